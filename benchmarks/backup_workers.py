@@ -30,7 +30,7 @@ from backup_worker import Run
 from rich.console import Console
 from rich.table import Table
 
-from weft.frontend.tools.bench_peers import machine
+from weft.frontend.tools.bench_workloads import machine
 from weft.passes.placement import Links
 from weft.passes.placement.simulate import Cluster, Workload, backup_curve, with_stragglers
 

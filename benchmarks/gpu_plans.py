@@ -35,12 +35,12 @@ from rich.console import Console
 from rich.table import Table
 
 import weft as wf
-from weft.codegen.cuda.cubins.ptx import llvm_version
+from weft.codegen.cuda.cubins.compile import llvm_version
 from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.frontend.tools.compile import targets_of
 from weft.ir.cost.work import work
 from weft.passes.fusion.epilogues import fuse_epilogues
-from weft.passes.fusion.strided_products import stride_all_products
+from weft.passes.fusion.product_operands import stride_all_products
 from weft.passes.manager import Pass
 from weft.passes.pipelines import GPU
 from weft.runtime.device.execution.executable import DeviceExecutable

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from weft.frontend.tools.bench_peers import Comparison, compare, machine
+from weft.frontend.tools.bench_workloads import Comparison, compare, machine
 from weft.runtime.trace.replay import Timing
 
 __all__ = ["Comparison", "Timing", "compare", "machine", "report"]

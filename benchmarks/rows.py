@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 from harness import Comparison, compare, report
 
-from weft.frontend.tools.bench_peers import Contestant, compiled, jax_contestant, torch_contestant
-from weft.frontend.tools.bench_workloads import Workload, cross_entropy, layer_norm, softmax
+from weft.frontend.tools.bench_workloads import (
+    Contestant,
+    Workload,
+    compiled,
+    cross_entropy,
+    jax_contestant,
+    layer_norm,
+    softmax,
+    torch_contestant,
+)
 
 ROWS, COLUMNS = 4096, 1024
 Array = np.ndarray[Any, Any]

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from scaling_measured import compare
 
-from weft.frontend.tools.bench_peers import machine
+from weft.frontend.tools.bench_workloads import machine
 from weft.passes.placement import Links
 from weft.passes.placement.simulate import (
     Cluster,

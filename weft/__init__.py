@@ -49,16 +49,16 @@ with _collector_paused(old=True):
     )
     from weft.frontend.ops.indexing import gather, take, take_along_axis
     from weft.frontend.ops.reduction import (
-        all, any, argmax, argmin, count_nonzero, cumulative_logsumexp, cumulative_max,
+        all, any, argmax, argmin, argsort, count_nonzero, cumulative_logsumexp, cumulative_max,
         cumulative_min, cumulative_prod, cumulative_sum, logsumexp, max, mean, min, prod,
-        segment_max, segment_mean, segment_min, segment_sum, std, sum, var, vector_norm,
+        searchsorted, segment_max, segment_mean, segment_min, segment_sum, sort, std, sum, top_k,
+        var, vector_norm,
     )
     from weft.frontend.ops.manipulation import (
         broadcast_arrays, broadcast_to, concat, diff, expand_dims, flatten, flip, matrix_transpose,
         moveaxis, pad, permute_dims, repeat, reshape, roll, rot90, shape, size, split, squeeze,
         stack, swapaxes, tile, transpose, unstack,
     )
-    from weft.frontend.ops.sort import argsort, searchsorted, sort, top_k
     from weft.frontend.core.pytree import register_pytree, tree_leaves, tree_map
     from weft.frontend.core.tensor import Tensor
     from weft.ir import errors
@@ -77,11 +77,10 @@ if TYPE_CHECKING:
         custom_gradient, grad, gradients, jvp, stop_gradient, value_and_grad, vjp,
     )
     from weft.frontend.control.branches import cond, switch_case
-    from weft.frontend.control.loops import fori_loop, while_loop
+    from weft.frontend.control.loops import fori_loop, map_fn, scan, while_loop
     from weft.frontend.control.primitives import (
         enter, exit, loop_cond, merge, next_iteration, switch,
     )
-    from weft.frontend.control.scan import map_fn, scan
     from weft.frontend.tools.bench_report import bench
     from weft.frontend.state.scopes import (
         bfloat16_transfer, colocate_with, control_dependencies, device, group, name_scope, no_op,
@@ -119,9 +118,8 @@ _LATER = {
     "weft.frontend.autodiff.gradients":
         "grad gradients jvp stop_gradient value_and_grad vjp custom_gradient",
     "weft.frontend.control.branches": "cond switch_case",
-    "weft.frontend.control.loops": "fori_loop while_loop",
+    "weft.frontend.control.loops": "fori_loop while_loop map_fn scan",
     "weft.frontend.control.primitives": "enter exit loop_cond merge next_iteration switch",
-    "weft.frontend.control.scan": "map_fn scan",
     "weft.frontend.tools.bench_report": "bench",
     "weft.frontend.state.scopes":
         "bfloat16_transfer colocate_with device control_dependencies group name_scope no_op",

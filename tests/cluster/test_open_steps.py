@@ -16,7 +16,7 @@ from sized_layers import DIM, EMPTY_FAILS, LAYERS
 import weft as wf
 from weft.frontend.session import sized_steps
 from weft.frontend.session.remote import Remote
-from weft.frontend.session.sized_steps import MOST_OWN, OpenStep
+from weft.frontend.session.sized_steps import MOST_OWN
 from weft.runtime.cluster.definition import ClusterStep
 
 SIZES = (3, 2, 7, 1, 16, 40, 5, 0, 9)
@@ -47,6 +47,12 @@ def definitions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def on(target: str, job: str) -> AbstractContextManager[Any]:
     """Its device, if there is a cluster."""
     return wf.device(f"/job:{job}/task:0") if target else nullcontext()
+
+
+def sized_steps_of(session: wf.Session) -> list[Any]:
+    """For each set of sizes that has no definition of its own the step that runs it."""
+    found = [step.executable for step in session._steps.entries.values()]
+    return [step for step in found if step.kind == "sized"]
 
 
 def data(n: int) -> np.ndarray[Any, Any]:
@@ -113,10 +119,8 @@ def test_a_step_of_one_task_is_one_plan(target: str, definitions: list[str]) -> 
         with wf.Session(target) as session, wf.Session() as own:
             for n in (*SIZES, 11, 12, 13):
                 assert_allclose(session.run(y, {x: data(n)}), own.run(y, {x: data(n)}), rtol=1e-6)
-            (entry,) = {
-                s.executable for s in session._steps.entries.values() if type(s) is OpenStep
-            }
-            assert len(entry.parts) == 1  # type: ignore[attr-defined]
+            (entry,) = {s.maker._open for s in sized_steps_of(session)}
+            assert len(entry.parts) == 1
     assert len(definitions) == MOST_OWN + 1
 
 
@@ -148,8 +152,7 @@ def test_what_is_looked_at_has_a_plan_of_its_own(target: str) -> None:
             options = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
             session.run(z, {x: data(10)}, options, metadata)
             assert "events traced" in str(metadata)
-            kinds = [type(step) for step in session._steps.entries.values()]
-            assert kinds.count(OpenStep) == 9 - MOST_OWN - 1
+            assert len(sized_steps_of(session)) == 9 - MOST_OWN - 1
             assert f"f32[11,{DIM}]" in session.explain(z, {x: data(11)})
 
 
@@ -277,5 +280,5 @@ def test_what_a_task_refuses_with_open_sizes_has_sizes_of_its_own(
         with wf.Session(target) as session:
             for n in range(2, 9):
                 assert_allclose(session.run(y, {x: np.ones(n)}), np.full(n, 2 * np.tanh(1)), 1e-6)
-            assert not any(type(s) is OpenStep for s in session._steps.entries.values())
+            assert not sized_steps_of(session)
     assert len(definitions) == 7 + 1

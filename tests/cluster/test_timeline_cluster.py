@@ -22,7 +22,7 @@ from paths import ROOT
 from trace_format import read_trace
 
 import weft as wf
-from weft.frontend.tools import top as cli_top
+from weft.frontend.tools import cluster as cli_top
 from weft.frontend.tools.main import main, make_parser
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.runtime.cluster import master, messages

@@ -22,7 +22,8 @@ from paths import SUPPORT
 from scale_kernels import scale_kernel, scaled
 
 import weft as wf
-from weft.codegen.llvm import cache_key, jit
+from weft.codegen.llvm import cache as cache_key
+from weft.codegen.llvm import jit
 from weft.codegen.llvm.cache import (
     CachedObject,
     DamagedFileError,

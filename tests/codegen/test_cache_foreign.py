@@ -19,7 +19,8 @@ from scale_kernels import scale_kernel, scaled
 
 import weft as wf
 from weft.codegen.cuda.cubins.cache import Cubin
-from weft.codegen.llvm import cache_key, jit
+from weft.codegen.llvm import cache as cache_key
+from weft.codegen.llvm import jit
 from weft.codegen.llvm.cache import (
     CHOICE_SUFFIX,
     CUBIN_SUFFIX,

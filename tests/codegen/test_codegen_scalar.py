@@ -24,8 +24,7 @@ from scalar_kernels import (
     special_floats,
 )
 
-from weft.codegen.llvm.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import COMPLEXES, DTYPES, FLOATS, INTEGERS, Emitter
 from weft.codegen.llvm.jit import Kernel, compile_kernels, kernel_asm
 from weft.codegen.scalar import element_access
 from weft.codegen.scalar.element_access import constant, store_element

@@ -234,7 +234,7 @@ def test_what_every_step_needs_is_begun_when_a_function_is_decorated() -> None:
     code = """
 import weft as wf
 from weft.codegen.llvm.jit import compile_count, is_done, wait_for_background
-from weft.codegen.pool.fork_join import CONTROL, WORKER
+from weft.codegen.pool import CONTROL, WORKER
 from weft.codegen.steps.walker import WALKER
 kernels = [WALKER, WORKER, CONTROL]
 assert not any(map(is_done, kernels))

@@ -14,7 +14,7 @@ import weft as wf
 from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
-from weft.passes.fusion.strided_products import stride_products
+from weft.passes.fusion.product_operands import stride_products
 from weft.runtime.native.executable import Executable, compile_graph
 
 Array = np.ndarray[Any, Any]

@@ -9,8 +9,7 @@ from llvmlite import ir
 
 import weft as wf
 from weft.codegen.llvm import jit
-from weft.codegen.llvm.elements import F32, F64
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import F32, F64, Emitter
 from weft.codegen.llvm.engine import emit_text
 from weft.codegen.nests import nest
 from weft.codegen.nests.nest import interleave

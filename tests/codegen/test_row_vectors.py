@@ -18,15 +18,13 @@ from row_graphs import row_cases
 from row_kernel_checks import check_cuts
 
 import weft as wf
-from weft.codegen.llvm.elements import register_type
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import Emitter, register_type
 from weft.codegen.llvm.jit import Kernel, compile_kernels
 from weft.codegen.nests.calls import nest_calls
 from weft.codegen.nests.row_vectors import OPS
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
-from weft.codegen.tiles.tile import tile_of
-from weft.codegen.tiles.vectors import Vectors
+from weft.codegen.tiles.tile import Vectors, tile_of
 from weft.ir import dtypes
 from weft.passes.fusion.fuse import fuse
 from weft.passes.simplify.effects import strip_gradient_ops

@@ -149,8 +149,8 @@ def folder_table() -> str:
 
 
 def test_architecture_lists_the_folders(update: bool) -> None:
-    """`docs/architecture.md` has the folders as they are; `--update` writes them there."""
-    page = ROOT / "docs" / "architecture.md"
+    """The architecture page has the folders as they are; `--update` writes them there."""
+    page = ROOT / "docs" / "internals" / "architecture.md"
     text = page.read_text(encoding="utf-8")
     start, end = "<!-- folders -->\n", "\n<!-- end of folders -->"
     before, rest = text.split(start)
@@ -245,14 +245,15 @@ def test_arrows_bite(tmp_path: Path, module: str, statement: str, broken: str) -
     for file, text in {
         "codegen/y.py": "",
         "runtime/native/y.py": "",
+        "runtime/compile_step.py": "",
         "runtime/step.py": "",
+        "runtime/sized_step.py": "",
         "runtime/recorder.py": "",
         "codegen/cuda/lowerings.py": "",
+        "passes/sizes.py": "",
         # the arrows that pyproject.toml allows
         "ir/graph.py": "from weft.ir.text import printer",
         "ir/text/printer.py": "",
-        "frontend/core/trace.py": "from weft.frontend.state import variable",
-        "frontend/state/variable.py": "",
         module: statement,
     }.items():
         (package / file).write_text(text + "\n", encoding="utf-8")

@@ -10,7 +10,8 @@ import pytest
 
 import weft as wf
 from weft.codegen.kernels.peaks import vector_bytes
-from weft.frontend.tools import bench_peers, bench_report
+from weft.frontend.tools import bench_report
+from weft.frontend.tools import bench_workloads as bench_peers
 from weft.frontend.tools.bench_workloads import WORKLOADS, suites
 from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError

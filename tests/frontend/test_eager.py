@@ -50,7 +50,7 @@ class Natively:
         self.runs = 0
         checked = kinds.Kind._checked
 
-        def counted(kind: kinds.Kind, step: kinds.Step) -> kinds.Run:
+        def counted(kind: kinds.Kind, step: kinds.Run) -> kinds.Run:
             run = checked(kind, step)
 
             def call(arrays: list[Any]) -> Any:

@@ -21,9 +21,9 @@ from weft.ir.errors import (
     UnsupportedError,
 )
 from weft.ir.text.parser import parse_graph
-from weft.passes.sizes.specialize import specialize_inputs
+from weft.passes.sizes import specialize_inputs
 from weft.runtime.native.executable import compile_graph
-from weft.runtime.native.size_plan import SizedStep
+from weft.runtime.native.size_plan import native_step_of_any_size
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.step import RunContext
 
@@ -144,7 +144,7 @@ def test_deadlines_end_steps_of_open_and_traced_sizes() -> None:
     graph = parse_graph(ENDLESS)
     late = RunContext(timeout=0.1)
     with pytest.raises(DeadlineExceededError):
-        SizedStep(graph, {}).run([np.zeros(3, np.float32)], late)
+        native_step_of_any_size(graph, {}).run([np.zeros(3, np.float32)], late)
     static = compile_graph(specialize_inputs(graph, [(3,)]))
     with pytest.raises(DeadlineExceededError):
         static.run([np.zeros(3, np.float32)], RunContext(timeout=0.1, recorder=TraceRecorder()))

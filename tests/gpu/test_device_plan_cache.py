@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.codegen.llvm import cache_key
+from weft.codegen.llvm import cache
 from weft.codegen.llvm.jit import wait_for_background
 from weft.ir.graph import Graph
 from weft.passes.manager import PassOptions
@@ -29,7 +29,7 @@ from weft.runtime.device.execution.executable import DeviceExecutable, compile_f
 from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.planning import stored_plan
 from weft.runtime.device.planning.stored_plan import Wanted
-from weft.runtime.plan import step_plan
+from weft.runtime.plan import store
 from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
@@ -44,8 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(where))
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
     # whoever edits weft while its tests run
-    monkeypatch.setattr(cache_key, "LOADED_AT", math.inf)
-    for known in (cache_key._common, cache_key._plan_sources):
+    monkeypatch.setattr(cache, "LOADED_AT", math.inf)
+    for known in (cache._common, cache._plan_sources):
         known.cache_clear()
     yield where
     wait_for_background()
@@ -152,7 +152,6 @@ def test_routes_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         plan = replace(plan, nodes=(*plan.nodes, narrow))
         lines = stored_plan.lines_of(graph)
         kept = stored_plan.pack_plan(plan, (), lines)
-        assert kept is not None
         fields = json.loads(json.dumps(kept[0]))
         again = stored_plan.unpack_plan(fields, kept[1], (), lines)
         assert plain(again) == plain(plan)
@@ -290,7 +289,7 @@ def test_what_another_plan_has(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     misses(nothing, graph=traced(lambda x: wf.nn.softmax(x * 3.0), X))
     misses(nothing, graph=traced(f, X[:5]))
     for name in ("_plan_sources", "_common"):
-        misses(instead(cache_key, name, "changed"))
+        misses(instead(cache, name, "changed"))
     for library in (cublaslt, cudnn):
         now = library.installed()
         misses(instead(library, "installed", not now), convolves)
@@ -341,7 +340,7 @@ def test_what_is_not_kept(
     """Too many constants; a part that this module does not know; a plan that is not weft's now."""
     graph = traced(lambda x: wf.exp(x) - 4, X)
     with monkeypatch.context() as patch:
-        patch.setattr(step_plan, "MOST_CONSTANT_BYTES", -1)
+        patch.setattr(store, "MOST_CONSTANT_BYTES", -1)
         made(graph)
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "weft.compile"):
         patch.delitem(stored_plan._CLASSES, "PlannedLaunch")

@@ -37,6 +37,7 @@ from weft.passes.partition.partition import partition
 from weft.runtime.cluster import multi_device
 from weft.runtime.cluster.multi_device import PartedStep
 from weft.runtime.cluster.server import Server
+from weft.runtime.compile_step import CompileOptions
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends.registry import gpu, gpus
 from weft.runtime.device.execution.executable import DeviceExecutable
@@ -76,7 +77,7 @@ def _check(program: Program, seed: int, count: int) -> None:
         name: VariableState(name, as_dtype(value.dtype), value.shape, value.copy())
         for name, value in program.state.items()
     }
-    step = PartedStep("program", made, len(expected), held, {}, on_gpu)
+    step = PartedStep("program", made, len(expected), held, {}, on_gpu, CompileOptions())
     for _ in range(1 if program.state else 2):  # the second time on states that were used
         found = step.run([np.array(x, order="C") for x in program.inputs], RunContext(timeout=60.0))
         assert all(map(_equal, expected, found))
@@ -746,9 +747,14 @@ def test_the_parts_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     graph, x, b, c = _mixed_graph()
     with wf.Session(graph=graph) as session:
         session.run([b, c], {x: np.ones(3, np.float32)})
-    (text,) = [path.read_text() for path in tmp_path.glob("*-parts/*-partition.weft")]
+    (folder,) = tmp_path.iterdir()  # all that one step dumps
+    (text,) = [path.read_text() for path in folder.glob("*-partition.weft")]
     assert 'part "/job:localhost/task:0/gpu:0"' in text
-    assert len([*tmp_path.glob("*-parts/*-place.weft")]) == 1
+    names = [path.name[3:] for path in sorted(folder.glob("*.weft"))]
+    expected = ["traced", "step", "place", "partition"]
+    assert names == [f"{name}.weft" for name in expected]
+    inside = {str(p.parent.relative_to(folder)) for p in folder.glob("*/**/plan.txt")}
+    assert inside == {"cpu_0", "cpu_0/region", "gpu_0", "gpu_0/region", "gpu_0/region.2"}
     verify_program(parse_program(text))
     assert text.count("send(") == text.count("recv(") == 2
 

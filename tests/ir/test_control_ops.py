@@ -19,7 +19,7 @@ from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType, Type, tensor_type
 from weft.passes.differential import check_same_meaning
 from weft.passes.simplify.cse_dce import dce
-from weft.passes.sizes.specialize import specialize
+from weft.passes.sizes import specialize
 
 F, B, N = tensor_type(float32), tensor_type(bool_), tensor_type(int64)
 F2 = tensor_type(float32, 2)

@@ -9,8 +9,8 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.passes.memory import arena as arena_module
-from weft.passes.memory.arena import ALIGNMENT, Arena, aligned
+from weft.passes.memory import block as arena_module
+from weft.passes.memory.block import ALIGNMENT, Arena, aligned
 
 
 def first_fit(arena: Arena) -> int:

@@ -16,7 +16,7 @@ from weft.codegen.llvm.target import multiplies_and_adds
 from weft.ir.interpreter.evaluate import evaluate_op, interpret
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import STANDARD
-from weft.passes.simplify.contract import contract
+from weft.passes.simplify.algebra import contract
 from weft.runtime.native.executable import compile_graph
 
 SINGLES = st.floats(width=32, allow_subnormal=True)

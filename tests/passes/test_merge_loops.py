@@ -17,9 +17,8 @@ from weft.ir.graph import Graph, Value
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
-from weft.passes.control import merge_loops as merge
-from weft.passes.control.merge_loops import merge_loops
-from weft.passes.control.simplify import simplify_control
+from weft.passes.control import simplify as merge
+from weft.passes.control.simplify import merge_loops, simplify_control
 from weft.passes.rewriting.expression import Expr
 from weft.passes.rewriting.rewrite import with_block
 from weft.passes.simplify.cse_dce import cse

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -151,8 +152,10 @@ def test_a_dump_folder_that_cannot_be_written_is_named(
         run_passes(graph, [cse])
     assert str(blocked) in caught.value.what
     assert "WEFT_DUMP" in str(caught.value.hint)
+    gone = PassOptions(dump=tmp_path / "there").for_step("step")
+    shutil.rmtree(tmp_path / "there")
     with pytest.raises(PassError, match="cannot be written"):
-        run_passes(graph, [cse], options=PassOptions(), folder=tmp_path / "gone")
+        run_passes(graph, [cse], options=gone)
 
 
 def test_log(graph: Graph, capsys: pytest.CaptureFixture[str], passes_log: logging.Logger) -> None:

@@ -34,7 +34,7 @@ from weft.passes.differential import (
 )
 from weft.passes.pipelines import PASSES, PIPELINES, STANDARD
 from weft.passes.simplify.algebra import is_lossless, simplify
-from weft.passes.sizes.specialize import infer_sizes, specialize
+from weft.passes.sizes import infer_sizes, specialize
 
 Array = np.ndarray[Any, Any]
 #: Linear ops: rounding differences stay small.

@@ -23,7 +23,7 @@ from weft.passes.fusion import recompute as module
 from weft.passes.fusion.fuse import fuse
 from weft.passes.fusion.recompute import recompute, recompute_reasons
 from weft.passes.memory.plan_memory import plan_memory
-from weft.passes.simplify.contract import contract
+from weft.passes.simplify.algebra import contract
 from weft.runtime.native.executable import compile_graph
 
 X, W, G = (np.random.default_rng(k).standard_normal((64, 64)).astype(np.float32) for k in range(3))

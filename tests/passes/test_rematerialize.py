@@ -22,9 +22,9 @@ from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
-from weft.passes.fusion import rematerialize as module
+from weft.passes.fusion import recompute as module
 from weft.passes.fusion.fuse import fuse
-from weft.passes.fusion.rematerialize import rematerialization_reasons, rematerialize
+from weft.passes.fusion.recompute import rematerialization_reasons, rematerialize
 from weft.passes.manager import run_passes
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.memory.schedule import copied_bytes

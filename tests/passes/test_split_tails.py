@@ -11,8 +11,7 @@ import weft as wf
 from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
-from weft.passes.fusion.epilogue_split import split_tails
-from weft.passes.fusion.epilogues import fuse_matmul
+from weft.passes.fusion.epilogues import fuse_matmul, split_tails
 from weft.passes.fusion.fuse import fuse
 from weft.runtime.native.executable import compile_graph
 

@@ -16,7 +16,7 @@ import numpy as np
 import weft as wf
 from weft.frontend.session.compiling import pruned
 from weft.ir.graph import Graph
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import tie_sizes
 from weft.runtime.dataflow.host_dispatch import HostObjects
 
 DEVICES = ("/job:ps/task:0", "/job:worker/task:1", "/job:worker/task:0")

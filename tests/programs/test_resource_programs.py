@@ -23,7 +23,7 @@ from weft.ir.analysis.verify import verify
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import tie_sizes
 from weft.runtime.dataflow.host_dispatch import HostObjects
 
 #: ("name of an op", number of a value) or ("cond" / "loop", number of a value, bodies).

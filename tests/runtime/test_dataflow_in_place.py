@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import weft as wf
 from weft.ir.dtypes import as_dtype
 from weft.ir.text.parser import parse_graph
-from weft.passes.control.dataflow_regions import plan_regions
-from weft.passes.control.overwritable_inputs import given_inputs
+from weft.passes.control.dataflow_regions import given_inputs, plan_regions
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import DataflowStep
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from native_runs import run, states, traced
 
 import weft as wf
-from weft.codegen.llvm import cache_key
+from weft.codegen.llvm import cache as cache_key
 from weft.codegen.llvm.cache import PLAN_SUFFIX, KernelCache, plan_cache
 from weft.codegen.llvm.jit import wait_for_background
 from weft.frontend.tools.main import main
@@ -39,7 +39,7 @@ from weft.passes.pipelines import PASSES, STANDARD
 from weft.runtime.native import executable
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
-from weft.runtime.plan import report, step_plan
+from weft.runtime.plan import report, store
 
 #: Compiled steps have no ops of the host.
 OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})
@@ -309,7 +309,7 @@ def test_small_and_large_constants(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert is_from_disk(second)
     (plan,) = plans(folder)
     assert plan.stat().st_size < large.nbytes, "it has no copy of the program's own constant"
-    monkeypatch.setattr(step_plan, "MOST_CONSTANT_BYTES", 100)
+    monkeypatch.setattr(store, "MOST_CONSTANT_BYTES", 100)
     table = np.arange(1000, dtype=np.int64)
     folded = traced(lambda i: wf.take(wf.sort(wf.asarray(table[::-1])), i), np.array([3]))
     first, second = twice(folded, np.array([3]))

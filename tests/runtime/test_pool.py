@@ -19,7 +19,7 @@ from paths import ROOT
 
 import weft as wf
 from weft.codegen import call
-from weft.codegen.pool.fork_join import LONG
+from weft.codegen.pool import LONG
 from weft.codegen.steps.walker import CALL_WORDS
 from weft.runtime.native import machine
 from weft.runtime.native.pool import POOL
@@ -299,7 +299,7 @@ class TestExit:
         started = time.perf_counter()
         done = python("""
             import atexit, weft.runtime.native.pool
-            from weft.codegen.pool.memory import WORDS
+            from weft.codegen.pool import WORDS
             t = time.perf_counter(); POOL.close(); took = time.perf_counter() - t
             assert POOL.workers() == 0 and took < 5, took
             assert f(x).numpy().tobytes() == wanted and POOL.workers() == 0  # alone
@@ -373,7 +373,7 @@ def test_workers_leave_signals_to_python() -> None:
 def test_a_long_call_of_few_chunks_wakes_the_workers() -> None:
     """What counts is the time that the work takes, not the number of chunks."""
     done = python("""
-        from weft.codegen.pool.memory import WORDS
+        from weft.codegen.pool import WORDS
         def helped():
             own, ticks = str(os.getpid()), 0
             for task in os.listdir("/proc/self/task"):

@@ -14,7 +14,7 @@ import pytest
 from cut_calls import cut_everything
 
 import weft as wf
-from weft.codegen.pool.memory import FIRST_SLOT, SLOT, SLOT_WORDS, WORDS
+from weft.codegen.pool import FIRST_SLOT, SLOT, SLOT_WORDS, WORDS
 from weft.ir.cost.thresholds import MOST_WAKE_NS, WAKE_AFTER_NS
 from weft.runtime.native.pool import POOL
 

@@ -62,7 +62,7 @@ def test_a_variable_without_a_value() -> None:
                     session.run(out, {x: np.ones((n, 4))})
             session.run(wf.global_variables_initializer())
             assert session.run(out, {x: np.ones((7, 4))}).shape == (7, 4)
-        assert filled_by(session)
+            assert filled_by(session)
 
 
 @pytest.mark.parametrize("power", [4, 2])
@@ -101,7 +101,7 @@ def test_sizes_that_leave_nothing_open_are_not_in_vain() -> None:
             for n in (5, 1, 0, 1, 0):
                 assert session.run(out, {x: np.ones((n, 3))}).shape == (n, 3)
             (plans,) = plans_of(session)
-            assert (plans.made, plans._in_vain) == (0, 0)
+            assert (plans.planned, plans._in_vain) == (0, 0)
 
 
 def test_equal_prices_do_not_tell_sizes_apart() -> None:
@@ -132,7 +132,7 @@ def test_sizes_that_do_not_fit_are_no_plans() -> None:
                     else:
                         assert len(session.run(out, {x: np.ones(n), y: np.ones(n)})) == n
             (plans,) = plans_of(session)
-            assert plans.made == 1
+            assert plans.planned == 1
 
 
 @pytest.mark.parametrize("error", [TypeError, AttributeError, OverflowError])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -19,20 +19,22 @@ import weft as wf
 from weft.frontend.extend.ops import unregister_op
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.sizes import is_traced
-from weft.passes.sizes.specialize import specialize_inputs
+from weft.runtime import sized_step
 from weft.runtime.native import size_plan
 from weft.runtime.native.executable import compile_graph
-from weft.runtime.native.size_plan import SizedStep
+from weft.runtime.sized_step import SizedStep
 from weft.runtime.step import PLAIN, RunContext
+
+Region: TypeAlias = SizedStep[Any]
 
 
 @pytest.fixture
-def regions(monkeypatch: pytest.MonkeyPatch) -> list[SizedStep]:
+def regions(monkeypatch: pytest.MonkeyPatch) -> list[Region]:
     """All regions of open sizes that are made from now on."""
-    made: list[SizedStep] = []
+    made: list[Region] = []
     init = SizedStep.__init__
 
-    def noted(self: SizedStep, *args: Any, **options: Any) -> None:
+    def noted(self: Region, *args: Any, **options: Any) -> None:
         made.append(self)
         init(self, *args, **options)
 
@@ -52,9 +54,10 @@ def check_calls(patch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     seen: list[tuple[int, ...]] = []
     call = SizedStep.run
 
-    def run(self: SizedStep, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
-        own = specialize_inputs(self.graph, [a.shape for a in arrays])
-        wanted = compile_graph(own, passes=self._passes, kept=False).run([a.copy() for a in arrays])
+    def run(self: Region, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
+        maker: Any = self.maker
+        own = maker.graph.at([a.shape for a in arrays])
+        wanted = compile_graph(own, passes=maker.passes, kept=False).run([a.copy() for a in arrays])
         oracle = interpret(own, [a.copy() for a in arrays])
         got = call(self, arrays, context)
         alike(got, wanted)
@@ -103,7 +106,7 @@ def _run_layers(names: list[str], counts: list[int], slope: bool, seed: int) -> 
 
 
 @pytest.mark.parametrize("name", every(2, sorted(LAYERS)))
-def test_each_layer(name: str, monkeypatch: pytest.MonkeyPatch, regions: list[SizedStep]) -> None:
+def test_each_layer(name: str, monkeypatch: pytest.MonkeyPatch, regions: list[Region]) -> None:
     seen = check_calls(monkeypatch)
     counts = [5, 17, 2, 1, 0, 64, 33, 18, 40, 9]
     if name in EMPTY_FAILS:
@@ -115,7 +118,7 @@ def test_each_layer(name: str, monkeypatch: pytest.MonkeyPatch, regions: list[Si
 
 
 # -------------------------------------------------------------------------------------- how often
-def test_passes_run_a_few_times_for_200_sizes(regions: list[SizedStep]) -> None:
+def test_passes_run_a_few_times_for_200_sizes(regions: list[Region]) -> None:
     """Two sizes that change at once, a gather, updates of rows, products, reductions."""
     rng = np.random.default_rng(0)
     with wf.Graph().as_default():
@@ -133,7 +136,7 @@ def test_passes_run_a_few_times_for_200_sizes(regions: list[SizedStep]) -> None:
                 session.run([train, loss], {x: data, part: (np.arange(400) < n).astype(np.int32)})
     assert regions
     assert sum(r.planned for r in regions) <= 8 * len(regions)
-    assert all(len(r) <= size_plan.MOST_SIZES for r in regions)
+    assert all(len(r) <= sized_step.MOST_SIZES for r in regions)
 
 
 def test_a_session_fills_in_batch_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +144,7 @@ def test_a_session_fills_in_batch_sizes(monkeypatch: pytest.MonkeyPatch) -> None
     weights = [rng.normal(size=s).astype(np.float32) / 8 for s in ((20, 30), (30, 10))]
 
     def losses(most_in_vain: int) -> tuple[list[bytes], int]:
-        monkeypatch.setattr("weft.runtime.native.size_plan.MOST_IN_VAIN", most_in_vain)
+        monkeypatch.setattr("weft.runtime.sized_step.MOST_IN_VAIN", most_in_vain)
         made: list[int] = []
         planned = size_plan.planned
 
@@ -176,7 +179,7 @@ def test_a_session_fills_in_batch_sizes(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # ------------------------------------------------------------------------------------------ errors
-def test_an_error_tells_of_the_sizes_that_came(regions: list[SizedStep]) -> None:
+def test_an_error_tells_of_the_sizes_that_came(regions: list[Region]) -> None:
     with wf.Graph().as_default():
         x = wf.placeholder(wf.int64, [50])
         kept = wf.boolean_mask(x, x >= 0)
@@ -248,7 +251,7 @@ def test_threads_fill_in_one_plan() -> None:
     assert not wrong
 
 
-def test_thousands_of_sizes_keep_little(regions: list[SizedStep]) -> None:
+def test_thousands_of_sizes_keep_little(regions: list[Region]) -> None:
     with wf.Graph().as_default():
         x = wf.placeholder(wf.float32, [3000])
         count = wf.placeholder(wf.int64, [])
@@ -265,7 +268,7 @@ def test_thousands_of_sizes_keep_little(regions: list[SizedStep]) -> None:
             gc.collect()
             assert len(gc.get_objects()) < before + 4000
     (region,) = regions
-    assert len(region) == size_plan.MOST_SIZES
+    assert len(region) == sized_step.MOST_SIZES
     assert region.planned <= 5
 
 
@@ -277,7 +280,7 @@ def test_a_large_arena_is_given_back() -> None:
         session = wf.Session()
         for n in (50, 60, 70, 9000, 80, 9001, 90):
             session.run(out, {x: np.ones((n, 64)), y: np.ones((64, 64))})
-        plans = [p for known, _ in session._sized._known.values() for p in known._plans]
+        plans: list[Any] = [p for known, _ in session._sized._known.values() for p in known._plans]
         rooms = [frame.room for plan in plans for frame in plan._idle]
         session.close()
     assert rooms

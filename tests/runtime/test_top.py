@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.tools.top import edges_of, rows_of, size_text, tables
+from weft.frontend.tools.cluster import edges_of, rows_of, size_text, tables
 from weft.runtime.resources.components import Components
 from weft.runtime.resources.queue import Queue
 from weft.runtime.resources.variables import VariableState

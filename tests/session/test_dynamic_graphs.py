@@ -20,12 +20,11 @@ from weft.frontend.tools.main import main
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.text.parser import parse_graph
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.sizes.specialize import specialize_inputs
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import specialize_inputs, tie_sizes
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import dataflow_step
 from weft.runtime.dataflow.state import State
-from weft.runtime.native.size_plan import MOST_SIZES, SizedStep
+from weft.runtime.sized_step import MOST_SIZES, SizedStep
 
 MODES = ("auto", "dataflow")
 
@@ -343,15 +342,15 @@ def test_tied_text() -> None:
 def test_a_region_is_compiled_once_for_each_size_and_bounded(
     graph: wf.Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[SizedStep] = []
+    made: list[SizedStep[Any]] = []
     init = SizedStep.__init__
 
-    def noted(self: SizedStep, *args: Any) -> None:
+    def noted(self: SizedStep[Any], *args: Any) -> None:
         made.append(self)
         init(self, *args)
 
     monkeypatch.setattr(SizedStep, "__init__", noted)
-    monkeypatch.setattr("weft.runtime.native.size_plan.MOST_SIZES", 4)
+    monkeypatch.setattr("weft.runtime.sized_step.MOST_SIZES", 4)
     x = wf.placeholder(wf.float32, [20])
     total = wf.sum(x[x > 0] * 3)
     session = wf.Session()

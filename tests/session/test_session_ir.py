@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,57 @@ def test_a_step_on_a_cluster() -> None:
     finally:
         for server in servers:
             server.stop()
+
+
+def dumped(folder: Path) -> list[str]:
+    """The files of a step's folder in their order, numbers aside."""
+    return [path.name.removesuffix(".weft")[3:] for path in sorted(folder.glob("*.weft"))]
+
+
+def test_each_step_dumps_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, x, z, put = built()
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    with wf.Session(graph=graph) as session:
+        wanted = session.run(z, {x: X})
+        native, *others = tmp_path.iterdir()
+        assert not others
+        names = dumped(native)
+        assert names[:4] == ["traced", "prune", "specialize", "step"]
+        assert "fuse" in names[4:]
+        assert (native / "plan.txt").exists()
+    with wf.Session(graph=graph, control_flow="dataflow") as session:
+        session.run(put, {x: X})
+        (executor,) = set(tmp_path.iterdir()) - {native}
+        assert dumped(executor)[-2:] == ["step", "lower_control_flow"]
+        assert "enqueue" in (executor / "plan.txt").read_text()
+        regions = [*executor.glob("region*/plan.txt")]
+        assert regions
+        assert all(dumped(plan.parent)[0] == "traced" for plan in regions)
+        before = len([*tmp_path.rglob("*")])
+        session.explain(put, {x: X})
+        session.ir(put, {x: X})  # run passes again, for people
+        assert len([*tmp_path.rglob("*")]) == before
+    for file in native.glob("*.weft"):
+        check(file.read_text(), None if "traced" in file.name else wanted)
+
+
+@pytest.mark.net
+def test_a_step_on_a_cluster_dumps_into_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, x, z, _ = built("/job:worker/task:0")
+    (server,) = Server.create_local_cluster({"worker": 1})
+    try:
+        monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+        with wf.Session(server.target, graph=graph) as session:
+            session.run(z, {x: X})
+        (client,) = tmp_path.glob("*/*-partition.weft")
+        names = dumped(client.parent)
+        assert names[:4] == ["traced", "prune", "specialize", "step"]
+        assert names[-2:] == ["place", "partition"]
+        monkeypatch.delenv("WEFT_DUMP")
+    finally:
+        server.stop()
 
 
 def test_what_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 import weft as wf
 from weft.ir.analysis.verify import verify
 from weft.ir.text.parser import parse_graph
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import tie_sizes
 
 
 def test_numbers_tell_what_a_table_of_strings_holds() -> None:

@@ -33,10 +33,10 @@ from weft.passes.differential import random_sizes
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Device, place
-from weft.passes.sizes.specialize import is_symbolic, specialize
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import is_symbolic, specialize, tie_sizes
 from weft.runtime.cluster.multi_device import PartedStep
 from weft.runtime.cluster.part import part_step
+from weft.runtime.compile_step import CompileOptions
 from weft.runtime.dataflow.build import Built
 from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.explain import describe_nodes
@@ -46,8 +46,10 @@ from weft.runtime.device.execution.regions import GpuRegion
 from weft.runtime.device.plan import DevicePlan, describe_plan
 from weft.runtime.device.planning.stored_plan import lines_of, pack_plan
 from weft.runtime.native.executable import Executable, compile_graph
-from weft.runtime.native.size_plan import Filled, SizedStep
+from weft.runtime.native.size_plan import Filled
+from weft.runtime.plan.store import NotKeptError
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.sized_step import SizedStep
 
 #: Texts by their paths, which have forward slashes.
 Files = dict[str, str]
@@ -119,7 +121,7 @@ def task_files(
     states = {name: v.state for name, v in graph._trace.variables.items()}
     files = {"parts.txt": str(made)}
     for part in made.parts:
-        ready = part_step(part.graph, states, graph.resources, passes=STANDARD)
+        ready = part_step(part.graph, states, graph.resources, CompileOptions(STANDARD))
         files |= _inside(_device_folder(part.device), files_of(ready))
     return files
 
@@ -140,9 +142,13 @@ def files_of(step: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Files:
             return _on_gpu(step)
         case GpuRegion():
             files = {"ir.txt": print_graph(step.graph)}
-            return files if step._own is None else files | _on_gpu(step._own)
+            return files if step.step.kind == "sized" else files | _on_gpu(step.step)
+        case SizedStep() if shapes:
+            return files_of(step.at(tuple(shapes)), shapes)
         case SizedStep():
-            return {"ir-of-any-size.txt": print_graph(step.graph)} | files_of(_at_some_size(step))
+            made_of: Any = step.maker.graph.at
+            (graph,) = made_of.args
+            return {"ir-of-any-size.txt": print_graph(graph)} | files_of(_at_some_size(step, graph))
         case DataflowStep():
             return _dataflow(step)
         case PartedStep():
@@ -199,10 +205,10 @@ def _on_gpu(step: DeviceExecutable) -> Files:
 
 def _packed(plan: DevicePlan, traced: Graph, kernels: Mapping[str, str]) -> str:
     """The plan as it is kept on disk, without what the kernels are made of."""
-    packed = pack_plan(plan, [], lines_of(traced))
-    if packed is None:
+    try:
+        rows, data = pack_plan(plan, [], lines_of(traced))
+    except NotKeptError:
         return "the constants are too large to be kept\n"
-    rows, data = packed
     rows["tables"].pop("kernels", None)
     rows["tables"].pop("ops", None)
     rows["kernels"] = list(kernels.values())
@@ -251,11 +257,11 @@ def _nodes(built: Built) -> Iterator[str]:
         )
 
 
-def _at_some_size(region: SizedStep) -> Executable:
+def _at_some_size(region: SizedStep[Any], graph: Graph) -> Executable:
     """A region whose sizes only a run knows, planned for some that were picked."""
-    sizes = random_sizes(region.graph, 0)
-    own = specialize(region.graph, sizes)
-    return region.alone([a.type.static_shape for a in own.args])
+    own = specialize(graph, random_sizes(graph, 0))
+    made: Executable = region.alone([a.type.static_shape for a in own.args])
+    return made
 
 
 # ----------------------------------------------------------------------------------------- kernels

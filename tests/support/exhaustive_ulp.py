@@ -15,8 +15,7 @@ from functools import cache
 import numpy as np
 from llvmlite import ir
 
-from weft.codegen.llvm.elements import F32, F64, I32, I64
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import F32, F64, I32, I64, Emitter
 from weft.codegen.llvm.jit import Kernel, compile_kernels
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.codegen.vector.float_builder import FloatBuilder

@@ -11,7 +11,7 @@ from weft.ir.graph import Operation
 from weft.ir.program import Part, Program
 from weft.passes.control.dataflow_regions import control_operands, data_operands, plan_regions
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import tie_sizes
 
 #: Where enters, next_iterations and exits of loops are, by the names of their frames.
 _Loops = dict[tuple[str, ...], tuple[list[object], list[object]]]

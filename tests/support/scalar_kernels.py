@@ -8,8 +8,7 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 
-from weft.codegen.llvm.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import COMPLEXES, DTYPES, FLOATS, INTEGERS, Emitter
 from weft.codegen.llvm.jit import Kernel, compile_kernels
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar, result_dtype, supported

@@ -11,7 +11,7 @@ import ctypes
 from llvmlite import ir
 
 from weft.codegen.llvm.emitter import I64, Emitter
-from weft.codegen.pool.memory import emit_function, emit_pause, repeat_while
+from weft.codegen.pool import emit_function, emit_pause, repeat_while
 from weft.ir.analysis.index_maps import index_operand
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
@@ -28,9 +28,9 @@ STOPPED = -1
 
 
 class FaultWords(ctypes.Structure):
-    """value: 0, or which element of which op's index operand is out of bounds (`fault_of`), or
-    `STOPPED`; index: that element, as its 64 bits, or the exception that stopped the step; lock:
-    held while the two are written.
+    """The fault words of a step. value: 0, or which element of which op's index operand is out of
+    bounds (`fault_of`), or `STOPPED`; index: that element, as its 64 bits, or the exception that
+    stopped the step; lock: held while the two are written.
 
     The others are for loops (`loops/interrupt.py`). api: the table of addresses, 0 if there is
     nobody to ask; hook: a Python callable that raises what is to stop the step, 0 for none; look:

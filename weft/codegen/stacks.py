@@ -2,8 +2,9 @@
 
 `ArenaWords` are the arena's words in code under construction, and how it grows; the kernels that
 work on them are in `codegen/kernels/stack.py`. After `lower_stacks` a stack is an i64[] like
-others. Which values may be stacks that an iteration, or a whole plan, has made and hands on is
-found by how values flow from the ops that take memory. What it only pops is older."""
+others. A stack that an iteration, or a whole plan, has pushed to must outlive it if it is handed
+on: these values are found by following the results of pushes. A stack that is only popped was made
+before."""
 
 from __future__ import annotations
 

@@ -85,7 +85,8 @@ class ReceiveBuffer:
 
 
 class ReceiveBuffers:
-    """The offers and landings of one endpoint. Thread-safe: readers grant from their threads."""
+    """The offers to one endpoint and its receive buffers. Thread-safe: readers grant from their
+    threads."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

@@ -40,7 +40,7 @@ _service_log = logging.getLogger("weft.comm")
 
 
 class Service:
-    """A loop over a poller, calls posted from other threads, and timers."""
+    """The service thread: a loop over a poller, calls posted from other threads, and timers."""
 
     def __init__(self, name: str, on_crash: Callable[[BaseException], None]) -> None:
         self._poller = zmq.Poller()

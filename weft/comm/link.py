@@ -1,7 +1,7 @@
 """Links: the sending half of a connection to one incarnation of a peer, and the table of links.
 
-A link is never used for another incarnation. `Peers` finds it by the peer's name, by what its
-frames carry, and by what ours do."""
+A link is never used for another incarnation. `Peers` finds it by the peer's name, by the link
+number in the peer's frames, and by the token of our end."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ _WORDS = tuple([wire.word_of(kind) for kind in range(256)])
 
 
 class Link:
-    """Its lane `ctl` may be used by any thread, under its lock; the lane `bulk`, opened when the
-    first large tensor is granted, and the monitor belong to the service thread."""
+    """The sending half of a connection. Its lane `ctl` may be used by any thread, under its lock;
+    the lane `bulk`, opened when the first large tensor is granted, and the monitor belong to the
+    service thread."""
 
     def __init__(self, name: str, address: str, incarnation: int, token: int, ctl: Socket) -> None:
         self.name = name
@@ -251,7 +252,7 @@ LINGER_MS = 200  # for the last words to a peer that is slow
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a link."""
+    """The peer at the other end of a link."""
 
     name: str
     address: str
@@ -259,8 +260,8 @@ class Peer:
 
 
 class Peers:
-    """Thread-safe. `on_gone(link, error, told)` is called once for each link that is lost, outside
-    of the lock; `told`: somebody wants to hear of it."""
+    """The table of links. Thread-safe. `on_gone(link, error, told)` is called once for each link
+    that is lost, outside of the lock; `told`: the endpoint's owner is to hear of it."""
 
     def __init__(self, most: int, on_gone: Callable[[Link, CommError, bool], None]) -> None:
         self._most = most

@@ -165,8 +165,8 @@ class Message(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """What the first message of a link says: who its sender is and where, the token of the link
-    that it answers (0: none), and how its memory can be read (shared.py)."""
+    """The first message of a link: who its sender is and where, the token of the link that it
+    answers (0: none), and how its memory can be read (shared_memory.py)."""
 
     name: str
     incarnation: int

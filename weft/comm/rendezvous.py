@@ -26,7 +26,8 @@ Callback = Callable[[Any], None]
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """bytes: that count as held. source: who has sent it; None: it is not said."""
+    """A tensor that waits for its reader. bytes: that count as held. source: who has sent it; None:
+    it is not said."""
 
     value: Any
     bytes: int
@@ -36,7 +37,8 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """source: who is to send it; None: anyone. offered: its bytes are on their way."""
+    """A reader that waits. source: who is to send it; None: anyone. offered: its bytes are on their
+    way."""
 
     callback: Callback
     since: float
@@ -46,7 +48,7 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Offer:
-    """claim: fetches it."""
+    """A tensor that its sender still has. claim: fetches it."""
 
     claim: Callable[[], None]
     source: str | None
@@ -54,7 +56,7 @@ class Offer:
 
 @dataclass(slots=True, eq=False)
 class Several:
-    """What several senders have put under one key; `source` fits no reader."""
+    """Tensors that several senders have put under one key; `source` fits no reader."""
 
     held: list[Value | Offer]
     source: str = ""
@@ -65,7 +67,7 @@ Entry = Held | Waiter
 
 
 class Strays:
-    """Stands for: others than the sender have put something there."""
+    """A mark: others than the sender have put something under the key."""
 
 
 STRAYS: Final = Strays()
@@ -94,7 +96,8 @@ MASTER_SHIFT: Final = 36  # a step's number: its master's (28 bits), and that on
 
 
 class Dead:
-    """The value of what a branch not taken would have sent (the paper's section 3.4)."""
+    """The dead value: sent for what a branch not taken would have computed (the paper's section
+    3.4)."""
 
     __slots__ = ()
 

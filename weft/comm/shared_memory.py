@@ -70,7 +70,7 @@ class Region:
 
 
 class Proof(Region):
-    """What a greeting shows: who can read it shares memory with this process."""
+    """A small memfd that a greeting names: a peer that can read it shares memory with us."""
 
     def __init__(self) -> None:
         super().__init__(_NONCE_BYTES)
@@ -82,7 +82,7 @@ class Proof(Region):
 
 
 class Ring(Region):
-    """The sender's end: slots of one chunk each. Of the service thread."""
+    """The sender's end of a ring: slots of one chunk each. For the service thread alone."""
 
     def __init__(self, size: int) -> None:
         super().__init__(max(1, size // CHUNK_BYTES) * CHUNK_BYTES)
@@ -215,7 +215,7 @@ class Block:
 
 
 class Arena(Region):
-    """What is lent to one peer, `size` bytes at most. Thread-safe.
+    """Memory for what is lent to one peer, `size` bytes at most. Thread-safe.
 
     Nothing of it is used for anything else once the link is lost, as the peer may still read it.
     """

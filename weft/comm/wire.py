@@ -1,4 +1,4 @@
-"""What frames look like: a 48-byte header, meta data in msgpack, raw bytes. Nothing is unpickled.
+"""Wire format of a frame: a 48-byte header, meta data in msgpack, raw bytes. Nothing is unpickled.
 
     magic "WF" | version u8 | kind u8 | meta bytes u16 | lane u8 | flags u8
     source link u64 | destination incarnation u64 | step u64
@@ -149,7 +149,7 @@ def unpack_meta(packed: bytes | memoryview) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """What a frame says of a tensor. `dtype` None: strings. `nbytes`: of its payload."""
+    """The description of a tensor in a frame. `dtype` None: strings. `nbytes`: of its payload."""
 
     dtype: np.dtype[Any] | None
     shape: tuple[int, ...]

@@ -2,9 +2,9 @@
 process of the same host, reads them where they lie.
 
 A tensor is one message that says where it is; its array is read-only, and when the last array over
-it is gone the receiver says so, by and by. Until then the sender uses that memory for nothing else,
-also if the link is lost. If a peer holds so much that there is no room, tensors go the other ways,
-so whoever keeps arrays for ever holds nobody up."""
+it is gone the receiver gives it back a little later. Until then the sender uses that memory for
+nothing else, also if the link is lost. If a peer holds so much that there is no room, tensors go
+the other ways, so a receiver that keeps its arrays delays nobody."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ SLOT, LENT = 0, 1
 
 
 class Returns:
-    """Whose last array is gone: the links and numbers of what was lent. Objects are finalised in
-    any thread, in the middle of anything: so this takes no lock."""
+    """Loans to give back, as the last array over them is gone: their links and numbers. Objects are
+    finalised in any thread, in the middle of anything: so this takes no lock."""
 
     def __init__(self) -> None:
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -94,7 +94,7 @@ class Lease:
 
 
 class Lending:
-    """What one endpoint lends to its peers, and they to it. Thread-safe."""
+    """The loans of one endpoint to its peers, and of them to it. Thread-safe."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

@@ -19,7 +19,7 @@ from weft.ir.process import load as _load
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend.control.branches import case
-    from weft.frontend.control.scan import foldl, foldr
+    from weft.frontend.control.loops import foldl, foldr
     from weft.frontend.data.readers import FixedLenFeature, VarLenFeature
     from weft.frontend.ops.creation import constant
     from weft.frontend.ops.dynamic import boolean_mask, unique, unique_with_counts
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 _LATER = {
     "weft.frontend.control.branches": "case",
-    "weft.frontend.control.scan": "foldl foldr",
+    "weft.frontend.control.loops": "foldl foldr",
     "weft.frontend.data.readers": "FixedLenFeature VarLenFeature",
     "weft.frontend.ops.creation": "constant",
     "weft.frontend.ops.dynamic": "boolean_mask unique unique_with_counts",

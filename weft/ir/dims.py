@@ -19,10 +19,9 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Number
-from typing import Any, ClassVar, NoReturn, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 from weft.ir.errors import ShapeError
 from weft.ir.locations import caller_location
@@ -30,6 +29,52 @@ from weft.ir.locations import caller_location
 Monomial = tuple[str, ...]  # sorted factors, repeated for powers; () is the constant term
 Operator = Callable[[Any, Any], Any]
 Polynomial = Callable[["SymbolicDim", "int | SymbolicDim"], "int | SymbolicDim"]
+
+
+#: An atom of a monomial: the name of a size, or the number of one (`size_tape.py`).
+A = TypeVar("A", str, int)
+N = TypeVar("N", int, float)
+
+
+def added(a: Mapping[tuple[A, ...], N], b: Mapping[tuple[A, ...], N]) -> dict[tuple[A, ...], N]:
+    """The sum of two polynomials, coefficients by monomials."""
+    out = dict(a)
+    for monomial, factor in b.items():
+        total = out.get(monomial, 0) + factor
+        if total:
+            out[monomial] = total
+        else:
+            out.pop(monomial, None)
+    return out
+
+
+def subtracted(
+    a: Mapping[tuple[A, ...], N], b: Mapping[tuple[A, ...], N]
+) -> dict[tuple[A, ...], N]:
+    """The difference of two polynomials."""
+    return added(a, {m: -c for m, c in b.items()})
+
+
+def multiplied(
+    a: Mapping[tuple[A, ...], N], b: Mapping[tuple[A, ...], N]
+) -> dict[tuple[A, ...], N]:
+    """The product of two polynomials."""
+    out: dict[tuple[A, ...], N] = {}
+    for m, c in a.items():
+        for n, d in b.items():
+            monomial = tuple(sorted(m + n)) if m and n else m or n
+            out[monomial] = out.get(monomial, 0) + c * d
+    return {m: c for m, c in out.items() if c}
+
+
+def without(monomial: tuple[A, ...], by: tuple[A, ...]) -> tuple[A, ...] | None:
+    """The monomial divided by another; None if that is no monomial."""
+    left = list(monomial)
+    for atom in by:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
 
 
 def _no_tensors(dim: SymbolicDim) -> NoReturn:
@@ -147,12 +192,7 @@ class SymbolicDim:
 
     @_polynomial(_by_value(operator.mul))
     def __mul__(self, other: int | SymbolicDim) -> int | SymbolicDim:
-        product = (
-            ({tuple(sorted(a + b)): x * y})
-            for a, x in terms_of(self).items()
-            for b, y in terms_of(other).items()
-        )
-        return sum_of(*product)
+        return sum_of(multiplied(terms_of(self), terms_of(other)))
 
     def __neg__(self) -> int | SymbolicDim:
         return sum_of({m: -c for m, c in self.terms})
@@ -238,11 +278,8 @@ def _divide_term(
     mono: Monomial, coef: int, by_mono: Monomial, by_coef: int
 ) -> tuple[Monomial, int] | None:
     """The exact quotient of two terms, or None."""
-    left = Counter(mono)
-    left.subtract(by_mono)
-    if coef % by_coef or min(left.values(), default=0) < 0:
-        return None
-    return tuple(sorted(left.elements())), coef // by_coef
+    left = without(mono, by_mono)
+    return None if left is None or coef % by_coef else (left, coef // by_coef)
 
 
 def terms_of(value: int | SymbolicDim) -> dict[Monomial, int]:
@@ -252,9 +289,7 @@ def terms_of(value: int | SymbolicDim) -> dict[Monomial, int]:
 def sum_of(*parts: Mapping[Monomial, int]) -> int | SymbolicDim:
     total: dict[Monomial, int] = {}
     for part in parts:
-        for mono, coef in part.items():
-            total[mono] = total.get(mono, 0) + coef
-    total = {m: c for m, c in total.items() if c}
+        total = added(total, part)
     if not total:
         return 0
     return total[()] if set(total) == {()} else SymbolicDim(total)

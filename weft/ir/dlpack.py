@@ -1,4 +1,4 @@
-"""DLPack capsules: what NumPy does not let one say of them (dlpack.h, 64 bits).
+"""DLPack capsules: their fields, read and set by ctypes where NumPy has no way (dlpack.h, 64 bits).
 
 https://dmlc.github.io/dlpack/latest/c_api.html
 """

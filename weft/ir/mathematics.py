@@ -1,4 +1,4 @@
-"""The C library's mathematics, as ctypes finds it."""
+"""The C library's mathematical functions (libm), loaded by ctypes."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ from weft.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What runs on one device. graph: of stage "partitioned", or of that of the whole graph if it
-    needs no other part and no Switch and Merge; its ops name no device. feeds: which
-    arguments of the whole graph its own are; fetches: which results of the whole graph its own
-    are. device: "" for a graph that has not been cut."""
+    """The part of a program that runs on one device. graph: of stage "partitioned", or of that of
+    the whole graph if it needs no other part and no Switch and Merge; its ops name no device.
+    feeds: which arguments of the whole graph its own are; fetches: which results of the whole graph
+    its own are. device: "" for a graph that has not been cut."""
 
     device: str
     graph: Graph

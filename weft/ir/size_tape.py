@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from weft.ir.dataclass import dataclass
+from weft.ir.dims import added, multiplied, subtracted, without
 
 Monomial = tuple[int, ...]  # numbers of atoms, sorted, repeated for powers; () is the constant
 Terms = Mapping[Monomial, int]
@@ -30,43 +31,6 @@ FloatTerms = Mapping[Monomial, float]
 Fraction = tuple[FloatTerms, Monomial]
 #: What is left of equal factors that were rounded in different ways, as a part of them.
 ROUNDING = 1e-14
-
-
-def added(a: Terms, b: Terms) -> dict[Monomial, int]:
-    """The sum of two polynomials."""
-    out = dict(a)
-    for monomial, factor in b.items():
-        total = out.get(monomial, 0) + factor
-        if total:
-            out[monomial] = total
-        else:
-            out.pop(monomial, None)
-    return out
-
-
-def subtracted(a: Terms, b: Terms) -> dict[Monomial, int]:
-    """The difference of two polynomials."""
-    return added(a, {m: -c for m, c in b.items()})
-
-
-def multiplied(a: Terms, b: Terms) -> dict[Monomial, int]:
-    """The product of two polynomials."""
-    out: dict[Monomial, int] = {}
-    for m, c in a.items():
-        for n, d in b.items():
-            monomial = tuple(sorted(m + n)) if m and n else m or n
-            out[monomial] = out.get(monomial, 0) + c * d
-    return {m: c for m, c in out.items() if c}
-
-
-def without(monomial: Monomial, by: Monomial) -> Monomial | None:
-    """The monomial divided by another; None if that is no monomial."""
-    left = list(monomial)
-    for atom in by:
-        if atom not in left:
-            return None
-        left.remove(atom)
-    return tuple(left)
 
 
 def text_of(terms: Mapping[Monomial, Any]) -> str:
@@ -90,21 +54,12 @@ def linear(terms: Mapping[Monomial, Any]) -> tuple[int | None, Any, Any]:
     return number, factor, terms.get((), 0)
 
 
-def float_product(a: FloatTerms, b: FloatTerms) -> dict[Monomial, float]:
-    out: dict[Monomial, float] = {}
-    for m, c in a.items():
-        for n, d in b.items():
-            monomial = tuple(sorted(m + n))
-            out[monomial] = out.get(monomial, 0.0) + c * d
-    return {m: c for m, c in out.items() if c}
-
-
 def fraction_sum(a: Fraction, b: Fraction, sign: int) -> Fraction:
     """The sum over a common denominator; of the difference what is left of equal terms is 0."""
     if a[1] == b[1]:
         left, right, by = a[0], b[0], a[1]
     else:
-        left, right = float_product(a[0], {b[1]: 1.0}), float_product(b[0], {a[1]: 1.0})
+        left, right = multiplied(a[0], {b[1]: 1.0}), multiplied(b[0], {a[1]: 1.0})
         by = tuple(sorted(a[1] + b[1]))
     out = dict(left)
     for m, c in right.items():
@@ -145,8 +100,9 @@ def floor_apart(x: float) -> int:
 
 @dataclass(slots=True)
 class _Atom:
-    """value: as it is now. low, high: where it lies where the conditions hold; derived: what
-    follows of that by itself. line: which one computes it (-1: it is given)."""
+    """A number that is no polynomial of others. value: as it is now. low, high: where it lies where
+    the guards hold; derived: what follows of that by itself. line: which one computes it (-1: it is
+    given)."""
 
     value: int
     low: int
@@ -168,8 +124,8 @@ class _Line:
 
 @dataclass(slots=True)
 class Tape:
-    """Conditions and lines so far. wide: rather compute more for each set of sizes than note
-    conditions on what only steers speed."""
+    """Guards and lines so far. wide: rather compute more for each set of sizes than note conditions
+    on what only steers speed."""
 
     wide: bool = False
 
@@ -388,7 +344,7 @@ class Tape:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a tape found out. function: of the sizes, the monomials; None where an atom is not where
+    """The result of a tape. function: of the sizes, the monomials; None where an atom is not where
     it must be. matrix: a row for each output, then for each polynomial that must be positive, 0,
     another than 0, up to the numbers in `ends`; more: those of floats that must be positive. text:
     the function's. large: below which monomials no sum overflows."""

@@ -5,8 +5,8 @@ A size in a pass is an `int`, or a `Traced`: it behaves as the number that it is
 how it was computed. A comparison gives a plain bool and records a guard, unless what is known
 answers it; so does whatever needs the number itself: `int(n)`, `range(n)`, `f"{n}"`, NumPy. Prices
 computed from sizes are `TracedFloat`s. Both say that their class is `int` or `float`, as code asks
-by `isinstance`, but they are no subclasses: C code that would take a subclass's digits without
-asking asks these.
+by `isinstance`, but they are no subclasses: C code reads a subclass's digits directly, but calls
+`__index__` and the like on these, which record the guard.
 
 Code that handles sizes uses the functions at the end of this file. Where a number only steers
 speed, or is in a text for people, `hint` gives it without a guard."""
@@ -20,6 +20,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from weft.ir.dims import added, multiplied, subtracted
 from weft.ir.size_tape import (
     FAR,
     FloatTerms,
@@ -27,20 +28,16 @@ from weft.ir.size_tape import (
     Monomial,
     Tape,
     Terms,
-    added,
     atoms_in,
     cancelled,
-    float_product,
     floor_apart,
     fraction_sum,
-    multiplied,
-    subtracted,
     text_of,
 )
 
 
 class TracedNumber:
-    """A number of a tape: what it is now, and the polynomial that it is."""
+    """A number of a tape: its present value, and the polynomial that it is."""
 
     __slots__ = ("tape", "terms", "value")
     __array_ufunc__ = None  # NumPy leaves `scalar * size` to __rmul__
@@ -107,7 +104,7 @@ class TracedFloat(TracedNumber):
             alias = self.tape.alias(other.terms)
             if alias is not None and alias in self.by:
                 terms = {(alias,): 1.0}
-        made = cancelled(float_product(self.terms, terms), tuple(sorted(self.by + by)))
+        made = cancelled(multiplied(self.terms, terms), tuple(sorted(self.by + by)))
         return TracedFloat(self.tape, self.value * now(other), *made)
 
     __rmul__ = __mul__

@@ -1,4 +1,4 @@
-"""Graph in, graph out. Read `pipelines` first: which passes run, in which order, and why.
+"""Passes: functions from graph to graph. Read `pipelines` first: their order, and the reasons.
 
 Enters: a traced graph and a pipeline. Leaves: the optimised graph, which is what is planned and
 run. Imports: `ir` and all folders here; of these none imports this level, and arrows between them

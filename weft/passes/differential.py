@@ -37,7 +37,7 @@ log = logging.getLogger("weft.passes")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an execution gave: the results, and the variables' values afterwards."""
+    """The outcome of an execution: the results, and the variables' values afterwards."""
 
     results: list[Any]
     state: dict[str, Array]

@@ -4,7 +4,7 @@ A pass goes from graph to graph and is applied to each part of a program; a `Pro
 parts (`partition` makes them). A `BoundPass` has settings.
 
 WEFT_VERIFY=ir   verify the program after each pass; `run` also executes it before and after each
-WEFT_DUMP=dir    write dir/GRAPH/00-traced.weft, and NN-PASS.weft for each pass that changed it
+WEFT_DUMP=dir    write dir/STEP/00-traced.weft, and NN-PASS.weft for each pass that changed it
 WEFT_LOG=a,b     log the topics a and b (`passes`, `compile`, ...) to stderr
 
 `NamedPipeline` is a pipeline of `pipelines` by its name: a step whose plan is on disk never loads
@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import overload
@@ -81,11 +82,13 @@ TOPICS = (
 
 @dataclass(frozen=True)
 class PassOptions:
-    """verify: "", "ir" or "run". dump: the folder for dumps, or None. log: topics to log."""
+    """Options of the manager. verify: "", "ir" or "run". dump: the folder for the dumps of all
+    steps, or None. log: topics to log. dumps: where those of one step go (`for_step`)."""
 
     verify: str = ""
     dump: Path | None = None
     log: frozenset[str] = frozenset()
+    dumps: StepDumps | None = None
 
     def __post_init__(self) -> None:
         if self.verify not in ("", "ir", "run"):
@@ -107,10 +110,25 @@ class PassOptions:
             frozenset(t.strip() for t in topics if t.strip()),
         )
 
+    def for_step(self, name: str) -> PassOptions:
+        """These for all that compiling one step runs, whose dumps stand in one new folder."""
+        return self if self.dump is None else replace(self, dumps=StepDumps(self.dump, name))
+
+    def for_part(self, name: str) -> PassOptions:
+        """These for a part or region of the step, whose dumps stand in a folder of the step's."""
+        if self.dumps is None:
+            return self.for_step(name)
+        return replace(self, dumps=StepDumps(self.dumps.folder, name))
+
+    def write_plan(self, lines: Callable[[], str]) -> None:
+        """Write what a plan does beside the dumps of its passes, if there are dumps."""
+        if self.dumps is not None:
+            self.dumps.write(PLAN_FILE, lines() + "\n")
+
 
 @dataclass(frozen=True)
 class PassReport:
-    """What one pass did: its name, seconds, number of ops before and after, and what it made.
+    """The report on one pass: its name, seconds, number of ops before and after, and what it made.
 
     The first report of a run is called `traced` and holds the program that the run began with.
     """
@@ -150,10 +168,9 @@ def run_passes(
     passes: Sequence[Pass],
     *,
     options: PassOptions | None = None,
-    folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport]]:
     """As `run_pipeline`, from graph to graph."""
-    made, reports = run_pipeline(Program.of(graph), passes, options=options, folder=folder)
+    made, reports = run_pipeline(Program.of(graph), passes, options=options)
     return made.graph, reports
 
 
@@ -162,31 +179,30 @@ def run_pipeline(
     passes: Sequence[AnyPass],
     *,
     options: PassOptions | None = None,
-    folder: Path | None = None,
-    suffix: str = "",
     is_valid: bool = True,
 ) -> tuple[Program, list[PassReport]]:
     """Apply `passes` in order, those of graphs to each part; `options` come from the environment
     unless given.
 
-    Dumps go to `folder`, or to a new one, with this `suffix`, if `options` ask for dumps and none
-    is given. is_valid: what the run begins with obeys the rules of the IR, as all that it makes
+    Dumps go to the folder of the step, if `options` are those of one (`PassOptions.for_step`), or
+    to a new one. is_valid: what the run begins with obeys the rules of the IR, as all that it makes
     must. Raises PassError, naming the pass and the repro file, if a pass broke a graph or its
     meaning.
     """
     options = PassOptions.from_environment() if options is None else options
     configure_logging(options.log)
     name = program.name
-    folder = folder or dump_folder(options, name + suffix)
+    dumps = options.dumps or options.for_step(name).dumps
     count = _count(program)
     reports = [PassReport("traced", 0.0, count, count, program, False)]
     if options.verify and is_valid:
         _verify(program)
-    _dump(folder, 0, "traced", program)
-    for number, run in enumerate(passes, 1):
+    if dumps is not None:
+        dumps.begin(program)
+    for run in passes:
         report = _run_pass(program, run, options, reports[-1].ops_after)
-        if report.changed:
-            _dump(folder, number, report.name, report.program)
+        if dumps is not None:
+            dumps.passed(report)
         log.debug(
             "%s: %s: %.2f ms, %d -> %d ops%s",
             name,
@@ -283,14 +299,39 @@ _lock = ForkLock()
 _folders: set[Path] = set()
 
 
-def dump_folder(options: PassOptions, name: str) -> Path | None:
-    """A new folder for each compilation of this process: `step`, `step.2`, `step.3`, ...
+class StepDumps:
+    """The folder with the dumps of one step: NAME, NAME.2, NAME.3, ... within `root`.
 
-    None if `options` ask for no dumps.
+    Files are numbered in the order of the passes, of all pipelines that the step goes through:
+    `traced` is what the first begins with, `step` what a later one does.
     """
-    if options.dump is None:
-        return None
-    root = options.dump
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.folder, self._number = _new_folder(root, name), 0
+
+    def begin(self, program: Program) -> None:
+        """A pipeline begins with `program`."""
+        self._write("step" if self._number else "traced", program)
+
+    def passed(self, report: PassReport) -> None:
+        """A pass has run."""
+        if report.changed:
+            self._write(report.name, report.program)
+        else:
+            self._number += 1
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file. PassError if that fails."""
+        with _dump_errors(self.folder):
+            (self.folder / name).write_text(text, encoding="utf-8")
+
+    def _write(self, name: str, program: Program) -> None:
+        self.write(f"{self._number:02d}-{name}.weft", print_program(program))
+        self._number += 1
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    """A new folder for each step of this process, without what another process left there."""
     safe = re.sub(r"[^\w.-]", "_", name).strip(".") or "graph"
     with _lock:
         names: Iterator[str] = (safe if i == 1 else f"{safe}.{i}" for i in itertools.count(1))
@@ -298,16 +339,9 @@ def dump_folder(options: PassOptions, name: str) -> Path | None:
         _folders.add(folder)
     with _dump_errors(root):
         folder.mkdir(parents=True, exist_ok=True)
-        for old in (*folder.glob("[0-9][0-9]-*.weft"), folder / PLAN_FILE):  # of another process
+        for old in (*folder.glob("[0-9][0-9]-*.weft"), folder / PLAN_FILE):
             old.unlink(missing_ok=True)
     return folder
-
-
-def _dump(folder: Path | None, number: int, name: str, program: Program) -> None:
-    if folder is not None:
-        with _dump_errors(folder):
-            path = folder / f"{number:02d}-{name}.weft"
-            path.write_text(print_program(program), encoding="utf-8")
 
 
 @contextmanager
@@ -325,8 +359,8 @@ def _dump_errors(folder: Path) -> Iterator[None]:
 
 
 class _ToStderr(logging.Handler):
-    """To what `sys.stderr` is by then: notebooks, `redirect_stderr` and tests put others there.
-    `before`: the level of its logger without it."""
+    """A log handler that writes to what `sys.stderr` is by then: notebooks, `redirect_stderr` and
+    tests put others there. `before`: the level of its logger without it."""
 
     def __init__(self, before: int) -> None:
         super().__init__()

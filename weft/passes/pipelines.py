@@ -1,4 +1,5 @@
-"""The pipelines: which passes run, in which order, and why. This page is all there is to it."""
+"""The pipelines: the passes in their order, with the reasons. Nothing else decides which passes
+run."""
 
 from __future__ import annotations
 
@@ -10,23 +11,23 @@ from weft.passes.control.lower_control_flow import lower_control_flow, unroll
 from weft.passes.control.lower_stacks import lower_stacks
 from weft.passes.control.simplify import simplify_control, simplify_control_exactly
 from weft.passes.fusion.attention import fuse_attention
-from weft.passes.fusion.epilogue_split import split_tails
-from weft.passes.fusion.epilogues import fuse_epilogues, fuse_matmul
+from weft.passes.fusion.epilogues import fuse_epilogues, fuse_matmul, split_tails
 from weft.passes.fusion.fuse import fuse, fuse_elementwise, fuse_folds
-from weft.passes.fusion.narrow_products import narrow_products
+from weft.passes.fusion.product_operands import (
+    narrow_products,
+    stride_all_products,
+    stride_products,
+)
 from weft.passes.fusion.prologues import fuse_prologues
-from weft.passes.fusion.recompute import recompute
-from weft.passes.fusion.rematerialize import rematerialize
-from weft.passes.fusion.strided_products import stride_all_products, stride_products
+from weft.passes.fusion.recompute import recompute, rematerialize
 from weft.passes.manager import BoundPass, Pass
 from weft.passes.memory.schedule import schedule
-from weft.passes.simplify.algebra import simplify, simplify_exactly
-from weft.passes.simplify.contract import contract
+from weft.passes.simplify.algebra import contract, simplify, simplify_exactly
 from weft.passes.simplify.cse_dce import cse, dce
 from weft.passes.simplify.effects import expand_updates, order_effects, strip_gradient_ops
 from weft.passes.simplify.fold import fold, fold_exactly
 from weft.passes.simplify.sparse_updates import sparse_updates
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import tie_sizes
 
 #: Every pass by name, as `weft opt --passes=cse,dce` takes them.
 PASSES: dict[str, Pass] = {

@@ -1,4 +1,4 @@
-"""`TraceRecorder`: what a step did and when, one event for each kernel or node that ran."""
+"""`TraceRecorder`: the recorder of traced steps, one event for each kernel or node that ran."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`Step`: the interface of all that runs a graph, and `RunContext`, what one run of it goes by.
+"""`Step`: the interface of everything that runs a graph; `RunContext`: the options of one run.
 
 A native plan, a plan for a GPU, a graph on the dataflow executor, parts on several devices and
-parts on the tasks of a cluster are steps. Who runs one knows this file, not which of them it is.
+parts on the tasks of a cluster are steps. A caller depends on this file alone, and does not ask
+which of them it has.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Kind = Literal["native", "sized", "gpu", "dataflow", "devices", "cluster"]
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What one run of a step goes by.
+    """The options of one run of a step.
 
     timeout: seconds, after which DeadlineExceededError ends it; None: no limit. A kernel is not
     interrupted. cancel: ends it with CancelledError; one native plan looks at it only where there
@@ -56,7 +57,7 @@ PLAIN = RunContext()
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """What a step consists of.
+    """Counts of what a step consists of.
 
     kernels: native kernel calls, or launches on a GPU (0 where only the sizes that come decide).
     nodes, regions, host_ops: of the dataflow executor. arena_bytes, result_bytes: memory for values
@@ -110,11 +111,6 @@ class Step(ABC):
     def new_recorder(self) -> Any:
         """What `RunContext.recorder` is to be for a run that begins now."""
         return TraceRecorder()
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether it is a plan for many sizes, filled in for some: such a one cannot be traced."""
-        return False
 
     def feeds_on_gpus(self, count: int) -> list[list[str]]:
         """For each of `count` inputs the GPUs that read it there; none if the host reads it too."""

@@ -11,14 +11,20 @@ import pytest
 
 from weft.codegen.cuda.cubins import cache
 from weft.codegen.cuda.cubins import compile as compiling
-from weft.codegen.cuda.cubins.cache import Cubin, load_cubin, read_cubins, store_cubin, write_cubins
+from weft.codegen.cuda.cubins.cache import (
+    Cubin,
+    KernelReport,
+    load_cubin,
+    read_cubins,
+    store_cubin,
+    write_cubins,
+)
 from weft.codegen.cuda.cubins.compile import (
     compile_for_gpu,
     compile_kernel,
     forget_cubins,
     known_cubin,
 )
-from weft.codegen.cuda.cubins.resources import KernelReport
 from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
 from weft.frontend.tools.main import main
 from weft.ir.errors import DataLossError, InvalidArgumentError, ToolchainError

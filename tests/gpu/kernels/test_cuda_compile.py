@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from cuda_toolchain import TARGETS, needs_toolchain
 
+from weft.codegen.cuda.cubins import compile
 from weft.codegen.cuda.cubins import compile as compiling
-from weft.codegen.cuda.cubins import ptx
-from weft.codegen.cuda.cubins.cache import targets
+from weft.codegen.cuda.cubins.cache import KernelReport, read_report, targets
 from weft.codegen.cuda.cubins.compile import (
     assemble,
     compile_for_gpu,
@@ -27,7 +27,6 @@ from weft.codegen.cuda.cubins.compile import (
     known_cubin,
     symbol_of,
 )
-from weft.codegen.cuda.cubins.resources import KernelReport, read_report
 from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
 from weft.codegen.llvm.jit import CodegenError
 from weft.ir.errors import ToolchainError, UnsupportedError
@@ -135,14 +134,14 @@ def test_the_target_is_made_known_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
             return enter
 
-    monkeypatch.setattr(ptx, "library", Slow)
-    ptx._known.cache_clear()
-    threads = [threading.Thread(target=ptx._ready) for _ in range(4)]
+    monkeypatch.setattr(compile, "library", Slow)
+    compile._known.cache_clear()
+    threads = [threading.Thread(target=compile._ready) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    ptx._known.cache_clear()
+    compile._known.cache_clear()
     assert len(called) == len(set(called)) == 4
 
 
@@ -155,9 +154,9 @@ def test_few_cubins_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_and_blocks_bound_the_registers() -> None:
-    ptx = emit_ptx(replace(HUNGRY, threads=1024, blocks=2), (9, 0))
-    assert ".maxntid 1024" in ptx
-    assert ".minnctapersm 2" in ptx
+    compile = emit_ptx(replace(HUNGRY, threads=1024, blocks=2), (9, 0))
+    assert ".maxntid 1024" in compile
+    assert ".minnctapersm 2" in compile
     few = compile_kernel(replace(HUNGRY, threads=1024, blocks=2), (9, 0)).report
     many = compile_kernel(replace(HUNGRY, threads=128), (9, 0)).report
     assert few.registers <= 32 < many.registers
@@ -232,9 +231,9 @@ def test_a_gpu_that_the_toolchain_does_not_know_runs_what_is_of_one_before_it() 
 
 
 def test_ptx_that_does_not_assemble_names_kernel_and_log() -> None:
-    ptx = emit_ptx(SCALE, (9, 0)).replace("mul.f32", "mull.f32").replace("add.f32", "addd.f32")
+    compile = emit_ptx(SCALE, (9, 0)).replace("mul.f32", "mull.f32").replace("add.f32", "addd.f32")
     with pytest.raises(CodegenError, match="kernel 'scale' does not compile for sm_90") as caught:
-        assemble(SCALE, ptx, (9, 0))
+        assemble(SCALE, compile, (9, 0))
     assert "Not a name of any known instruction" in str(caught.value)
     assert "   2     p[n] = f32(p[n] * f32(2))" in str(caught.value)
 

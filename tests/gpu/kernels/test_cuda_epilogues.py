@@ -20,7 +20,7 @@ from shares import every
 
 import weft as wf
 from weft.codegen.cuda.lowerings import fused_launches
-from weft.codegen.cuda.products import matmul, thin
+from weft.codegen.cuda.products import matmul
 from weft.codegen.cuda.products.fused import fused_product
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, Tile, choose, cycles
 from weft.ir.errors import UnsupportedError
@@ -117,11 +117,11 @@ class TestKernels:
         assert ["tanh" in n.kernel.name for n in launches] == [False, True]
 
     @pytest.mark.parametrize("shape", [(2, 70), (70, 2)])
-    @pytest.mark.parametrize("long", [thin.LONG, 64])
+    @pytest.mark.parametrize("long", [matmul.LONG, 64])
     def test_few_rows_or_columns(
         self, shape: tuple[int, int], long: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(thin, "LONG", long)
+        monkeypatch.setattr(matmul, "LONG", long)
         m, n = shape
         check(lambda x, w, r: wf.exp(x @ w) * r, array(m, 40), array(40, n), array(m, n))
 

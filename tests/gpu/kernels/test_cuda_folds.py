@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sibling_graphs import of_any_size, sibling_cases
 
 from weft.codegen.cuda.cubins.compile import compile_kernel
-from weft.codegen.cuda.nests import folds
+from weft.codegen.cuda.nests import plain_nests
 from weft.codegen.cuda.source.dtypes import DTYPES
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, as_dtype
@@ -192,7 +192,10 @@ class TestSeveralStores:
 @contextlib.contextmanager
 def small_parts() -> Iterator[None]:
     """Folds are split over blocks at small sizes too."""
-    with mock.patch.object(folds, "LEAST_ITEMS", 256), mock.patch.object(folds, "LEAST_ROWS", 8):
+    with (
+        mock.patch.object(plain_nests, "LEAST_ITEMS", 256),
+        mock.patch.object(plain_nests, "LEAST_ROWS", 8),
+    ):
         yield
 
 
@@ -247,10 +250,10 @@ class TestBits:
     def test_splits_are_whole_and_depend_on_sizes(self) -> None:
         for count in (1, 100, 4096, 5000, 1 << 20, (1 << 28) + 17):
             for blocks in (1, 7, 2000):
-                cut = folds.split(count, blocks, 2048, 256)
+                cut = plain_nests.split(count, blocks, 2048, 256)
                 assert (cut.parts - 1) * cut.size < count <= cut.parts * cut.size
                 assert cut.parts == 1 or (cut.size % 256 == 0 and cut.size >= 2048)
-                assert cut.parts == 1 or cut.parts * blocks <= folds.ENOUGH_BLOCKS + blocks
+                assert cut.parts == 1 or cut.parts * blocks <= plain_nests.ENOUGH_BLOCKS + blocks
 
     @by_name(("shape", "axes"), [((5, 40), (1,)), ((3, 3000), (1,)), ((300, 70), (0,))])
     def test_any_order_of_threads(self, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:

@@ -11,11 +11,11 @@ import pytest
 from cuda_toolchain import needs_toolchain
 from libdevice_on_cpu import OnCpu
 
-from weft.codegen.cuda.cubins import ptx
+from weft.codegen.cuda.cubins import compile
+from weft.codegen.cuda.cubins.compile import module_text
 from weft.codegen.cuda.cubins.llvm_instructions import ONE_INSTRUCTION
-from weft.codegen.cuda.cubins.ptx import module_text
 from weft.codegen.cuda.cubins.toolchain import toolchain
-from weft.codegen.cuda.emulator import maths
+from weft.codegen.cuda.emulator import translator
 from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
 from weft.codegen.cuda.source.language import MATHS, TWO
 
@@ -54,7 +54,7 @@ def test_functions_of_libdevice_carried_out_here(name: str) -> None:
     x = np.concatenate(xs).astype(np.float32 if name.endswith("f32") else np.float64)
     args = [x, rng.permutation(x)] if name[:-4] in TWO else [x]
     with np.errstate(all="ignore"):
-        wanted = maths.FUNCTIONS[name](*args)
+        wanted = translator.NUMPY_FUNCTIONS[name](*args)
         got = on_cpu()(of_libdevice(name), *args)
         same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
         off = np.where(same, 0, abs(got.astype(np.float64) - wanted))
@@ -71,7 +71,7 @@ def test_functions_of_libdevice_carried_out_here(name: str) -> None:
 def text_of(body: str, maths: Path | None) -> str:
     source = f"def k(p):\n    p[0] = {body}\n"
     kernel = CudaKernel("k", source, (Parameter("p", "pointer", "f32"),))
-    return module_text(kernel, "k", (9, 0), maths)
+    return module_text(kernel, "k", (9, 0), translator)
 
 
 def test_a_module_takes_what_it_calls() -> None:
@@ -90,12 +90,12 @@ def test_a_module_takes_what_it_calls() -> None:
 
 def test_a_function_that_is_not_there() -> None:
     with pytest.raises(KeyError, match="__nv_nothing"):
-        ptx.read_libdevice(path()).taken(["__nv_nothing"], (9, 0))
+        compile.read_libdevice(path()).taken(["__nv_nothing"], (9, 0))
 
 
 def test_architectures_get_their_own_answers() -> None:
     """libdevice asks for the architecture; what asks it takes either of two ways."""
-    library = ptx.read_libdevice(path())
+    library = compile.read_libdevice(path())
     old, new = (library.taken(["__nv_lgamma"], cc)["__nv_lgamma"] for cc in ((7, 5), (9, 0)))
     assert "add i32 750, 0" in old
     assert "add i32 900, 0" in new

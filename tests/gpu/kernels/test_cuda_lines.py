@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.codegen.cuda.kernels import axes, sorted_indices
+from weft.codegen.cuda.kernels import axes, scatter
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.source import dtypes
 from weft.codegen.cuda.source.kernel import Launch
@@ -217,9 +217,9 @@ _SIZED: dict[str, Callable[[Any], Any]] = {
 def test_plans_for_many_sizes(name: str, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that are filled in: the bits of a plan for them alone."""
     for module, limit, value in (
-        (sorted_indices, "PIECE", 8),
-        (sorted_indices, "WORTH", 0),
-        (sorted_indices, "LONG", 16),
+        (scatter, "PIECE", 8),
+        (scatter, "WORTH", 0),
+        (scatter, "LONG", 16),
         (dtypes, "LEAST_ODD", 16),
     ):
         monkeypatch.setattr(module, limit, value)

@@ -17,13 +17,13 @@ from cuda_toolchain import TARGETS, needs_toolchain
 from weft.codegen.cuda.cubins.compile import assemble, emit_ptx
 from weft.codegen.cuda.lowerings import GPU_LOWERINGS, launches_of
 from weft.codegen.kernels.lowerings import LOWERINGS
+from weft.codegen.steps.plan import NO_CODE
 from weft.ir.analysis.index_maps import INDEX_MAPS
 from weft.ir.errors import UnsupportedError
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
 from weft.ir.ops.state import UPDATES
-from weft.runtime.device.planning.planner import NO_CODE
 
 Array = np.ndarray[Any, Any]
 IN_NESTS = {

@@ -24,7 +24,7 @@ from weft.codegen.call import Address
 from weft.codegen.cuda.cubins.compile import emit_ptx
 from weft.codegen.cuda.emulator import run as emulate
 from weft.codegen.cuda.nests.body import index_of
-from weft.codegen.cuda.nests.emit import plain_launches
+from weft.codegen.cuda.nests.plain_nests import plain_launches
 from weft.codegen.cuda.source import writer
 from weft.codegen.cuda.source.dtypes import DTYPES
 from weft.codegen.cuda.source.writer import Source, index_dtype, multiplier
@@ -227,7 +227,7 @@ class TestVectors:
         return case
 
     def test_a_grid_has_a_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("weft.codegen.cuda.nests.emit.MOST_BLOCKS", 2)
+        monkeypatch.setattr("weft.codegen.cuda.nests.plain_nests.MOST_BLOCKS", 2)
         made = check_case(adds("f32", (5003,), (5003,)))
         assert made.launches[0].blocks == 2
 

@@ -28,7 +28,7 @@ from hypothesis import given, settings
 from row_graphs import row_cases
 
 from weft.codegen.cuda.lowerings import fused_launches
-from weft.codegen.cuda.nests import folds
+from weft.codegen.cuda.nests import plain_nests
 from weft.codegen.cuda.source import dtypes as memory
 from weft.codegen.cuda.source import writer
 from weft.ir import dtypes
@@ -205,7 +205,7 @@ class TestFolds:
 
     def test_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A row in several parts, thread by thread; the second launch is as for other rows."""
-        monkeypatch.setattr(folds, "LEAST_ITEMS", 256)
+        monkeypatch.setattr(plain_nests, "LEAST_ITEMS", 256)
         made = self.weighted((2, 2101), "f32")
         assert [name.rpartition("_")[0][-4:] for name in made.names] == ["lock", "warp"]
         assert "_odd_" in made.names[0]

@@ -11,7 +11,7 @@ from cuda_product_graphs import Shape, product_graph
 from shares import every
 
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.products import matmul, thin
+from weft.codegen.cuda.products import matmul
 from weft.codegen.cuda.products.tiles import TILES, TILES_OF_64, Tile
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
@@ -128,7 +128,7 @@ def test_few_rows_or_columns(m: int, n: int, dtype: str, ta: bool, tb: bool) -> 
 def test_threads_with_several_lines(
     few: int, turned: bool, along: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thin, "LONG", 64)
+    monkeypatch.setattr(matmul, "LONG", 64)
     m, n, k = (131, few, 150) if turned else (few, 131, 150)
     ta, tb = turned and not along, not turned and along
     graph = product_graph((k, m) if ta else (m, k), (n, k) if tb else (k, n), "f32", ta, tb)

@@ -24,7 +24,7 @@ from row_graphs import row_cases
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.lowerings import fused_launches
-from weft.codegen.cuda.nests import row_folds
+from weft.codegen.cuda.nests import accumulators
 from weft.codegen.cuda.source import writer
 from weft.ir import dtypes
 from weft.ir.dtypes import as_dtype
@@ -218,14 +218,14 @@ def test_totals_of_many_rows(columns: int) -> None:
 @pytest.mark.parametrize("reduction", ["sum", "max"])
 def test_units_in_runs(units: int, reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As without runs, whatever their number; no thread reads what another one overwrites."""
-    monkeypatch.setattr(row_folds, "FEW_UNITS", 2)
+    monkeypatch.setattr(accumulators, "FEW_UNITS", 2)
     count, first = 70, 5
     parts = np.random.default_rng(units).integers(0, 99, first + units * count).astype(np.float32)
     wanted = getattr(parts[first:].reshape(units, count), reduction)(0)
     out = TensorType(dtypes.float32, (count,))
     value = Builder().add_arg(out)
-    partial = row_folds.Partial(reduction, "f32", "f32", count, first, Address(value))
-    launches = row_folds.combine_launches([partial], Scratch(parts.nbytes), units)
+    partial = accumulators.Partial(reduction, "f32", "f32", count, first, Address(value))
+    launches = accumulators.combine_launches([partial], Scratch(parts.nbytes), units)
     assert len(launches) == 2
     memory = OpMemory()
     memory.put(value)

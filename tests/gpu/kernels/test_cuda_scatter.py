@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weft.codegen.cuda.emulator.memory import Elements
-from weft.codegen.cuda.kernels import sorted_indices
+from weft.codegen.cuda.kernels import scatter
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.source import writer
 from weft.ir.dtypes import as_dtype
@@ -33,7 +33,7 @@ DTYPES = ("f32", "f64", "f16", "bf16", "i8", "u16", "i64", "f32", "f32")
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few indices are put in order too."""
-    monkeypatch.setattr(sorted_indices, "WORTH", 0)
+    monkeypatch.setattr(scatter, "WORTH", 0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,7 +41,7 @@ def quick() -> Iterator[None]:
     """Runs of four keys: merges of few."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("weft.codegen.cuda.kernels.sort.RUN", 4)
-        patch.setattr(sorted_indices, "RUN", 4)
+        patch.setattr(scatter, "RUN", 4)
         yield
 
 
@@ -78,10 +78,10 @@ def test_index_add(n: int, parts: int, inner: int, outer: int, dtype: str, seed:
     inputs = [values((outer, parts, inner), dtype, seed), index]
     inputs.append(values((outer, n, inner), dtype, seed + 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorted_indices, "WORTH", 0)
-        if min(n, parts) * outer > sorted_indices.loads_in_order(n):
+        patch.setattr(scatter, "WORTH", 0)
+        if min(n, parts) * outer > scatter.loads_in_order(n):
             assert any("ordered" in name for name in kernels("index_add", inputs, axis=1))
-        patch.setattr(sorted_indices, "worth_ordering", lambda *_: True)
+        patch.setattr(scatter, "worth_ordering", lambda *_: True)
         patch.setattr("weft.codegen.cuda.kernels.scatter.worth_ordering", lambda *_: True)
         check("index_add", inputs, axis=1)
 
@@ -169,15 +169,15 @@ def test_one_part_has_all(n: int, always: None) -> None:
     index: Array = np.full(n, 17)
     names = kernels("index_add", [x, index, updates], axis=0)
     assert any("ordered" in name for name in names)
-    assert ("of_pieces" in names[-1]) == (n > sorted_indices.PIECE)
-    if n == sorted_indices.PIECE:
+    assert ("of_pieces" in names[-1]) == (n > scatter.PIECE)
+    if n == scatter.PIECE:
         check("index_add", [x, index, updates], axis=0)
         return
     wanted = 1 + np.zeros(4, np.float32)
-    for update in updates[: sorted_indices.PIECE]:
+    for update in updates[: scatter.PIECE]:
         wanted += update
-    for k in range(sorted_indices.PIECE, n, sorted_indices.PIECE):
-        wanted += updates[k : k + sorted_indices.PIECE].cumsum(0, dtype=np.float32)[-1]
+    for k in range(scatter.PIECE, n, scatter.PIECE):
+        wanted += updates[k : k + scatter.PIECE].cumsum(0, dtype=np.float32)[-1]
     (got,) = run_graph(graph_of("index_add", [x, index, updates], axis=0), [x, index, updates])
     np.testing.assert_array_equal(got[17], wanted)  # the very order that the docs promise
 
@@ -205,7 +205,7 @@ def test_pieces(op: str, n: int, parts: int, inner: int, dtype: str, seed: int) 
         inputs[2] = rng.integers(0, 9, (n, inner)).astype(kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("weft.codegen.cuda.kernels.scatter.worth_ordering", lambda *_: True)
-        patch.setattr(sorted_indices, "PIECE", 4)
+        patch.setattr(scatter, "PIECE", 4)
         assert ("of_pieces" in kernels(f"scatter_nd_{op}", inputs)[-1]) == (n > 4)
         check(f"scatter_nd_{op}", inputs)
 
@@ -231,8 +231,8 @@ def test_no_thread_does_many_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (got[5] == n).all()
     assert counts["updates"] == n * width
     # first pieces, the first update of later ones, and those themselves; read AHEAD at a time
-    assert turns <= 2 * (sorted_indices.PIECE + sorted_indices.AHEAD) + 1
-    assert counts["pieces"] == (n // sorted_indices.PIECE) * width
+    assert turns <= 2 * (scatter.PIECE + scatter.AHEAD) + 1
+    assert counts["pieces"] == (n // scatter.PIECE) * width
 
 
 def test_indices_of_64_bits(always: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,14 +272,14 @@ def test_few_indices_are_looked_through() -> None:
 def test_loads_of_an_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     """512 indices into 2048 rows of 32: what is read for each index, by looking and in order."""
     monkeypatch.setattr("weft.codegen.cuda.kernels.sort.RUN", 256)
-    monkeypatch.setattr(sorted_indices, "RUN", 256)
+    monkeypatch.setattr(scatter, "RUN", 256)
     n, rows, width = 512, 2048, 32
     index = np.random.default_rng(0).integers(0, rows, n)
     inputs = [values((rows, width), "f32", 1), index, values((n, width), "f32", 2)]
     graph = graph_of("index_add", inputs, axis=0)
     found: dict[int, tuple[int, int]] = {}
     for worth in (0, 1000):
-        monkeypatch.setattr(sorted_indices, "WORTH", worth)
+        monkeypatch.setattr(scatter, "WORTH", worth)
         with counted_loads() as counts:
             run_graph(graph, inputs, runner=emulated(check=False))
         found[worth] = counts["index"] + counts["keys"], counts["updates"]
@@ -287,10 +287,7 @@ def test_loads_of_an_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0][1] == found[1000][1] == n * width  # each update is read once
     assert looks >= n  # each index, for each of them
     # sorting, and in the end each vector of columns: its key, the one before, those ahead
-    assert (
-        ordered_looks
-        <= 2 + sorted_indices.loads_in_order(n) + (2 + 2 * sorted_indices.AHEAD) * width // 4
-    )
+    assert ordered_looks <= 2 + scatter.loads_in_order(n) + (2 + 2 * scatter.AHEAD) * width // 4
 
 
 @pytest.mark.slow

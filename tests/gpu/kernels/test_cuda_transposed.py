@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.codegen.cuda.cubins.compile import compile_kernel
-from weft.codegen.cuda.nests.emit import MOST_BYTES, TILE
+from weft.codegen.cuda.nests.plain_nests import MOST_BYTES, TILE
 from weft.codegen.cuda.source.dtypes import DTYPES, nbytes
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, as_dtype

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from weft.codegen.cuda.cubins.cache import KernelReport
 from weft.codegen.cuda.cubins.compile import assemble, emit_ptx
 from weft.codegen.cuda.cubins.llvm_instructions import takes_shuffles
-from weft.codegen.cuda.cubins.resources import KernelReport
 from weft.codegen.cuda.source.kernel import CudaKernel
 
 Cc = tuple[int, int]

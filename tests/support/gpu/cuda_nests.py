@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.codegen.call import Address, Arg, Scratch
 from weft.codegen.cuda.emulator import run as emulate
-from weft.codegen.cuda.nests.emit import plain_launches
+from weft.codegen.cuda.nests.plain_nests import plain_launches
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.cuda.source.language import memory_dtype
 from weft.codegen.nests.nest import Nest, build_nest

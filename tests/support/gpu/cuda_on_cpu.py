@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from llvmlite import binding
 
-from weft.codegen.cuda.cubins.ptx import module_text
+from weft.codegen.cuda.cubins.compile import module_text
 from weft.codegen.cuda.source.kernel import CudaKernel, Launch
 
 Array = np.ndarray[Any, Any]

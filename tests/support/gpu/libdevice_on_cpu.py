@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import binding
 
-from weft.codegen.cuda.cubins import ptx
+from weft.codegen.cuda.cubins import compile
 
 _TYPES = {"f": "float", "d": "double"}
 # LLVM's own functions of one or more floats, by the names of NVVM.
@@ -216,7 +216,7 @@ class OnCpu:
 
     def __init__(self, path: Path, functions: dict[str, int]) -> None:
         """functions: how many arguments each takes."""
-        library = ptx.read_libdevice(path)
+        library = compile.read_libdevice(path)
         texts = library.taken(functions, (9, 0))
         for name in list(texts):
             if name.startswith("llvm.nvvm."):

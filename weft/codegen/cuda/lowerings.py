@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.codegen.call import Address
-from weft.codegen.cuda.kernels.argmax import position_launches
 from weft.codegen.cuda.kernels.conv import conv_launches, fused_conv_launches
 from weft.codegen.cuda.kernels.data_movement import (
     check_launches,
@@ -27,18 +26,21 @@ from weft.codegen.cuda.kernels.pooling import (
     window_sum_launches,
 )
 from weft.codegen.cuda.kernels.random import random_bits_launches, random_fold_in_launches
-from weft.codegen.cuda.kernels.scan import cumulative_launches
-from weft.codegen.cuda.kernels.scatter import scatter_along_axis_launches, scatter_launches
+from weft.codegen.cuda.kernels.scan import cumulative_launches, position_launches
+from weft.codegen.cuda.kernels.scatter import (
+    first_occurrence_launches,
+    scatter_along_axis_launches,
+    scatter_launches,
+)
 from weft.codegen.cuda.kernels.sort import searchsorted_launches, sort_launches
-from weft.codegen.cuda.kernels.sorted_indices import first_occurrence_launches
-from weft.codegen.cuda.nests.emit import plain_launches
+from weft.codegen.cuda.nests.plain_nests import plain_launches
 from weft.codegen.cuda.nests.row_kernel import row_launches
 from weft.codegen.cuda.products.matmul import fused_matmul_launches, matmul_launches
 from weft.codegen.cuda.source.dtypes import DTYPES
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.nests.nest import Nest, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
-from weft.codegen.products.fused import is_product, product_in
+from weft.codegen.products.calls import is_product, product_in
 from weft.codegen.steps.plan import NO_CODE
 from weft.ir.analysis.index_maps import INDEX_MAPS, frame_of
 from weft.ir.errors import UnsupportedError

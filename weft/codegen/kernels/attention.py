@@ -45,10 +45,8 @@ from weft.codegen.tiles.micro_kernel import (
     row_tiles,
 )
 from weft.codegen.tiles.packing import emit_pack_b
-from weft.codegen.tiles.tile import Tile, tile_of
-from weft.codegen.tiles.vectors import I32, Vectors
-from weft.codegen.vector import exp as vector_exp
-from weft.codegen.vector import log as vector_log
+from weft.codegen.tiles.tile import I32, Tile, Vectors, tile_of
+from weft.codegen.vector import exp_log
 from weft.codegen.vector.float_builder import FloatBuilder, splat_constant
 from weft.ir.cost.rates import SCORE_NS
 from weft.ir.dataclass import dataclass
@@ -290,12 +288,12 @@ class Rows:
         return b.call(load, [pointer, ir.Constant(I32, 1), inside, ir.Constant(kind, None)])
 
     def _exp(self, value: ir.Value) -> ir.Value:
-        return vector_exp.exp(FloatBuilder(self.e.builder, self.w.tile.dtype, value), value)
+        return exp_log.exp(FloatBuilder(self.e.builder, self.w.tile.dtype, value), value)
 
     def logarithm(self, total: ir.Value, largest: ir.Value) -> ir.Value:
         """log(total) + largest"""
         b = self.e.builder
-        return b.fadd(vector_log.log(FloatBuilder(b, self.w.tile.dtype), total), largest)
+        return b.fadd(exp_log.log(FloatBuilder(b, self.w.tile.dtype), total), largest)
 
     # ------------------------------------------------------------------------------ other rows
     def scale(self, row: ir.Value, count: ir.Value, factor: ir.Value) -> None:
@@ -391,8 +389,9 @@ BACKWARD = (
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """heads: of all items of the batch; rows and columns of scores; depth of keys, width of
-    values. at: where each head of query, key, value, out and mask begins; steps: from row to row.
+    """Sizes of an attention. heads: of all items of the batch; rows and columns of scores; depth of
+    keys, width of values. at: where each head of query, key, value, out and mask begins; steps:
+    from row to row.
     """
 
     dtype: str

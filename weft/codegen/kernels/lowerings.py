@@ -9,14 +9,21 @@ from collections.abc import Callable, Iterator
 
 from weft.codegen.call import Address, KernelCall
 from weft.codegen.kernels.attention import attention_calls, attention_grad_calls
-from weft.codegen.kernels.index import lower_along_axis, lower_first_occurrence, lower_nd
+from weft.codegen.kernels.data_movement import (
+    lower_along_axis,
+    lower_concat,
+    lower_dim_size,
+    lower_first_occurrence,
+    lower_nd,
+    lower_pad,
+    lower_slice_update,
+)
 from weft.codegen.kernels.random import lower_random_bits, lower_random_fold_in
 from weft.codegen.kernels.scan import cumulative_calls, position_calls
-from weft.codegen.kernels.shape import lower_concat, lower_dim_size, lower_pad, lower_slice_update
 from weft.codegen.kernels.sort import lower_searchsorted, sort_calls
 from weft.codegen.kernels.stack import lower_add, lower_pop, lower_push
 from weft.codegen.nests.nest import Nest
-from weft.codegen.products.fused import (
+from weft.codegen.products.calls import (
     Lower,
     calls_another,
     operands_of,

@@ -1,4 +1,5 @@
-"""Threefry-2x32-20 bits (see `weft.ir.ops.random` for the source), vectorised over the counters."""
+"""Random bits: Threefry-2x32-20 (`weft.ir.ops.random` has the source), vectorised over the
+counters."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import math
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, cut_call
-from weft.codegen.kernels.shape import tensor
+from weft.codegen.kernels.data_movement import tensor
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import narrower

@@ -20,12 +20,20 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, Scratch, cut_call
-from weft.codegen.kernels.shape import tensor
-from weft.codegen.llvm.elements import COMPLEXES, HALVES, I64, INTEGERS, register_type, width_bits
-from weft.codegen.llvm.emitter import Emitter, unit_parts
+from weft.codegen.kernels.data_movement import tensor
+from weft.codegen.llvm.emitter import (
+    COMPLEXES,
+    HALVES,
+    I64,
+    INTEGERS,
+    Emitter,
+    register_type,
+    unit_parts,
+    width_bits,
+)
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.nests.folds import Held
-from weft.codegen.pool.memory import repeat_while
+from weft.codegen.pool import repeat_while
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.cost.rates import NS_DEAR, NS_IN_ROW, NS_SEARCHED, scanned, streamed

@@ -23,12 +23,11 @@ from functools import partial
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, Scratch, WorkerScratch, cut_call, worker_stride
+from weft.codegen.kernels.data_movement import tensor
 from weft.codegen.kernels.scan import axis_sizes
-from weft.codegen.kernels.shape import tensor
-from weft.codegen.llvm.elements import FLOATS, HALVES, I64, register_type, width_bits
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import FLOATS, HALVES, I64, Emitter, register_type, width_bits
 from weft.codegen.llvm.jit import Kernel
-from weft.codegen.pool.memory import repeat_while
+from weft.codegen.pool import repeat_while
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.cost.rates import (
@@ -353,8 +352,8 @@ _STATE, _SKIPPED = 32, 16
 
 @dataclass(frozen=True)
 class _Form:
-    """places: positions lie beside the keys; else they are in the words' low halves, or not wanted
-    (integers of 64 bits: the key is all of the value)."""
+    """The form of the words that are sorted. places: positions lie beside the keys; else they are
+    in the words' low halves, or not wanted (integers of 64 bits: the key is all of the value)."""
 
     dtype: str
     places: bool

@@ -15,9 +15,8 @@ from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, Stacks, Status
 from weft.codegen.faults import emit_fault
-from weft.codegen.kernels.shape import tensor
-from weft.codegen.llvm.elements import memory_type
-from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.kernels.data_movement import tensor
+from weft.codegen.llvm.emitter import I64, Emitter, memory_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar

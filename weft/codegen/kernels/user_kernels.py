@@ -30,7 +30,8 @@ DEVICES = ("cpu",)
 
 @dataclass(frozen=True, slots=True)
 class UserKernel:
-    """dtypes: one for each operand; one alone stands for all operands; None: any dtypes."""
+    """A registered kernel. dtypes: one for each operand; one alone stands for all operands; None:
+    any dtypes."""
 
     function: Callable[..., Any]
     device: str

@@ -15,10 +15,11 @@ from weft.ir.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AsmFacts:
-    """vector_bits: the widest vector register in an innermost loop, 0 if its code is scalar or it
-    has no loop. vector_instructions: instructions on vectors of that width in the hot loops.
-    spill_stores, spill_loads: accesses to the stack in the hot loops. instructions: all of the hot
-    loops. calls: functions of other libraries that the kernel calls (`memcpy`, `expf`)."""
+    """Facts of a kernel's assembly. vector_bits: the widest vector register in an innermost loop, 0
+    if its code is scalar or it has no loop. vector_instructions: instructions on vectors of that
+    width in the hot loops. spill_stores, spill_loads: accesses to the stack in the hot loops.
+    instructions: all of the hot loops. calls: functions of other libraries that the kernel calls
+    (`memcpy`, `expf`)."""
 
     vector_bits: int
     vector_instructions: int

@@ -19,8 +19,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from weft.codegen.llvm.cache import CachedObject, KernelCache, kernel_cache
-from weft.codegen.llvm.cache_key import describe_kernel
+from weft.codegen.llvm.cache import CachedObject, KernelCache, describe_kernel, kernel_cache
 from weft.codegen.llvm.compile import assembly_text, compile_text, llvm_text, release_memory
 from weft.codegen.llvm.emitter import emit_kernel
 from weft.codegen.llvm.jit import Kernel, Outcome
@@ -41,7 +40,7 @@ LOOP_COST = 4
 
 @dataclass(frozen=True, eq=False)
 class LlvmCode:
-    """Implements `weft.codegen.llvm.jit.Code`."""
+    """Machine code that LLVM made: `weft.codegen.llvm.jit.Code`."""
 
     address: int
     from_disk: bool
@@ -70,7 +69,7 @@ class _Unit:
 
 
 class LlvmEngine:
-    """Implements `weft.codegen.llvm.jit.Engine`."""
+    """The compiler of kernels by LLVM: `weft.codegen.llvm.jit.Engine`."""
 
     def __init__(self) -> None:
         # by key: what `start` began and `compile` has not asked for yet
@@ -206,8 +205,9 @@ _Waiting = tuple[int, int, Callable[[], CachedObject], Future[CachedObject]]
 
 
 class _Compilers:
-    """LLVM in the threads of `pool`: of what waits, that first which takes longest. Begun last, the
-    kernel of products has one processor to itself while the others have nothing left to do."""
+    """Compilation in the threads of `pool`: of the modules that wait, the longest to compile goes
+    first. Begun last, the kernel of products has one processor to itself while the others have
+    nothing left to do."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool

@@ -55,7 +55,7 @@ class CodegenError(RuntimeError):
 class Kernel:
     """A kernel emitted as LLVM.
 
-    ``key`` identifies its content (equal keys = equal code, on disk too: `llvm/cache_key.py`),
+    ``key`` identifies its content (equal keys = equal code, on disk too: `llvm/cache.py`),
     ``name`` is for people and appears in LLVM and assembly, ``emit`` builds the body at
     ``e.builder`` and reads ``e.argument(k)``.  ``loops=False`` says that it is control code, which
     LLVM shall compile with few passes; functions marked ``alwaysinline`` are inlined there, no
@@ -97,7 +97,7 @@ Outcome = Code | Exception
 
 
 class Engine(Protocol):
-    """What turns kernels into code: `codegen.llvm.engine`."""
+    """The interface of a compiler of kernels: `codegen.llvm.engine`."""
 
     def compile(self, kernels: Sequence[Kernel]) -> Sequence[Outcome]: ...
 

@@ -1,9 +1,9 @@
-"""Compiling what users register as kernels: plain Python functions in Numba's nopython subset.
+"""User-registered kernels, compiled: plain Python functions in Numba's nopython subset.
 
-Around the function goes one of weft's own kernel ABI, ``void kernel(i64* args, i64 lo, i64 hi, i64
-worker)``, written as Python text: it makes arrays of addresses and sizes. Operands are read-only. A
-function that raises sets the step's status word; the step then stops after the call. The machine
-code is not kept on disk.
+Around the user's function goes a wrapper with weft's own kernel ABI, ``void kernel(i64* args, i64
+lo, i64 hi, i64 worker)``, written as Python text: it makes arrays of addresses and sizes. Operands
+are read-only. A function that raises sets the step's status word; the step then stops after the
+call. The machine code is not kept on disk.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ _ABI = _types.void(_types.CPointer(_types.int64), _types.int64, _types.int64, _t
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a kernel is compiled for. operands, results: (dtype, rank); numbers: attributes that are
-    arguments of the call, as (name, kind, how many words); constants: the others, (name, value)."""
+    """The signature that a kernel is compiled for. operands, results: (dtype, rank); numbers:
+    attributes that are arguments of the call, as (name, kind, how many words); constants: the
+    others, (name, value)."""
 
     op: str
     operands: tuple[tuple[str, int], ...]
@@ -107,7 +108,7 @@ def _is_of(name: str, symbol: str) -> bool:
 
 @dataclass(frozen=True)
 class NumbaCode:
-    """Implements `weft.codegen.llvm.jit.Code`."""
+    """Machine code that Numba made: `weft.codegen.llvm.jit.Code`."""
 
     address: int
     symbol: str

@@ -85,7 +85,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class LlvmError(RuntimeError):
-    """LLVM refused something: what it said."""
+    """An error of LLVM, in its words."""
 
 
 @cache

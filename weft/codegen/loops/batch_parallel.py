@@ -18,7 +18,7 @@ from weft.codegen.call import KernelCall, Scratch, Stacks, Status
 from weft.codegen.kernels.lowerings import LOWERINGS, fused_product_calls
 from weft.codegen.llvm.target import narrower
 from weft.codegen.nests.calls import nest_calls
-from weft.codegen.products.fused import is_product
+from weft.codegen.products.calls import is_product
 from weft.codegen.tiles.tile import ACCUMULATOR, multiply_adds_per_ns
 from weft.ir.analysis.index_maps import is_fold, is_gather
 from weft.ir.cost.rates import arithmetic
@@ -47,7 +47,8 @@ TILE_ROWS = 8
 
 
 class Whole(Exception):
-    """Why a loop is not run in parts; `value` is an operand of the region that is to blame."""
+    """The reason why a loop is not run in parts; `value` is an operand of the region that is to
+    blame."""
 
     def __init__(self, why: str, value: Value | None = None) -> None:
         super().__init__(why)
@@ -56,9 +57,9 @@ class Whole(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """count parts of `rows` rows. long: whether each is worth waking a thread for. body: the loop's
-    body for one part; origin: the value of the loop's own body that each value of it is a part of,
-    or the same as; split: those that are parts.
+    """The parts of a batch-parallel loop: `count` of `rows` rows each. long: whether each is worth
+    waking a thread for. body: the loop's body for one part; origin: the value of the loop's own
+    body that each value of it is a part of, or the same as; split: those that are parts.
     """
 
     count: int

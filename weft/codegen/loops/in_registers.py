@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from weft.codegen.llvm.elements import DTYPES, HALVES
+from weft.codegen.llvm.emitter import DTYPES, HALVES
 from weft.codegen.llvm.target import narrower
 from weft.codegen.scalar.elementwise import supported
 from weft.codegen.stacks import keeps_no_stacks
@@ -118,7 +118,7 @@ STACKS = frozenset({"arena_push", "arena_pop"})
 
 
 class Refused(Exception):
-    """Why an op does not become one kernel."""
+    """The reason why an op does not become one kernel."""
 
 
 @dataclass(eq=False, slots=True)
@@ -240,7 +240,7 @@ def _dtype_fits(value: Value) -> bool:
 
 
 class _Env(dict[Value, Memory | None]):
-    """Of each value: None if its elements are in registers, at most `limit` of them."""
+    """Where each value is: None if its elements, at most `limit` of them, are in registers."""
 
     def __init__(self, limit: int, held: Iterable[tuple[Value, Memory | None]] = ()) -> None:
         super().__init__(held)

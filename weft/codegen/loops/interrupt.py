@@ -1,9 +1,10 @@
 """Interruption of a native loop from outside: by a signal (Ctrl-C), a deadline, a step that failed.
 
-Loops count their iterations. After so many they look at the step's status word, and call `look`:
-at most every `PERIOD_NS` it asks Python whether a signal has come, and the hook of whoever runs the
-step (`FaultWords.hook`) whether to go on. If not, the exception is kept in the fault words, the
-status becomes `STOPPED`, and the step ends as it does after an index out of bounds.
+Loops count their iterations. After a fixed number of them they read the step's status word, and
+call `look`: at most every `PERIOD_NS` it asks Python whether a signal has come, and the hook of
+whoever runs the step (`FaultWords.hook`) whether to go on. If not, the exception is kept in the
+fault words, the status becomes `STOPPED`, and the step ends as it does after an index out of
+bounds.
 
 The walker (`steps/walker.py`) goes round loops of kernels, which may take any time: it looks again
 when about `PACE_NS` have gone by, after `MOST` iterations at most. A loop that is one kernel

@@ -50,7 +50,8 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`body` at most `limit` times (-1: no bound), as long as `decision` holds after `test`.
+    """A loop: `body` at most `limit` times (-1: no bound), as long as `decision` holds after
+    `test`.
 
     parts: if the rows of the loop's values go through it in parts; `body` is that of one part then,
     and `walk` calls it for each. whole: why they do not.
@@ -68,7 +69,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """`then` if `decision` holds, else `orelse`."""
+    """A branch: `then` if `decision` holds, else `orelse`."""
 
     op: Operation
     decision: Value

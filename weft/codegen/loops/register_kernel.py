@@ -19,8 +19,7 @@ from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Pool, Stacks, Status
 from weft.codegen.faults import emit_fault
-from weft.codegen.llvm.elements import memory_type, register_type
-from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.llvm.emitter import I64, Emitter, memory_type, register_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.loops.in_registers import (
@@ -60,7 +59,7 @@ BAKED = frozenset({"-1", "0", "1", "2", "-1.0", "0.0", "0.5", "1.0", "2.0", "Tru
 
 
 class Scribe:
-    """What the code of a kernel depends on, as text, and the numbers that it takes.
+    """The key of a kernel, the text of all that its code depends on, and the numbers that it takes.
 
     number: where among the numbers an op's size (by a tag) or constant is; faults: the ops that
     check an index, in order.
@@ -323,7 +322,7 @@ def _store(e: Emitter, values: Held, target: ir.Value, dtype: str) -> None:
 
 
 class _Writer:
-    """env: the elements of values in registers, the address of arrays."""
+    """Writes the kernel. env: the elements of values in registers, the address of arrays."""
 
     def __init__(
         self,

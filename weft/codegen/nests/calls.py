@@ -16,7 +16,7 @@ each pick; for "index" loads offset and strides; per total the byte offset of it
 
 A unit of a row kernel is one row, or one block of columns (`RowNest.by_columns`), unless all rows
 are folded into totals; then it is a fixed number of those: each unit has partial results of its
-own, and further calls add them up (`nests/folds.py`)."""
+own, and further calls add them up (`nests/plain_nests.py`)."""
 
 from __future__ import annotations
 
@@ -35,18 +35,24 @@ from weft.codegen.call import (
     cut_call,
     worker_stride,
 )
-from weft.codegen.llvm.elements import memory_type, width_bits
-from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.llvm.emitter import I64, Emitter, memory_type, width_bits
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import narrower
-from weft.codegen.nests.column_writer import ColumnWriter
-from weft.codegen.nests.cut import cut_nest, fold_count, unit_nanoseconds
 from weft.codegen.nests.folds import MOST_PARTIALS, combine_call, lay_out, running_dtype
 from weft.codegen.nests.nest import Access, Nest, Store, build_nest
-from weft.codegen.nests.row_vectors import VectorRowWriter, is_in_vectors
+from weft.codegen.nests.row_vectors import ColumnWriter, VectorRowWriter, is_in_vectors
 from weft.codegen.nests.row_writer import RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest, Schedule, build_rows, schedule
-from weft.codegen.nests.writer import NestWriter, PickWalk, output_of, pick_walks, store_dtype
+from weft.codegen.nests.writer import (
+    NestWriter,
+    PickWalk,
+    cut_nest,
+    fold_count,
+    output_of,
+    pick_walks,
+    store_dtype,
+    unit_nanoseconds,
+)
 from weft.ir.analysis.index_maps import frame_of
 from weft.ir.cost.rates import PASS_NS, ROW_NS, arithmetic, streamed
 from weft.ir.dataclass import dataclass

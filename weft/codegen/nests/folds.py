@@ -21,8 +21,7 @@ from functools import cache
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, Scratch, cut_call
-from weft.codegen.llvm.elements import F64, HALVES, I32, I64, memory_type, register_type
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import F64, HALVES, I32, I64, Emitter, memory_type, register_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import has_feature
 from weft.codegen.scalar.element_access import constant, load_element, store_element

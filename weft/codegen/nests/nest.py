@@ -6,7 +6,7 @@ merged, so that a nest over any contiguous shape is one loop. What is left of th
 the sizes - is the kernel's key: extents, strides and constants are arguments.
 
 `interleave` and `lanes_of_folds` say how many vectors the innermost loop does at once, and in which
-lanes it adds up, by what elementwise work costs. Prices of single ops are those of `weft.ir.prices`
+lanes it adds up, by what elementwise work costs. Prices of single ops are those of `weft.ir.cost`
 for any target: nanoseconds for one element in a vectorised loop. Nothing but speed depends on
 prices."""
 
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from weft.codegen.llvm.elements import HALVES, width_bits
+from weft.codegen.llvm.emitter import HALVES, width_bits
 from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.scalar.elementwise import supported
 from weft.ir.analysis.index_maps import Pick, contiguous_strides, nest_read
@@ -31,7 +31,7 @@ from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 
 INTERLEAVE = 4
-#: Short (`vector/tables.py`): they count for `INTERLEAVED_NS` only. More of them side by side do
+#: Short (`vector/avx512.py`): they count for `INTERLEAVED_NS` only. More of them side by side do
 #: not wait less, and spill.
 BY_TABLES = frozenset({("exp", "f32"), ("log", "f32"), ("erf", "f32")})
 #: An innermost loop of a nest over several is not shorter than this, or its remainder, which is not
@@ -149,7 +149,8 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Output number `output` gets `source`; `reduction` names the fold (None: each element)."""
+    """A store: output number `output` gets `source`; `reduction` names the fold (None: each
+    element)."""
 
     output: int
     dtype: str

@@ -10,8 +10,7 @@ from typing import Protocol
 from llvmlite import ir
 
 from weft.codegen.faults import emit_fault
-from weft.codegen.llvm.elements import memory_type, register_type
-from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.llvm.emitter import I64, Emitter, memory_type, register_type
 from weft.codegen.nests.folds import (
     SUM_BLOCK,
     Held,
@@ -39,7 +38,8 @@ class Adds(Protocol):
 
 
 class Accumulator:
-    """Of the fold `node`: its value so far; for blocked sums that of one block, and the total."""
+    """The accumulator of the fold `node`: its value so far; for blocked sums that of one block, and
+    the total."""
 
     def __init__(self, e: Emitter, node: Node) -> None:
         self.e = e

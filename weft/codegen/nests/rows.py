@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from typing import Literal
 
-from weft.codegen.llvm.elements import HALVES
+from weft.codegen.llvm.emitter import HALVES
 from weft.codegen.nests.nest import (
     EMITTER_VERSION,
     Leaf,
@@ -72,7 +72,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Output number `output` gets node `source`: at each element or row by `strides`.
+    """A store: output number `output` gets node `source`: at each element or row by `strides`.
 
     total: the reduction over all rows (element by element of the row where strides move, else of
     everything); its strides are those of one row's accumulators.
@@ -95,7 +95,7 @@ class RowNest:
     """A row kernel: `extents` of the `outer` loops over rows, then of those within a row.
 
     by_columns: neighbouring elements are of different rows (the last of the outer loops numbers
-    columns); `weft.codegen.nests.column_writer` does a block of columns at once.
+    columns); `weft.codegen.nests.row_vectors` does a block of columns at once.
     """
 
     name: str
@@ -377,10 +377,11 @@ class Pass:
 
 @dataclass(slots=True)
 class Schedule:
-    """passes: in order. row_nodes: per pass, what is computed once per row before it (one list more
-    than passes: what is left for the end). kept: node -> the output whose row holds it, or None for
-    scratch. row_stores, row_totals: outputs with one number per row, written at its end. in_row:
-    per node, whether it differs from element to element of a row.
+    """The passes of a row kernel, and what is kept between them. passes: in order. row_nodes: per
+    pass, what is computed once per row before it (one list more than passes: what is left for the
+    end). kept: node -> the output whose row holds it, or None for scratch. row_stores, row_totals:
+    outputs with one number per row, written at its end. in_row: per node, whether it differs from
+    element to element of a row.
     """
 
     passes: list[Pass]

@@ -17,7 +17,7 @@ Blocking after Goto and van de Geijn and BLIS, see `weft.codegen.tiles.tile`. A 
 and its scratch stay in its L2 cache, a panel of B in L1 or L2.
 
 Before a run a block of an operand may be computed by a prologue, after its last run a block may be
-handed to an epilogue, which reads it while it is in the cache (`weft.codegen.products.fused`).
+handed to an epilogue, which reads it while it is in the cache (`weft.codegen.products.calls`).
 
 `blocking` follows from the sizes and the target's tile alone, so that the bits and the code are the
 same for any number of threads. Blocks are chosen by an estimate of what a product takes on two and
@@ -81,7 +81,7 @@ WHOLE = 1 << 62
 PACK_WORDS = ("target", "b", "n", "k", "b_k", "b_column", "block_columns", "block_k")
 #: `pack_b` of a product whose B lies packed at `b_packed`.
 PACKED_BEFORE = 3
-#: `pack_a`, `pack_b` of an operand that a prologue computes (`weft.codegen.products.fused`): rows
+#: `pack_a`, `pack_b` of an operand that a prologue computes (`weft.codegen.products.calls`): rows
 #: of A by k, k by rows of a transposed A, k by columns of B. Steps are then those of what it makes.
 ROWS_BY_K, K_BY_ROWS, K_BY_COLUMNS = 2, 3, 4
 #: Words of the frame that an epilogue gets: where its block is, and where its own words are.

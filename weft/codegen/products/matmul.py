@@ -9,12 +9,18 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Pool, Routine
-from weft.codegen.llvm.elements import COMPLEXES, memory_type
-from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.llvm.emitter import COMPLEXES, I64, Emitter, memory_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.link import LETTER
-from weft.codegen.products.calls import Follow, Prologues, gemm_calls, stored_calls
-from weft.codegen.products.fused import is_computed, store_calls, unconverted
+from weft.codegen.products.calls import (
+    Follow,
+    Prologues,
+    gemm_calls,
+    is_computed,
+    store_calls,
+    stored_calls,
+    unconverted,
+)
 from weft.codegen.products.gemm import Product
 from weft.codegen.scalar.element_access import constant, store_element
 from weft.codegen.tiles.tile import converts

@@ -10,7 +10,7 @@ import platform
 
 from llvmlite import ir
 
-from weft.codegen.llvm.elements import (
+from weft.codegen.llvm.emitter import (
     COMPLEXES,
     F32,
     F64,
@@ -20,10 +20,10 @@ from weft.codegen.llvm.elements import (
     I16,
     I32,
     PART,
+    Emitter,
     register_type,
     width_bits,
 )
-from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.target import has_feature
 
 _HALF = ir.HalfType()

@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from weft.codegen.llvm.elements import (
+from weft.codegen.llvm.emitter import (
     COMPLEXES,
     DTYPES,
     F32,
@@ -23,13 +23,12 @@ from weft.codegen.llvm.elements import (
     I32,
     I64,
     PART,
+    Emitter,
     is_signed,
     memory_type,
     register_type,
     width_bits,
 )
-from weft.codegen.llvm.emitter import Emitter
-from weft.codegen.scalar.complex_numbers import COMPLEX_OPS, parts, select
 from weft.codegen.scalar.element_access import (
     constant,
     f64_to_f32_odd,
@@ -39,7 +38,7 @@ from weft.codegen.scalar.element_access import (
     store_element,
     to_memory,
 )
-from weft.codegen.scalar.floats import FLOAT_OPS, next_bits
+from weft.codegen.scalar.floats import COMPLEX_OPS, FLOAT_OPS, next_bits, parts, select
 from weft.codegen.scalar.integers import COMPARISONS, INT_TABLE
 from weft.codegen.vector.float_builder import FloatBuilder
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.llvm.elements import I1, I64, INTEGERS, is_signed, register_type
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import I1, I64, INTEGERS, Emitter, is_signed, register_type
 from weft.codegen.vector.float_builder import FloatBuilder
 
 

@@ -22,7 +22,7 @@ from weft.codegen.call import (
 )
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
-from weft.codegen.pool.fork_join import LONG
+from weft.codegen.pool import LONG
 from weft.codegen.steps.walker import (
     CALL_WORDS,
     FALSE,

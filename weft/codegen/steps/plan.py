@@ -7,13 +7,13 @@ of which no stack leads."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status, cut_call
-from weft.codegen.kernels.index import check_call
+from weft.codegen.kernels.data_movement import check_call
 from weft.codegen.kernels.lowerings import LOWERINGS, fused_product_calls
 from weft.codegen.kernels.stack import mark_call
 from weft.codegen.llvm.emitter import I64, Emitter
@@ -23,7 +23,7 @@ from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
 from weft.codegen.loops.register_kernel import scalar_loop_call
 from weft.codegen.nests.calls import nest_calls
 from weft.codegen.nests.rows import checking_ops
-from weft.codegen.products.fused import is_product
+from weft.codegen.products.calls import is_product
 from weft.codegen.stacks import MOST_MARKS, keeps_no_stacks, leaves_stacks, makes_stacks
 from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS, SlotOf
 from weft.ir.analysis.index_maps import index_sizes, is_gather
@@ -98,19 +98,25 @@ class _Planner:
         nodes: list[Node] = list(self.copies.get((where, -1), ()))
         checked: set[object] = set()
         for position, op in enumerate(block.ops):
-            nodes += _checks(op, checked)
+            nodes += self.checks(op, checked)
             nodes += self.op(op)
             nodes += self.copies.get((where, position), ())
         return tuple(nodes)
+
+    def checks(self, op: Operation, done: set[object]) -> Iterator[PlannedCall]:
+        for gather, index in unchecked_gathers(op, done):
+            call = check_call(gather, index)
+            if call.units:
+                yield PlannedCall(call, gather, why=f"the indices of {gather.name} in a nest")
 
     def op(self, op: Operation) -> Sequence[Node]:
         if op.name in NO_CODE:
             return ()
         if is_product(op):
-            made = fused_product_calls(op, _in_place(op, self.slot_of))
+            made = fused_product_calls(op, in_place(op, self.slot_of))
             return [PlannedCall(call, op, nest, why=why) for call, nest, why in made]
         if op.name == "fused":
-            calls, nest = nest_calls(op, _in_place(op, self.slot_of))
+            calls, nest = nest_calls(op, in_place(op, self.slot_of))
             more = [PlannedCall(c, op, why="adds up partial results") for c in calls[1:]]
             return [PlannedCall(calls[0], op, nest, faults=checking_ops(op)), *more]
         if op in self.registers:
@@ -127,7 +133,7 @@ class _Planner:
         return [PlannedCall(call, op) for call in calls if self.is_needed(op, call, calls)]
 
     def loop(self, op: Operation) -> Sequence[Node]:
-        limit = int_attr(op.attrs, "limit" if op.name == "while" else "length")
+        limit = loop_limit(op)
         if limit == 0:
             return ()
         parts = parts_of(op)
@@ -177,7 +183,13 @@ def _whole_loop(op: Operation, limit: int, nodes: Sequence[tuple[Node, ...]], wh
     return Loop(op, limit, nodes[0], op.regions[0].results[0], nodes[1], whole=why)
 
 
-def _in_place(op: Operation, slot_of: SlotOf) -> tuple[tuple[int, int], ...]:
+def loop_limit(op: Operation) -> int:
+    """How often a loop goes round at most; a scan, exactly."""
+    return int_attr(op.attrs, "limit" if op.name == "while" else "length")
+
+
+def in_place(op: Operation, slot_of: Callable[[Value], Hashable]) -> tuple[tuple[int, int], ...]:
+    """The numbers of the operands and results that are in the same place."""
     outputs = {slot_of(v): j for j, v in enumerate(op.results)}
     return tuple(
         (i, outputs[slot_of(v)]) for i, v in enumerate(op.operands) if slot_of(v) in outputs
@@ -244,15 +256,14 @@ def _lower(op: Operation, stage: str) -> list[KernelCall]:
         raise error.at(op.locations) from None
 
 
-def _checks(op: Operation, done: set[object]) -> Iterator[PlannedCall]:
-    """The checks of the indices that a nest reads through, but for those that are `done`."""
+def unchecked_gathers(op: Operation, done: set[object]) -> Iterator[tuple[Operation, Value]]:
+    """The gathers that a nest reads through, and their indices, but for those that are `done`."""
     for gather in op.regions[0].ops if op.name == "fused" else ():
         if is_gather(gather):
             index = op.operands[op.regions[0].args.index(gather.operands[1])]
-            call = check_call(gather, index)
             held = (index, *index_sizes(gather))
-            if call.units and held not in done:
-                yield PlannedCall(call, gather, why=f"the indices of {gather.name} in a nest")
+            if held not in done:
+                yield gather, index
             done.add(held)
 
 

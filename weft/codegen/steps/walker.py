@@ -33,12 +33,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from weft.codegen.llvm.elements import I8
-from weft.codegen.llvm.emitter import I64, KERNEL_TYPE, Emitter
+from weft.codegen.llvm.emitter import I8, I64, KERNEL_TYPE, Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.link import blas_address
 from weft.codegen.loops.interrupt import emit_begin, emit_count, emit_looks, emit_pace
-from weft.codegen.pool.fork_join import emit_parallel_call
+from weft.codegen.pool import emit_parallel_call
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 

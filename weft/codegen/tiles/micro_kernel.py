@@ -24,8 +24,7 @@ from functools import partial
 from llvmlite import ir
 
 from weft.codegen.llvm.emitter import I64, Emitter
-from weft.codegen.tiles.tile import Tile
-from weft.codegen.tiles.vectors import I32, Vectors
+from weft.codegen.tiles.tile import I32, Tile, Vectors
 
 I1 = ir.IntType(1)
 

@@ -10,12 +10,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.vector import exp as vector_exp
-from weft.codegen.vector import hyperbolic as vector_hyperbolic
-from weft.codegen.vector import log as vector_log
-from weft.codegen.vector import power as vector_power
-from weft.codegen.vector import special, trig
-from weft.codegen.vector import trig as vector_trig
+from weft.codegen.vector import exp_log, powers, special, trig
 from weft.codegen.vector.float_builder import FloatBuilder
 
 UnaryFunction = Callable[[FloatBuilder, ir.Value], ir.Value]
@@ -34,40 +29,40 @@ def sqrt(m: FloatBuilder, x: ir.Value) -> ir.Value:
 
 # At f32 and f64.
 VECTORISED: dict[str, UnaryFunction] = {
-    "exp": vector_exp.exp,
-    "exp2": vector_exp.exp2,
-    "expm1": vector_exp.expm1,
-    "sigmoid": vector_exp.sigmoid,
-    "tanh": vector_hyperbolic.tanh,
-    "sinh": vector_hyperbolic.sinh,
-    "cosh": vector_hyperbolic.cosh,
-    "asinh": vector_hyperbolic.asinh,
-    "acosh": vector_hyperbolic.acosh,
-    "atanh": vector_hyperbolic.atanh,
-    "log": vector_log.log,
-    "log1p": vector_log.log1p,
-    "log2": vector_log.log2,
-    "log10": vector_log.log10,
+    "exp": exp_log.exp,
+    "exp2": exp_log.exp2,
+    "expm1": exp_log.expm1,
+    "sigmoid": exp_log.sigmoid,
+    "tanh": powers.tanh,
+    "sinh": powers.sinh,
+    "cosh": powers.cosh,
+    "asinh": powers.asinh,
+    "acosh": powers.acosh,
+    "atanh": powers.atanh,
+    "log": exp_log.log,
+    "log1p": exp_log.log1p,
+    "log2": exp_log.log2,
+    "log10": exp_log.log10,
     "erf": special.erf,
     "erfc": special.erfc,
     "erfinv": special.erfinv,
     "lgamma": special.lgamma,
     "digamma": special.digamma,
-    "sin": vector_trig.sin,
-    "cos": vector_trig.cos,
-    "tan": vector_trig.tan,
+    "sin": trig.sin,
+    "cos": trig.cos,
+    "tan": trig.tan,
     "asin": trig.asin,
     "acos": trig.acos,
     "atan": trig.atan,
     "sqrt": sqrt,
-    "cbrt": vector_power.cbrt,
+    "cbrt": powers.cbrt,
     "rsqrt": rsqrt,
 }
 
 VECTORISED_BINARY: dict[str, BinaryFunction] = {
     "atan2": trig.atan2,
-    "hypot": vector_power.hypot,
-    "power": vector_power.power,
+    "hypot": powers.hypot,
+    "power": powers.power,
 }
 
 # Largest error in units in the last place of the exact result, denormals included, for f32 and

@@ -17,11 +17,10 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.llvm.elements import F32, F64
-from weft.codegen.vector import avx512, tables
-from weft.codegen.vector import exp as vector_exp
+from weft.codegen.llvm.emitter import F32, F64
+from weft.codegen.vector import avx512, exp_log
+from weft.codegen.vector.exp_log import log, log_wide
 from weft.codegen.vector.float_builder import FloatBuilder
-from weft.codegen.vector.log import log, log_wide
 from weft.ir.dataclass import dataclass
 
 
@@ -90,14 +89,14 @@ _ERF_ONE = 3.95
 def erf(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Error function."""
     if m.dtype == "f32" and avx512.available():
-        return tables.erf(m, x)
+        return avx512.erf(m, x)
     magnitude = m.abs(x)
     if m.dtype == "f32":
         t = m.at_most(magnitude, _ERF_ONE)
         rest = m.horner(t, _LOG_ERFC)
         log = m.fma(t, rest, t)
         lost = m.fma(t, rest, m.sub(t, log))
-        scale, p = vector_exp.decay_parts(m, log, lost)
+        scale, p = exp_log.decay_parts(m, log, lost)
         return m.copysign(m.fma(scale, p, m.sub(scale, 1.0)), x)
     small = _erf_small(m, x, _TABLES["f64"])
     large = m.copysign(m.sub(1.0, _erfc_f64(m, magnitude)), x)
@@ -112,7 +111,7 @@ def erfc(m: FloatBuilder, x: ir.Value) -> ir.Value:
     wide_x = m.builder.fpext(x, F64)
     table = _TABLES["f32"]
     t = wide.at_most(wide.abs(wide_x), table.erfc_zero)
-    decay = vector_exp.exp2_wide(wide, wide.mul(wide.mul(t, t), -vector_exp.LOG2_E))
+    decay = exp_log.exp2_wide(wide, wide.mul(wide.mul(t, t), -exp_log.LOG2_E))
     positive = wide.mul(decay, _scaled_erfc(wide, t, table))
     return m.builder.fptrunc(_erfc(wide, wide_x, positive, table), F32)
 
@@ -140,7 +139,7 @@ def _erfc_f64(m: FloatBuilder, x: ir.Value) -> ir.Value:
     x = m.at_most(x, table.erfc_zero)
     # x**2 as a sum: the rounding error of the square alone would be amplified.
     square, rest = m.two_product(x, x)
-    decay = vector_exp.exp(m, m.neg(square), m.neg(rest))
+    decay = exp_log.exp(m, m.neg(square), m.neg(rest))
     return m.mul(decay, _scaled_erfc(m, x, table))
 
 

@@ -14,9 +14,8 @@ import math
 
 from llvmlite import ir
 
-from weft.codegen.llvm.elements import F32, F64, I32
-from weft.codegen.vector.float_builder import FloatBuilder
-from weft.codegen.vector.slow_path import ScalarCode, unless_beyond
+from weft.codegen.llvm.emitter import F32, F64, I32
+from weft.codegen.vector.float_builder import FloatBuilder, ScalarCode, unless_beyond
 from weft.ir.dataclass import dataclass
 
 _TWO_OVER_PI = 2.0 / math.pi

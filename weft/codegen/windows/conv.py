@@ -9,9 +9,9 @@
 | all others                             | register tiles over patches                       |
 |                                        | (`windows/conv_tiles.py`)                         |
 
-Plain conv and conv_input: for each result, the taps that it sees (`weft.codegen.windows.taps`), and
-for each the channels of its group. Plain conv_kernel: for each tap and channel, over all pixels; of
-the depthwise floats over fixed blocks of the batch, whose sums are added in order."""
+Plain conv and conv_input: for each result, the taps that it sees (`windows/reduce.py`), and for
+each the channels of its group. Plain conv_kernel: for each tap and channel, over all pixels; of the
+depthwise floats over fixed blocks of the batch, whose sums are added in order."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ from weft.codegen.call import (
     cut_call,
     worker_stride,
 )
-from weft.codegen.llvm.elements import HALVES
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import HALVES, Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import narrower, target_vector_bits
 from weft.codegen.products.calls import Follow, Prologues, gemm_calls, stored_calls
@@ -48,8 +47,14 @@ from weft.codegen.windows.conv_tiles import (
     pool,
 )
 from weft.codegen.windows.geometry import Sizes, Table, sizes_of
-from weft.codegen.windows.reduce import lower_depthwise
-from weft.codegen.windows.taps import REACH_WORDS, Lanes, Reach, Taps, listing_function
+from weft.codegen.windows.reduce import (
+    REACH_WORDS,
+    Lanes,
+    Reach,
+    Taps,
+    listing_function,
+    lower_depthwise,
+)
 from weft.ir.cost.rates import NS_PER_DEPTHWISE, NS_PER_PLAIN_PRODUCT
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation

@@ -48,8 +48,7 @@ from weft.codegen.call import (
     cut_call,
     worker_stride,
 )
-from weft.codegen.llvm.elements import HALVES, memory_type
-from weft.codegen.llvm.emitter import I64, KERNEL_TYPE, Emitter
+from weft.codegen.llvm.emitter import HALVES, I64, KERNEL_TYPE, Emitter, memory_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.products.calls import Follow
 from weft.codegen.products.gemm import FRAME
@@ -420,7 +419,7 @@ class _Conv:
                     self._run(r, a, panel, columns, c, (first, count), add)
 
     def _epilogue(self, group: ir.Value, part: ir.Value, row: ir.Value, rows: ir.Value) -> None:
-        """Hand the finished columns of a block over; see `weft.codegen.products.fused`."""
+        """Hand the finished columns of a block over; see `weft.codegen.products.calls`."""
         e, b, w = self.e, self.e.builder, self.word
         first = b.mul(part, w["part_width"])
         columns = least(b, b.sub(w["width"], first), w["part_width"])

@@ -43,8 +43,8 @@ def triple(values: Sequence[int], fill: int) -> Triple:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of x, w, y (`weft.ir.ops.windows`): large, window, small are the spatial sizes, inside and
-    outside the channels of one group.
+    """Sizes of x, w, y (`weft.ir.ops.windows`): large, window, small are the spatial sizes, inside
+    and outside the channels of one group.
     """
 
     dtype: str
@@ -104,7 +104,7 @@ def sizes_of(op: Operation) -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """What a block copies: extents in positions, and where block 0 begins in the source.
+    """The patch that a block copies: extents in positions, and where block 0 begins in the source.
 
     step: by how much the beginning along A moves from one block to the next.
     """

@@ -189,7 +189,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """names: of the bound arguments (None: all positional). static: (name, typed key, value)."""
+    """The signature of a call. names: of the bound arguments (None: all positional). static: (name,
+    typed key, value)."""
 
     structure: pytree.Structure
     leaves: tuple[LeafKey, ...]

@@ -14,13 +14,13 @@ import functools
 import sys
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from weft.codegen.llvm.target import NATIVE, using
 from weft.frontend.compile.arguments import Signature, packer
-from weft.frontend.compile.gpu import GpuCall, compile_for_gpu, not_on_gpu
+from weft.frontend.compile.gpu import GpuCall, not_on_gpu
 from weft.frontend.compile.native_call import NativeEntry, Static, prepare
 from weft.frontend.compile.specializations import Specialization
 from weft.frontend.core import pytree
@@ -32,14 +32,15 @@ from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, Unsu
 from weft.ir.locations import Locations, caller_location
 from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassReport, run_passes
-from weft.passes.sizes.specialize import is_symbolic
+from weft.passes.sizes import is_symbolic
+from weft.runtime.compile_step import CompileOptions, compile_step
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.device.execution.step import DeviceStep
-from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.executable import Executable
 
 if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue
-    from weft.runtime.native.size_plan import SizedStep
+    from weft.runtime.native.size_plan import NativeSizedStep
 
 
 class Compiled(Specialization):
@@ -76,41 +77,38 @@ class Compiled(Specialization):
         self.donated = donated
         self._gpu, self.math_mode = gpu, math_mode
         self._isa = isa
-        self._executable: Executable | DeviceStep | SizedStep | None = None
+        self._executable: Executable | DeviceStep | NativeSizedStep | None = None
         #: Whether sizes of its inputs are open.
         self.is_open = is_symbolic(traced.graph.block)
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
 
-    def executable(self) -> Executable | DeviceStep | SizedStep:
+    def executable(self) -> Executable | DeviceStep | NativeSizedStep:
         """The code, compiled on first use. UnsupportedError for an op that has none."""
         with self._lock:
             if self._executable is None:
-                if self.is_open:
-                    self._executable = sized = self._for_any_size()
-                    self._run = functools.partial(self._run_sized, sized)
-                elif self._gpu is None:
-                    self._executable = native = self._compiled()
-                    self._run = native.run
+                made = self._compiled()
+                if made.kind == "sized":
+                    self._run = functools.partial(self._run_sized, made)
+                elif made.kind == "gpu":
+                    self._run = GpuCall(made, self.traced.graph)
                 else:
-                    self._executable = planned = self._planned(self._gpu)
-                    self._run = GpuCall(planned, self.traced.graph)
+                    self._check_donated(made)
+                    self._run = made.run
+                self._executable = made
                 self.run = self._checked_run if self.traced.limits else self._run
             return self._executable
 
-    def _compiled(self) -> Executable:
-        graph = self.traced.graph
+    def _compiled(self) -> Executable | DeviceStep | NativeSizedStep:
+        how = CompileOptions(
+            self._passes, "native", threads=self._threads, donated=self.donated,
+            math_mode=self.math_mode,
+        )  # fmt: skip
+        graph = on_local_device(self.traced.graph, self._gpu)
         with using(self._isa):
-            made = compile_graph(
-                on_local_device(graph),
-                self.traced.variables,
-                name=graph.name,
-                passes=self._passes,
-                threads=self._threads,
-                donated=self.donated,
-            )
-        self._check_donated(made)
+            made = compile_step(graph, self.traced.variables, options=how, gpu=self._gpu)
+        assert made.kind != "dataflow"
         return made
 
     def step(self, shapes: Sequence[tuple[int, ...]] = ()) -> Executable | DeviceStep:
@@ -119,7 +117,7 @@ class Compiled(Specialization):
         if made.kind != "sized":
             return made
         with using(self._isa):
-            return made.alone(shapes)
+            return cast(Executable, made.alone(shapes))
 
     def on_cpu(self, what: str, shapes: Sequence[tuple[int, ...]] = ()) -> Executable:
         """The native code. UnsupportedError, which says `what` is not for a GPU, if that is where
@@ -133,12 +131,6 @@ class Compiled(Specialization):
     def on_gpu(self) -> bool:
         """Whether the function runs on a GPU."""
         return self._gpu is not None
-
-    def _planned(self, gpu: int) -> DeviceStep:
-        graph = on_local_device(self.traced.graph, gpu)
-        return compile_for_gpu(
-            graph, self.traced.variables, gpu, self._passes, self.math_mode, self.donated
-        )
 
     def _check_donated(self, made: Executable) -> None:
         used = made.plan.donated.values()
@@ -202,14 +194,7 @@ class Compiled(Specialization):
                 raise limit.error(value)
         return self._run(arrays)
 
-    def _for_any_size(self) -> SizedStep:
-        # who has no open sizes does not wait for this module
-        from weft.runtime.native.size_plan import SizedStep
-
-        graph = on_local_device(self.traced.graph)
-        return SizedStep(graph, self.traced.variables, self._threads, self._passes)
-
-    def _run_sized(self, step: SizedStep, arrays: list[Any]) -> list[Any]:
+    def _run_sized(self, step: NativeSizedStep, arrays: list[Any]) -> list[Any]:
         try:
             with using(self._isa):  # other sizes may be planned anew
                 return step.run(arrays)

@@ -32,7 +32,7 @@ from weft.runtime.trace.replay import Piece, PieceTime, Replay, Timing, pieces_o
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast a kernel was, at its least time: seconds, bytes and operations per second.
+    """Rates of a kernel at its least time: seconds, bytes and operations per second.
 
     level: where its bytes come from when it runs again and again ("L1", "L2", "L3", "memory").
     bound: which roof it is under, "memory" or "compute" - the one that needs more time.
@@ -287,8 +287,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Effort:
-    """rounds: how many times each thing is timed. seconds: what all kernels of one function may
-    take together, roughly; a round lasts between 0.1 and 4 ms, or one run if that is longer."""
+    """Time to spend on measuring. rounds: how many times each thing is timed. seconds: what all
+    kernels of one function may take together, roughly; a round lasts between 0.1 and 4 ms, or one
+    run if that is longer."""
 
     rounds: int = 9
     seconds: float = 2.0

@@ -112,8 +112,8 @@ __all__ = ["DeviceWarning", "warn_elsewhere"]
 
 
 class Inspection:
-    """Mixed into `CompiledFunction`: each method takes the arguments of a call (values, or
-    `TensorType`s in place of tensors) and compiles for them if that is not done yet."""
+    """Reports of a `CompiledFunction`, a mixin: each method takes the arguments of a call (values,
+    or `TensorType`s in place of tensors) and compiles for them if that is not done yet."""
 
     _name: str
     _parameters: tuple[str, ...]

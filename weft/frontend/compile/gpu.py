@@ -1,8 +1,8 @@
-"""Functions that run on a GPU: `wf.compile(device="gpu:0")`."""
+"""Compiled functions on a GPU: `wf.compile(device="gpu:0")`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +14,13 @@ from weft.ir.errors import UnsupportedError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.passes.manager import Pass
+from weft.runtime.compile_step import find_gpu
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.resources.variables import VariableState
 
 if TYPE_CHECKING:
-    from weft.runtime.device.execution.executable import DeviceExecutable
-    from weft.runtime.device.execution.size_plan import DeviceSizePlans
-    from weft.runtime.device.protocol import Device
-    from weft.runtime.native.size_plan import SizedGraph
+    from weft.runtime.device.execution.size_plan import DeviceMaker
+    from weft.runtime.sized_step import SizedGraph
 
 
 def gpu_number(device: str) -> int | None:
@@ -82,46 +81,14 @@ class GpuCall:
             )
 
 
-def compile_for_gpu(
-    graph: Graph,
-    variables: Mapping[str, VariableState],
-    number: int,
-    passes: Sequence[Pass],
-    math_mode: MathMode = "ieee",
-    donated: Sequence[int] = (),
-) -> DeviceExecutable:
-    """`graph` as a plan for GPU `number`, which is looked for when the plan is first called.
-    donated: inputs whose memory results may take. Errors as
-    `runtime.device.compile_for_device`."""
-    # whoever has no GPU does not wait for these modules when weft is imported
-    from weft.runtime.device.execution.executable import compile_for_device
-
-    return compile_for_device(
-        graph, variables, find=_finder(number), name=graph.name, passes=passes,
-        math_mode=math_mode, donated=donated,
-    )  # fmt: skip
-
-
-def size_plans_for_gpu(
+def maker_for_gpu(
     graph: SizedGraph,
     variables: Mapping[str, VariableState],
     number: int,
     passes: Sequence[Pass],
     math_mode: MathMode = "ieee",
-) -> DeviceSizePlans:
-    """The plans for GPU `number` that a graph has for many sizes."""
-    from weft.runtime.device.execution.size_plan import DeviceSizePlans
+) -> DeviceMaker:
+    """What makes plans for GPU `number` of a graph for the sizes that come."""
+    from weft.runtime.device.execution.size_plan import DeviceMaker
 
-    return DeviceSizePlans(graph, variables, _finder(number), passes, math_mode)
-
-
-def _finder(number: int) -> Callable[[], Device]:
-    from weft.runtime.device.backends.registry import gpu
-
-    def find() -> Device:
-        try:
-            return gpu(number)
-        except WeftError as error:
-            raise error.at(caller_location()) from None
-
-    return find
+    return DeviceMaker(graph, variables, find_gpu(number), passes, math_mode)

@@ -2,7 +2,7 @@
 
 An open size is None in a shape, or a name that several may share. The function is traced with sizes
 that are symbols; what a plan for one set of sizes decides by them is computed anew for the next
-(`runtime/native/size_plan.py`). TensorFlow 2's `tf.function(input_signature=)` is the model.
+(`runtime/sized_step.py`). TensorFlow 2's `tf.function(input_signature=)` is the model.
 """
 
 from __future__ import annotations

@@ -155,7 +155,8 @@ class RecompileWarning(UserWarning):
 
 
 class CacheInfo(NamedTuple):
-    """size: specialisations held. made: ever made. evicted: thrown away to stay within limit."""
+    """Counts of a function's specialisations. size: held. made: ever made. evicted: thrown away to
+    stay within limit."""
 
     size: int
     made: int
@@ -164,7 +165,7 @@ class CacheInfo(NamedTuple):
 
 
 class Specialization:
-    """What is kept per signature; later calls set `used`, the clock hand clears it. compiled: it
+    """The entry of one signature; later calls set `used`, the clock hand clears it. compiled: it
     was, and has not only filled its sizes into what others have, too."""
 
     __slots__ = ("compiled", "number", "used")

@@ -32,10 +32,9 @@ from weft.frontend.control.region import (
 from weft.frontend.core import pytree
 from weft.frontend.core.function_trace import run_traced
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import current_trace, must_be_live
+from weft.frontend.core.trace import StateHandle, current_trace, must_be_live
 from weft.frontend.ops.elementwise import equal, greater, less, logical_or, where
 from weft.frontend.ops.promotion import TensorLike
-from weft.frontend.state.variable import Variable
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
@@ -68,7 +67,7 @@ def cond(
         return run_traced("cond", at_once, [test, *inputs])
     kinds = [kind_of(t) for t in inputs]
 
-    live: list[Variable] = []
+    live: list[StateHandle] = []
 
     def branch(name: str, fn: Callable[..., Any]) -> Body:
         call = lambda xs: fn(*pytree.unflatten(structure, xs))  # noqa: E731

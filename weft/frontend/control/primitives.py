@@ -1,5 +1,5 @@
-"""Switch, Merge and the ops of frames as the paper has them (section 3.4): branches and loops of
-one's own in a `wf.Graph`."""
+"""Dataflow primitives of a `wf.Graph` (the paper, section 3.4): Switch, Merge and the ops of
+frames, of which users build branches and loops themselves."""
 
 from __future__ import annotations
 

@@ -19,10 +19,16 @@ from weft.frontend.core import pytree
 from weft.frontend.core.function_trace import definition, result_tensor
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import Effect, RegionTrace, current_trace, graph_around, must_be_live
+from weft.frontend.core.trace import (
+    Effect,
+    RegionTrace,
+    StateHandle,
+    current_trace,
+    graph_around,
+    must_be_live,
+)
 from weft.frontend.ops.dispatch import apply, fresh_sizes
 from weft.frontend.ops.promotion import REPRESENTATIVE, TensorLike, cast
-from weft.frontend.state.variable import Variable
 from weft.ir.dims import Dim, Shape, SymbolicDim, same
 from weft.ir.dtypes import DType, bool_, complex128, float64, int64, promote_scalar
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
@@ -119,9 +125,9 @@ class Body:
         fn: Any,
         call: Callable[[list[Tensor]], Any],
         kinds: Sequence[Kind],
-        variables: Iterable[Variable] = (),
+        variables: Iterable[StateHandle] = (),
         rows: Sequence[Kind] = (),
-        live: Sequence[Variable] = (),
+        live: Sequence[StateHandle] = (),
     ) -> None:
         self.name = name
         self.trace = RegionTrace(name, current_trace(), live)
@@ -152,7 +158,7 @@ class Body:
         return self.trace.tensor(self.trace.lift(t), t.weak)
 
     @property
-    def written(self) -> list[Variable]:
+    def written(self) -> list[StateHandle]:
         """The variables that the body assigned to, in order."""
         return list(self.trace.written)
 
@@ -162,7 +168,7 @@ class Body:
             for i, kind in enumerate(kinds):
                 self.leaves[i] = as_kind(self.leaves[i], kind)
 
-    def values_of(self, variables: Sequence[Variable]) -> list[Value]:
+    def values_of(self, variables: Sequence[StateHandle]) -> list[Value]:
         """The values that variables have at the end of the body."""
         with self.trace.active():
             return [self.trace.lift(self.trace.value_of(v)) for v in variables]
@@ -367,8 +373,8 @@ def carry_body(
     inputs: Sequence[Tensor],
     structure: pytree.Structure,
     rows: Sequence[Kind] | None = None,
-    live: Sequence[Variable] = (),
-) -> tuple[Body, list[Kind], list[Variable]]:
+    live: Sequence[StateHandle] = (),
+) -> tuple[Body, list[Kind], list[StateHandle]]:
     """Trace a loop's body until what it takes and what it returns agree.
 
     Weak carries take the dtype that the body gives them, and variables that it assigns to become
@@ -377,7 +383,7 @@ def carry_body(
     """
     kinds = [kind_of(t) for t in inputs]
     own: set[str] = set()
-    written: list[Variable] = []
+    written: list[StateHandle] = []
     while True:
         body = Body(name, fn, call, kinds, written, rows or (), live)
         found = body.structure
@@ -431,7 +437,7 @@ def check_callable(what: str, **functions: Any) -> None:
 
 
 def store(
-    variables: Sequence[Variable], values: Sequence[Value], results: list[Tensor]
+    variables: Sequence[StateHandle], values: Sequence[Value], results: list[Tensor]
 ) -> tuple[list[Tensor], list[Value]]:
     """Assign to the variables what the op gives for them; the assignments in a graph.
 

@@ -1,7 +1,7 @@
 """NumPy arrays as tensors hold them: contiguous, native, of a dtype that weft has, owned.
 
-Arrays of other libraries become NumPy arrays, and tensors theirs, without copies, by DLPack and
-`__array_interface__`
+Arrays of other libraries become NumPy arrays, and tensors become theirs, without copies, by DLPack
+and `__array_interface__`
 (https://data-apis.org/array-api/latest/design_topics/data_interchange.html)."""
 
 from __future__ import annotations

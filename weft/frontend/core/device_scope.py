@@ -27,7 +27,7 @@ _HANDLES = (RefType, HandleType)
 
 
 class OpToPlace:
-    """What a function given to `wf.device` sees of an op: its `type` ("variable", "add" ...), its
+    """An op as a function given to `wf.device` sees it: its `type` ("variable", "add" ...), its
     `name` (of variables and other state; else ""), the `device` that the scopes within say, the
     `nbytes` of its results as far as their sizes are known, and its attributes."""
 

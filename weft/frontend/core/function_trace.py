@@ -27,8 +27,7 @@ from weft.ir.locations import Locations, caller_location, definition_location
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
-from weft.passes.sizes.specialize import is_symbolic, specialize_inputs
-from weft.passes.sizes.tie_sizes import deciding, needed_sizes, size_givers
+from weft.passes.sizes import deciding, is_symbolic, needed_sizes, size_givers, specialize_inputs
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.resources.variables import VariableState
 

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 
 class Donated:
-    """In place of a tensor's trace, once a call took its memory: which function, called where."""
+    """A mark in place of a tensor's trace, once a call took its memory: which function, called
+    where."""
 
     closed = True
     fate = "its memory holds a result now"
@@ -79,7 +80,7 @@ class Donated:
 
 
 class DonatedMemory(Donated):
-    """In place of the memory of a `wf.DeviceArray`: whatever is asked of it raises."""
+    """A mark in place of the memory of a `wf.DeviceArray` that a call took: each use raises."""
 
     fate = "its memory holds a result now, or went back to the device"
 

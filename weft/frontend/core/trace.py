@@ -43,12 +43,35 @@ from weft.ir.spec import Attrs, AttrValue, ConstArray
 from weft.ir.types import Type
 
 if TYPE_CHECKING:
-    from weft.frontend.state.variable import Variable
     from weft.runtime.resources.variables import VariableState
 
 
+class StateHandle:
+    """What a trace knows of a `Variable`. name: wanted in a graph; trainable: whether optimizers
+    change it by default."""
+
+    __slots__ = ()
+    name: str
+    state: VariableState
+    trainable: bool
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of its value."""
+        return self.state.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of its value."""
+        return self.state.shape
+
+    def _used_in(self, trace: Trace) -> None:
+        """A trace uses it for the first time."""
+        raise NotImplementedError
+
+
 class Running(threading.local):
-    """step: this thread is inside a step, or in a function that one calls."""
+    """State of a thread. step: it is inside a step, or in a function that one calls."""
 
     step = False
 
@@ -105,18 +128,18 @@ class Effects:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.refs: dict[Variable, Value] = {}
-        self.reads: dict[Variable, list[Value]] = {}  # every value read, for gradients
-        self.updates: dict[Variable, list[Value]] = {}  # graph: what updates gave, for gradients
-        self._first: dict[VariableState, Variable] = {}
-        self._since_write: dict[Variable, dict[object, Value]] = {}
-        self._last_write: dict[Variable, Value] = {}
+        self.refs: dict[StateHandle, Value] = {}
+        self.reads: dict[StateHandle, list[Value]] = {}  # every value read, for gradients
+        self.updates: dict[StateHandle, list[Value]] = {}  # graph: what updates gave, for gradients
+        self._first: dict[VariableState, StateHandle] = {}
+        self._since_write: dict[StateHandle, dict[object, Value]] = {}
+        self._last_write: dict[StateHandle, Value] = {}
 
-    def first(self, variable: Variable) -> Variable:
+    def first(self, variable: StateHandle) -> StateHandle:
         """The first variable with its state that the trace has met."""
         return self._first.setdefault(variable.state, variable)
 
-    def ref(self, variable: Variable, scoped: bool = False) -> Value:
+    def ref(self, variable: StateHandle, scoped: bool = False) -> Value:
         """The handle, made on first use. scoped: the variable is made here, and so is on the device
         that the scopes say."""
         variable = self.first(variable)
@@ -135,7 +158,7 @@ class Effects:
                 place(found.op, trace)
         return found
 
-    def read(self, variable: Variable, body: Trace | None = None) -> Value:
+    def read(self, variable: StateHandle, body: Trace | None = None) -> Value:
         """The value at this point; one read up to the next write, in graphs one for each `body`."""
         variable = self.first(variable)
         known = self._since_write.setdefault(variable, {})
@@ -147,19 +170,19 @@ class Effects:
             self.reads.setdefault(variable, []).append(known[key])
         return known[key]
 
-    def update(self, op: str, variable: Variable, operands: Sequence[Value]) -> Value:
+    def update(self, op: str, variable: StateHandle, operands: Sequence[Value]) -> Value:
         """In a graph: append an update, one access that reads and writes; the value after it."""
         variable = self.first(variable)
         (value,) = self.trace.emit(op, (self.ref(variable), *operands))
         self.updates.setdefault(variable, []).append(value)
         return value
 
-    def values(self, variable: Variable) -> list[Value]:
+    def values(self, variable: StateHandle) -> list[Value]:
         """Every value of it that was read, and what updates of it gave."""
         variable = self.first(variable)
         return [*self.reads.get(variable, ()), *self.updates.get(variable, ())]
 
-    def write(self, variable: Variable, value: Value) -> Value:
+    def write(self, variable: StateHandle, value: Value) -> Value:
         """Append the assignment; the token of it."""
         variable = self.first(variable)
         if self.trace.kind == "graph":
@@ -278,7 +301,7 @@ class Trace:
         self.closed = False
         self.running = Running()
         self.creates_variables = creates_variables
-        self.variables: dict[str, Variable] = {}
+        self.variables: dict[str, StateHandle] = {}
         self.numbers: dict[str, int] = {}  # that names of variables were given last
         self.effects = Effects(self)
         self.control: tuple[Value, ...] = ()  # of the enclosing wf.control_dependencies
@@ -290,9 +313,9 @@ class Trace:
         self.is_thread_default = False  # current because of a placeholder outside any graph
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
         #: In a body: the values of variables that it carries or has assigned to; None elsewhere.
-        self.state: dict[Variable, Tensor] | None = None
-        self.written: dict[Variable, None] = {}
-        self.seen: dict[Variable, dict[Value, None]] = {}  # region: what reading gave
+        self.state: dict[StateHandle, Tensor] | None = None
+        self.written: dict[StateHandle, None] = {}
+        self.seen: dict[StateHandle, dict[Value, None]] = {}  # region: what reading gave
         #: Python integers among the inputs that meet a narrower dtype: they must fit it.
         self.narrowed: dict[tuple[Value, DType], Locations] = {}
         self.groups: set[str] = set()  # names of colocation groups, of the outermost trace
@@ -374,7 +397,7 @@ class Trace:
         return known[1]
 
     # ------------------------------------------------------------------------------------- state
-    def value_of(self, variable: Variable, body: Trace | None = None) -> Tensor:
+    def value_of(self, variable: StateHandle, body: Trace | None = None) -> Tensor:
         """The value of a variable at this point of the program; body: the one that asks for it."""
         variable = self.root().effects.first(variable)
         if self.state is not None and variable in self.state:
@@ -386,7 +409,7 @@ class Trace:
         self.seen.setdefault(variable, {})[self.lift(t)] = None
         return t
 
-    def carry(self, variable: Variable, value: Tensor) -> Tensor:
+    def carry(self, variable: StateHandle, value: Tensor) -> Tensor:
         """In the body of a loop or branch: the variable has this value from here on."""
         variable = self.root().effects.first(variable)
         assert self.state is not None
@@ -504,7 +527,7 @@ _EFFECTS = frozenset({"no_dce", "reads_state", "writes_state"})
 class RegionTrace(Trace):
     """A body under construction: outer tensors and handles that it uses become captures."""
 
-    def __init__(self, name: str, parent: Trace | None, live: Iterable[Variable] = ()) -> None:
+    def __init__(self, name: str, parent: Trace | None, live: Iterable[StateHandle] = ()) -> None:
         super().__init__("region", name, parent)
         self.state = {}
         self.effects = LiveEffects(self)
@@ -512,24 +535,24 @@ class RegionTrace(Trace):
         self.in_graph = graph_around(parent) is not None
         around = parent.live if isinstance(parent, RegionTrace) else ()
         #: The variables that are read and updated where that stands.
-        self.live: dict[Variable, None] = dict.fromkeys((*around, *live))
+        self.live: dict[StateHandle, None] = dict.fromkeys((*around, *live))
         #: Those that something in it updates so.
-        self.updated: dict[Variable, None] = {}
+        self.updated: dict[StateHandle, None] = {}
         #: What comes after the last op on each object so far.
         self.last: dict[StateKey, Value] = {}
         #: What is outside and comes before the op that this is a body of.
         self.waits: dict[Value, None] = {}
 
-    def held(self, variable: Variable, value: Tensor) -> None:
+    def held(self, variable: StateHandle, value: Tensor) -> None:
         """The variable has this value when the body begins."""
         assert self.state is not None
         self.state[variable] = value
 
-    def is_live(self, variable: Variable) -> bool:
+    def is_live(self, variable: StateHandle) -> bool:
         """Whether reads and updates of the variable are ops in this body."""
         return self.root().effects.first(variable) in self.live
 
-    def value_of(self, variable: Variable, body: Trace | None = None) -> Tensor:
+    def value_of(self, variable: StateHandle, body: Trace | None = None) -> Tensor:
         """The value of a variable at this point of the program."""
         if not self.is_live(variable):
             return super().value_of(variable, body)
@@ -585,27 +608,27 @@ class LiveEffects(Effects):
         super().__init__(trace)
         self.body = trace
 
-    def ref(self, variable: Variable, scoped: bool = False) -> Value:
+    def ref(self, variable: StateHandle, scoped: bool = False) -> Value:
         """The handle, captured from outside."""
         return bring_in(self.trace, self.trace.root().effects.ref(variable, scoped))
 
-    def read(self, variable: Variable, body: Trace | None = None) -> Value:
+    def read(self, variable: StateHandle, body: Trace | None = None) -> Value:
         """The value at this point of the program."""
         root = self.trace.root().effects
         root.reads.setdefault(root.first(variable), [])  # optimizers look there for variables
         return self.trace.emit("read", (self.ref(variable),))[0]
 
-    def update(self, op: str, variable: Variable, operands: Sequence[Value]) -> Value:
+    def update(self, op: str, variable: StateHandle, operands: Sequence[Value]) -> Value:
         """Append an update; the value after it."""
         self._note(variable)
         return self.trace.emit(op, (self.ref(variable), *operands))[0]
 
-    def write(self, variable: Variable, value: Value) -> Value:
+    def write(self, variable: StateHandle, value: Value) -> Value:
         """Append the assignment; the token of it."""
         self._note(variable)
         return self.trace.emit("assign", (self.ref(variable), value))[0]
 
-    def _note(self, variable: Variable) -> None:
+    def _note(self, variable: StateHandle) -> None:
         first = self.trace.root().effects.first(variable)
         for trace in self.body.around():
             trace.updated[first] = None
@@ -624,7 +647,7 @@ def bring_in(trace: Trace, value: Value) -> Value:
     return value if trace is root else trace.lift(Tensor(None, value, root))
 
 
-def must_be_live(traces: Sequence[RegionTrace]) -> list[Variable]:
+def must_be_live(traces: Sequence[RegionTrace]) -> list[StateHandle]:
     """The variables that the bodies of one op must not carry, though they may do so now: those that
     it assigns to if it acts, and those that are live in bodies within."""
     acts = any(trace.acts for trace in traces)

@@ -1,9 +1,9 @@
 """Stages of a pipeline: immutable descriptions, linked from the last to the source.
 
-`open` starts one over. What it gives is an iterator of items with `skip(n)`, which passes over n
-of them, or as many as there are, and says how many. An item is called once for its element; so what
-is skipped is never made. `map` with workers and `prefetch` work ahead in threads, under a
-`Coordinator`, which start with the first element that is asked for."""
+`Stage.open` starts a stage from its beginning and gives an iterator of items. An item is a function
+that makes its element when it is called; `skip(n)` passes over up to n items and says over how
+many, so skipped elements are never made. `map` with workers and `prefetch` work ahead in threads,
+under a `Coordinator`, which start with the first element that is asked for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GRACE = 10.0  # seconds that `close` waits for a function of the user's that st
 
 
 class Failure:
-    """What a thread hands on in place of an element."""
+    """An error that a thread hands on in place of an element."""
 
     __slots__ = ("error",)
 
@@ -441,7 +441,7 @@ class _Rows(Items):
 
 @dataclass(frozen=True)
 class FromIterables(Stage):
-    """What a function gives when it is called: an iterable, once for each epoch."""
+    """The elements of an iterable that a function gives, called once for each epoch."""
 
     make: Callable[[], Iterable[Any]]
     copy: bool  # the arrays may be written to after they were given

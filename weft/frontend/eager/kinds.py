@@ -14,8 +14,8 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 from weft.ir.types import TensorType
 from weft.runtime.native.executable import Executable, compile_graph
-from weft.runtime.native.size_plan import Filled, SizedGraph, SizePlans
-from weft.runtime.step import Step
+from weft.runtime.native.size_plan import NativeMaker, NativeSizedStep
+from weft.runtime.sized_step import Runs, SizedGraph, SizedStep
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
@@ -25,11 +25,11 @@ OFTEN = 256
 
 
 class _Often:
-    """A plan for many sizes at work on some: once it was called often it is one for these alone,
-    whose calls take some microseconds less."""
+    """A plan for many sizes, filled in for some: after many calls a plan for these alone replaces
+    it, whose calls take some microseconds less."""
 
-    def __init__(self, filled: Filled, make: Callable[[], Executable]) -> None:
-        self._step: Step = filled
+    def __init__(self, filled: Runs, make: Callable[[], Executable]) -> None:
+        self._step = filled
         self._make: Callable[[], Executable] | None = make
         self._calls = 0
 
@@ -46,7 +46,7 @@ class Kind:
 
     def __init__(self, calls: CallKind) -> None:
         self._calls, self._name = calls, calls.name
-        self._plans: SizePlans | None = None
+        self._step: NativeSizedStep | None = None
 
     def at(self, arrays: Sequence[Array], weak: Sequence[bool]) -> Run:
         """What runs calls with operands like these. Errors as those of tracing and compiling."""
@@ -56,7 +56,7 @@ class Kind:
         def trace(shapes: Sequence[tuple[int, ...]]) -> Traced:
             return self._calls.traced(dtypes, shapes, weak)
 
-        if self._plans is None:
+        if self._step is None:
             traced = trace(shapes)
             if traced.variables:
                 raise UnsupportedError(f"{self._name} reads variables")
@@ -66,9 +66,9 @@ class Kind:
             sized = SizedGraph(self._name, types, lambda given: trace(given).graph)
             made = self._compiled(traced)
             self._pack, self._limits = packer(traced.structure, traced.weak), traced.limits
-            self._plans = SizePlans(sized, {})
+            self._step = SizedStep(NativeMaker(sized, {}), 0)
             return self._checked(made.run)
-        found = self._plans.find(shapes) or self._plans.make(shapes)
+        found = self._step.shared(shapes)
         if found is None:
             return self._checked(self._compiled(trace(shapes)).run)
         return self._checked(_Often(found, lambda: self._compiled(trace(shapes))))

@@ -2,7 +2,7 @@
 
 The function is traced once for each kind of call (dtypes, ranks, which sizes are 1, settings) and
 compiled as `@wf.compile` compiles: the first shapes get a plan of their own, which is kept on disk;
-from the second on a plan for many sizes serves what comes (`runtime/native/size_plan.py`). What is
+from the second on a plan for many sizes serves what comes (`runtime/sized_step.py`). What is
 small, symbolic, in a trace or in a `wf.device` runs as it is written, op by op in the interpreter;
 so does what has no native code, and what fails, whose error then names the op and the user's line.
 
@@ -42,7 +42,7 @@ _PLAIN = frozenset({int, bool, str, type(None), DType})
 
 
 class NotPlain(Exception):
-    """A call with an argument that native code does not take as it is."""
+    """Raised for a call with an argument that native code does not take as it is."""
 
 
 def static_key(value: Any) -> Hashable:

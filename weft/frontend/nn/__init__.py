@@ -15,31 +15,22 @@ from weft.frontend.nn.activations import (
     mish,
     relu,
     relu6,
+    scaled_dot_product_attention,
     selu,
     silu,
     softmax,
     softplus,
     softsign,
 )
-from weft.frontend.nn.attention import scaled_dot_product_attention
-from weft.frontend.nn.candidate_sampling import (
+from weft.frontend.nn.embedding import (
     Candidates,
+    embedding_lookup,
     log_uniform_candidate_sampler,
     nce_loss,
     sampled_softmax_loss,
+    sharded_softmax_cross_entropy,
     uniform_candidate_sampler,
 )
-from weft.frontend.nn.conv import (
-    conv,
-    conv1d,
-    conv1d_transpose,
-    conv2d,
-    conv2d_transpose,
-    conv3d,
-    depthwise_conv2d,
-    separable_conv2d,
-)
-from weft.frontend.nn.embedding import embedding_lookup, sharded_softmax_cross_entropy
 from weft.frontend.nn.losses import (
     Moments,
     batch_norm,
@@ -54,18 +45,25 @@ from weft.frontend.nn.losses import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
-from weft.frontend.nn.pool import (
+from weft.frontend.nn.windows import (
     avg_pool,
     avg_pool1d,
     avg_pool2d,
+    conv,
+    conv1d,
+    conv1d_transpose,
+    conv2d,
+    conv2d_transpose,
+    conv3d,
+    depthwise_conv2d,
     max_pool,
     max_pool1d,
     max_pool2d,
     pool,
+    separable_conv2d,
 )
 from weft.frontend.ops.elementwise import sigmoid, tanh
-from weft.frontend.ops.reduction import logsumexp
-from weft.frontend.ops.sort import top_k
+from weft.frontend.ops.reduction import logsumexp, top_k
 
 batch_normalization = batch_norm  # TF1's name
 

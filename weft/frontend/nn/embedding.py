@@ -1,39 +1,74 @@
-"""Tables in parts over several tensors or devices (the paper, sections 4.2 and 6.4): embedding
-lookup, and a softmax over classes whose weights are such a table.
+"""Tables of many rows, in parts over several tensors or devices (the paper, sections 4.2 and 6.4):
+embedding lookup, a softmax over classes whose weights are such a table, losses that look at few of
+its classes, and the samplers that draw those.
 
 Sharded softmax: each part multiplies where it is, and gives two numbers for each row: the log of
 the sum of its exponentials, and the logit of the label if that is its own. So a part receives the
-inputs and sends [batch] numbers; neither weights nor logits travel."""
+inputs and sends [batch] numbers; neither weights nor logits travel.
+
+Candidate sampling: losses over many classes that look at few of them, and the samplers that draw
+those. TensorFlow 1's functions, arguments and formulas (`nn_impl._compute_sampled_logits`;
+"Candidate Sampling Algorithms Reference", TensorFlow's candidate_sampling.pdf). The numbers come
+from the counter-based generator of `wf.random`, so what a sampler gives is a function of its key.
+The classes' weights may be in parts on several devices: only the rows that are looked at are sent,
+and their gradients are `IndexedSlices`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from weft.frontend.autodiff.gradients import stop_gradient
+from weft.frontend.control.loops import while_loop
 from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.nn.losses import (
+    sigmoid_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits,
+)
+from weft.frontend.ops.creation import constant, iota, ones_like, zeros, zeros_like
 from weft.frontend.ops.dispatch import apply, open_sizes
 from weft.frontend.ops.dynamic import partition_places
 from weft.frontend.ops.elementwise import (
     add,
+    divide,
     equal,
+    exp,
+    expm1,
     floor_divide,
     greater_equal,
     less,
+    less_equal,
+    log,
+    log1p,
+    logical_and,
+    logical_not,
     maximum,
     minimum,
+    multiply,
+    negative,
     remainder,
     subtract,
     where,
 )
-from weft.frontend.ops.indexing import as_indices, take, take_along_axis
+from weft.frontend.ops.indexing import as_indices, scatter_nd_update, take, take_along_axis
 from weft.frontend.ops.linalg import matmul
-from weft.frontend.ops.manipulation import expand_dims, reshape, squeeze, stack
+from weft.frontend.ops.manipulation import concat, expand_dims, reshape, squeeze, stack
 from weft.frontend.ops.promotion import TensorLike, cast
-from weft.frontend.ops.reduction import logsumexp
+from weft.frontend.ops.reduction import any as any_of
+from weft.frontend.ops.reduction import argmax, argsort, cumulative_sum, logsumexp
+from weft.frontend.ops.reduction import max as max_of
+from weft.frontend.ops.reduction import sum as sum_of
+from weft.frontend.random.distributions import fold_in, uniform
+from weft.frontend.random.generator import default_generator
 from weft.frontend.state.scopes import beside
-from weft.ir.dims import format_shape
-from weft.ir.dtypes import int64
+from weft.ir.dims import format_shape, same
+from weft.ir.dtypes import bool_, float32, float64, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.locations import caller_location
+from weft.ir.type_rules import fits
 
 
 def embedding_lookup(
@@ -198,3 +233,307 @@ def sharded_softmax_cross_entropy(
     assert found is not None
     total = sums[0] if len(sums) == 1 else logsumexp(stack(sums, axis=0), axis=0)
     return subtract(total, found)
+
+
+class Candidates(NamedTuple):
+    """The result of a sampler. sampled_candidates: i64[num_sampled]. true_expected_count:
+    f32[batch, num_true], how often each true class is expected among them. sampled_expected_count:
+    f32[num_sampled], the same of each that was drawn."""
+
+    sampled_candidates: Tensor
+    true_expected_count: Tensor
+    sampled_expected_count: Tensor
+
+
+def log_uniform_candidate_sampler(
+    true_classes: TensorLike,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | None = None,
+    name: str | None = None,
+    *,
+    key: TensorLike | None = None,
+) -> Candidates:
+    """Classes of [0, range_max) with P(k) = (log(k + 2) - log(k + 1)) / log(range_max + 1): for
+    classes in the order of falling frequency, as words of a vocabulary.
+
+    true_classes: integers [batch, num_true]. unique: draw again what was drawn before, until
+    `num_sampled` are different; the expected counts are then those for as many draws as it took.
+    seed: that of a process-wide stream; key: the numbers are a function of it instead.
+    InvalidArgumentError for numbers out of range, ShapeError for other true_classes.
+    """
+    spread = math.log(range_max + 1) if range_max > 0 else 1.0
+
+    def draw(k: Tensor, count: int) -> Tensor:
+        power = exp(multiply(uniform(k, (count,), float64), spread))
+        # rounding may reach range_max + 1
+        return minimum(subtract(cast(power, int64), 1), range_max - 1)
+
+    def probability(classes: Tensor) -> Tensor:
+        c = cast(classes, float64)
+        return divide(log(divide(add(c, 2.0), add(c, 1.0))), spread)
+
+    what = "log_uniform_candidate_sampler"
+    checked = _checked(what, true_classes, num_true, num_sampled, unique, range_max)
+    return _sample(checked, num_sampled, unique, _key(seed, key), draw, probability)
+
+
+def uniform_candidate_sampler(
+    true_classes: TensorLike,
+    num_true: int,
+    num_sampled: int,
+    unique: bool,
+    range_max: int,
+    seed: int | None = None,
+    name: str | None = None,
+    *,
+    key: TensorLike | None = None,
+) -> Candidates:
+    """Classes of [0, range_max), each as likely. Arguments and errors as
+    `log_uniform_candidate_sampler`."""
+
+    def draw(k: Tensor, count: int) -> Tensor:
+        return minimum(
+            cast(multiply(uniform(k, (count,), float64), float(range_max)), int64), range_max - 1
+        )
+
+    def probability(classes: Tensor) -> Tensor:
+        return add(multiply(cast(classes, float64), 0.0), 1.0 / range_max)
+
+    what = "uniform_candidate_sampler"
+    checked = _checked(what, true_classes, num_true, num_sampled, unique, range_max)
+    return _sample(checked, num_sampled, unique, _key(seed, key), draw, probability)
+
+
+def _key(seed: int | None, key: TensorLike | None) -> TensorLike:
+    return default_generator(seed).next_key() if key is None else key
+
+
+def _checked(
+    what: str, true_classes: TensorLike, num_true: int, num_sampled: int, unique: bool,
+    range_max: int,
+) -> Tensor:  # fmt: skip
+    """The true classes as i64."""
+    numbers = {"num_true": num_true, "num_sampled": num_sampled, "range_max": range_max}
+    for name, number in numbers.items():
+        if type(number) is not int or number < 1:
+            raise InvalidArgumentError(
+                f"wf.nn.{what}: {name} must be an integer of at least 1, got {number!r:.40}",
+                location=caller_location(),
+            )
+    if unique and num_sampled > range_max:
+        raise InvalidArgumentError(
+            f"wf.nn.{what}: there are no {num_sampled} different classes of {range_max}",
+            hint="draw fewer, or unique=False",
+            location=caller_location(),
+        )
+    true = cast(as_indices(f"nn.{what}", true_classes), int64)
+    if true.ndim != 2 or not same(true.shape[1], num_true):
+        raise ShapeError(
+            f"wf.nn.{what}: true_classes of shape {format_shape(true.shape)} are not [batch, "
+            f"num_true={num_true}]",
+            hint="labels of one class each: wf.reshape(labels, (-1, 1))",
+            location=caller_location(),
+        )
+    return reshape(true, (true.shape[0], num_true))
+
+
+def _sample(
+    true: Tensor,
+    num_sampled: int,
+    unique: bool,
+    key: TensorLike,
+    draw: Callable[[Tensor, int], Tensor],
+    probability: Callable[[Tensor], Tensor],
+) -> Candidates:
+    given = fold_in(key, 0)
+    if unique:
+        found, tries = _different(given, num_sampled, draw)
+        total = cast(tries, float64)
+
+        def expected(classes: Tensor) -> Tensor:  # 1 - (1 - p)^tries
+            return negative(expm1(multiply(log1p(negative(probability(classes))), total)))
+    else:
+        found = draw(given, num_sampled)
+
+        def expected(classes: Tensor) -> Tensor:
+            return multiply(probability(classes), float(num_sampled))
+
+    counts = (cast(expected(classes), float32) for classes in (true, found))
+    made: list[Tensor] = [stop_gradient(t) for t in (found, *counts)]
+    return Candidates(*made)
+
+
+def _different(
+    key: Tensor, wanted: int, draw: Callable[[Tensor, int], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The first `wanted` different numbers of a stream, in its order, and how many were drawn.
+
+    The stream comes in blocks; a block is sorted behind what was found so far, so that what equals
+    an earlier number is found as its neighbour.
+    """
+    block = wanted + wanted // 2 + 16
+    places = iota((block,), 0, dtype=int64)
+
+    def step(
+        number: Tensor, count: Tensor, tries: Tensor, found: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        drawn = draw(fold_in(key, number), block)
+        fresh = take(_first(concat([found, drawn])), add(places, wanted), axis=0)
+        rank = add(cumulative_sum(cast(fresh, int64)), count)  # of each that is fresh, from 1
+        kept = logical_and(fresh, less_equal(rank, wanted))
+        at = where(kept, subtract(rank, 1), wanted)  # the last place takes what is not kept
+        longer = concat([found, zeros((1,), dtype=int64)])
+        longer = scatter_nd_update(longer, reshape(at, (block, 1)), drawn)
+        total = max_of(rank)
+        enough = greater_equal(total, wanted)
+        last = add(cast(argmax(cast(greater_equal(rank, wanted), int64)), int64), 1)
+        tries = add(tries, where(enough, last, block))
+        found = take(longer, iota((wanted,), 0, dtype=int64), axis=0)
+        return add(number, 1), minimum(total, wanted), tries, found
+
+    nothing = np.arange(-1, -wanted - 1, -1)  # different from each other and from every class
+    start = [constant(np.int64(0)), constant(np.int64(0)), constant(np.int64(0)), constant(nothing)]
+    _, _, tries, found = while_loop(lambda n, count, *_: less(count, wanted), step, start)
+    return found, tries
+
+
+def _first(values: Tensor) -> Tensor:
+    """Whether each value is the first of its kind, bool[n]."""
+    order = argsort(values, stable=True)
+    ordered = take(values, order, axis=0)
+    same = equal(ordered[1:], ordered[:-1])
+    fresh = concat([constant(np.ones(1, np.bool_)), logical_not(same)])
+    blank = zeros(values.shape, dtype=bool_)
+    return scatter_nd_update(blank, reshape(order, (*values.shape, 1)), fresh)
+
+
+Parts = TensorLike | Sequence[TensorLike]
+#: What is added to the logit of a sampled class that is a true one; TensorFlow's -FLT_MAX.
+_NEVER = -float(np.finfo(np.float32).max)
+
+
+def sampled_softmax_loss(
+    weights: Parts,
+    biases: Parts,
+    labels: TensorLike,
+    inputs: TensorLike,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Candidates | tuple[Any, Any, Any] | None = None,
+    remove_accidental_hits: bool = True,
+    partition_strategy: str = "mod",
+    name: str | None = None,
+    seed: int | None = None,
+    *,
+    key: TensorLike | None = None,
+) -> Tensor:
+    """The softmax cross entropy over the true classes and `num_sampled` drawn ones: [batch].
+
+    The logits are corrected by the log of how often each class is expected (Jean et al. 2014,
+    section 3). weights: [num_classes, dim], or a list of parts of it (`embedding_lookup`); biases:
+    [num_classes], alike. labels: integers [batch, num_true]. inputs: [batch, dim]. sampled_values:
+    what a sampler gave; by default `log_uniform_candidate_sampler` draws different classes, with
+    `seed` or `key`. remove_accidental_hits: a drawn class that is a true one of a row does not
+    count there. For training: it underestimates the loss. Errors as the sampler's and lookup's.
+    """
+    logits, target = _sampled_logits(
+        "sampled_softmax_loss", weights, biases, labels, inputs, num_sampled, num_classes, num_true,
+        sampled_values, remove_accidental_hits, partition_strategy, seed, key,
+    )  # fmt: skip
+    return softmax_cross_entropy_with_logits(labels=stop_gradient(target), logits=logits)
+
+
+def nce_loss(
+    weights: Parts,
+    biases: Parts,
+    labels: TensorLike,
+    inputs: TensorLike,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Candidates | tuple[Any, Any, Any] | None = None,
+    remove_accidental_hits: bool = False,
+    partition_strategy: str = "mod",
+    name: str | None = None,
+    seed: int | None = None,
+    *,
+    key: TensorLike | None = None,
+) -> Tensor:
+    """The noise-contrastive loss (Gutmann and Hyvarinen 2010): [batch], the sum of the logistic
+    losses of telling the true classes from the drawn ones. Arguments as `sampled_softmax_loss`."""
+    logits, target = _sampled_logits(
+        "nce_loss", weights, biases, labels, inputs, num_sampled, num_classes, num_true,
+        sampled_values, remove_accidental_hits, partition_strategy, seed, key,
+    )  # fmt: skip
+    losses = sigmoid_cross_entropy_with_logits(labels=stop_gradient(target), logits=logits)
+    return sum_of(losses, axis=1)
+
+
+def _sampled_logits(
+    op: str,
+    weights: Parts,
+    biases: Parts,
+    labels: TensorLike,
+    inputs: TensorLike,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int,
+    sampled_values: Any,
+    remove_accidental_hits: bool,
+    strategy: str,
+    seed: int | None,
+    key: TensorLike | None,
+) -> tuple[Tensor, Tensor]:
+    """Logits and target probabilities, [batch, num_true + num_sampled], the true classes first."""
+    x = as_tensor(inputs)
+    true = cast(as_indices(f"nn.{op}", labels), int64)
+    if x.ndim != 2 or true.ndim != 2 or not same(true.shape[1], num_true):
+        raise ShapeError(
+            f"wf.nn.{op}: labels of shape {format_shape(true.shape)} and inputs of shape "
+            f"{format_shape(x.shape)} are not [batch, num_true={num_true}] and [batch, dim]",
+            hint="labels of one class each: wf.reshape(labels, (-1, 1))",
+            location=caller_location(),
+        )
+    if sampled_values is None:
+        sampled_values = log_uniform_candidate_sampler(
+            true, num_true, num_sampled, True, num_classes, seed, key=key
+        )
+    drawn, true_count, drawn_count = (stop_gradient(as_tensor(t)) for t in sampled_values)
+    drawn = cast(drawn, int64)
+    true = reshape(true, (true.shape[0], num_true))
+    if not fits(drawn.shape, (num_sampled,)):
+        raise InvalidArgumentError(
+            f"wf.nn.{op}: num_sampled={num_sampled}, but sampled_values has classes of shape "
+            f"{format_shape(drawn.shape)}",
+            location=caller_location(),
+        )
+    drawn = reshape(drawn, (num_sampled,))
+    true_logits, drawn_logits = _logits(weights, biases, true, drawn, x, strategy)
+    if remove_accidental_hits:
+        hit = any_of(equal(expand_dims(true, 2), reshape(drawn, (1, 1, num_sampled))), axis=1)
+        drawn_logits = add(drawn_logits, where(hit, cast(_NEVER, x.dtype), 0))
+    true_logits = subtract(true_logits, cast(log(true_count), x.dtype))
+    drawn_logits = subtract(drawn_logits, cast(log(drawn_count), x.dtype))
+    target = [divide(ones_like(true_logits), num_true), zeros_like(drawn_logits)]
+    return concat([true_logits, drawn_logits], axis=1), concat(target, axis=1)
+
+
+def _logits(
+    weights: Parts, biases: Parts, true: Tensor, drawn: Tensor, x: Tensor, strategy: str
+) -> tuple[Tensor, Tensor]:
+    """Those of the true classes, [batch, num_true], and of the drawn ones, [batch, num_sampled].
+
+    One lookup in each table, of all ids.
+    """
+    ids = concat([reshape(true, (-1,)), drawn])
+    w = cast(embedding_lookup(weights, ids, strategy), x.dtype)
+    b = cast(embedding_lookup(biases, ids, strategy), x.dtype)
+    (count,) = drawn.shape
+    assert isinstance(count, int)
+    own = reshape(w[:-count], (*true.shape, w.shape[1]))
+    dots = add(sum_of(multiply(expand_dims(x, 1), own), axis=2), reshape(b[:-count], true.shape))
+    return dots, add(matmul(x, w[-count:], transpose_b=True), b[-count:])

@@ -14,7 +14,6 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.nn.activations import log_softmax, softplus_tail
-from weft.frontend.ops.arguments import Axes, check_axes, check_axis, is_concrete
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import (
     abs,
@@ -35,12 +34,16 @@ from weft.frontend.ops.elementwise import (
 from weft.frontend.ops.indexing import take_along_axis
 from weft.frontend.ops.manipulation import expand_dims, squeeze
 from weft.frontend.ops.promotion import (
+    Axes,
     TensorLike,
     broadcast_tensors,
     cast,
+    check_axes,
+    check_axis,
     common_dtype,
     expand,
     inexact_tensor,
+    is_concrete,
     is_scalar,
     promote_tensors,
     strong_tensor,
@@ -55,7 +58,7 @@ from weft.ir.locations import caller_location
 
 
 class Moments(NamedTuple):
-    """What `moments` gives."""
+    """The result of `moments`."""
 
     mean: Tensor
     variance: Tensor

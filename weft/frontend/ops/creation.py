@@ -15,14 +15,17 @@ from typing import Any, Literal
 from weft.frontend.core.arrays import contiguous, foreign_array
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, graph_around
-from weft.frontend.ops.arguments import check_axis, check_int, check_shape, concrete_array
 from weft.frontend.ops.dispatch import apply, in_order
 from weft.frontend.ops.elementwise import add, equal, greater_equal, multiply, subtract, where
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
+    check_axis,
     check_dtype,
+    check_int,
+    check_shape,
     common_dtype,
+    concrete_array,
     expand,
     is_scalar,
     scalar_tensor,

@@ -17,7 +17,6 @@ import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace
-from weft.frontend.ops.arguments import check_axis, check_int
 from weft.frontend.ops.creation import arange, iota, zeros
 from weft.frontend.ops.dispatch import (
     apply,
@@ -34,12 +33,13 @@ from weft.frontend.ops.manipulation import flatten, reshape, stack
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
+    check_axis,
     check_dtype,
+    check_int,
     promote_tensors,
     strong_tensor,
 )
-from weft.frontend.ops.reduction import cumulative_sum
-from weft.frontend.ops.sort import argsort, searchsorted
+from weft.frontend.ops.reduction import argsort, cumulative_sum, searchsorted
 from weft.ir.dims import SymbolicDim, format_shape, product, same
 from weft.ir.dtypes import bool_, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
@@ -49,7 +49,7 @@ from weft.ir.type_rules import fits
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` gives; the array API's field names."""
+    """The result of `unique_all`; the array API's field names."""
 
     values: Tensor
     indices: Tensor
@@ -58,28 +58,28 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives; the array API's field names."""
+    """The result of `unique_counts`; the array API's field names."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives; the array API's field names."""
+    """The result of `unique_inverse`; the array API's field names."""
 
     values: Tensor
     inverse_indices: Tensor
 
 
 class Unique(NamedTuple):
-    """What `unique` gives; TensorFlow 1's field names."""
+    """The result of `unique`; TensorFlow 1's field names."""
 
     y: Tensor
     idx: Tensor
 
 
 class UniqueWithCounts(NamedTuple):
-    """What `unique_with_counts` gives; TensorFlow 1's field names."""
+    """The result of `unique_with_counts`; TensorFlow 1's field names."""
 
     y: Tensor
     idx: Tensor

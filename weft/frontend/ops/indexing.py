@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.ops.arguments import check_axis, check_shape, is_concrete
 from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.dispatch import apply, nonzero_columns, open_sizes
 from weft.frontend.ops.elementwise import where
@@ -28,8 +27,11 @@ from weft.frontend.ops.promotion import (
     TensorLike,
     broadcast_tensors,
     cast,
+    check_axis,
+    check_shape,
     common_dtype,
     expand,
+    is_concrete,
     is_scalar,
     strong_tensor,
     weaken,

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.ops.arguments import check_axis, check_int
 from weft.frontend.ops.creation import eye, zeros, zeros_like
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import conj, where
@@ -27,7 +26,9 @@ from weft.frontend.ops.promotion import (
     binary,
     broadcast_tensors,
     cast,
+    check_axis,
     check_dtype,
+    check_int,
     expand,
     inexact_tensor,
     promote_tensors,

@@ -14,22 +14,20 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.ops.arguments import (
+from weft.frontend.ops.dispatch import apply, apply_dynamic, in_order, open_sizes
+from weft.frontend.ops.elementwise import subtract
+from weft.frontend.ops.promotion import (
     Axes,
+    TensorLike,
+    broadcast_tensors,
     check_axes,
     check_axis,
     check_int,
     check_shape,
     concrete_array,
+    expand,
     infer_shape,
     is_concrete,
-)
-from weft.frontend.ops.dispatch import apply, apply_dynamic, in_order, open_sizes
-from weft.frontend.ops.elementwise import subtract
-from weft.frontend.ops.promotion import (
-    TensorLike,
-    broadcast_tensors,
-    expand,
     promote_tensors,
     scalar_tensor,
     strong_tensor,

@@ -9,24 +9,10 @@ from types import ModuleType
 
 from weft.frontend.core.operators import METHOD_NAMES, METHODS
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.ops import elementwise, indexing, manipulation
-from weft.frontend.ops import elementwise as ops_elementwise
-from weft.frontend.ops import linalg as ops_linalg
-from weft.frontend.ops import reduction as ops_reduction
-from weft.frontend.ops import sort as ops_sort
+from weft.frontend.ops import elementwise, indexing, linalg, manipulation, reduction
 
-_MODULES: tuple[ModuleType, ...] = (
-    elementwise,
-    indexing,
-    manipulation,
-    ops_reduction,
-    manipulation,
-    ops_sort,
-)
-_OTHERS: dict[str, Callable[..., Tensor]] = {
-    "power": ops_elementwise.pow,
-    "matmul": ops_linalg.matmul,
-}
+_MODULES: tuple[ModuleType, ...] = (elementwise, indexing, manipulation, reduction)
+_OTHERS: dict[str, Callable[..., Tensor]] = {"power": elementwise.pow, "matmul": linalg.matmul}
 
 
 def _find(name: str) -> Callable[..., Tensor]:

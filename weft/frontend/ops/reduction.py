@@ -1,4 +1,5 @@
-"""Reductions: sums, extrema, statistics and running reductions over axes; reductions by segment.
+"""Functions along axes: sums, extrema, statistics and running reductions; reductions by segment;
+sorting, and searching in sorted data.
 
 `axis`: one axis or several, negative ones counted from the end; None (the default) means all of
 them. The reduced axes vanish, or stay with size 1 if `keepdims`. Errors, at the caller's line:
@@ -7,19 +8,30 @@ ShapeError for an extremum over no elements.
 
 By segment: all rows with the same id become one row. `segment_ids`, integers of shape
 data.shape[:k] (usually one for each row), need not be sorted. Ids are 0 .. num_segments - 1:
-others, negative ones too, raise InvalidArgumentError when the op runs."""
+others, negative ones too, raise InvalidArgumentError when the op runs.
+
+Sorting along an axis and searching in sorted data. The order is total: false < true, NaN is the
+largest number. Equal elements keep their order in both directions. Real numbers and bools. Errors,
+at the caller's line: InvalidArgumentError for an axis out of range, TypeRuleError for complex
+numbers and strings."""
 
 from __future__ import annotations
 
 import math
 from numbers import Real
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.eager.native import runs_native
-from weft.frontend.eager.numpy_calls import quick_fold, quick_position, quick_running
-from weft.frontend.ops.arguments import Axes, check_axes, check_axis, check_int, is_concrete
+from weft.frontend.eager.numpy_calls import (
+    quick_argsort,
+    quick_fold,
+    quick_position,
+    quick_running,
+    quick_sort,
+)
 from weft.frontend.ops.creation import full, ones, zeros
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import (
@@ -42,13 +54,19 @@ from weft.frontend.ops.elementwise import (
     where,
 )
 from weft.frontend.ops.indexing import as_indices
-from weft.frontend.ops.manipulation import expand_dims, reshape
+from weft.frontend.ops.manipulation import cut, expand_dims, reshape
 from weft.frontend.ops.promotion import (
+    Axes,
     TensorLike,
     cast,
+    check_axes,
+    check_axis,
     check_dtype,
+    check_int,
     iinfo,
     inexact_tensor,
+    is_concrete,
+    promote_tensors,
     scalar_tensor,
     strong_tensor,
     widened,
@@ -482,3 +500,81 @@ def _segments(
         wide = cast(ids, int64)
         ids = where(less(wide, 0), int(np.iinfo(np.int64).max), wide)
     return t, expand_dims(ids, -1), count
+
+
+class TopK(NamedTuple):
+    """The result of `top_k`: the largest elements and their indices."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def sort(
+    x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Tensor:
+    """The elements in order along `axis`. Always stable: `stable` is accepted and changes
+    nothing.
+    """
+    made = quick_sort(x, axis, descending)
+    return _sorted("sort", x, axis, descending) if made is None else made
+
+
+def argsort(
+    x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Tensor:
+    """The indices that put x in order along `axis` -> int64. Always stable."""
+    made = quick_argsort(x, axis, descending)
+    return _sorted("argsort", x, axis, descending) if made is None else made
+
+
+@runs_native
+def _sorted(op: str, x: TensorLike, axis: int, descending: bool) -> Tensor:
+    t = strong_tensor(x)
+    return apply(op, t, axis=check_axis(op, axis, t.ndim), descending=bool(descending))
+
+
+def searchsorted(
+    x1: TensorLike,
+    x2: TensorLike,
+    /,
+    *,
+    side: str = "left",
+    sorter: TensorLike | None = None,
+) -> Tensor:
+    """Where to insert each value of x2 into the ascending vector x1 -> int64, the shape of x2.
+
+    side "left": before equal elements, "right": after them. sorter: indices that put x1 in order.
+    """
+    data, values = promote_tensors(x1, x2, op="searchsorted")
+    if data.ndim != 1 or side not in ("left", "right"):
+        raise InvalidArgumentError(
+            f"wf.searchsorted needs a vector and side 'left' or 'right', got shape "
+            f"{format_shape(data.shape)} and {side!r}",
+            location=caller_location(),
+        )
+    if sorter is not None:
+        data = apply("take", data, strong_tensor(sorter), axis=0)
+    return apply("searchsorted", data, values, side=side)
+
+
+@runs_native
+def top_k(
+    x: TensorLike, /, k: int = 1, *, axis: int = -1, sorted: bool = True, largest: bool = True
+) -> TopK:
+    """The k largest elements along `axis`, descending, and their indices (int64); with
+    largest=False the k smallest, ascending.
+
+    Of equal elements the one with the lower index comes first (TF1's top_k); NaN counts as largest.
+    Always in order: `sorted` is accepted and changes nothing.
+    """
+    t = strong_tensor(x)
+    along = check_axis("top_k", axis, t.ndim)
+    count, size = check_int("top_k", k, "k"), t.shape[along]
+    if count < 0 or (isinstance(size, int) and count > size):
+        raise InvalidArgumentError(
+            f"wf.top_k: k={count} does not fit axis {along} of shape {format_shape(t.shape)}",
+            location=caller_location(),
+        )
+    order = apply("argsort", t, axis=along, descending=bool(largest))
+    indices = cut(order, along, 0, count)
+    return TopK(apply("take_along_axis", t, indices, axis=along), indices)

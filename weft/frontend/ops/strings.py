@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace
-from weft.frontend.ops.arguments import check_int
 from weft.frontend.ops.dispatch import apply, apply_dynamic, fresh_sizes
-from weft.frontend.ops.promotion import TensorLike, check_dtype, expand, strong_tensor
+from weft.frontend.ops.promotion import TensorLike, check_dtype, check_int, expand, strong_tensor
 from weft.ir.dims import Shape
 from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, ShapeError

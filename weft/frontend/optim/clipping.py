@@ -12,9 +12,15 @@ from typing import TypeVar, overload
 
 from weft.frontend.autodiff.indexed_slices import IndexedSlices, added, masked
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.ops.arguments import Axes
 from weft.frontend.ops.elementwise import abs, add, clip, divide, maximum, multiply, sqrt, square
-from weft.frontend.ops.promotion import TensorLike, cast, common_dtype, inexact_tensor, widened
+from weft.frontend.ops.promotion import (
+    Axes,
+    TensorLike,
+    cast,
+    common_dtype,
+    inexact_tensor,
+    widened,
+)
 from weft.frontend.ops.reduction import sum
 from weft.frontend.optim.optimizer import GradientAndVariable
 from weft.ir.errors import InvalidArgumentError

@@ -15,7 +15,6 @@ import numpy as np
 
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Effect, current_trace, suspend_trace
-from weft.frontend.ops.arguments import check_int
 from weft.frontend.ops.creation import asarray
 from weft.frontend.ops.elementwise import (
     abs,
@@ -34,7 +33,7 @@ from weft.frontend.ops.elementwise import (
 )
 from weft.frontend.ops.linalg import vecdot
 from weft.frontend.ops.manipulation import concat, expand_dims, flatten, reshape, split, unstack
-from weft.frontend.ops.promotion import TensorLike
+from weft.frontend.ops.promotion import TensorLike, check_int
 from weft.frontend.ops.reduction import sum
 from weft.frontend.optim.optimizer import Hyper, Optimizer, dense_gradient, hyper
 from weft.frontend.state.scopes import group
@@ -240,8 +239,8 @@ class LBFGS(Optimizer):
 
 
 class _Step(NamedTuple):
-    """direction: a vector over all parameters; length: how far along it; slope: of the loss
-    along it.
+    """A step of the line search. direction: a vector over all parameters; length: how far along it;
+    slope: of the loss along it.
     """
 
     direction: Tensor

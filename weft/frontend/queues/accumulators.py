@@ -1,6 +1,6 @@
-"""Resources that give when enough has come: `ConditionalAccumulator` and
-`SparseConditionalAccumulator`, the means of the gradients of several workers, and `Barrier`, the
-elements all of whose components have come, by key."""
+"""Accumulators and barriers of TensorFlow 1: `ConditionalAccumulator` and
+`SparseConditionalAccumulator` give the mean once enough workers' gradients are in; `Barrier` gives
+elements all of whose components have arrived, by key."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class SparseGradient(NamedTuple):
 
 
 class ConditionalAccumulatorBase:
-    """What both kinds share. A gradient with `local_step` before the global step is dropped.
+    """The base class of both kinds of accumulators. A gradient with `local_step` before the global
+    step is dropped.
 
     In a `wf.Graph` the accumulator is made at once, and the methods add ops: what applies a
     gradient is an effect, what takes one gives symbolic tensors.

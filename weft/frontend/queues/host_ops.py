@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 from weft.frontend.core.arrays import contiguous
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, current_trace, graph_around
-from weft.frontend.ops.arguments import check_int
 from weft.frontend.ops.dispatch import apply, fresh_sizes
+from weft.frontend.ops.promotion import check_int
 from weft.ir.dtypes import string
 from weft.ir.errors import TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Value

@@ -15,9 +15,9 @@ import numpy as np
 from weft.frontend.control.branches import cond
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, suspend_trace
-from weft.frontend.ops.arguments import check_int
 from weft.frontend.ops.dynamic import boolean_mask
 from weft.frontend.ops.indexing import take
+from weft.frontend.ops.promotion import check_int
 from weft.frontend.queues.host_ops import graph_or_eager, located
 from weft.frontend.queues.queue import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
 from weft.frontend.queues.runners import QueueRunner, add_queue_runner

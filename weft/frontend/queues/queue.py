@@ -284,7 +284,7 @@ def _label(components: Components, operation: str, i: int) -> str:
 
 
 class SelectedQueue(QueueBase):
-    """What `QueueBase.from_list` gives in a graph: ops on it are ops on one of several queues."""
+    """The result of `QueueBase.from_list` in a graph: ops on it act on one of several queues."""
 
     __slots__ = ("_index", "_queues")
 

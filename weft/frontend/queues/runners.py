@@ -1,5 +1,5 @@
-"""`QueueRunner` and `LooperThread`: threads that fill queues and do things every so often, stopped
-by a `Coordinator`.
+"""`QueueRunner` and `LooperThread`: threads that fill queues or call a function at intervals,
+stopped by a `Coordinator`.
 
 They run Python functions, or effects of a graph in the steps of a session.
 """

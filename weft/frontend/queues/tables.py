@@ -32,7 +32,7 @@ from weft.runtime.resources.table import HashTable, StaticTable, VocabularyTable
 
 
 class LookupTable:
-    """What all tables share."""
+    """The base class of all tables."""
 
     __slots__ = ("_table", "__weakref__")
 
@@ -216,7 +216,7 @@ class TextFileInitializer:
 
 
 class _Static(LookupTable):
-    """What both kinds that never change share; all calls are for graphs, too."""
+    """The base class of both kinds that never change; all calls are for graphs, too."""
 
     __slots__ = ()
 

@@ -20,7 +20,6 @@ import numpy as np
 from weft.frontend.autodiff.gradients import stop_gradient
 from weft.frontend.control.loops import while_loop
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.ops.arguments import check_axis, check_int, check_shape, is_concrete
 from weft.frontend.ops.creation import arange, full_like, zeros_like
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import (
@@ -62,9 +61,13 @@ from weft.frontend.ops.manipulation import cut, reshape, unstack
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
+    check_axis,
     check_dtype,
+    check_int,
+    check_shape,
     expand,
     inexact_tensor,
+    is_concrete,
     is_scalar,
     strong_tensor,
 )

@@ -13,8 +13,7 @@ from typing import Any
 
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
-from weft.frontend.ops.arguments import check_int
-from weft.frontend.ops.promotion import TensorLike, check_dtype
+from weft.frontend.ops.promotion import TensorLike, check_dtype, check_int
 from weft.frontend.random import distributions
 from weft.frontend.state.variable import Variable
 from weft.ir.dtypes import DEFAULT_FLOAT

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from weft.frontend.compile.gpu import compile_for_gpu
 from weft.frontend.compile.specializations import Specialization
 from weft.frontend.core.arrays import Array
 from weft.frontend.core.function_trace import needed_ops
@@ -24,7 +23,6 @@ from weft.frontend.session.step import step_program
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec, local_gpu
 from weft.ir.dims import SymbolicDim, substitute_dim
-from weft.ir.dtypes import MathMode
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -37,21 +35,23 @@ from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.program import Program
 from weft.ir.types import TensorType
-from weft.passes.manager import Pass, PassReport, run_pipeline
-from weft.passes.pipelines import STANDARD
-from weft.runtime.dataflow.executor import dataflow_step, executor_op, holds_strings
+from weft.passes.manager import PassOptions, PassReport, run_pipeline
+from weft.runtime.compile_step import CompileOptions, choose, compile_step
+from weft.runtime.dataflow.executor import executor_op, holds_strings
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.device.backends.local import not_here, on_local_device
 from weft.runtime.device.execution.step import DeviceStep
-from weft.runtime.native.executable import compile_graph
 from weft.runtime.plan.planning import gpu_passes
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
 
+#: For passes that run again for people: nothing is verified, dumped or logged.
+QUIET = PassOptions()
+
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """That a step uses a GPU. number: of the first that an op names; op: that one. why: what one
+    """The GPU that a step uses. number: of the first that an op names; op: that op. why: what one
     plan for it cannot hold, so that the step has a part for each device; empty if it can."""
 
     number: int
@@ -87,12 +87,8 @@ def compile_gpu_step(
     use: GpuUse,
     states: Mapping[str, VariableState],
     resources: Resources,
-    control_flow: str,
-    passes: Sequence[Pass],
-    *,
-    deterministic: bool = False,
+    how: CompileOptions,
     soft: bool = False,
-    math_mode: MathMode = "ieee",
 ) -> Step:
     """The step as a plan for a GPU, or as a part for each of its devices. soft: ops without a
     kernel for the GPU may go to the processor.
@@ -101,8 +97,8 @@ def compile_gpu_step(
     wanted, InvalidArgumentError, which says why, where there is no such GPU.
     """
     if not use.why and not soft:
-        return _whole(step, use, states, gpu_passes(passes), math_mode)
-    native = control_flow == "native"
+        return _whole(step, use, states, how)
+    native = how.control_flow == "native"
     if use.why and native:
         raise _not_there(f"{use.why}, and the session was made with control_flow='native'", use.op)
     # whoever uses one device does not wait for these modules
@@ -115,19 +111,18 @@ def compile_gpu_step(
     place = PlacePass(partial(place_step, soft=soft))
     cut = partition_pass(LOCAL_DEVICES[0])
     whole = Program.of(step)
-    made, _ = run_pipeline(whole, [place, cut], suffix="-parts")
+    made, _ = run_pipeline(whole, [place, cut], options=how.passing)
     placed = place.placement
     assert placed is not None
     if not use.why and not placed.fallbacks and len(made.parts) == 1:
-        return _whole(step, use, states, gpu_passes(passes), math_mode)
+        return _whole(step, use, states, how)
     if native:
         why = f"the session was made with control_flow='native', and {placed.fallbacks[0]}"
         raise _not_there(why, use.op)
     return PartedStep(
         step.name, made, len(step.results), states, resources,
-        partial(on_gpu, passes=gpu_passes(passes), math_mode=math_mode), control_flow,
-        deterministic=deterministic, passes=passes, placement=placed,
-        reports=lambda: run_pipeline(whole, [place, cut])[1],
+        partial(on_gpu, passes=gpu_passes(how.passes), math_mode=how.math_mode), how,
+        placement=placed, reports=lambda: run_pipeline(whole, [place, cut], options=QUIET)[1],
     )  # fmt: skip
 
 
@@ -135,11 +130,12 @@ def _whole(
     step: IRGraph,
     use: GpuUse,
     states: Mapping[str, VariableState],
-    passes: Sequence[Pass],
-    math_mode: MathMode,
+    how: CompileOptions,
 ) -> DeviceStep:
     """One plan for one GPU."""
-    made = compile_for_gpu(on_local_device(step, use.number), states, use.number, passes, math_mode)
+    graph, how = on_local_device(step, use.number), replace(how, passes=gpu_passes(how.passes))
+    made = compile_step(graph, states, options=how, gpu=use.number)
+    assert made.kind == "gpu"
     try:
         made.device()
     except (FailedPreconditionError, InvalidArgumentError) as error:  # there is none
@@ -160,9 +156,9 @@ def _not_there(why: str, op: Operation) -> UnsupportedError:
 class StepDefinition(Specialization):
     """One step definition: what is fetched and fed, in which shapes, compiled. ops: how many of the
     graph's it holds; seconds: how long compiling took. values, feeds: what is fetched and fed, of
-    `graph` (of steps in this process)."""
+    `graph`; gpu: its use of a GPU (of steps in this process)."""
 
-    __slots__ = ("executable", "feeds", "graph", "ops", "seconds", "values")
+    __slots__ = ("executable", "feeds", "gpu", "graph", "ops", "seconds", "values")
 
     def __init__(
         self,
@@ -172,24 +168,12 @@ class StepDefinition(Specialization):
         graph: Graph | None = None,
         values: Sequence[Value | None] = (),
         feeds: Iterable[Value] = (),
+        gpu: GpuUse | None = None,
     ) -> None:
         super().__init__()
         self.executable, self.ops, self.seconds = executable, ops, seconds
         self.graph, self.values, self.feeds = graph, tuple(values), tuple(feeds)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether its plan is one for many sizes, which cannot be looked at or traced."""
-        return self.executable.is_filled
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which way a step runs. forced: the op that only the executor runs, if there is one."""
-
-    executor: bool
-    why: str
-    forced: Operation | None = None
+        self.gpu = gpu
 
 
 def pruned(
@@ -199,10 +183,11 @@ def pruned(
     done: frozenset[Value] = frozenset(),
     *,
     sized: bool = True,
+    options: PassOptions = QUIET,
 ) -> IRGraph:
-    """The part of the graph that `values` need, with the sizes of the feeds, or for any. Errors as
-    `step_program`."""
-    return _pruned(graph, values, feeds, done, sized=sized)[0]
+    """The part of the graph that `values` need, with the sizes of the feeds, or for any. options:
+    of the passes; nothing is dumped unless they say so. Errors as `step_program`."""
+    return _pruned(graph, values, feeds, done, sized=sized, options=options)[0]
 
 
 def _pruned(
@@ -212,12 +197,13 @@ def _pruned(
     done: frozenset[Value] = frozenset(),
     *,
     sized: bool = True,
+    options: PassOptions = QUIET,
 ) -> tuple[IRGraph, list[PassReport]]:
     """As `pruned`, and what the passes did."""
     results = [v for v in values if v is not None and is_tensor(v)]
     effects = [v for v in values if v is not None and not is_tensor(v)]
     shapes = [(v, a.shape) for v, a in feeds.items()]
-    return step_program(graph._trace, results, effects, shapes, done, sized=sized)
+    return step_program(graph._trace, results, effects, shapes, done, sized=sized, options=options)
 
 
 def step_reports(
@@ -228,58 +214,38 @@ def step_reports(
     return [*reports, *(r for r in made.passes() if r.name != "traced")]
 
 
-def choose(step: IRGraph, control_flow: str) -> Choice:
-    """The native plan or the dataflow executor."""
-    found = executor_op(step)
-    if found is not None:
-        return Choice(True, f"op '{found.name}' runs on the dataflow executor only", found)
-    if holds_strings(step):
-        return Choice(True, "strings go in or out, which native plans do not take")
-    if control_flow == "dataflow":
-        return Choice(True, "the session was made with control_flow='dataflow'")
-    return Choice(False, "no op needs the dataflow executor")
-
-
-def compile_step(
+def compile_definition(
     graph: Graph,
     values: Sequence[Value | None],
     feeds: Mapping[Value, Array],
     done: frozenset[Value],
-    control_flow: str,
-    options: Mapping[str, Any],
-    passes: Sequence[Pass] = STANDARD,
+    how: CompileOptions,
+    *,
+    soft: bool = False,
 ) -> StepDefinition:
-    """The compiled step. UnsupportedError where control_flow="native" cannot hold it. options:
-    "deterministic", for the dataflow executor; "soft", whether placing may be soft; "math_mode"."""
+    """The compiled step. soft: whether placing may be soft. UnsupportedError where
+    control_flow="native" cannot hold it."""
     begun = time.perf_counter()
-    step = pruned(graph, values, feeds, done)
+    options = PassOptions.from_environment().for_step(graph.name)
+    how = replace(how, passing=options)
+    step = pruned(graph, values, feeds, done, options=options)
     states = {name: v.state for name, v in graph._trace.variables.copy().items()}
-    gpu = gpu_use(step, control_flow)
+    gpu = gpu_use(step, how.control_flow)
+    made: Step
     if gpu is not None:
-        planned = compile_gpu_step(
-            step, gpu, states, graph.resources, control_flow, passes, **options
-        )
-        seconds = time.perf_counter() - begun
-        return StepDefinition(planned, len(step.ops), seconds, graph, values, feeds)
-    step = on_local_device(step)
-    choice = choose(step, control_flow)
-    if choice.executor and control_flow == "native":
-        raise UnsupportedError(
-            choice.why,
-            hint="make the session with control_flow='auto'",
-            location=choice.forced.locations if choice.forced is not None else (),
-        )
-    executable: Step
-    if choice.executor:
-        executable = dataflow_step(
-            step, states, graph.resources, control_flow,
-            deterministic=bool(options.get("deterministic")), passes=passes,
-        )  # fmt: skip
+        made = compile_gpu_step(step, gpu, states, graph.resources, how, soft)
     else:
-        executable = compile_graph(step, states, name=graph.name, passes=passes)
-    return StepDefinition(
-        executable, len(step.ops), time.perf_counter() - begun, graph, values, feeds
-    )
+        step = on_local_device(step)
+        choice = choose(step, how.control_flow)
+        if choice.executor and how.control_flow == "native":
+            raise UnsupportedError(
+                choice.why,
+                hint="make the session with control_flow='auto'",
+                location=choice.forced.locations if choice.forced is not None else (),
+            )
+        made = compile_step(step, states, graph.resources, how)
+    seconds = time.perf_counter() - begun
+    return StepDefinition(made, len(step.ops), seconds, graph, values, feeds, gpu)
 
 
 NAMES = (

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from weft.frontend.compile.explain import explain
 from weft.frontend.core.arrays import Array
-from weft.frontend.session.compiling import StepDefinition, choose, gpu_use, pruned
+from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
 from weft.frontend.session.graph import Graph
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
 from weft.passes.control.lower_control_flow import lowering_reasons
+from weft.runtime.compile_step import choose
 from weft.runtime.step import Step
 
 

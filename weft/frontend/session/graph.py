@@ -18,7 +18,7 @@ from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, current_trace, set_thread_default, unique_name
 from weft.frontend.session.graph_import import add_graph, to_ir
-from weft.frontend.state.variable import Variable
+from weft.frontend.state.variable import Variable, variables_of
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import (
@@ -106,7 +106,7 @@ class Graph:
     @property
     def variables(self) -> list[Variable]:
         """The variables used in this graph so far, in order of first use."""
-        return list(self._trace.variables.values())
+        return list(variables_of(self._trace).values())
 
     @property
     def trainable_variables(self) -> list[Variable]:

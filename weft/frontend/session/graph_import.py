@@ -16,7 +16,7 @@ from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, unique_name
 from weft.frontend.state.shared_names import Shareable, shared, shared_as
-from weft.frontend.state.variable import Variable, _restored
+from weft.frontend.state.variable import Variable, _restored, variables_of
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import (
     InvalidArgumentError,
@@ -33,8 +33,7 @@ from weft.ir.ops.builder import Builder, make_op
 from weft.ir.ops.state import UPDATES
 from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
-from weft.passes.sizes.specialize import specialize
-from weft.passes.sizes.tie_sizes import made_symbols
+from weft.passes.sizes import made_symbols, specialize
 from weft.runtime.resources.store import remake
 from weft.runtime.resources.variables import VariableState
 
@@ -425,7 +424,7 @@ def to_ir(graph: Graph) -> IRGraph:
     ir = trace.graph([])
     ops = list(ir.ops)
     started: list[str] = []
-    for name, variable in trace.variables.items():
+    for name, variable in variables_of(trace).items():
         label = name + INITIAL
         if label in names:
             raise InvalidArgumentError(

@@ -42,8 +42,9 @@ Run = Callable[[Fetches, Mapping[Value, Array], frozenset[Value]], list[Array | 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One call: given: values that the part takes. kept: results that later parts read. done: what
-    needs not run any more after it. held: values known now that later parts read."""
+    """One call of a partial run. given: values that the part takes. kept: results that later parts
+    read. done: what needs not run any more after it. held: values known now that later parts read.
+    """
 
     given: tuple[Value, ...]
     kept: tuple[Value, ...]
@@ -53,7 +54,8 @@ class Part:
 
 @dataclass(slots=True)
 class Definition:
-    """What was set up, and the parts that calls with it have needed, by what came before."""
+    """The definition of a partial run, and the parts that its calls have needed, by what came
+    before."""
 
     trace: Trace
     fetches: tuple[Value, ...]

@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.comm.errors import CommError
-from weft.frontend.session.compiling import StepDefinition, pruned
+from weft.frontend.session.compiling import QUIET, StepDefinition, pruned
 from weft.frontend.session.graph import Graph
 from weft.frontend.state.shared_names import shared_as
 from weft.ir.device import DeviceSpec
@@ -18,11 +20,11 @@ from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.program import Program
-from weft.passes.manager import AnyPass, PassReport, run_pipeline
+from weft.passes.manager import AnyPass, PassOptions, PassReport, run_pipeline
 from weft.passes.partition.partition import partition_pass
 from weft.passes.placement import Device, Placement, PlacePass, place
 from weft.passes.placement.placer import explain_placement
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import tie_sizes
 from weft.runtime.cluster.definition import ClusterStep, parts_of, result_types
 from weft.runtime.cluster.master import Master, ask_stats
 from weft.runtime.cluster.spec import Cluster
@@ -68,9 +70,11 @@ class Remote:
             self._address.close()
             raise error.at(caller_location()) from None
 
-    def cut(self, step: IRGraph) -> tuple[Placement, Program, Sequence[PassReport]]:
+    def cut(
+        self, step: IRGraph, options: PassOptions = QUIET
+    ) -> tuple[Placement, Program, Sequence[PassReport]]:
         """The step with a device for each op, a part for each device, and what the passes did.
-        Errors as placing and partitioning have."""
+        options: of the passes. Errors as placing and partitioning have."""
         devices = self._devices(step)
 
         def on_devices(graph: IRGraph) -> Placement:
@@ -82,7 +86,7 @@ class Remote:
         bfloat16 = self._cluster.bfloat16_sendrecv
         cutting = partition_pass(self.master.devices[0], bfloat16=bfloat16)
         passes: list[AnyPass] = [tie_sizes, placing, cutting]
-        made, reports = run_pipeline(Program.of(step), passes, suffix="-parts")
+        made, reports = run_pipeline(Program.of(step), passes, options=options)
         placed = placing.placement
         assert placed is not None
         self.master.state |= placed.state
@@ -106,13 +110,14 @@ class Remote:
         step: IRGraph,
         control_flow: str,
         pipeline: str = "standard",
+        options: PassOptions = QUIET,
         *,
         sized: bool = True,
     ) -> ClusterStep:
         """A step definition on the cluster. Errors as placing and partitioning have;
         UnsupportedError for Python functions, and, if feeds have open sizes, for branches and loops
         over several tasks, where a size is not in the frame that needs it."""
-        _, made, _ = self.cut(step)
+        _, made, _ = self.cut(step, options)
         if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
             raise UnsupportedError("branches and loops over several tasks need sizes")
         return ClusterStep(
@@ -137,25 +142,28 @@ class Remote:
     ) -> StepDefinition:
         """The step definition for these fetches and feeds. Errors as `step`."""
         begun = time.perf_counter()
-        step = pruned(graph, values, feeds, done)
-        made = self.step(graph, step, control_flow, pipeline)
+        options = PassOptions.from_environment().for_step(graph.name)
+        step = pruned(graph, values, feeds, done, options=options)
+        made = self.step(graph, step, control_flow, pipeline, options)
         return StepDefinition(made, len(step.ops), time.perf_counter() - begun)
 
     def open(
         self,
         graph: Graph,
         values: Sequence[Value | None],
-        feeds: Mapping[Value, Any],
+        feeds: Sequence[Value],
         control_flow: str,
         pipeline: str,
-    ) -> StepDefinition:
-        """A step definition for these fetches and feeds of any sizes, which the tasks have taken.
-        Errors as `step`, and as the tasks have."""
-        begun = time.perf_counter()
-        step = pruned(graph, values, feeds, sized=False)
-        made = self.step(graph, step, control_flow, pipeline, sized=False)
+    ) -> ClusterStep:
+        """A step for these fetches and feeds of any sizes, which the tasks have taken. Errors as
+        `step`, and as the tasks have."""
+        no_sizes = np.empty(())  # nobody looks at them
+        options = PassOptions.from_environment().for_step(graph.name)
+        fed = dict.fromkeys(feeds, no_sizes)
+        step = pruned(graph, values, fed, sized=False, options=options)
+        made = self.step(graph, step, control_flow, pipeline, options, sized=False)
         made.prepare()
-        return StepDefinition(made, len(step.ops), time.perf_counter() - begun)
+        return made
 
     def explain(self, graph: Graph, step: IRGraph) -> str:
         """Where each op of a step runs and why, and what goes between tasks."""

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, init=False)
 class RunOptions:
-    """timeout: after so many seconds a step that waits (for a queue) or goes round a loop, a native
-    one or one that the host leads on a GPU (docs/gpu.md), ends with DeadlineExceededError; None: no
-    limit. A kernel is not interrupted. trace_level: from SOFTWARE_TRACE on (TensorFlow 1's levels
-    are all alike here), `run_metadata` gets an event for each kernel and node. timeout_in_ms:
-    TensorFlow 1's name and unit of `timeout`, for programs that pass it; 0: no limit.
+    """Options of `Session.run`. timeout: after so many seconds a step that waits (for a queue) or
+    goes round a loop, a native one or one that the host leads on a GPU (docs/gpu.md), ends with
+    DeadlineExceededError; None: no limit. A kernel is not interrupted. trace_level: from
+    SOFTWARE_TRACE on (TensorFlow 1's levels are all alike here), `run_metadata` gets an event for
+    each kernel and node. timeout_in_ms: TensorFlow 1's name and unit of `timeout`, for programs
+    that pass it; 0: no limit.
 
     Raises TypeRuleError for what is no number, InvalidArgumentError for a number that is no time or
     no level.
@@ -232,7 +233,7 @@ def chrome_events(events: Sequence[TraceEvent], process: str) -> list[Json]:
 
 @dataclass(slots=True)
 class RunMetadata:
-    """Filled in by `Session.run(run_metadata=)`, anew each time.
+    """The report on a run, filled in by `Session.run(run_metadata=)`, anew each time.
 
     graph_ops, graph_variables: the size of the whole graph. step_ops: the ops that the fetches
     need. executor: "native" (one plan), "gpu" (one plan), "dataflow", "devices" (a part on each of

@@ -22,7 +22,7 @@ from weft.frontend.core.arrays import Array
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Effect, set_thread_default, thread_default
-from weft.frontend.session.compiling import StepDefinition, compile_step, pruned, step_reports
+from weft.frontend.session.compiling import StepDefinition, compile_definition, pruned, step_reports
 from weft.frontend.session.explain import explain_step
 from weft.frontend.session.fetches import (
     Fetches,
@@ -45,6 +45,7 @@ from weft.ir.graph import Operation, Value
 from weft.ir.locations import Location, caller_location
 from weft.passes.control.lower_control_flow import MODES
 from weft.passes.pipelines import PIPELINES
+from weft.runtime.compile_step import CompileOptions
 from weft.runtime.files.permissions import AllowFiles
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import clear_containers
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
 
 
 class _Default(threading.local):
-    """Not a ContextVar: notebooks run each cell in a context of its own."""
+    """The default session of a thread. Not a ContextVar: notebooks run each cell in a context of
+    its own."""
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []
@@ -125,7 +127,7 @@ class GraphGrowthWarning(RecompileWarning):
 
 
 class GrowthWatch:
-    """Is told of each step definition that a session compiles."""
+    """The detector of graphs that grow from run to run; it is told of each step definition."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -254,8 +256,11 @@ class Session:
             self._remote = connected(target, cluster, mode, deterministic, soft_placement)
         self.graph = get_default_graph() if graph is None else graph
         self._control_flow = control_flow
-        self._options = {"deterministic": deterministic, "soft": soft_placement, "math_mode": mode}
+        self._soft = soft_placement
         self._pipeline = "reproducible" if reproducible else "standard"
+        self._how = CompileOptions(
+            PIPELINES[self._pipeline], control_flow, deterministic, math_mode=mode
+        )
         self._sized = SizedSteps(self.graph, self._pipeline, control_flow, self._remote, mode)
         self._growth = GrowthWatch(self.graph.name)
         self._cancel = CancelToken()
@@ -301,6 +306,7 @@ class Session:
         self._closed = True
         self._cancel.cancel("the session was closed")
         self._steps = steps_of(self.graph)
+        self._sized.clear()
         self._partial.clear()
         remote = self._remote
         if remote is not None:
@@ -510,8 +516,7 @@ class Session:
             return self._remote.compiled(
                 self.graph, values, feeds, done, self._control_flow, self._pipeline
             )
-        flow, passes = self._control_flow, PIPELINES[self._pipeline]
-        return compile_step(self.graph, values, feeds, done, flow, self._options, passes)
+        return compile_definition(self.graph, values, feeds, done, self._how, soft=self._soft)
 
     def _step(self, values: Fetches, feeds: Mapping[Value, Array]) -> tuple[StepDefinition, bool]:
         """The step definition, and whether it was there."""

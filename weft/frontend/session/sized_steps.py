@@ -1,23 +1,22 @@
 """Steps of a session whose feeds come in many sizes.
 
-The second set of sizes makes a plan that others fill in (`runtime/native/size_plan.py`,
-`runtime/device/execution/size_plan.py`), where a step is one plan. On a cluster, after a few sets
-of sizes, each with parts of its own, a definition is made whose parts take feeds of any; each task
-plans for the sizes that come (`SizedStep`). The client checks that sizes fit together, so that
-errors are those of any other step: once with sizes that note what is decided by
-them, then in microseconds."""
+Where a step is one plan, of this processor or of a GPU, the second set of sizes makes a plan that
+others fill in (`runtime/sized_step.py`). On a cluster, after a few sets of sizes, each with parts
+of its own, a step is made whose parts take feeds of any; each task plans for the sizes that come.
+There the plan for many sizes is that step, and its guards say which sizes are known to fit
+together, so that errors are those of any other step."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-from weft.frontend.compile.gpu import size_plans_for_gpu
+from weft.frontend.compile.gpu import maker_for_gpu
 from weft.frontend.compile.specializations import Specializations
 from weft.frontend.core.arrays import Array
-from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
+from weft.frontend.session.compiling import StepDefinition
 from weft.frontend.session.fetches import Fetches, is_tensor
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.step import step_graph
@@ -29,82 +28,68 @@ from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.device.backends.local import on_local_device
-from weft.runtime.native.size_plan import SizeCheck, SizedGraph, SizePlans
+from weft.runtime.native.size_plan import NativeMaker
 from weft.runtime.plan.planning import gpu_passes
+from weft.runtime.sized_step import Numbers, Shapes, SizedGraph, SizedStep, SizePlan, StepMaker
+from weft.runtime.step import Step
 
 if TYPE_CHECKING:
     from weft.frontend.session.remote import Remote
-    from weft.runtime.device.execution.size_plan import DeviceSizePlans
-
 
 _log = logging.getLogger("weft.cluster")
 #: So many sets of sizes have parts of their own, which need not look at sizes: a small one runs on
 #: the thread that reads messages, and large tensors are computed where other tasks read them.
 MOST_OWN = 4
-#: So many sets of conditions are kept.
-MOST_CHECKS = 16
+#: For so many pairs of fetches and feeds a session keeps plans; then it begins anew.
+MOST = 256
 
-#: Makes a definition for feeds of any sizes, which all tasks have taken.
-Open = Callable[[Fetches, Mapping[Value, Array]], StepDefinition]
-
-
-class OpenStep(StepDefinition):
-    """A definition for feeds of any sizes, as one for some."""
-
-    __slots__ = ()
-
-    is_shared = True
-
-    def __init__(self, of: StepDefinition, seconds: float) -> None:
-        super().__init__(of.executable, of.ops, seconds)
-        self.compiled = False
+Compile = Callable[[Fetches, Mapping[Value, Array]], StepDefinition]
 
 
-class OpenSteps:
-    """The definitions of one pair of fetches and feeds. make: called at most once. Thread-safe as
-    far as it must be: two threads may make the same twice."""
+class OpenPlan(SizePlan[Step]):
+    """A step on a cluster for feeds of any sizes, and which sizes are known to fit together."""
 
-    def __init__(self, sized: SizedGraph, make: Open) -> None:
-        self._sized, self._make = sized, make
-        self._own = 0  # sets of sizes that have parts of their own
-        self._open: StepDefinition | None = None
-        self._checks: list[SizeCheck] = []
+    def __init__(self, graph: SizedGraph, shapes: Shapes, step: Step, *, wide: bool) -> None:
+        self._step = step
+        super().__init__(graph, shapes, wide=wide)
 
-    def step(
-        self,
-        values: Fetches,
-        feeds: Mapping[Value, Array],
-        compiled: Callable[[Fetches, Mapping[Value, Array]], StepDefinition],
-    ) -> StepDefinition:
-        """The step for feeds of these sizes; `compiled` makes one for them alone, and its errors
-        are those of this."""
-        if self._own < MOST_OWN:
-            step = compiled(values, feeds)
-            self._own += 1
-            return step
-        begun = time.perf_counter()
-        self._check(tuple([a.shape for a in feeds.values()]))
+    def _plan(self, graph: IRGraph) -> None:
+        """Nothing: the tasks do."""
+
+    def fill(self, numbers: Numbers, shapes: Shapes) -> Step:
+        return self._step
+
+
+class ClusterMaker:
+    """Steps of a graph on a cluster, as a `StepMaker`. own: makes one for some sizes. of_any_size:
+    one for any, which all tasks have taken; asked for until it is there, or a task refuses it."""
+
+    def __init__(
+        self, graph: SizedGraph, own: Callable[[IRGraph], Step], of_any_size: Callable[[], Step]
+    ) -> None:
+        self.graph, self._own, self._of_any_size = graph, own, of_any_size
+        self._open: Step | None = None
+        self._refused = False
+
+    def alone(self, shapes: Shapes, *, kept: bool) -> Step:
+        """A step whose parts take inputs of these shapes only."""
+        return self._own(self.graph.at(shapes))
+
+    def many(self, shapes: Shapes, *, wide: bool) -> SizePlan[Step] | None:
+        """The one for any sizes, of which these are known to fit."""
+        if self._refused:
+            return None
+        self.graph.at(shapes)  # says what is wrong with them before tasks are asked
         if self._open is None:
             try:
-                self._open = self._make(values, feeds)
+                self._open = self._of_any_size()
             except UnavailableError:
                 raise
             except WeftError as error:
-                _log.info("no step of '%s' for many sizes: %s", self._sized.name, error)
-                self._own = -(1 << 62)
-                return compiled(values, feeds)
-        return OpenStep(self._open, time.perf_counter() - begun)
-
-    def _check(self, shapes: tuple[tuple[int, ...], ...]) -> None:
-        """Raise what is wrong with these sizes."""
-        if any(check.holds(shapes) for check in self._checks):
-            return
-        self._sized.at(shapes)
-        if len(self._checks) < MOST_CHECKS:
-            try:
-                self._checks.append(SizeCheck(self._sized, shapes))
-            except (TypeError, AttributeError, OverflowError) as error:
-                _log.info("no check of '%s' for many sizes: %s", self._sized.name, error)
+                _log.info("no step of '%s' for many sizes: %s", self.graph.name, error)
+                self._refused = True
+                return None
+        return OpenPlan(self.graph, shapes, self._open, wide=wide)
 
 
 def may_be_open(feeds: Mapping[Value, Array]) -> bool:
@@ -116,14 +101,8 @@ def may_be_open(feeds: Mapping[Value, Array]) -> bool:
     )
 
 
-Plans: TypeAlias = "SizePlans | DeviceSizePlans"
-Compile = Callable[[Fetches, Mapping[Value, Array]], StepDefinition]
-#: For so many pairs of fetches and feeds; then it begins anew.
-MOST = 256
-
-
 class SizedSteps:
-    """The plans for many sizes of a session, by what is fetched and fed. remote: of a session on a
+    """The steps for any sizes of a session, by what is fetched and fed. remote: of a session on a
     cluster."""
 
     def __init__(
@@ -136,8 +115,7 @@ class SizedSteps:
     ) -> None:
         self._graph, self._pipeline = graph, pipeline
         self._control_flow, self._remote, self._math_mode = control_flow, remote, math_mode
-        self._known: dict[object, tuple[Plans, int]] = {}
-        self._open: dict[object, OpenSteps] = {}
+        self._known: dict[object, tuple[SizedStep[Any], int]] = {}
 
     def step(
         self, values: Fetches, feeds: Mapping[Value, Array], compiled: Compile
@@ -145,61 +123,68 @@ class SizedSteps:
         """The step for feeds of these sizes; `compiled` makes one for them alone, and its errors
         are those of this."""
         key = (values, tuple(feeds))
-        if self._remote is not None:
-            return self._on_cluster(key, values, feeds, compiled)
         known = self._known.get(key)
         if known is None:
             step = compiled(values, feeds)
             if any(map(_is_open, feeds)):
-                self._know(key, self._plans(values, feeds, step), step)
+                self._know(key, self._sized_step(values, feeds, step), step.ops)
             return step
-        begun, (plans, ops) = time.perf_counter(), known
-        shapes = tuple([a.shape for a in feeds.values()])
-        found = plans.find(shapes) or plans.make(shapes)
-        if found is None:
+        begun, (sized, ops) = perf_counter(), known
+        if sized.shared(tuple([a.shape for a in feeds.values()])) is None:
             return compiled(values, feeds)
-        step = StepDefinition(found, ops, time.perf_counter() - begun, self._graph, values, feeds)
+        step = StepDefinition(sized, ops, perf_counter() - begun, self._graph, values, feeds)
         step.compiled = False
         return step
 
-    def _on_cluster(
-        self, key: object, values: Fetches, feeds: Mapping[Value, Array], compiled: Compile
-    ) -> StepDefinition:
-        found = self._open.get(key)
-        if found is None:
-            remote = self._remote
-            if remote is None or not may_be_open(feeds):
-                return compiled(values, feeds)
+    def clear(self) -> None:
+        """Free all plans."""
+        self._known.clear()
 
-            def make(values: Fetches, feeds: Mapping[Value, Array]) -> StepDefinition:
-                return remote.open(self._graph, values, feeds, self._control_flow, self._pipeline)
-
-            if len(self._open) >= MOST:
-                self._open.clear()
-            found = self._open[key] = OpenSteps(self._sized(values, list(feeds)), make)
-        return found.step(values, feeds, compiled)
-
-    def _know(self, key: object, plans: Plans | None, step: StepDefinition) -> None:
-        if plans is not None:
+    def _know(self, key: object, sized: SizedStep[Any] | None, ops: int) -> None:
+        if sized is not None:
             if len(self._known) >= MOST:
                 self._known.clear()
-            self._known[key] = plans, step.ops
+            self._known[key] = sized, ops
 
-    def _plans(
-        self, values: Fetches, feeds: Mapping[Value, Array], step: StepDefinition
-    ) -> Plans | None:
-        """Where one plan is all that a step is."""
+    def _sized_step(
+        self, values: Fetches, feeds: Mapping[Value, Array], first: StepDefinition
+    ) -> SizedStep[Any] | None:
+        """A step for any sizes, from the second set of them on; None where one plan is not all that
+        a step is. first: that for the first set."""
+        own, maker = 0, self._maker(values, feeds, first)
+        if first.executable.kind == "cluster":
+            own = MOST_OWN - 1
+        return None if maker is None else SizedStep(maker, own, most=MOST)
+
+    def _maker(
+        self, values: Fetches, feeds: Mapping[Value, Array], first: StepDefinition
+    ) -> StepMaker[Any] | None:
+        remote = self._remote
+        if remote is not None:
+            return self._on_cluster(remote, values, feeds) if may_be_open(feeds) else None
         states = {name: v.state for name, v in self._graph._trace.variables.copy().items()}
         passes = PIPELINES[self._pipeline]
-        if step.executable.kind == "native":
-            return SizePlans(self._sized(values, list(feeds)), states, passes=passes)
-        if step.executable.kind != "gpu":
-            return None
-        use = gpu_use(pruned(self._graph, values, feeds), self._control_flow)
-        if use is None:
+        if first.executable.kind == "native":
+            return NativeMaker(self._sized(values, list(feeds)), states, passes=passes)
+        use = first.gpu
+        if use is None or first.executable.kind != "gpu":
             return None
         sized = self._sized(values, list(feeds), use.number)
-        return size_plans_for_gpu(sized, states, use.number, gpu_passes(passes), self._math_mode)
+        return maker_for_gpu(sized, states, use.number, gpu_passes(passes), self._math_mode)
+
+    def _on_cluster(
+        self, remote: Remote, values: Fetches, feeds: Mapping[Value, Array]
+    ) -> ClusterMaker:
+        graph, flow, pipeline = self._graph, self._control_flow, self._pipeline
+        fed = list(feeds)
+
+        def own(step: IRGraph) -> Step:
+            return remote.step(graph, step, flow, pipeline)
+
+        def of_any_size() -> Step:
+            return remote.open(graph, values, fed, flow, pipeline)
+
+        return ClusterMaker(self._sized(values, fed), own, of_any_size)
 
     def _sized(self, values: Fetches, feeds: list[Value], gpu: int | None = None) -> SizedGraph:
         results = [v for v in values if v is not None and is_tensor(v)]
@@ -225,7 +210,7 @@ def own_step(
 ) -> StepDefinition:
     """The step for a key, with a plan of its own, which can be looked at."""
     step = steps.get_or_make(key, make)
-    if step.is_shared:
+    if step.executable.kind == "sized":
         step = steps.entries[key] = make()
     return step
 

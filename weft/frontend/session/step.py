@@ -21,9 +21,8 @@ from weft.ir.program import Program
 from weft.ir.spec import ConstArray
 from weft.ir.types import RefType, TensorType
 from weft.passes.control.enter_invariants import enter_invariants
-from weft.passes.manager import AnyPass, BoundPass, PassReport, run_pipeline
-from weft.passes.sizes.specialize import infer_sizes, specialize
-from weft.passes.sizes.tie_sizes import has_sizes, made_symbols, tie_sizes
+from weft.passes.manager import AnyPass, BoundPass, PassOptions, PassReport, run_pipeline
+from weft.passes.sizes import has_sizes, infer_sizes, made_symbols, specialize, tie_sizes
 
 Feed = tuple[Value, tuple[int, ...]]
 
@@ -51,10 +50,11 @@ def step_program(
     done: frozenset[Value] = frozenset(),
     *,
     sized: bool = True,
+    options: PassOptions | None = None,
 ) -> tuple[Graph, list[PassReport]]:
     """The step of these fetches and feeds, made from the whole graph by the passes `prune`,
-    `specialize` and `tie_sizes`, and what they did. Dumps go to NAME-step. Errors as `step_graph`.
-    """
+    `specialize` and `tie_sizes`, and what they did. options: of the passes, the environment's if
+    None. Errors as `step_graph`."""
     shapes = [shape for _, shape in feeds]
     passes: list[AnyPass] = [
         BoundPass("prune", lambda _: _pruned(trace, results, effects, feeds, done))
@@ -65,7 +65,7 @@ def step_program(
     block = Block(args, ops, tuple(results))
     whole = Graph(trace.name, block, tuple(trace.arg_names[: len(args)]))
     made, reports = run_pipeline(
-        Program.of(whole), [*passes, tie_sizes], suffix="-step", is_valid=False
+        Program.of(whole), [*passes, tie_sizes], options=options, is_valid=False
     )
     return made.graph, reports
 

@@ -14,10 +14,16 @@ from weft.frontend.core.trace import Effect
 from weft.frontend.ops import creation as ops_creation
 from weft.frontend.ops import elementwise
 from weft.frontend.ops import reduction as ops_reduction
-from weft.frontend.ops.arguments import Axes, check_axis
 from weft.frontend.ops.dispatch import apply, fresh_sizes
 from weft.frontend.ops.manipulation import concat, cut, known_size
-from weft.frontend.ops.promotion import TensorLike, scalar_tensor, strong_tensor, weaken
+from weft.frontend.ops.promotion import (
+    Axes,
+    TensorLike,
+    check_axis,
+    scalar_tensor,
+    strong_tensor,
+    weaken,
+)
 from weft.frontend.session.graph import get_default_graph, name_tensor
 from weft.frontend.state.scopes import device
 from weft.frontend.state.variable import Variable, assert_initialized, by_place, graph_or_none

@@ -14,12 +14,12 @@ from typing import Any, Final, TypeAlias
 from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace
-from weft.frontend.ops.arguments import check_shape
 from weft.frontend.ops.creation import zeros
+from weft.frontend.ops.promotion import check_shape
 from weft.frontend.random.generator import is_graph_state, random_uniform
 from weft.frontend.session.graph import get_default_graph, graph_trace
 from weft.frontend.state.scopes import group, name_scope
-from weft.frontend.state.variable import FullName, Variable
+from weft.frontend.state.variable import FullName, Variable, variables_of
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, float32
 from weft.ir.errors import (
@@ -53,7 +53,8 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> E
     starts: dict[Value, Value] = {}  # a read of a variable of the list -> its initial value
     states = {trace.effects.ref(v) for v in wanted if is_graph_state(v)}
     done: list[Effect] = []
-    for v in list(trace.variables.values()):  # a variable is made after those it is computed from
+    known = list(variables_of(trace).values())  # made after those that they are computed from
+    for v in known:
         if v in wanted:
             start = _computed_from(trace, trace.lift(v._start_in(trace)), starts, states)
             starts.update((read, start) for read in trace.effects.reads.get(v, ()))
@@ -98,7 +99,7 @@ def global_variables_initializer() -> Effect:
     it had when the graph first used it.
     """
     trace = graph_trace("wf.global_variables_initializer")
-    held = [] if trace is None else list(trace.variables.values())
+    held = [] if trace is None else list(variables_of(trace).values())
     return variables_initializer(held)
 
 
@@ -116,7 +117,7 @@ initialize_all_variables = global_variables_initializer
 
 
 class _AutoReuse:
-    """What `AUTO_REUSE` is."""
+    """The class of `AUTO_REUSE`."""
 
     def __repr__(self) -> str:
         return "wf.tf1.AUTO_REUSE"
@@ -130,8 +131,8 @@ Initializer: TypeAlias = Callable[..., Any] | Any
 
 
 class VariableScope:
-    """What `variable_scope` opens. name: the prefix of the names, without the last slash. reuse:
-    whether variables must be there (True), may be (AUTO_REUSE) or must not (False)."""
+    """A scope that `variable_scope` opens. name: the prefix of the names, without the last slash.
+    reuse: whether variables must be there (True), may be (AUTO_REUSE) or must not (False)."""
 
     def __init__(
         self, name: str = "", reuse: Reuse = False, initializer: Initializer | None = None,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
+from typing import cast as cast_type
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import (
     Effect,
     RegionTrace,
+    StateHandle,
     Trace,
     current_trace,
     effect_trace,
@@ -150,7 +152,7 @@ def _check_no_cycle(name: str, state: VariableState, initial: Tensor, trace: Tra
         for op in needed_ops(trace.builder.ops, [t._value])[0]:
             if op.name != "variable":
                 continue
-            used = trace.variables[str(op.attrs["name"])]
+            used = variables_of(trace)[str(op.attrs["name"])]
             if used.state is state:
                 raise InvalidArgumentError(
                     f"the initial value of variable '{name}' is computed from that variable itself",
@@ -337,7 +339,12 @@ def by_place(trace: Trace, variables: Sequence[Variable]) -> list[list[tuple[Val
     return list(found.values()) or [[]]
 
 
-class Variable(Operators):
+def variables_of(trace: Trace) -> dict[str, Variable]:
+    """The variables that a trace has met, by their names in the IR."""
+    return cast_type("dict[str, Variable]", trace.variables)
+
+
+class Variable(Operators, StateHandle):
     """A mutable tensor of fixed dtype and shape.
 
     initial_value: anything `as_tensor` takes, or a function without arguments that returns it;

@@ -25,8 +25,15 @@ from weft.frontend.compile.cost import (
     peaks_now,
 )
 from weft.frontend.compile.threads import checked
-from weft.frontend.tools.bench_peers import DEFAULT, PEERS, Comparison, contest, machine, missing
 from weft.frontend.tools.bench_targets import Target
+from weft.frontend.tools.bench_workloads import (
+    DEFAULT,
+    PEERS,
+    Comparison,
+    contest,
+    machine,
+    missing,
+)
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError, suggest
 from weft.runtime.native.pool import POOL
@@ -126,7 +133,7 @@ _PEER_ROUNDS = 30
 
 @dataclass
 class Report:
-    """What was measured: costs, comparisons by the name of the cost, and what else to say.
+    """The report of a benchmark: costs, comparisons by the name of the cost, and what else to say.
 
     `str(report)` is what `weft bench` prints.
     """
@@ -187,9 +194,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Options:
-    """kernel: only kernels with this in their names, or of this number. threads: at most so many.
-    peers: whom to compare suites with. rounds: of each timing. quick: small arrays, few rounds.
-    asked: whether the peers were named, so that it is worth saying why there are none."""
+    """Options of a benchmark. kernel: only kernels with this in their names, or of this number.
+    threads: at most so many. peers: whom to compare suites with. rounds: of each timing. quick:
+    small arrays, few rounds. asked: whether the peers were named, so that it is worth saying why
+    there are none."""
 
     kernel: str | None = None
     threads: int | None = None

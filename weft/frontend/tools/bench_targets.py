@@ -16,9 +16,8 @@ import numpy as np
 from weft.frontend.compile.cost import inputs_of
 from weft.frontend.compile.decorator import compile
 from weft.frontend.compile.function import CompiledFunction
-from weft.frontend.compile.gpu import compile_for_gpu, gpu_number, not_on_gpu
-from weft.frontend.tools.bench_peers import compiled
-from weft.frontend.tools.bench_workloads import WORKLOADS, Workload, suites
+from weft.frontend.compile.gpu import gpu_number, not_on_gpu
+from weft.frontend.tools.bench_workloads import WORKLOADS, Workload, compiled, suites
 from weft.frontend.tools.run import (
     compile_for,
     completed_arrays,
@@ -35,6 +34,7 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.passes.differential import random_array
 from weft.passes.pipelines import GPU
+from weft.runtime.compile_step import CompileOptions, compile_step
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
 from weft.runtime.resources.variables import VariableState
@@ -196,7 +196,9 @@ def _of_graph(
         executable, variables = compile_for(graph, inputs, before)
     else:
         static, variables = static_graph(graph, inputs, before)
-        executable = compile_for_gpu(static, variables, number, GPU)
+        made = compile_step(static, variables, options=CompileOptions(GPU), gpu=number)
+        assert made.kind == "gpu"
+        executable = made
     given = [np.ascontiguousarray(a).reshape(a.shape) for a in inputs]
     return Target(f"{path} @{graph.name}", executable, given, variables)
 

@@ -1,23 +1,32 @@
-"""`weft worker`: a task of a cluster as a process of its own; `weft keygen`: make the secret that
-the tasks of a cluster share."""
+"""Commands for clusters: `weft worker`, a task as a process of its own; `weft keygen`, the secret
+that the tasks share; `weft top`, what the tasks are doing, live, as tables of rates from two looks
+at it."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import os
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from weft.comm.keys import Secret, default_key_file
+from weft.frontend.session.remote import Remote
 from weft.frontend.tools.run import add_allow_files
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from weft.runtime.cluster.master import Stats, ask_stats
 from weft.runtime.cluster.resolvers import from_environment
 from weft.runtime.cluster.server import Server
-from weft.runtime.cluster.spec import ClusterSpec
+from weft.runtime.cluster.spec import Cluster, ClusterSpec
 
 
 def add_keygen_arguments(parser: ArgumentParser) -> None:
@@ -115,3 +124,237 @@ def _import(modules: Sequence[str]) -> None:
                 f"weft worker: there is no module '{name}'",
                 hint=f"it is looked for in {os.getcwd()} and on PYTHONPATH",
             ) from error
+
+
+#: Task -> what it counts, or why it does not say.
+Look = Mapping[str, Stats | str]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRow:
+    """An edge between tasks: rates of the last interval, totals since the sender was started."""
+
+    source: str
+    target: str
+    tensor: str
+    messages: int
+    nbytes: int
+    per_second: float = 0.0
+    bytes_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task. problem: why nothing is known of it. step_seconds: the mean of the parts that ended
+    in the interval, None if there were none. waits: rows of what it waits for, [tensor, iterations,
+    from whom, seconds, place], longest first."""
+
+    task: str
+    problem: str = ""
+    done: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    per_second: float = 0.0
+    step_seconds: float | None = None
+    waiting: int = 0
+    waits: tuple[Sequence[Any], ...] = ()
+    queues: tuple[tuple[str, int, int], ...] = ()
+    variable_bytes: int = 0
+    memory: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    edges: tuple[EdgeRow, ...] = field(default=(), repr=False)
+
+
+def rows_of(now: Look, before: Look) -> list[TaskRow]:
+    """A row for each task. Rates are of the time between two looks; of a task that was started
+    since, or at the first look, of all the time that it counts."""
+    made = []
+    for task, stats in now.items():
+        old = before.get(task)
+        if isinstance(stats, str):
+            made.append(TaskRow(task, stats or "it has not answered yet"))
+        else:
+            same = isinstance(old, Mapping) and old["pid"] == stats["pid"]
+            same = same and old["seconds"] < stats["seconds"]  # type: ignore[index]
+            made.append(_row(task, stats, old if same and isinstance(old, Mapping) else None))
+    return made
+
+
+def _row(task: str, now: Stats, old: Stats | None) -> TaskRow:
+    seconds = max(now["seconds"] - (old["seconds"] if old else 0.0), 1e-9)
+    steps, past = now["steps"], old["steps"] if old else {"done": 0, "failed": 0}
+    ended = steps["done"] + steps["failed"] - past["done"] - past["failed"]
+    spent = now["step_seconds"] - (old["step_seconds"] if old else 0.0)
+    known = {(t, name): (n, size) for t, name, n, size in old["edges"]} if old else {}
+    edges = []
+    for target, tensor, count, size in now["edges"]:
+        past_count, past_size = known.get((target, tensor), (0, 0))
+        edges.append(
+            EdgeRow(task, target, tensor, count, size, (count - past_count) / seconds,
+                    (size - past_size) / seconds)
+        )  # fmt: skip
+    return TaskRow(
+        task, "", steps["done"], steps["failed"],
+        steps["begun"] - steps["done"] - steps["failed"], ended / seconds,
+        spent / ended if ended else None, now["waiting"],
+        tuple(now["waits"]), tuple((n, s, c) for n, s, c in now["queues"]),
+        now["variables"][1], now["memory"], now["rejected"], tuple(edges),
+    )  # fmt: skip
+
+
+def edges_of(rows: Sequence[TaskRow], most: int) -> list[EdgeRow]:
+    """The busiest edges of all tasks."""
+    found = [edge for row in rows for edge in row.edges]
+    return sorted(found, key=lambda e: (-e.bytes_per_second, -e.nbytes))[:most]
+
+
+# ----------------------------------------------------------------------------------------- tables
+def tables(rows: Sequence[TaskRow], target: str, most: int = 12) -> Any:
+    """For `rich`: tasks, edges, queues and the longest waits."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    made: list[Any] = [Text(f"cluster of {target}: {len(rows)} tasks")]
+    tasks = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits into 80 columns
+    for title in ("task", "steps", "failed", "runs", "steps/s", "ms/step", "waits", "vars",
+                  "memory", "sends/s"):  # fmt: skip
+        tasks.add_column(title, justify="left" if title == "task" else "right", no_wrap=True)
+    for row in rows:
+        tasks.add_row(*_cells(row))
+    made.append(tasks)
+    edges = edges_of(rows, most)
+    if edges:
+        table = Table(box=None, pad_edge=False, title="edges", title_justify="left")
+        for title in ("from", "to", "tensor", "messages/s", "bytes/s", "bytes"):
+            left = title in ("from", "to", "tensor")
+            table.add_column(title, justify="left" if left else "right")
+        for e in edges:
+            table.add_row(short(e.source), short(e.target), e.tensor, f"{e.per_second:,.1f}",
+                          size_text(e.bytes_per_second), size_text(e.nbytes))  # fmt: skip
+        made.append(table)
+    made += [Text(line) for line in _lines(rows, most)]
+    return Group(*made)
+
+
+def short(task: str) -> str:
+    """`ps:0` for "/job:ps/task:0"."""
+    return task.removeprefix("/job:").replace("/task:", ":")
+
+
+def _cells(row: TaskRow) -> list[str]:
+    if row.problem:
+        return [short(row.task), "lost", *[""] * 8]
+    mean = "" if row.step_seconds is None else f"{row.step_seconds * 1e3:.2f}"
+    rate = f"{row.per_second:.{0 if row.per_second >= 1000 else 1}f}"
+    sent = sum(e.bytes_per_second for e in row.edges)
+    return [
+        short(row.task), str(row.done), str(row.failed), str(row.in_flight), rate, mean,
+        str(row.waiting), size_text(row.variable_bytes), size_text(row.memory), size_text(sent),
+    ]  # fmt: skip
+
+
+def _lines(rows: Sequence[TaskRow], most: int) -> list[str]:
+    lines = [f"{row.task} is lost: {row.problem}" for row in rows if row.problem]
+    for row in rows:
+        for name, size, capacity in row.queues[:most]:
+            bound = "" if capacity < 0 else f" of {capacity:,}"
+            lines.append(f"queue {name!r} on {row.task}: {size:,}{bound} elements")
+        if row.rejected:
+            why = ", ".join(f"{reason}: {count:,}" for reason, count in row.rejected.items())
+            lines.append(f"{row.task} refused {sum(row.rejected.values()):,} frames ({why})")
+    waits = [(wait[3], row.task, wait) for row in rows for wait in row.waits]
+    for seconds, task, wait in sorted(waits, key=lambda w: -w[0])[:most]:
+        where = f" ({wait[4]})" if wait[4] else ""
+        inside = f" in iteration {list(wait[1])}" if wait[1] else ""
+        lines.append(
+            f"{task} has waited {seconds:.1f} s for {wait[0]}{inside} from {wait[2]}{where}"
+        )
+    return lines
+
+
+def size_text(count: float) -> str:
+    """`1.5 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+#: How long the tasks may take to answer at first; those that do not are shown as lost.
+CONNECT_SECONDS = 5.0
+
+
+def add_top_arguments(parser: ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("target", help="the address of one of the tasks: tcp://host:port")
+    parser.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="S", help="between two looks (1 s)"
+    )
+    parser.add_argument(
+        "--count", type=int, default=0, metavar="N", help="end after N looks (0: go on until ^C)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="a line of JSON for each look in place of tables"
+    )
+    parser.add_argument("--lines", type=int, default=12, metavar="N", help="rows of each table")
+    parser.add_argument(
+        "--key-file", metavar="FILE", help="the cluster's secret, made by `weft keygen`"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= 86400:
+        raise ArgumentTypeError(f"{text!r} is no time between looks")
+    return found
+
+
+def run_top(args: Namespace, say: Callable[[str], None]) -> None:
+    """Look at the cluster again and again. Errors as a session has that cannot reach it."""
+    cluster = Cluster(args.target, key_file=args.key_file, connect_timeout=CONNECT_SECONDS)
+    remote = Remote(cluster, whole=False)
+    try:
+        looks = _looks(remote, args.interval, args.count)
+        if args.json:
+            for now, _ in looks:
+                say(json.dumps(now))
+        else:
+            _show(looks, args.target, args.lines)
+    except KeyboardInterrupt:
+        pass  # how it ends
+    finally:
+        remote.close()
+
+
+def _looks(remote: Remote, interval: float, count: int) -> Iterator[tuple[Look, Look]]:
+    """What the tasks say, and what they said before."""
+    before: Look = {}
+    number = 0
+    while True:
+        began = time.monotonic()
+        now = ask_stats(remote.master)
+        yield now, before
+        before = now
+        number += 1
+        if number == count:
+            return
+        time.sleep(max(0.0, began + interval - time.monotonic()))
+
+
+def _show(looks: Iterator[tuple[Look, Look]], target: str, lines: int) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if not console.is_terminal:  # into a file or a pipe: one after the other
+        for now, before in looks:
+            console.print(tables(rows_of(now, before), target, lines))
+        return
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        for now, before in looks:
+            live.update(tables(rows_of(now, before), target, lines), refresh=True)

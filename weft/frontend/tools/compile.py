@@ -14,7 +14,7 @@ from weft.ir.errors import InvalidArgumentError, NotFoundError, ToolchainError, 
 from weft.ir.graph import Graph
 from weft.passes.differential import random_sizes
 from weft.passes.manager import Pass
-from weft.passes.sizes.specialize import specialize
+from weft.passes.sizes import specialize
 from weft.runtime.resources.variables import VariableState
 
 _TARGET = re.compile(r"sm_(\d{1,2})(\d)")

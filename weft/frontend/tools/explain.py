@@ -15,7 +15,8 @@ from weft.ir.text.printer import print_graph
 from weft.passes.placement import CostModel, Device, Placement, place, read_devices
 from weft.passes.placement.constraints import Rule, constrain
 from weft.passes.placement.placer import explain_placement
-from weft.runtime.dataflow.executor import dataflow_step
+from weft.runtime.cluster.part import part_step
+from weft.runtime.compile_step import CompileOptions
 
 
 def add_place_arguments(parser: ArgumentParser) -> None:
@@ -130,5 +131,5 @@ def _parts(program: Program, args: Namespace) -> Iterator[str]:
         yield f"part on {part.device}: {len(graph.ops)} ops, feeds {list(part.feeds)}"
         own = {name: before[name] for name in variable_types(graph) if name in before}
         static, variables = static_graph(graph, inputs, own)
-        step = dataflow_step(static, variables, {}, "auto")
+        step = part_step(static, variables, {}, CompileOptions())
         yield from step.explain()

@@ -19,9 +19,7 @@ from weft.frontend.tools import cache as cli_cache
 from weft.frontend.tools import cluster, explain
 from weft.frontend.tools import compile as cli_compile
 from weft.frontend.tools import devices as cli_devices
-from weft.frontend.tools import explain as cli_explain
 from weft.frontend.tools import run as cli_run
-from weft.frontend.tools import top as cli_top
 from weft.frontend.tools.run import write_text
 from weft.ir.analysis.verify import verify, verify_program
 from weft.ir.dataclass import dataclass
@@ -43,7 +41,7 @@ from weft.passes.manager import (
 from weft.passes.partition.partition import partition_pass
 from weft.passes.pipelines import PASSES, PIPELINES, TRANSFORMS
 from weft.passes.placement import PlacePass
-from weft.passes.sizes.specialize import specialize
+from weft.passes.sizes import specialize
 
 SUCCESS, DIFFERENT, ERROR = 0, 1, 2
 
@@ -311,7 +309,7 @@ def _devices(args: Namespace) -> int:
 def _explain(args: Namespace) -> int:
     program = read_program(args.file)
     verify_program(program)
-    for line in cli_explain.run_explain(program, args):
+    for line in explain.run_explain(program, args):
         print(line)
     return SUCCESS
 
@@ -328,7 +326,7 @@ def _worker(args: Namespace) -> int:
 
 
 def _top(args: Namespace) -> int:
-    cli_top.run_top(args, lambda line: print(line, flush=True))
+    cluster.run_top(args, lambda line: print(line, flush=True))
     return SUCCESS
 
 
@@ -376,7 +374,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "explain",
         "say how a graph runs and why: kernels, memory; with --devices, on which device each op is",
-        cli_explain.add_arguments,
+        explain.add_arguments,
         _explain,
     ),
     Command("diff", "compare the structure of two graphs", _diff_arguments, _diff),
@@ -391,7 +389,7 @@ COMMANDS: tuple[Command, ...] = (
         _worker,
     ),
     Command(
-        "top", "show what the tasks of a running cluster are doing", cli_top.add_arguments, _top
+        "top", "show what the tasks of a running cluster are doing", cluster.add_top_arguments, _top
     ),
     Command(
         "devices",

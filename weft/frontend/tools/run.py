@@ -23,8 +23,8 @@ from weft.ir.interpreter.state import DictState
 from weft.ir.program import Program
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
-from weft.passes.sizes.specialize import specialize
-from weft.runtime.dataflow.executor import dataflow_step, executor_op
+from weft.passes.sizes import specialize
+from weft.runtime.compile_step import compile_step
 from weft.runtime.files.permissions import grant
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.resources.variables import VariableState
@@ -109,7 +109,7 @@ def add_array_arguments(parser: ArgumentParser, *, types: bool = False) -> None:
 
 @dataclass
 class Outcome:
-    """What a run gave: the results (None for tokens), the variables' values before and after."""
+    """The outcome of a run: results (None for tokens), the variables' values before and after."""
 
     results: list[Array | None]
     before: dict[str, Array]
@@ -222,10 +222,8 @@ def compiled_for(
     graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
 ) -> tuple[Step, dict[str, VariableState]]:
     """As `compile_for`; for the dataflow executor where an op needs that."""
-    if executor_op(graph) is None:
-        return compile_for(graph, inputs, before)
     static, variables = static_graph(graph, inputs, before)
-    return dataflow_step(static, variables, {}), variables
+    return compile_step(static, variables), variables
 
 
 def compile_for(

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
         global_norm,
         mean_gradients,
     )
-    from weft.frontend.optim.gradient_descent import (
+    from weft.frontend.optim.lbfgs import LBFGS
+    from weft.frontend.optim.optimizer import (
         SGD,
         Adadelta,
         Adagrad,
         Adam,
         AdamW,
         Momentum,
+        Optimizer,
         RMSProp,
     )
-    from weft.frontend.optim.lbfgs import LBFGS
-    from weft.frontend.optim.optimizer import Optimizer
     from weft.frontend.optim.schedules import (
         cosine_decay,
         exponential_decay,
@@ -60,15 +60,6 @@ if TYPE_CHECKING:
         add_queue_runner,
         start_queue_runners,
     )
-    from weft.frontend.train.checkpoint_files import (
-        CheckpointState,
-        best_checkpoint,
-        checkpoint_exists,
-        get_checkpoint_state,
-        latest_checkpoint,
-        list_variables,
-        load_variable,
-    )
     from weft.frontend.train.hooks import (
         CheckpointSaverHook,
         LoggingTensorHook,
@@ -90,18 +81,29 @@ if TYPE_CHECKING:
         byte_size_load_fn,
         replica_device_setter,
     )
-    from weft.frontend.train.saved_items import RestoreReport
-    from weft.frontend.train.saver import SaveOps, Saver, restore_v2, save_v2
-    from weft.frontend.train.scaffold import Scaffold
-    from weft.frontend.train.sharded_saver import ShardedSaver
-    from weft.frontend.train.step_counter import (
+    from weft.frontend.train.saved_items import RestoreReport, Stateful, register_state
+    from weft.frontend.train.saver import (
+        CheckpointState,
+        SaveOps,
+        Saver,
+        best_checkpoint,
+        checkpoint_exists,
+        get_checkpoint_state,
+        latest_checkpoint,
+        list_variables,
+        load_variable,
+        restore_v2,
+        save_v2,
+    )
+    from weft.frontend.train.scaffold import (
+        Scaffold,
         create_global_step,
         get_global_step,
         get_or_create_global_step,
         global_step,
     )
+    from weft.frontend.train.sharded_saver import ShardedSaver
     from weft.frontend.train.sync_replicas import SyncReplicas, microbatch_gradients
-    from weft.runtime.checkpoint.state import Stateful, register_state
     from weft.runtime.cluster.ray_cluster import RayCluster
     from weft.runtime.cluster.resolvers import (
         JsonResolver,
@@ -128,7 +130,7 @@ _NAMES = {
         "shuffle_batch shuffle_batch_join slice_input_producer string_input_producer",
     "weft.frontend.queues.runners":
         "Coordinator LooperThread QueueRunner add_queue_runner start_queue_runners",
-    "weft.frontend.optim.gradient_descent": "Adadelta Adagrad Adam AdamW RMSProp SGD Momentum",
+    "weft.frontend.optim.optimizer": "Adadelta Adagrad Adam AdamW RMSProp SGD Momentum Optimizer",
     "weft.frontend.optim.clipping":
         "clip_by_global_norm clip_by_norm clip_by_value global_norm mean_gradients",
     "weft.frontend.optim.lbfgs": "LBFGS",
@@ -136,24 +138,20 @@ _NAMES = {
         "CheckpointSaverHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook "
         "SecondOrStepTimer StepCounterHook StopAtStepHook SessionRunArgs SessionRunContext "
         "SessionRunHook SessionRunValues ProfilerHook",
-    "weft.frontend.train.scaffold": "Scaffold",
+    "weft.frontend.train.scaffold":
+        "Scaffold create_global_step get_global_step get_or_create_global_step global_step",
     "weft.frontend.train.monitored_session": "MonitoredSession MonitoredTrainingSession",
-    "weft.frontend.optim.optimizer": "Optimizer",
     "weft.frontend.train.parameter_servers":
         "GreedyLoadBalancingStrategy RoundRobinStrategy byte_size_load_fn replica_device_setter",
     "weft.frontend.train.sync_replicas": "microbatch_gradients SyncReplicas",
     "weft.frontend.train.sharded_saver": "ShardedSaver",
-    "weft.frontend.train.saver": "Saver SaveOps restore_v2 save_v2",
-    "weft.frontend.train.checkpoint_files":
-        "CheckpointState best_checkpoint checkpoint_exists get_checkpoint_state latest_checkpoint "
-        "list_variables load_variable",
-    "weft.frontend.train.saved_items": "RestoreReport",
+    "weft.frontend.train.saver":
+        "Saver SaveOps restore_v2 save_v2 CheckpointState best_checkpoint checkpoint_exists "
+        "get_checkpoint_state latest_checkpoint list_variables load_variable",
+    "weft.frontend.train.saved_items": "RestoreReport Stateful register_state",
     "weft.frontend.optim.schedules":
         "cosine_decay exponential_decay inverse_time_decay linear_warmup natural_exp_decay "
         "piecewise_constant polynomial_decay",
-    "weft.frontend.train.step_counter":
-        "create_global_step get_global_step get_or_create_global_step global_step",
-    "weft.runtime.checkpoint.state": "Stateful register_state",
 }  # fmt: skip
 # TensorFlow 1's names: found, but not shown
 _OLD_NAMES = {

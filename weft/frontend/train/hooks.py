@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.ops.arguments import check_int
+from weft.frontend.ops.promotion import check_int
 from weft.frontend.session.graph import get_default_graph
 from weft.frontend.session.run import RunMetadata, RunOptions, chrome_trace
 from weft.frontend.session.session import Session
 from weft.frontend.state.variable import Variable
-from weft.frontend.train.checkpoint_files import PathLike, as_path
-from weft.frontend.train.scaffold import Checkpoints, Scaffold
-from weft.frontend.train.step_counter import global_step, needed_global_step
+from weft.frontend.train.saver import PathLike, as_path
+from weft.frontend.train.scaffold import Checkpoints, Scaffold, global_step, needed_global_step
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.locations import caller_location
@@ -29,7 +28,7 @@ from weft.runtime.resources.coordinator import Coordinator
 
 @dataclass(frozen=True)
 class SessionRunArgs:
-    """What a hook has a step fetch and feed beside what the caller asks for."""
+    """The fetches and feeds that a hook adds to a step."""
 
     fetches: Any = None
     feed_dict: Mapping[Any, Any] = field(default_factory=dict)
@@ -38,7 +37,7 @@ class SessionRunArgs:
 
 @dataclass(frozen=True)
 class SessionRunValues:
-    """What a step gave. results: for the hook's own fetches, nested alike."""
+    """The values of a step. results: of the hook's own fetches, nested alike."""
 
     results: Any
     options: RunOptions | None

@@ -14,7 +14,6 @@ from weft.frontend.queues.runners import start_queue_runners
 from weft.frontend.session.graph import Graph, get_default_graph
 from weft.frontend.session.run import RunMetadata, RunOptions
 from weft.frontend.session.session import Session
-from weft.frontend.train.checkpoint_files import PathLike
 from weft.frontend.train.hooks import (
     CheckpointSaverHook,
     SessionRunArgs,
@@ -23,6 +22,7 @@ from weft.frontend.train.hooks import (
     SessionRunValues,
     StepCounterHook,
 )
+from weft.frontend.train.saver import PathLike
 from weft.frontend.train.scaffold import (
     LOST,
     Checkpoints,
@@ -30,8 +30,9 @@ from weft.frontend.train.scaffold import (
     Scaffold,
     SessionCreator,
     close_quietly,
+    global_step,
+    needed_global_step,
 )
-from weft.frontend.train.step_counter import global_step, needed_global_step
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -53,8 +54,8 @@ _MOST_RECOVERIES = 10  # in one call of `run`: a program that fails each time en
 
 
 class _Threads(Coordinator):
-    """Of the threads of a session. If one of them finds a task lost, the session's steps end, and
-    its queues stay open: the next session goes on with them."""
+    """The coordinator of a session's threads. If one of them finds a task lost, the session's steps
+    end, and its queues stay open: the next session goes on with them."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()

@@ -1,15 +1,29 @@
-"""Items of a checkpoint: variables by name, optimizers' state, random generators, other state.
+"""State of a program, as checkpoints hold it: variables by name, all at one point in time,
+optimizers' state, random generators, and other state.
 
 Looked up anew for each checkpoint: an optimizer makes its slots with its first step, a graph grows.
-Restoring compares a file with what there is, reads and checks everything, and only then assigns."""
+Restoring compares a file with what there is, reads and checks everything, and only then assigns.
+
+State of a program: snapshots of all variables at one point in time, and other state. A step holds
+the locks of all variables that it uses from its first read to its last write
+(`native/executable.py`), taken in one order. Here all locks of a set of variables are taken in the
+same order: so every step is either wholly in a snapshot or not at all, and no two wait for each
+other, while training steps run.
+
+`Stateful` is the protocol by which a checkpoint takes other state. Queues, readers and the like
+register themselves by name; `wf.train.Saver(include=...)` names those wanted."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
 
 from weft.frontend.optim.optimizer import Optimizer
 from weft.frontend.random.generator import (
@@ -20,15 +34,120 @@ from weft.frontend.random.generator import (
     restart_generators,
 )
 from weft.frontend.session.graph import get_default_graph
-from weft.frontend.state.variable import Variable
+from weft.frontend.state.variable import Variable, variables_of
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InvalidArgumentError, NotFoundError, TypeRuleError, suggest
+from weft.ir.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    TypeRuleError,
+    suggest,
+)
 from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
 from weft.ir.types import TensorType
 from weft.runtime.checkpoint.folder import log
 from weft.runtime.checkpoint.format import RESERVED, Array, Entry, decode_tree
 from weft.runtime.checkpoint.sharded import Checkpoint, open_checkpoint
-from weft.runtime.checkpoint.state import RANDOM, Stateful, all_locked, assign_all, registered_state
+from weft.runtime.resources.variables import VariableState
+
+
+@contextmanager
+def all_locked(states: Iterable[VariableState]) -> Iterator[None]:
+    """Hold the locks of all `states`, taken in the order in which steps take them."""
+    with ExitStack() as stack:
+        for state in sorted(set(states), key=id):
+            stack.enter_context(state.lock)
+        yield
+
+
+def copies(states: Mapping[str, VariableState]) -> dict[str, Array]:
+    """A copy of each value; their locks are held. FailedPreconditionError, naming all that have
+    none, if one is not initialised."""
+    missing = [name for name, state in states.items() if not state.initialized]
+    if missing:
+        raise FailedPreconditionError(
+            f"cannot save: {', '.join(map(repr, missing))} not initialised",
+            hint="run wf.global_variables_initializer() in the session first, or leave them out "
+            "of var_list",
+        )
+    return {name: state.read() for name, state in states.items()}
+
+
+def assign_all(values: Iterable[tuple[VariableState, Array]]) -> None:
+    """Assign every value, or none: their locks are held, and what can fail comes first.
+
+    Each value has the dtype and shape of its variable.
+    """
+    pairs = list(values)
+    fresh = {
+        id(state): np.array(value, order="C", copy=True)
+        for state, value in pairs
+        if state.array is None
+    }
+    for state, value in pairs:
+        if state.array is None:
+            state.array = fresh[id(state)]
+        else:
+            state.array[...] = value
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object whose state a checkpoint can hold.
+
+    state_dict: dicts, lists and tuples of NumPy arrays, numbers, str, bytes, bool and None. It is
+    called while the locks of all saved variables are held, so that the state is of the same moment:
+    it must not wait for a step. load_state_dict: takes over such a state, or raises and changes
+    nothing.
+    """
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+#: The process-wide random generators, which are variables and so not in the registry.
+RANDOM = "random"
+_lock = ForkLock()
+_registered: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def register_state(name: str, stateful: Stateful) -> None:
+    """Have `Saver(include=[name])` save and restore `stateful`, for as long as it lives.
+
+    TypeRuleError for an object without state_dict and load_state_dict, AlreadyExistsError for a
+    name that another living object has.
+    """
+    if not isinstance(stateful, Stateful):
+        raise TypeRuleError(
+            f"register_state('{name}', ...): a {type(stateful).__name__} has no state_dict() and "
+            "load_state_dict(state)"
+        )
+    with _lock:
+        if name == RANDOM or _registered.get(name, stateful) is not stateful:
+            raise AlreadyExistsError(f"there is state registered as '{name}' already")
+        try:
+            _registered[name] = stateful
+        except TypeError:
+            raise TypeRuleError(
+                f"register_state('{name}', ...): a {type(stateful).__name__} cannot be referred to "
+                "weakly",
+                hint="add '__weakref__' to its __slots__",
+            ) from None
+
+
+def registered_state(name: str) -> Stateful:
+    """What is registered as `name`. NotFoundError with the closest names."""
+    found: Stateful | None = _registered.get(name)
+    if found is None:
+        raise NotFoundError(
+            f"there is no state registered as '{name}'{suggest(name, sorted(_registered))}",
+            hint="register_state(name, object) does; the object must still be alive",
+        )
+    return found
+
 
 _RANDOM_PREFIX = f"{RESERVED}{RANDOM}/"
 _RANDOM_NAME = re.compile(re.escape(_RANDOM_PREFIX) + r"(global|-?\d+)")
@@ -39,7 +158,7 @@ VarList: TypeAlias = (
 
 @dataclass(slots=True)
 class Items:
-    """What there is now, by its name in a checkpoint."""
+    """The program's present items, by their names in a checkpoint."""
 
     variables: dict[str, Variable] = field(default_factory=dict)
     stateful: dict[str, Stateful] = field(default_factory=dict)
@@ -143,7 +262,7 @@ class ItemList:
         if RANDOM in self.include:
             for op_seed, generator in process_state()[1].items():
                 found.add(_random_name(op_seed), generator.state)
-            for name, variable in dict(self._trace.variables).items():
+            for name, variable in dict(variables_of(self._trace)).items():
                 if is_graph_state(variable):
                     found.add(name, variable)
         found.stateful.update(self._stateful)
@@ -153,7 +272,7 @@ class ItemList:
         return found
 
     def _own(self) -> dict[str, Variable]:
-        return self._plain if self._graph is None else dict(self._trace.variables)
+        return self._plain if self._graph is None else dict(variables_of(self._trace))
 
     def awaited(self, entries: Mapping[str, Entry], found: Items) -> dict[str, Awaited]:
         """Variables that `entries`, those of a file, have and that can be made here."""
@@ -259,7 +378,7 @@ _PARTLY = (
 
 @dataclass(frozen=True)
 class RestoreReport:
-    """What `Saver.restore` did; printed, it is for people.
+    """The report of `Saver.restore`; printed, it is for people.
 
     path: the file. step: its global step, if it was saved with one. metric: likewise. restored: the
     names that were assigned. missing: what the Saver has and the file has not. unexpected: what the

@@ -1,5 +1,6 @@
-"""Session start of a monitored session: `Scaffold`, the ops and the Saver with which a graph's
-session begins, and `SessionCreator`, which makes one whose variables have values.
+"""Session start of a monitored session: `Scaffold`, the ops, the Saver and the counter of steps
+("global_step") with which a graph's session begins, and `SessionCreator`, which makes one whose
+variables have values.
 
 The chief restores or initialises, the others wait for it. Saved and restored is by the Saver where
 variables are in this process, by a ShardedSaver or the Saver's ops where they are on other
@@ -10,42 +11,109 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.core.trace import Effect
+from weft.frontend.core.trace import Effect, current_trace
 from weft.frontend.queues.inputs import local_variables_initializer
-from weft.frontend.session.graph import Graph
+from weft.frontend.session.graph import Graph, get_default_graph
 from weft.frontend.session.session import Session
 from weft.frontend.session.variables import global_variables_initializer
-from weft.frontend.state.variable import Variable
-from weft.frontend.train.checkpoint_files import PathLike, as_path, latest_checkpoint
-from weft.frontend.train.saver import SaveOps, Saver
+from weft.frontend.state.variable import FullName, Variable
+from weft.frontend.train.saver import PathLike, SaveOps, Saver, as_path, latest_checkpoint
 from weft.frontend.train.sharded_saver import ShardedSaver
-from weft.frontend.train.step_counter import global_step
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
     AbortedError,
+    AlreadyExistsError,
     DeadlineExceededError,
     FailedPreconditionError,
+    TypeRuleError,
     UnavailableError,
     WeftError,
 )
+from weft.ir.locations import caller_location
 from weft.runtime.checkpoint.atomic import SUFFIX
 
 if TYPE_CHECKING:
     from weft.runtime.cluster.spec import Cluster
 
+
+NAME = "global_step"
+
+
+def get_global_step(graph: Graph | None = None) -> Variable | None:
+    """The graph's variable "global_step" (the graph being built if None); None if there is none.
+
+    TypeRuleError if that variable is no integer without axes.
+    """
+    found = next((v for v in _graph(graph).variables if v.name == NAME), None)
+    if found is not None and not (found.dtype.is_integer and found.ndim == 0):
+        raise TypeRuleError(
+            f"the variable 'global_step' is {found.dtype.name}{list(found.shape)}, it must be an "
+            "integer without axes",
+            location=caller_location(),
+        )
+    return found
+
+
+def create_global_step(graph: Graph | None = None) -> Variable:
+    """Make it: int64, 0, not trainable. AlreadyExistsError if there is one."""
+    held = _graph(graph)
+    if get_global_step(held) is not None:
+        raise AlreadyExistsError(
+            "the graph has a global step already",
+            hint="wf.train.get_or_create_global_step",
+            location=caller_location(),
+        )
+    building = current_trace() is held._trace
+    with nullcontext() if building else held.as_default():
+        return Variable(np.int64(0), trainable=False, name=FullName(NAME))
+
+
+def get_or_create_global_step(graph: Graph | None = None) -> Variable:
+    """The graph's global step, made if there is none. Pass it to `minimize(global_step=)`."""
+    held = _graph(graph)
+    found = get_global_step(held)
+    return create_global_step(held) if found is None else found
+
+
+def global_step(sess: Session, global_step_tensor: Variable) -> int:
+    """Its value now, an int."""
+    value: Any = sess.run(global_step_tensor)
+    return int(value)
+
+
+def needed_global_step(what: str, graph: Graph) -> Variable:
+    """The graph's global step. FailedPreconditionError if there is none."""
+    found = get_global_step(graph)
+    if found is None:
+        raise FailedPreconditionError(
+            f"{what}: the graph has no global step",
+            hint="step = wf.train.get_or_create_global_step(); optimizer.minimize(loss, "
+            "global_step=step)",
+            location=caller_location(),
+        )
+    return found
+
+
+def _graph(graph: Graph | None) -> Graph:
+    return get_default_graph() if graph is None else graph
+
+
 _earlier: WeakKeyDictionary[Graph, Scaffold] = WeakKeyDictionary()
 
 
 class Scaffold:
-    """What is not given is made when the session is: an initializer of all variables, one of the
-    local ones (counts of epochs), a Saver of all variables.
+    """The ops and the Saver with which a session begins. What is not given is made when the session
+    is: an initializer of all variables, one of the local ones (counts of epochs), a Saver of all
+    variables.
 
     init_op: run, with `init_feed_dict`, where there is no checkpoint; then `init_fn(scaffold,
     session)`. local_init_op: run in every new session. saver: what checkpoints hold; made if they
@@ -147,7 +215,8 @@ _FIRST_WAIT, _LONGEST_WAIT, _REPORT_EVERY = 0.05, 1.0, 10.0
 
 
 class Engine(Protocol):
-    """What starts tasks and starts them again, as `wf.train.RayCluster`: where they are now."""
+    """An engine, which starts tasks and starts them again, as `wf.train.RayCluster`: where they are
+    now."""
 
     @property
     def cluster(self) -> Cluster:

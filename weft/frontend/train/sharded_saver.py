@@ -24,15 +24,18 @@ from weft.frontend.session.graph import placeholder
 from weft.frontend.session.session import Session
 from weft.frontend.state.scopes import control_dependencies, device, group
 from weft.frontend.state.variable import Variable
-from weft.frontend.train.checkpoint_files import PathLike, as_path, checkpoint_path, state_file
 from weft.frontend.train.saved_items import ItemList, Items, RestoreReport, VarList, compare, refuse
 from weft.frontend.train.saver import (
     BaseSaver,
+    PathLike,
+    as_path,
     base_path,
+    checkpoint_path,
     errors_at_caller,
     number,
     restore_v2,
     save_v2,
+    state_file,
     step_number,
 )
 from weft.ir.device import DeviceSpec

@@ -30,11 +30,9 @@ import numpy as np
 
 from weft.frontend.autodiff.indexed_slices import IndexedSlices, added
 from weft.frontend.control.branches import cond
-from weft.frontend.control.loops import while_loop
-from weft.frontend.control.scan import map_fn
+from weft.frontend.control.loops import map_fn, while_loop
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, current_trace, graph_around
-from weft.frontend.ops.arguments import check_int
 from weft.frontend.ops.creation import arange, constant, zeros
 from weft.frontend.ops.elementwise import (
     add,
@@ -50,6 +48,7 @@ from weft.frontend.ops.elementwise import (
     where,
 )
 from weft.frontend.ops.manipulation import reshape, stack
+from weft.frontend.ops.promotion import check_int
 from weft.frontend.ops.reduction import count_nonzero
 from weft.frontend.optim.clipping import in_pairs, mean_tensor
 from weft.frontend.optim.optimizer import GradientAndVariable, Optimizer
@@ -89,8 +88,8 @@ def kinds_of(given: Given) -> list[bool]:
 
 
 class SharedParts:
-    """What all workers and the chief of one graph share. counts: (m, n); named: the shared name
-    for a name, if things are shared by name."""
+    """The queues and variables that all workers and the chief of one graph share. counts: (m, n);
+    named: the shared name for a name, if things are shared by name."""
 
     def __init__(
         self, name: str, opt: Optimizer, counts: tuple[int, int], named: Named, trace: Trace,

@@ -1,10 +1,10 @@
 """Effects: the state that each op reads or writes, and accesses that nothing in the graph orders.
 
 The order of ops in a block means nothing by itself: two ops on the same variable, one of which
-writes, must be joined by a path of operands and control operands (design, section 2). Objects of
-the host (queues ...) are shared with other steps, so ops on one need not be ordered; the frontend
-orders those in the body of a loop or branch. Ops that Python carries out when a step runs are those
-of the host, and all that touch strings (`runs_on_host`).
+writes, must be joined by a path of operands and control operands. Objects of the host (queues ...)
+are shared with other steps, so ops on one need not be ordered; the frontend orders those in the
+body of a loop or branch. Ops that Python carries out when a step runs are those of the host, and
+all that touch strings (`runs_on_host`).
 
 Iterations of a frame overlap. Two accesses to one variable, one of them a write, are in order over
 the iterations of a dataflow graph if all that starts an iteration, its next_iterations, comes after

@@ -51,8 +51,8 @@ class Frame:
 
 @dataclass(slots=True)
 class Frames:
-    """Where ops run and values are, the faults found, and an order of the ops in which the exits of
-    a frame come after all its enters and next_iterations.
+    """The frame of each op and value, the faults found, and an order of the ops in which the exits
+    of a frame come after all its enters and next_iterations.
     """
 
     arg_names: Sequence[str] = ()

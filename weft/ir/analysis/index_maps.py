@@ -29,7 +29,8 @@ GATHERS = frozenset({"take", "gather_nd"})
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Where the elements of a value are: in `source`, by strides over the value's dimensions.
+    """A value seen through index maps: its elements are in `source`, by strides over the value's
+    dimensions.
 
     picks: indices in memory that say more about the place.
     """

@@ -39,7 +39,8 @@ from weft.ir.types import RefType, TensorType, TokenType, Type
 
 @dataclass(frozen=True, slots=True)
 class Legality:
-    """stages: where the op may be. in_nest: whether it may be inside the region of a `fused` op."""
+    """Where an op is legal. stages: those in which it may be. in_nest: whether it may be inside the
+    region of a `fused` op."""
 
     stages: tuple[str, ...] = STAGES
     in_nest: bool = True
@@ -94,7 +95,8 @@ def illegal(name: str, stage: str, in_nest: bool) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong, and at which op; `op` is None for a fault of the graph's inputs or results."""
+    """A fault of a graph: what is wrong, and at which op; `op` is None for a fault of the graph's
+    inputs or results."""
 
     op: Operation | None
     what: str
@@ -410,5 +412,5 @@ def _state(access: Access) -> str:
 
 def _tells(t: Type) -> bool:
     """Whether a block argument that is waited for says something: it orders, or has a size that is
-    not known before (`passes/sizes/tie_sizes.py`)."""
+    not known before (`passes/sizes.py`)."""
     return isinstance(t, TokenType) or (isinstance(t, TensorType) and not t.is_static)

@@ -30,7 +30,7 @@ WIDE_SHARE = 0.7
 
 #: Seconds for which a worker looks for the next call before it sleeps.
 SPIN_SECONDS = 40e-6
-#: Nanoseconds of work for which sleeping workers are woken (`codegen/pool/fork_join.py`); more
+#: Nanoseconds of work for which sleeping workers are woken (`codegen/pool.py`); more
 #: after wakes that came too late, but never more than the second.
 WAKE_AFTER_NS, MOST_WAKE_NS = 100_000, 6_400_000
 
@@ -129,6 +129,10 @@ REPEATED_BYTES = 4096
 ROW_SHARE = 16
 #: Arithmetic for the time of traffic. The prices are good to a quarter: then memory decides.
 MOST_ARITHMETIC = 1.25
+
+#: Gradients of loops. Nanoseconds of an element of an op that costs more than a load from memory:
+#: its result is kept, what follows from it by cheaper ones is computed again.
+WORTH_KEEPING_NS = 0.06
 
 #: Bytes of a product's operand that is worth computing in the product (docs/performance.md); of
 #: what nests of two loops both read.

@@ -68,8 +68,8 @@ from weft.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """flops, transcendentals: operations, None if `unknown` (why) is not empty. bytes_read,
-    bytes_written: unique bytes."""
+    """The work of an op. flops, transcendentals: operations, None if `unknown` (why) is not empty.
+    bytes_read, bytes_written: unique bytes."""
 
     flops: int | None
     transcendentals: int | None

@@ -32,7 +32,7 @@ RunOp = Callable[[Operation, Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 class _Dead:
-    """What a dead value is."""
+    """The dead value."""
 
     def __repr__(self) -> str:
         return "dead"
@@ -43,7 +43,7 @@ DEAD: Final = _Dead()
 
 @dataclass(slots=True)
 class Waiting:
-    """What an op has of its inputs in one iteration."""
+    """The inputs of an op that have come in one iteration."""
 
     missing: int
     operands: list[Any]  # and after them the control operands

@@ -18,7 +18,8 @@ from weft.ir.types import TensorType
 
 
 class State(Protocol):
-    """Where variables live. `get` raises FailedPreconditionError for one that was never set."""
+    """The holder of variables' values. `get` raises FailedPreconditionError for one that was never
+    set."""
 
     def get(self, name: str) -> Array:
         """The value of variable `name`."""
@@ -53,7 +54,7 @@ class DictState:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """What a value of ref type is at run time: the variable's name."""
+    """The run-time value of ref type: the variable's name."""
 
     name: str
 

@@ -15,8 +15,6 @@ from weft.ir.ops import dynamic as ops_dynamic
 from weft.ir.ops import elementwise as ops_elementwise
 from weft.ir.ops import index as ops_index
 from weft.ir.ops import random as ops_random
-from weft.ir.ops import reduction as ops_reduction
-from weft.ir.ops import resources as ops_resources
 from weft.ir.ops import shape as ops_shape
 from weft.ir.ops import state as ops_state
 from weft.ir.ops import strings as ops_strings
@@ -28,7 +26,7 @@ _TABLES = (
     ops_state.TABLE,
     ops_elementwise.TABLE,
     ops_shape.TABLE,
-    ops_reduction.REDUCTION_TABLE,
+    reduction.REDUCTION_TABLE,
     ops_index.TABLE,
     reduction.SORT_TABLE,
     products.MATMUL_TABLE,
@@ -38,7 +36,7 @@ _TABLES = (
     control_flow.DATAFLOW_TABLE,
     ops_dynamic.TABLE,
     resources.QUEUE_TABLE,
-    ops_resources.RESOURCE_TABLE,
+    resources.RESOURCE_TABLE,
     io.HOST_FUNCTION_TABLE,
     windows.CONV_TABLE,
     windows.WINDOW_TABLE,
@@ -62,7 +60,8 @@ def lookup(name: str) -> OpSpec:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """number: another one for each registration, so that two ops of one name are told apart.
+    """The registration of a user's op. number: another one for each, so that two ops of one name
+    are told apart.
 
     inputs: the names of the operands, None if there may be any number. elementwise: each element
     of the results depends on the same element of each operand.

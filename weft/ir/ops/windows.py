@@ -59,7 +59,7 @@ SLIDING = {"strides": AttrSpec("ints"), "lo": AttrSpec("ints"), "dilation": Attr
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """How a window slides: one number per spatial axis in each."""
+    """Sizes, strides and shifts of a sliding window: one number per spatial axis in each."""
 
     strides: tuple[int, ...]
     lo: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""A graph as Graphviz DOT text, to look at with `weft view FILE | dot -Tsvg`."""
+"""Graphviz DOT text of a graph, for `weft view FILE | dot -Tsvg`."""
 
 from __future__ import annotations
 

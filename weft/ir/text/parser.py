@@ -53,7 +53,7 @@ def parse_dim(text: str) -> Dim:
 
 
 class _DimReader:
-    """What is left of the text, in tokens."""
+    """A reader of dimensions: the rest of the text, in tokens."""
 
     def __init__(self, text: str) -> None:
         self.text, self.tokens = text, _DIM_TOKEN.findall(text)

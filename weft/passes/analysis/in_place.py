@@ -1,7 +1,7 @@
 """In-place safety: operands that a kernel may overwrite, and ops that may fail midway.
 
-A result may be written over an operand that dies there (`in_place_operands`); but what a step was
-given must be whole again if the step ends with an error (`may_fail`, `may_fail_midway`)."""
+A result may be written over an operand that dies there (`in_place_operands`); but a step that ends
+with an error must leave its inputs as they were (`may_fail`, `may_fail_midway`)."""
 
 from __future__ import annotations
 

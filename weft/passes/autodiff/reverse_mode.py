@@ -104,7 +104,8 @@ def _result_number(op: Operation, region: Block, value: Value, first: int) -> in
 
 
 class _Plan:
-    """What of a region its results need: ops, and values that ops with effects gave (`taken`)."""
+    """The part of a region that its results need: ops, and values that ops with effects gave
+    (`taken`)."""
 
     def __init__(self, op: Operation, region: Block) -> None:
         self.region = region
@@ -172,7 +173,7 @@ def _at(op: Operation) -> str:
 
 @dataclass(slots=True)
 class _Flow:
-    """What depends on the wanted operands: active by values alone, lost by a variable.
+    """The values that depend on the wanted operands: active by values alone, lost by a variable.
 
     lost: the op that reads, and the update before it. stored: of a variable that holds such a
     value, the update.

@@ -1,8 +1,8 @@
 """Regions of a lowered graph: its static parts, each of which can be one compiled step.
 
-Ops run together if they lie in one frame, are alive or dead together (`ir.deadness` says when), and
-no op outside of the region lies between them; what a loop gives lies after all that enters it. Each
-region is a graph of its own; the dataflow executor runs it as one node.
+Ops run together if they lie in one frame, are alive or dead together (`ir.analysis.deadness` says
+when), and no op outside of the region lies between them; what a loop gives lies after all that
+enters it. Each region is a graph of its own; the dataflow executor runs it as one node.
 
 In the part of a partitioned graph an op outside may be one on another device. So ops run together
 only if the same number of messages, one after the other, comes before them (a recv says how many),
@@ -48,6 +48,7 @@ from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.type_rules import int_attr
 from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
+from weft.passes.analysis import in_place
 
 #: Ops with one of these traits run as early as they can.
 STAYS = frozenset({"writes_state", "no_dce"})
@@ -69,9 +70,9 @@ _Key = tuple[Frames, _Sort, frozenset[Operation], _Past, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """ops: in order. inputs: tensors from outside; after: control values from outside. results:
-    tensors that are used outside. A region with `results` of no tensors still has effects.
-    constants: those from outside, which it has itself."""
+    """A region of a lowered graph. ops: in order. inputs: tensors from outside; after: control
+    values from outside. results: tensors that are used outside. A region with `results` of no
+    tensors still has effects. constants: those from outside, which it has itself."""
 
     ops: tuple[Operation, ...]
     frames: Frames
@@ -181,8 +182,9 @@ def handles_as_nodes(graph: Graph) -> set[Operation]:
 
 @dataclass(frozen=True, slots=True)
 class RegionPlan:
-    """regions: each static op is in exactly one. frames: around each value. partial: whether an
-    iteration may end with ops that never got all their inputs. label: names a value in messages."""
+    """The regions of a graph. regions: each static op is in exactly one. frames: around each value.
+    partial: whether an iteration may end with ops that never got all their inputs. label: names a
+    value in messages."""
 
     regions: list[Region]
     frames: dict[Value, Frames]
@@ -716,3 +718,12 @@ def _is_scalar(op: Operation) -> bool:
 def _is_exact(kind: Type) -> bool:
     exact = ("int", "uint", "bool")
     return isinstance(kind, TensorType) and kind.shape == () and kind.dtype.kind in exact
+
+
+def given_inputs(region: Region) -> list[int]:
+    """The inputs of a region that it may overwrite if nobody else reads them: those that it
+    updates, where the alternative is a copy."""
+    if any(isinstance(v.type, RefType) for op in region.ops for v in op.operands):
+        return []  # run by Python, on arrays that are not its own
+    bases = {op.operands[0] for op in region.ops if op.name in in_place.UPDATES}
+    return [i for i, v in enumerate(region.inputs) if v in bases]

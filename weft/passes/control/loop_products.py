@@ -53,7 +53,7 @@ def batch(builder: Builder, op: Operation) -> Sequence[Value] | None:
 
 @dataclass(slots=True)
 class _Edit:
-    """Changes to a scan. rows: sequences to add, with the values of the body that their rows are.
+    """Changes to a scan. rows: sequences to add, each with the value of the body that is its row.
     ys: values to stack as well. stacked: for a stacked result, what to stack in its place. without:
     a carry to drop."""
 

@@ -1,7 +1,15 @@
-"""Loops as passes see them: the parts of a `while` or `scan` by number, and how to rebuild it.
+"""Loops as passes see them: the parts of a `while` or `scan` by number, how to rebuild it, and
+loop-invariant code motion, which moves out of a loop what an iteration computes from invariants
+only.
 
 Both run a body on carries, rows of sequences (none in a while) and invariants; arguments and
-operands are numbered alike, and so are carries among arguments, operands and results."""
+operands are numbered alike, and so are carries among arguments, operands and results.
+
+Loop-invariant code motion: move what an iteration computes from invariants only out of the loop. A
+rule of `simplify_control`. Views, broadcasts and constants are made inside, where they cost
+nothing, and so are the wide operands of products of narrow integers (`weft.ir.ops.products`); what
+they are made of is moved. A loop that may run not at all must not fail because of what was moved:
+ops that check their operands stay in it."""
 
 from __future__ import annotations
 
@@ -12,10 +20,12 @@ from weft.ir.analysis.known_values import uniform
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder
-from weft.ir.ops.control_flow import CONTROL
+from weft.ir.ops.control_flow import CONTROL, length_attr
+from weft.ir.ops.products import is_narrow_product
 from weft.ir.spec import ConstArray
 from weft.ir.type_rules import int_attr
-from weft.passes.rewriting.rewrite import tensor
+from weft.passes.analysis.in_place import may_fail
+from weft.passes.rewriting.rewrite import copy_needed, has_effect, tensor
 
 LOOPS = frozenset({"while", "scan"})
 
@@ -58,8 +68,9 @@ class Loop:
 
 @dataclass(slots=True)
 class Layout:
-    """Which parts of a loop stay, by number. An argument that goes is replaced: by the argument of
-    another number, or by the constant that an outer value is uniformly; or nothing uses it.
+    """The arguments, operands and results of a loop that stay, by number. An argument that goes is
+    replaced: by the argument of another number, or by the constant that an outer value is
+    uniformly; or nothing uses it.
 
     rest may also hold numbers of carries, which become invariants.
     """
@@ -140,3 +151,96 @@ def live_in(region: Block, results: Sequence[Value]) -> set[Value]:
         if any(r in live for r in op.results):
             live.update(op.operands)
     return live
+
+
+#: Ops that cost nothing where they are fused into what uses them.
+_STAY = frozenset(("constant", "iota", "broadcast_to", "reshape", "permute_dims"))
+
+
+def hoist(builder: Builder, op: Operation) -> Sequence[Value] | None:
+    """Append the invariant ops and the loop without them; None if there are none."""
+    if op.name not in LOOPS:
+        return None
+    loop = Loop.of(op)
+    plans = [_moved(loop, region) for region in op.regions]
+    if not any(plans):
+        return None
+    outer: list[Value] = []
+    regions: list[Block] = []
+    shifted = [list[Value]() for _ in op.regions]
+    for plan, region, own in zip(plans, op.regions, shifted, strict=True):
+        mapping = dict(zip(region.args, op.operands, strict=True))
+        inside = {v for other in region.ops if other not in plan for v in other.operands}
+        inside.update(region.results)
+        for moved in region.ops:
+            if moved in plan:
+                copies = _outside(builder, moved, mapping)
+                for old, new in zip(moved.results, copies, strict=True):
+                    if old in inside:
+                        own.append(old)
+                        outer.append(new)
+    place = 0
+    for region, own in zip(op.regions, shifted, strict=True):
+        regions.append(_inside(region, own, [v.type for v in outer], place))
+        place += len(own)
+    operands = [*op.operands, *outer]
+    return builder.emit(op.name, operands, op.attrs, regions=regions, locations=op.locations)
+
+
+def _moved(loop: Loop, region: Block) -> dict[Operation, None]:
+    """The ops of the region to move: all that lead to an invariant that is not a mere view."""
+    invariant: set[Value] = {region.args[i] for i in loop.rest}
+    made: list[Operation] = []
+    sure = loop.op.name == "scan" and length_attr(loop.op.attrs) not in (0, None)
+    for op in region.ops:
+        if all(v in invariant for v in op.operands) and _may_move(op, sure):
+            invariant.update(op.results)
+            made.append(op)
+    widened = {v.op for op in region.ops if is_narrow_product(op) for v in op.operands}
+
+    def stays(op: Operation) -> bool:
+        return op.name in _STAY or op in widened
+
+    used = set(region.results)
+    for op in region.ops:
+        if op.operands and not all(r in invariant for r in op.results):
+            used.update(op.operands)
+    wanted: set[Value] = set()
+    for op in reversed(made):
+        for r in op.results:
+            if r in used and stays(op) and r not in wanted:
+                used.update(op.operands)  # made inside, from what it is made of
+    chosen: dict[Operation, None] = {}
+    for op in reversed(made):
+        leads = any(r in wanted for r in op.results)
+        ends = not stays(op) and any(r in used for r in op.results)
+        if leads or ends:
+            chosen[op] = None
+            wanted.update(op.operands)
+    return chosen
+
+
+def _may_move(op: Operation, sure: bool) -> bool:
+    """Whether the op may run once, even if the loop does not: it does nothing else than compute,
+    and cannot fail, nor run forever."""
+    if op.control or has_effect(op):
+        return False
+    inner = (o for region in op.regions for o in region.walk())
+    return sure or not (may_fail(op) or any(o.name == "while" for o in (op, *inner)))
+
+
+def _outside(builder: Builder, op: Operation, mapping: dict[Value, Value]) -> Sequence[Value]:
+    """A copy of the op outside; results are noted in `mapping`."""
+    copies = builder.clone(op, mapping)
+    mapping.update(zip(op.results, copies, strict=True))
+    return copies
+
+
+def _inside(region: Block, own: Sequence[Value], types: Sequence[object], place: int) -> Block:
+    """The region with an argument for each value moved out of any region; `own` are this one's."""
+    builder = Builder([*(a.type for a in region.args), *types])  # type: ignore[list-item]
+    count = len(region.args)
+    mapping = dict(zip(region.args, builder.args[:count], strict=True))
+    mapping.update(zip(own, builder.args[count + place : count + place + len(own)], strict=True))
+    copy_needed(builder, region, region.results, mapping)
+    return builder.block([mapping[v] for v in region.results])

@@ -83,7 +83,7 @@ from weft.passes.control.loops import Loop
 from weft.passes.control.lower_stacks import lower_stacks
 from weft.passes.rewriting.rewrite import has_effect, rebuilt, rewrite, with_block, with_operands
 from weft.passes.simplify.effects import strip_mark
-from weft.passes.sizes.tie_sizes import telling
+from weft.passes.sizes import telling
 
 #: What `mode` may be: lower what must be, all that can be, nothing.
 MODES = ("auto", "dataflow", "native")

@@ -52,12 +52,12 @@ Array = np.ndarray[Any, Any]
 
 
 class Unfit(Exception):
-    """Why a softmax between products stays as it is."""
+    """The reason why a softmax between products stays as it is."""
 
 
 @dataclass(slots=True)
 class Match:
-    """What was found: operands, attributes, and the ops whose results are replaced."""
+    """A softmax between products: operands, attributes, and the ops whose results are replaced."""
 
     query: Value
     key: Value

@@ -40,7 +40,7 @@ For both:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import field
 
 from weft.ir.analysis.index_maps import (
@@ -77,6 +77,7 @@ from weft.passes.fusion.rules import (
     edge_fits,
     fits_frame,
     iteration_space,
+    nest_name,
 )
 from weft.passes.rewriting.rewrite import in_regions
 
@@ -527,13 +528,6 @@ class _Region:
         made = Operation(op.name, given, op.attrs, types, op.regions, (), op.locations)
         self.inner.ops.append(made)
         self.local.update(zip(op.results, made.results, strict=True))
-
-
-def nest_name(ops: Sequence[Operation]) -> str:
-    """A readable name from the ops of a nest: `multiply_add_tanh`, at most five of them."""
-    names = [op.name for op in ops]
-    head = "_".join(names[:5])
-    return head if len(names) <= 5 else f"{head}_and_{len(names) - 5}_more"
 
 
 __all__ = ["INDEX_MAPS", "REDUCTIONS", "fuse"]

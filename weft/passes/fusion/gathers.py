@@ -40,8 +40,8 @@ PRODUCTS = frozenset({"matmul", "conv", "conv_input"})
 
 @dataclass(slots=True)
 class Gathers:
-    """What was decided. inside: the gathers that nests read through. stored: why others are not.
-    order: (before, after) pairs of groups: a nest that reads a table, and what changes that.
+    """The decisions on gathers. inside: the gathers that nests read through. stored: why others are
+    not. order: (before, after) pairs of groups: a nest that reads a table, and what changes that.
     """
 
     inside: set[Operation] = field(default_factory=set)

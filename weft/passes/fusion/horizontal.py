@@ -77,7 +77,7 @@ Key = tuple[Value, int, tuple[int, ...], Space]
 
 @dataclass(slots=True)
 class Siblings:
-    """What was decided of pairs of nests, by the first op in each that reads what both read: `why`
+    """The decisions on pairs of nests, by the first op in each that reads what both read: `why`
     they are `apart`; those `joined`, and the bytes that are not read again.
     """
 
@@ -99,8 +99,8 @@ def small_siblings(grouping: Grouping) -> list[tuple[Operation, Operation, str]]
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    """What a group makes of its space. keys: operands and where they are read. walks: strides of
-    all that moves. outputs: values of the space's size that others need.
+    """The loops of a group over its space. keys: operands and where they are read. walks: strides
+    of all that moves. outputs: values of the space's size that others need.
     """
 
     keys: dict[Key, Operation]

@@ -19,7 +19,7 @@ from weft.ir.types import TensorType
 from weft.passes.analysis.in_place import UPDATES
 from weft.passes.fusion.epilogues import variable_of
 from weft.passes.fusion.rules import static
-from weft.passes.memory.arena import aligned
+from weft.passes.memory.block import aligned
 from weft.passes.rewriting.rewrite import behind_views
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ _HELD = frozenset({"variable", "read", "constant"})
 
 
 class Timeline:
-    """In which order the groups of a grouping run, and what is in memory meanwhile."""
+    """The order in which the groups of a grouping run, and what is in memory meanwhile."""
 
     def __init__(self, grouping: Grouping) -> None:
         self.grouping, self.graph, self.group = grouping, grouping.graph, grouping.group

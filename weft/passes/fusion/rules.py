@@ -26,7 +26,8 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "all", "any"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """`consumer` reads what `source` makes: element by element (`direct`), else as `read` says.
+    """A read between ops: `consumer` reads what `source` makes, element by element (`direct`), else
+    as `read` says.
 
     over: the shape of what is read. read is None where a shape is not static.
     """
@@ -40,8 +41,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What one run of fusion does. folds: reductions become nests. apart: ops whose nests hold
-    nothing else. moves: gathers may be read through."""
+    """The settings of one run of fusion. folds: reductions become nests. apart: ops whose nests
+    hold nothing else. moves: gathers may be read through."""
 
     folds: bool
     apart: Callable[[Operation], bool]
@@ -168,3 +169,10 @@ def edge_fits(edge: Edge, space: Shape, frame: Frame | None) -> bool:
     if frame is None or edge.read is None or over is None:
         return False
     return frame.reads_own_element(edge.read, over)
+
+
+def nest_name(ops: Sequence[Operation]) -> str:
+    """A readable name from the ops of a nest: `multiply_add_tanh`, at most five of them."""
+    names = [op.name for op in ops]
+    head = "_".join(names[:5])
+    return head if len(names) <= 5 else f"{head}_and_{len(names) - 5}_more"

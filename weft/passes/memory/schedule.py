@@ -88,7 +88,8 @@ def can_be_planned(graph: Graph) -> bool:
 
 
 class _Order:
-    """Positions of ops are those in the graph; sets of them are the bits of ints."""
+    """An order of ops under construction. Positions of ops are those in the graph; sets of them are
+    the bits of ints."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

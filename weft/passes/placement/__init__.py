@@ -4,7 +4,7 @@
 Enters: a graph, devices, links and costs. Leaves: a `Placement`, with the reason for each op.
 Imports: `ir`, `rewriting`, `sizes`, `analysis`. Read `placer` first."""
 
-from weft.passes.placement.conflicts import PlacementError
+from weft.passes.placement.constraints import PlacementError
 from weft.passes.placement.costs import CostModel, Measured
 from weft.passes.placement.devices import Device, Links, Rates, read_devices
 from weft.passes.placement.placer import Placement, PlacePass, place

@@ -39,9 +39,9 @@ from weft.ir.types import HandleType, RefType, StackType, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """flops, bytes_per_s: operations on f32, and bytes of its memory, in a second; the defaults are
-    an H100's. used: how much of both kernels reach. launch_s: of a kernel. read_s: until the host
-    knows what a loop or a branch decides by."""
+    """Peak rates of a device. flops, bytes_per_s: operations on f32, and bytes of its memory, in a
+    second; the defaults are an H100's. used: how much of both kernels reach. launch_s: of a kernel.
+    read_s: until the host knows what a loop or a branch decides by."""
 
     flops: float = GPU_FLOPS
     bytes_per_s: float = GPU_BYTES_PER_S
@@ -162,7 +162,7 @@ def tensor_of(value: Value) -> TensorType | None:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What messages between devices take.
+    """Latency and bandwidth of messages between devices.
 
     latency_s: from task to task, one way. bytes_per_s: what goes into or out of one task, all its
     peers together. message_s: for each message, so long are sender and receiver busy. The local_

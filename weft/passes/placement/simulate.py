@@ -95,7 +95,7 @@ class Machine:
 
 
 class Thread:
-    """What it has to do, one after the other, and the processor where it ran last."""
+    """A thread: its work in order, and the processor where it ran last."""
 
     __slots__ = ("awake", "processor", "work")
 
@@ -279,9 +279,9 @@ def _task(device: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the tasks run on. cores: of each machine. byte_s: seconds of a core for each byte that
-    it sends or receives. machine: all tasks are processes of this one, and there are no links; the
-    others do not count then."""
+    """The machines that the tasks run on. cores: of each machine. byte_s: seconds of a core for
+    each byte that it sends or receives. machine: all tasks are processes of this one, and there are
+    no links; the others do not count then."""
 
     links: Links = field(default_factory=Links)
     cores: int = 8
@@ -291,9 +291,9 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was simulated. steps: seconds of each step: synchronously from one new set of parameters
-    to the next, asynchronously of each worker's own. seconds: of all. dropped: gradients that came
-    too late."""
+    """The result of a simulation. steps: seconds of each step: synchronously from one new set of
+    parameters to the next, asynchronously of each worker's own. seconds: of all. dropped: gradients
+    that came too late."""
 
     workers: int
     steps: tuple[float, ...]

@@ -38,7 +38,7 @@ from weft.passes.rewriting.rewrite import (
     with_control,
     with_operands,
 )
-from weft.passes.sizes.tie_sizes import told_by_control
+from weft.passes.sizes import told_by_control
 
 
 def cse(graph: Graph) -> Graph:

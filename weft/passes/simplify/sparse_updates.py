@@ -23,7 +23,7 @@ over them.
 
 The body of a loop is done likewise: a carry is to it what a variable is to a step.
 
-The pass leaves alone what would not pay (`worth_it`), and gradients that are needed as a whole.
+Updates that would not get faster (`worth_it`), and gradients that are needed as a whole, stay.
 
 `Rewriter` appends the same ops on the looked-up rows only."""
 
@@ -302,7 +302,7 @@ def sparse_reasons(graph: Graph, carries: int = 0) -> list[tuple[Operation, str]
 
 @dataclass(slots=True)
 class Update:
-    """What is computed, element by element, from gradients of rows of one table.
+    """An update of a table: all that is computed, element by element, from gradients of its rows.
 
     leaves: the gradients. ops: all that depends on them, in order. kept: the values that variables
     are set to, and the table that each of them is where all gradients are 0; None: something else.
@@ -468,8 +468,8 @@ def _name(value: Value) -> str:
 
 @dataclass(slots=True)
 class _Without:
-    """What values are where all gradients are 0: a number (an array of rank 0), a value, or None if
-    that is not known (`why` says where it ended).
+    """Values as they are where all gradients are 0: a number (an array of rank 0), a value, or None
+    if that is not known (`why` says where it ended).
     """
 
     update: Update

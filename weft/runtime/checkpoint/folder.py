@@ -1,4 +1,4 @@
-"""Folder of checkpoints and its state file: which there are, which is the latest, which to remove.
+"""Folder of checkpoints and its state file: the list of checkpoints, the latest, those to remove.
 
 JSON with a sha256 of its own, written atomically after the checkpoint that it names; so at every
 moment it names complete checkpoints only. Checkpoints that are to go are listed in `removed` before
@@ -154,8 +154,8 @@ def _damaged(path: Path, why: str) -> DataLossError:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which checkpoints of one prefix stay: the last `most` (None: all), besides these the `best`
-    by metric, and one every `hours`."""
+    """The rule by which checkpoints of one prefix stay: the last `most` (None: all), besides these
+    the `best` by metric, and one every `hours`."""
 
     most: int | None = 5
     best: int = 0
@@ -202,7 +202,7 @@ _state_files = ForkLock()  # held from reading a state file to writing it
 
 @dataclass
 class SaveJob:
-    """One checkpoint that is to be written: by who calls `write`, or by a thread."""
+    """One checkpoint that is to be written, by the caller of `write` or by a thread."""
 
     state_path: Path
     row: SavedCheckpoint

@@ -161,7 +161,7 @@ _BY_STORED = {name: d for d, name in _STORED.items()}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a file says of one array. `dtype` is None for one that weft does not have; `kind` is
+    """The entry of one array in a file. `dtype` is None for one that weft does not have; `kind` is
     its name in any case."""
 
     dtype: DType | None

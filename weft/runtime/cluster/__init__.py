@@ -1,5 +1,5 @@
-"""Clusters: which tasks there are, tasks that run parts of steps, and the master in the client that
-makes steps of them (the paper, section 5).
+"""Clusters: their specification, the tasks that run parts of steps, and the client's master that
+plans and runs steps over tasks (the paper, section 5).
 
 Enters: placed graphs; what SLURM, Kubernetes, MPI or Ray say. Leaves: steps over several tasks or
 devices. Imports: all of `runtime`, `comm`, `passes.partition`. Read `spec`, `master`, `server`."""

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -23,11 +24,11 @@ from weft.ir.graph import Graph, Operation
 from weft.ir.process import in_child
 from weft.ir.program import Edge, Program
 from weft.ir.type_rules import int_attr
-from weft.passes.manager import Pass, PassReport
-from weft.passes.pipelines import STANDARD
+from weft.passes.manager import PassOptions, PassReport
 from weft.passes.placement import Placement
 from weft.runtime.cluster.exchange import StepExchange
-from weft.runtime.cluster.part import PartStep, part_step
+from weft.runtime.cluster.part import part_step
+from weft.runtime.compile_step import CompileOptions, OneDeviceStep
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.regions import Elsewhere
 from weft.runtime.dataflow.threads import StepThreads
@@ -60,7 +61,7 @@ class DevicePart:
 
     device: str
     graph: Graph
-    step: PartStep
+    step: OneDeviceStep
     feeds: tuple[int, ...]
     fetches: tuple[int, ...]
     receivers: Mapping[int, Operation]
@@ -89,22 +90,19 @@ class PartedStep(Step):
         variables: Mapping[str, VariableState],
         resources: Resources,
         where: Callable[[str, str], Elsewhere | None],
-        control_flow: str = "auto",
+        how: CompileOptions,
         *,
-        deterministic: bool = False,
-        passes: Sequence[Pass] = STANDARD,
         placement: Placement | None = None,
         reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
         self.name, self._results = name, results
         self.edges, self.placement, self._reports = made.edges, placement, reports
+        options = how.passing or PassOptions.from_environment()
         parts = []
         for part in made.parts:
-            step = part_step(
-                part.graph, variables, resources, control_flow,
-                deterministic=deterministic, passes=passes,
-                elsewhere=where(part.device, part.graph.name),
-            )  # fmt: skip
+            own = replace(how, passing=options.for_part(short(part.device).lstrip("/")))
+            there = where(part.device, part.graph.name)
+            step = part_step(part.graph, variables, resources, own, there)
             received = (op for op in part.graph.walk() if op.name == "recv")
             receivers = {int_attr(op.attrs, "key"): op for op in received}
             parts.append(

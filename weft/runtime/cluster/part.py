@@ -19,53 +19,31 @@ from weft.ir.graph import Graph, Operation
 from weft.ir.text.parser import parse_graph
 from weft.ir.type_rules import int_attr
 from weft.passes.manager import Pass
-from weft.passes.pipelines import PIPELINES, STANDARD
-from weft.passes.sizes.specialize import is_symbolic
+from weft.passes.pipelines import PIPELINES
 from weft.runtime.cluster.small_step import BriefProgram, brief_program
-from weft.runtime.dataflow.executor import (
-    DataflowStep,
-    dataflow_step,
-    executor_op,
-    holds_strings,
-    is_small,
-)
+from weft.runtime.compile_step import CompileOptions, OneDeviceStep, choose, compile_step
+from weft.runtime.dataflow.executor import is_small
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.regions import Elsewhere
 from weft.runtime.files.permissions import AllowFiles, grant
-from weft.runtime.native.executable import Executable, compile_graph
-from weft.runtime.native.size_plan import SizedStep
 from weft.runtime.plan.planning import gpu_passes
 from weft.runtime.resources.store import Key, Store
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext
-
-PartStep = Executable | SizedStep | DataflowStep
 
 
 def part_step(
     graph: Graph,
     variables: Mapping[str, VariableState],
     resources: Resources,
-    control_flow: str = "auto",
-    *,
-    deterministic: bool = False,
-    passes: Sequence[Pass] = STANDARD,
+    how: CompileOptions,
     elsewhere: Elsewhere | None = None,
-) -> PartStep:
+) -> OneDeviceStep:
     """A part, compiled. elsewhere: the device that it runs on, if it is not this processor: always
-    on the executor, which may find that all of it is one region. Errors as `compile_graph` and
-    `dataflow_step`."""
-    whole = elsewhere is None and executor_op(graph) is None and not holds_strings(graph)
-    if whole:
+    on the executor, which may find that all of it is one region. Errors as `compile_step`."""
+    if elsewhere is None and not choose(graph, "auto").executor:
         graph = graph.at_stage("dataflow" if is_dataflow(graph.block) else "traced")
-    if whole and control_flow != "dataflow":
-        if is_symbolic(graph.block):
-            return SizedStep(graph, variables, passes=passes)
-        return compile_graph(graph, variables, name=graph.name, passes=passes)
-    return dataflow_step(
-        graph, variables, resources, control_flow,
-        deterministic=deterministic, passes=passes, elsewhere=elsewhere,
-    )  # fmt: skip
+    return compile_step(graph, variables, resources, how, elsewhere=elsewhere)
 
 
 _Array = np.ndarray[Any, Any]
@@ -85,7 +63,7 @@ class Registered:
     with; again: reads it once more."""
 
     graph: Graph
-    step: PartStep
+    step: OneDeviceStep
     constants: tuple[_Array, ...]
     peers: frozenset[str]
     receivers: Mapping[int, Operation]
@@ -138,7 +116,8 @@ def read_part(
     verify(graph)
     grant(graph, allow_files, _NO_LEAVE)
     variables, resources = store.of_graph(graph, keys)
-    step = part_step(graph, variables, resources, control_flow, passes=passes, elsewhere=elsewhere)
+    how = CompileOptions(passes, control_flow)
+    step = part_step(graph, variables, resources, how, elsewhere)
     if step.kind == "dataflow":
         step.warm()
     receivers = {int_attr(op.attrs, "key"): op for op in graph.walk() if op.name == "recv"}

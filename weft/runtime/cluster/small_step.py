@@ -1,9 +1,9 @@
 """Small-step scheduler: a small part without control flow as a program of few steps.
 
-Whoever has a thread goes on with it: most of the time the thread that reads the task's messages. It
-does what `runtime.dataflow` does with the same nodes (deadness included: section 3.4 of the paper),
-each node once. The executor's general machinery, which has loops, many threads and traces, takes
-several times as long as such a part has to compute."""
+The thread that brings an input goes on with the program: mostly the one that reads the task's
+messages. It does what `runtime.dataflow` does with the same nodes (deadness included: section 3.4
+of the paper), each node once. The executor's general machinery, which has loops, many threads and
+traces, takes several times as long as such a part has to compute."""
 
 from __future__ import annotations
 

@@ -23,16 +23,16 @@ from weft.passes.control.dataflow_regions import (
     Region,
     control_operands,
     data_operands,
+    given_inputs,
     handles_as_nodes,
     is_handle,
     plan_regions,
     split_regions,
     users,
 )
-from weft.passes.control.overwritable_inputs import given_inputs
-from weft.passes.manager import Pass
+from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
-from weft.passes.sizes.specialize import is_symbolic
+from weft.passes.sizes import is_symbolic
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.host_dispatch import (
     Resources,
@@ -57,7 +57,7 @@ from weft.runtime.dataflow.regions import (
 from weft.runtime.dataflow.state import ExternalCell
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
-from weft.runtime.native.size_plan import SizedStep
+from weft.runtime.native.size_plan import NativeSizedStep, native_step_of_any_size
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
 
@@ -70,7 +70,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class HostOp:
-    """What Python does for a node. types: of its inputs. op: to name in errors. results: of what
+    """The work of Python for a node. types: of its inputs. op: to name in errors. results: of what
     types. reads_only: it neither writes to its inputs nor keeps them. keeps: it does not write to
     them, but may keep them. dear: it may run on another thread, and is worth that. now: all that
     `start` does, and it waits for nothing. elsewhere: it takes values that lie on a device as they
@@ -107,7 +107,7 @@ class Built:
     frames: list[Frame] = field(default_factory=lambda: [Frame(-1)])
     hosts: list[HostOp] = field(default_factory=list)
     plans: list[Executable] = field(default_factory=list)
-    compiled: list[Executable | SizedStep | RegionElsewhere] = field(default_factory=list)
+    compiled: list[Executable | NativeSizedStep | RegionElsewhere] = field(default_factory=list)
     notes: list[RegionNote] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     fetches: list[TensorType | None] = field(default_factory=list)
@@ -134,13 +134,17 @@ def build(
     threads: int | None = None,
     deterministic: bool = False,
     elsewhere: Elsewhere | None = None,
+    options: PassOptions | None = None,
 ) -> Built:
     """The nodes of a lowered graph. Errors as `compile_graph` and `host_start`.
 
     deterministic: no node is to run beside another one. elsewhere: what compiles the regions for
-    another device than this processor.
+    another device than this processor. options: of the passes over the regions.
     """
-    return _Builder(graph, variables, resources, passes, threads, deterministic, elsewhere).built
+    options = options or PassOptions.from_environment()
+    return _Builder(
+        graph, variables, resources, passes, threads, deterministic, elsewhere, options
+    ).built
 
 
 class _Builder:
@@ -153,10 +157,11 @@ class _Builder:
         threads: int | None,
         deterministic: bool,
         elsewhere: Elsewhere | None,
+        options: PassOptions,
     ) -> None:
         most = POOL.limit if threads is None else min(threads, POOL.limit)
         self.built = Built(threads=most, deterministic=deterministic, elsewhere=elsewhere)
-        self.variables, self.resources = variables, resources
+        self.variables, self.resources, self.options = variables, resources, options
         self.threads, self.name, self.passes = threads, graph.name, passes
         self.built.feed_names = tuple(graph.arg_names)
         self.ports: dict[Value, Port] = {}  # of tensors; of tokens: the node that gives them
@@ -329,7 +334,7 @@ class _Builder:
         if built.elsewhere is not None and not self._is_steering(region):
             assert self.where is not None
             back = self.where.read_on_host(region.results)
-            there = built.elsewhere.region(graph, self.variables, back)
+            there = built.elsewhere.region(graph, self.variables, back, self._passing())
             built.compiled.append(there)
             built.notes.append(RegionNote(there.describe()))
             types, gives = _types(region)
@@ -337,7 +342,7 @@ class _Builder:
                 there.start, types, region.ops[-1], gives, reads_only=True, elsewhere=True
             )
         if is_symbolic(graph.block):
-            lazy = SizedStep(graph, self.variables, self.threads, self.passes)
+            lazy = native_step_of_any_size(graph, self.variables, self.threads, self.passes)
             built.compiled.append(lazy)
             note = RegionNote("compiled for the sizes that come", "its sizes depend on values")
             built.notes.append(note)
@@ -349,6 +354,7 @@ class _Builder:
             passes=self.passes,
             threads=self.threads,
             donated=given_inputs(region),
+            options=self._passing(),
         )
         built.compiled.append(plan)
         size = plan.summary()
@@ -368,6 +374,9 @@ class _Builder:
         built.regions.append(region)
         built.wide.append(plan.plan.cut and is_wide(region.ops))
         return None
+
+    def _passing(self) -> PassOptions:
+        return self.options.for_part("region")
 
     def _by_python(self, region: Region, made: Step) -> HostOp:
         """A region that Python runs."""

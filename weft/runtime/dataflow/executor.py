@@ -21,10 +21,9 @@ from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.process import collector_paused
 from weft.ir.types import TensorType, Type
 from weft.passes.control.lower_control_flow import executor_only, lower_control_flow, unroll
-from weft.passes.manager import BoundPass, Pass, PassReport, run_passes
+from weft.passes.manager import BoundPass, Pass, PassOptions, PassReport, run_passes
 from weft.passes.pipelines import STANDARD
-from weft.passes.sizes.specialize import is_symbolic
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import is_symbolic, tie_sizes
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, build
 from weft.runtime.dataflow.host_dispatch import Resources
@@ -60,12 +59,20 @@ class DataflowStep(Step):
         deterministic: bool = False,
         passes: Sequence[Pass] = STANDARD,
         elsewhere: Elsewhere | None = None,
+        options: PassOptions | None = None,
         reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
         self.name, self.graph, self._reports = graph.name, graph, reports
         with collector_paused():
             self.built = build(
-                graph, variables or {}, resources or {}, passes, threads, deterministic, elsewhere
+                graph,
+                variables or {},
+                resources or {},
+                passes,
+                threads,
+                deterministic,
+                elsewhere,
+                options or PassOptions.from_environment(),
             )
             self.tables = Tables(self.built.nodes, self.built.frames)
         self._inputs, self._names = len(graph.args), graph.arg_names
@@ -152,11 +159,13 @@ def dataflow_step(
     deterministic: bool = False,
     passes: Sequence[Pass] = STANDARD,
     elsewhere: Elsewhere | None = None,
+    options: PassOptions | None = None,
 ) -> DataflowStep:
     """`graph`, with inputs of static shapes, for the dataflow executor: branches and loops as
     Switch and Merge, all or (control_flow="auto") those that native code cannot hold. passes: of
     what is compiled; STANDARD and REPRODUCIBLE give the bits of a native plan. elsewhere: the
-    device that regions are compiled for, if it is not this processor.
+    device that regions are compiled for, if it is not this processor. options: of the passes, the
+    environment's if None.
     InvalidArgumentError if a result may be dead, or frames do not match."""
     check_dataflow(tie_sizes(graph))
     pipeline: list[Pass] = [tie_sizes]
@@ -167,12 +176,16 @@ def dataflow_step(
         passes = REGION
     lower = partial(lower_control_flow, mode=control_flow, whole_updates=True)
     pipeline.append(BoundPass("lower_control_flow", lower))
-    lowered, _ = run_passes(graph, pipeline)
-    return DataflowStep(
+    options = options or PassOptions.from_environment()
+    options = options if options.dumps else options.for_step(graph.name)
+    lowered, _ = run_passes(graph, pipeline, options=options)
+    made = DataflowStep(
         lowered, variables, resources,
-        deterministic=deterministic, passes=passes, elsewhere=elsewhere,
-        reports=lambda: run_passes(graph, pipeline)[1],  # kept, they would hold every graph
-    )  # fmt: skip
+        deterministic=deterministic, passes=passes, elsewhere=elsewhere, options=options,
+        reports=lambda: run_passes(graph, pipeline, options=PassOptions())[1],
+    )  # fmt: skip # kept, the reports would hold every graph
+    options.write_plan(lambda: "\n".join(made.explain()))
+    return made
 
 
 #: Ops of the host that only begin something, or are done in no time.

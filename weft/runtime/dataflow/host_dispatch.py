@@ -1,7 +1,7 @@
-"""Dispatch of host ops: the row of an op and its object, for each of the three that carry ops out.
+"""Dispatch of host ops: the row of an op and the object it works on, for each way to run it.
 
-`host_start` is for the executor, `run_alone` for an eager call, `HostObjects` for the interpreter:
-on the real objects, one op after another."""
+`host_start` serves the dataflow executor, `run_alone` an eager call, `HostObjects` the interpreter,
+which works on the real objects, one op after another."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Static regions as nodes: of sizes known only at run time, sent without a copy, or on a device.
 
-`SizedStep` is planned when it runs. The first set of sizes is planned for by itself, as a region
-whose sizes are known is: many regions never see another one. With the second set a plan is made
-that other sizes fill in (`native/size_plan.py`); another such plan where planning would have
-decided otherwise.
+A region whose sizes only a run knows is a `SizedStep` (`runtime/sized_step.py`), planned when it
+runs. The first set of sizes is planned for by itself, as a region whose sizes are known is: many
+regions never see another one. With the second set a plan is made that other sizes fill in.
 
 `LentRegion` computes large results that are sent to other tasks where those read them, if a task is
 on this host, so that no copy is made on the way.
@@ -27,6 +26,7 @@ from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.types import TensorType
 from weft.passes.control.dataflow_regions import Region, passed_on, steering
+from weft.passes.manager import PassOptions
 from weft.runtime.dataflow.host_dispatch import Start
 from weft.runtime.dataflow.host_ops.communication import Exchange
 from weft.runtime.dataflow.host_ops.row import DEAD, Array, Done
@@ -57,9 +57,14 @@ class Elsewhere(Protocol):
     """The device that the regions of a graph run on."""
 
     def region(
-        self, graph: Graph, variables: Mapping[str, VariableState], back: Sequence[int]
+        self,
+        graph: Graph,
+        variables: Mapping[str, VariableState],
+        back: Sequence[int],
+        options: PassOptions,
     ) -> RegionElsewhere:
-        """A region; its results `back` are to be on the host. Errors as compiling has."""
+        """A region; its results `back` are to be on the host. options: of its passes. Errors as
+        compiling has."""
         ...
 
     def bring(self, array: Any, what: str) -> Any:
@@ -73,7 +78,7 @@ class Elsewhere(Protocol):
 
 
 class Where:
-    """Which values of a lowered graph are read on the host, which on the device. on_host: the ops
+    """The values of a lowered graph that are read on the host and on the device. on_host: the ops
     that the host carries out as the executor is steered by them."""
 
     def __init__(self, graph: Graph) -> None:

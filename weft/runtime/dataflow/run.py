@@ -40,7 +40,8 @@ from weft.runtime.resources.cancel import CancelToken, too_late
 
 
 class Times:
-    """When and where a traced node ran: begin None: when it was begun; thread None: the step's."""
+    """The times and the thread of a traced node: begin None: when it was begun; thread None: the
+    step's."""
 
     __slots__ = ("begin", "end", "thread", "waits")
 
@@ -88,7 +89,8 @@ def check_fits(made: list[Any], host: HostOp) -> None:
 
 
 class Look:
-    """What loops of plans call now and then, on whichever thread: it raises what is to end them."""
+    """The hook that loops of plans call at intervals, on any thread: it raises the error that ends
+    them."""
 
     def __init__(self) -> None:
         self.token = CancelToken()  # of the step that runs

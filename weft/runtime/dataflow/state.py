@@ -167,7 +167,7 @@ class ExternalCell:
 
 
 class Taker(Protocol):
-    """What reads cells: `build.HostOp`."""
+    """A reader of cells: `build.HostOp`."""
 
     @property
     def types(self) -> Sequence[TensorType]: ...
@@ -180,7 +180,8 @@ class Taker(Protocol):
 
 
 class State:
-    """What one step owns. Reused by the next step of the same graph; one thread at a time."""
+    """The memory of one running step. Reused by the next step of the same graph; one thread at a
+    time."""
 
     def __init__(self, tables: Tables, feeds: int, fetches: int) -> None:
         self.tables = tables

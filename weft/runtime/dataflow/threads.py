@@ -24,8 +24,8 @@ LAST_WAIT_SECONDS = 5.0
 
 
 class Beside:
-    """How far a job is, for the thread that gave it away: that one sets `stopped`, the helper the
-    others, and only under the GIL. What has not begun by then does nothing."""
+    """The progress of a job, for the thread that gave it away: that one sets `stopped`, the helper
+    the others, and only under the GIL. What has not begun by then does nothing."""
 
     __slots__ = ("begun", "ended", "stopped")
 
@@ -45,8 +45,8 @@ class Beside:
 
 
 class Gain:
-    """Whether jobs on other threads end sooner than one after the other would, as they do not
-    where other processes have the processors: then steps work alone for a while, twice as long
+    """A measurement: whether jobs on other threads end sooner than one after the other, as they do
+    not where other processes have the processors: then steps work alone for a while, twice as long
     each time."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Trace events: what single nodes did and when, for those who ask for a trace of a step.
+"""Trace events of the dataflow executor: one for each node of a traced step, with its times.
 
 The native loop notes (node, iteration, begin, end) for each node that it runs itself
 (`native_executor.py`); the executor adds what ran beside it: host ops, nodes on other threads."""

@@ -109,8 +109,8 @@ class CheckFaults:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoop:
-    """`body` at most `limit` times (-1: no bound), as long as `decision` holds after `test`; the
-    host reads it."""
+    """A loop: `body` at most `limit` times (-1: no bound), as long as `decision` holds after
+    `test`; the host reads it."""
 
     op: Operation
     limit: int
@@ -121,7 +121,7 @@ class DeviceLoop:
 
 @dataclass(frozen=True, slots=True)
 class DeviceBranch:
-    """`then` if `decision`, which the host reads, holds, else `orelse`."""
+    """A branch: `then` if `decision`, which the host reads, holds, else `orelse`."""
 
     op: Operation
     decision: Place
@@ -131,8 +131,8 @@ class DeviceBranch:
 
 @dataclass(frozen=True, slots=True)
 class DevicePush:
-    """`result` becomes a stack with `value` on top of `stack`; an error where a loop has kept more
-    than `limit` bytes so (-1: no limit)."""
+    """A push: `result` becomes a stack with `value` on top of `stack`; an error where a loop has
+    kept more than `limit` bytes so (-1: no limit)."""
 
     op: Operation
     stack: Place
@@ -143,7 +143,8 @@ class DevicePush:
 
 @dataclass(frozen=True, slots=True)
 class DevicePop:
-    """`rest` becomes what is below the top of `stack`, `top` the top: zeros if there is none."""
+    """A pop: `rest` becomes what is below the top of `stack`, `top` the top: zeros if there is
+    none."""
 
     op: Operation
     stack: Place
@@ -153,9 +154,9 @@ class DevicePop:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAdd:
-    """`result` becomes the stack of the sums of the elements of `a` and `b`, from the tops on. The
-    elements are stacks themselves, `depth` deep; `launches` add up two of the innermost, of
-    `nbytes` each, at the places "cell" 0 and 1, to that at 2."""
+    """A sum of stacks: `result` becomes the stack of the sums of the elements of `a` and `b`, from
+    the tops on. The elements are stacks themselves, `depth` deep; `launches` add up two of the
+    innermost, of `nbytes` each, at the places "cell" 0 and 1, to that at 2."""
 
     op: Operation
     a: Place
@@ -181,11 +182,11 @@ DeviceNode = (
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """nodes: what runs. inputs, results: their types (None: a token). constants: arrays that stay
-    on the device. variables: name -> (type, whether it is read). faults: of each launch that checks
-    indices, by the number of its words, the ops that do. arena_bytes, scratch_bytes: of one step.
-    moving: what follows the iterations of loops. math: how libraries may multiply f32. donated:
-    the results that are in an input's memory, and which.
+    """The plan of a step for a GPU. nodes: what runs. inputs, results: their types (None: a token).
+    constants: arrays that stay on the device. variables: name -> (type, whether it is read).
+    faults: of each launch that checks indices, by the number of its words, the ops that do.
+    arena_bytes, scratch_bytes: of one step. moving: what follows the iterations of loops. math: how
+    libraries may multiply f32. donated: the results that are in an input's memory, and which.
     """
 
     nodes: tuple[DeviceNode, ...]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Holder(Protocol):
-    """Whoever keeps memory that it could do without."""
+    """A holder of idle memory that it can give back."""
 
     def drop_spare(self) -> None:
         """Let go what only makes the next call faster."""
@@ -105,7 +105,7 @@ _OPEN = 1 << 62
 
 
 class Launching(Protocol):
-    """What launches kernels."""
+    """The interface that launches kernels."""
 
     def launches(self) -> Sequence[PlannedLaunch]:
         """Them, in order."""
@@ -225,7 +225,7 @@ class LibraryCall(Protocol):
 
 
 class Libraries(Protocol):
-    """What does products on a device beside weft's own kernels."""
+    """The libraries that do products on a device beside weft's own kernels."""
 
     def choose(
         self, product: PlannedProduct, at: Callable[[Place], int]
@@ -237,7 +237,7 @@ class Libraries(Protocol):
 
 
 class Recording(Protocol):
-    """What a device was asked for, to be asked for again. A node is what `Device.recorded` gave."""
+    """Recorded work of a device, to be launched again. A node is what `Device.recorded` gave."""
 
     def __call__(self) -> None:
         """Do all of it."""

@@ -18,7 +18,7 @@ Row = dict[str, Array]
 
 
 class Column(NamedTuple):
-    """What a column holds, and what an empty field stands for (None: it is an error)."""
+    """A column: what it holds, and what an empty field stands for (None: it is an error)."""
 
     dtype: DType
     default: Any = None

@@ -16,7 +16,7 @@ Record = tuple[bytes, bytes]
 
 
 class Layout(NamedTuple):
-    """What a kind of reader needs to know of its files. skip: lines, or bytes, before the first
+    """The layout of the files of one kind of reader. skip: lines, or bytes, before the first
     record; hop: bytes from one record's start to the next's (0: they follow each other); within:
     the folders whose files may be read (none: any)."""
 

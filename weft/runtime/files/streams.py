@@ -22,7 +22,7 @@ class Damaged(Exception):
 
 
 class Input(Protocol):
-    """What readers need of a file."""
+    """The interface of a file that readers read."""
 
     def read(self, n: int, /) -> bytes:
         """The next n bytes, fewer at the end."""

@@ -1,6 +1,6 @@
 """Ahead-of-time compilation of what every step needs: the walker, the pool, kernels of products.
 
-It is started in the background before the first step is asked for."""
+It begins in a background thread before the first step is asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 import weft.codegen.llvm.engine  # noqa: F401 - or the first step would wait for its modules
 from weft.codegen.llvm.jit import compile_kernels, start_compiling
-from weft.codegen.pool.fork_join import CONTROL, PARALLEL, WORKER
+from weft.codegen.pool import CONTROL, PARALLEL, WORKER
 from weft.codegen.steps.walker import ARRAY_DATA_OFFSET, WALKER
 from weft.ir.errors import InternalError
 from weft.ir.graph import Graph, Operation
@@ -41,7 +41,7 @@ def _dtype(op: Operation) -> str:
 
 def _is_product(op: Operation) -> bool:
     """Whether it will be a product of weft's own and of this dtype: not BLAS's, of complex numbers,
-    not of integers, which may be narrower than they seem (`passes/fusion/narrow_products.py`),
+    not of integers, which may be narrower than they seem (`passes/fusion/product_operands.py`),
     and no loop nest, as those of one row, of one column or over one element are."""
     types = [v.type for v in op.operands]
     return all(

@@ -1,9 +1,9 @@
 """Interfaces of CPython, NumPy and libc for the native call path: addresses and layouts.
 
-They are looked up and probed once per process. Where this Python or NumPy is laid out otherwise (a
-free-threaded build, no POSIX), `native_api()` is None, one line in the log `weft.compile` says why,
-and calls go through Python: the same results, about a microsecond later. `WEFT_NATIVE_CALLS=0` asks
-for that.
+Addresses and layouts are looked up and probed once per process. Where this Python or NumPy is laid
+out otherwise (a free-threaded build, no POSIX), `native_api()` is None, one line in the log
+`weft.compile` says why, and calls go through Python: the same results, about a microsecond later.
+`WEFT_NATIVE_CALLS=0` asks for that.
 
 Compiling the call path takes longer than most kernels, so calls do not wait: a process's first
 calls go through Python, the second call of a step begins to compile it (`begin_native_api`), and
@@ -60,12 +60,13 @@ DEFAULT_POOL_BYTES = 256 << 20
 
 
 class _Refused(Exception):
-    """Why there is no native call path here."""
+    """The reason why there is no native call path here."""
 
 
 @dataclass
 class NativeApi:
-    """table: the address of the words that the native code is given. functions: its entry points.
+    """The native call path. table: the address of the words that the native code is given.
+    functions: its entry points.
 
     `keep`: what these words point to; it lives as long as the process.
     """

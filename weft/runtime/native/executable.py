@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -32,12 +33,10 @@ from weft.ir.graph import Graph
 from weft.ir.ops.control_flow import STACK_OPS
 from weft.ir.process import collector_paused
 from weft.passes.manager import (
-    PLAN_FILE,
     STANDARD,
     PassOptions,
     PassReport,
     configure_logging,
-    dump_folder,
 )
 from weft.runtime.native.ahead import compile_ahead, compile_products_ahead, native_walker
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
@@ -48,11 +47,11 @@ from weft.runtime.plan.report import CompileReport, Details, Once, details_again
 from weft.runtime.plan.step_plan import (
     StepPlan,
     load_plan,
-    plan_key,
+    pack_plan,
     step_plan,
-    store_plan,
     variable_name,
 )
+from weft.runtime.plan.store import plan_key
 from weft.runtime.resources.variables import VariableState, check_variables
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
@@ -369,12 +368,14 @@ def compile_graph(
     threads: int | None = None,
     donated: Sequence[int] = (),
     kept: bool = True,
+    options: PassOptions | None = None,
 ) -> Executable:
     """Compile a traced graph of static shapes into an Executable.
 
     `donated`: inputs whose memory results may take; `report.memory.donated` says which did.
     `variables` holds the state behind each `variable` op by name; `threads`: how many threads a
-    step may use (None: as many as all others); `kept`: whether its plan is kept on disk. Raises
+    step may use (None: as many as all others); `kept`: whether its plan is kept on disk; `options`:
+    of the passes, the environment's if None. Raises
     UnsupportedError for an op or dtype that has no native code, FailedPreconditionError for a
     variable that is not in `variables`, ShapeError for one of another dtype or shape.
     """
@@ -382,7 +383,7 @@ def compile_graph(
     variables, own = variables or {}, isa()
     check_variables(graph, variables)
     compile_ahead()
-    options = PassOptions.from_environment()
+    options = options or PassOptions.from_environment()
     configure_logging(options.log)
     key = plan_key(graph, passes, options, donated) if kept else None
     found = None if key is None else load_plan(key)
@@ -398,9 +399,9 @@ def compile_graph(
                   len(addresses), spent[1] * 1e3)  # fmt: skip
         return Executable(graph.name, plan, variables, addresses, again, threads)
     compile_products_ahead(graph)
-    folder = dump_folder(options, graph.name)
+    options = options if options.dumps else options.for_step(graph.name)
     with collector_paused():
-        fused, reports, memory, program = planned(graph, passes, donated, options, folder)
+        fused, reports, memory, program = planned(graph, passes, donated, options)
         addresses = hold_kernels(program.kernels)
         plan = step_plan(fused, memory, program, reports[-1])
     spent = effort()
@@ -410,11 +411,10 @@ def compile_graph(
               memory.describe())  # fmt: skip
     details: Callable[[], Details] = lambda: (fused, report)  # noqa: E731
     if key is not None:
-        store_plan(key, name or graph.name, plan, program.kernels)
+        key.store(name or graph.name, partial(pack_plan, plan, program.kernels))
     if key is not None or not kept:
         # not kept: the graph after every pass takes more memory than all else that a step has
         details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own))
     made = Executable(graph.name, plan, variables, addresses, details, threads)
-    if folder is not None:
-        (folder / PLAN_FILE).write_text(made.describe() + "\n", encoding="utf-8")
+    options.write_plan(made.describe)
     return made

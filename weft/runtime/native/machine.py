@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.codegen.pool.memory import MAX_THREADS
+from weft.codegen.pool import MAX_THREADS
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 

@@ -16,8 +16,20 @@ import time
 from typing import Any
 
 from weft.codegen.llvm.jit import compile_kernels, is_done
-from weft.codegen.pool.fork_join import CLOSE, CONTROL, PARALLEL, SPIN, SPINS, WORKER
-from weft.codegen.pool.memory import FIRST_SLOT, MAX_THREADS, SLOT, SLOT_WORDS, TOTAL_WORDS, WORDS
+from weft.codegen.pool import (
+    CLOSE,
+    CONTROL,
+    FIRST_SLOT,
+    MAX_THREADS,
+    PARALLEL,
+    SLOT,
+    SLOT_WORDS,
+    SPIN,
+    SPINS,
+    TOTAL_WORDS,
+    WORDS,
+    WORKER,
+)
 from weft.ir.cost.thresholds import SPIN_SECONDS, WAKE_AFTER_NS
 from weft.ir.errors import UnsupportedError
 from weft.ir.process import around_fork

@@ -1,4 +1,5 @@
-"""Words of one step for the native call path, and the objects that they point to."""
+"""`NativeStep`: the words of one step that the native call path reads, and the objects they point
+to."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _methods: dict[int, Any] = {}  # CPython keeps the address of a function's PyMet
 
 
 class NativeStep:
-    """address: of the step's words. run: a list of input arrays -> list of result arrays, or None
-    if a variable has no value yet.
+    """A step for the native call path. address: of its words. run: a list of input arrays -> list
+    of result arrays, or None if a variable has no value yet.
 
     results: (NumPy dtype, shape, slot), or None for a result without a value. variables: (state,
     slot). The callbacks belong to `owner`, of which only a weak reference is kept: `new_frame()`

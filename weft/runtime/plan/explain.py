@@ -14,11 +14,9 @@ from weft.ir.ops.control_flow import CONTROL
 from weft.passes.fusion.attention import attention_reasons
 from weft.passes.fusion.epilogues import epilogue_reasons, is_product, product_reasons
 from weft.passes.fusion.explain import fusion_reasons, shared_reads
-from weft.passes.fusion.narrow_products import narrow_reasons
+from weft.passes.fusion.product_operands import copy_reasons, copy_reasons_on_gpu, narrow_reasons
 from weft.passes.fusion.prologues import prologue_reasons
-from weft.passes.fusion.recompute import recompute_reasons
-from weft.passes.fusion.rematerialize import rematerialization_reasons
-from weft.passes.fusion.strided_products import copy_reasons, copy_reasons_on_gpu
+from weft.passes.fusion.recompute import recompute_reasons, rematerialization_reasons
 from weft.passes.manager import PassReport
 from weft.passes.memory.schedule import order_reasons
 from weft.passes.simplify.sparse_updates import sparse_reasons

@@ -6,10 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.llvm.jit import Kernel
@@ -23,14 +20,13 @@ from weft.codegen.steps.walker import MovingPlace, SlotKey, Table
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import uint8
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse, fuse_folds
 from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
 from weft.passes.memory.block import Copy, MemoryPlan, Slot
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.pipelines import GPU, GPU_REPRODUCIBLE, REPRODUCIBLE
-from weft.passes.simplify.contract import contract
+from weft.passes.simplify.algebra import contract
 
 #: Regions of a graph that has gone through all passes as a whole: what lowering has added.
 REGION: tuple[Pass, ...] = (fuse,)
@@ -48,8 +44,8 @@ def gpu_passes(passes: Sequence[Pass]) -> Sequence[Pass]:
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """nodes: what runs, as a tree; calls: the kernel calls in it, in the order of the table;
-    kernels: what must be compiled for it.
+    """The program of a step. nodes: what runs, as a tree; calls: the kernel calls in it, in the
+    order of the table; kernels: what must be compiled for it.
 
     slot_number: the number of each buffer that comes anew with every call.
     """
@@ -74,8 +70,7 @@ def step_program(graph: Graph, memory: MemoryPlan) -> StepProgram:
         MovingPlace(m.loop, _key(m.even), _key(m.odd), m.offset, m.stride) for m in memory.moving
     ]
     numbers = slot_numbers(graph)
-    constants = [_constant(op) for op in memory.constants]
-    table = build_table(nodes, slot_of, numbers, constants, moving)
+    table = build_table(nodes, slot_of, numbers, memory.constant_arrays(), moving)
     calls = tuple(all_calls(nodes))
     return StepProgram(tuple(nodes), calls, tuple(kernels_of(calls)), table, numbers)
 
@@ -104,12 +99,6 @@ def _key(slot: Slot) -> SlotKey:
     return (slot.kind, slot.which)
 
 
-def _constant(op: Operation) -> np.ndarray[Any, Any]:
-    held = op.attrs["value"]
-    assert isinstance(held, ConstArray)
-    return held.array
-
-
 def slot_numbers(graph: Graph) -> dict[SlotKey, int]:
     """The number of each buffer that comes anew with every call."""
     keys: list[SlotKey] = [("input", i) for i in range(len(graph.args))]
@@ -120,16 +109,12 @@ def slot_numbers(graph: Graph) -> dict[SlotKey, int]:
 
 def _copies(memory: MemoryPlan) -> dict[tuple[Block | None, int], list[PlannedCall]]:
     """The plan's copies as calls; a stand-in value carries each slot."""
-    out: dict[tuple[Block | None, int], list[PlannedCall]] = {}
-    for copy in memory.copies:
-        if copy.nbytes:
-            source, target = (
-                _slot_value(memory, copy, copy.source),
-                _slot_value(memory, copy, copy.target),
-            )
-            call = copy_call(source, target, copy.nbytes, copy.why)
-            out.setdefault((copy.block, copy.position), []).append(call)
-    return out
+
+    def call(copy: Copy) -> PlannedCall:
+        source, target = (_slot_value(memory, copy, s) for s in (copy.source, copy.target))
+        return copy_call(source, target, copy.nbytes, copy.why)
+
+    return {place: [*map(call, held)] for place, held in memory.copies_by_place().items()}
 
 
 def _slot_value(memory: MemoryPlan, copy: Copy, slot: Slot) -> Address:
@@ -143,11 +128,11 @@ def planned(
     passes: Sequence[Any],
     donated: Sequence[int],
     options: PassOptions,
-    folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport], MemoryPlan, StepProgram]:
-    """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`."""
+    """Passes, memory plan and program of a traced graph; errors as
+    `native.executable.compile_graph`."""
     passes = for_machine(passes)
-    fused, reports = run_passes(graph, passes, options=options, folder=folder)
+    fused, reports = run_passes(graph, passes, options=options)
     check_supported(fused)
     small_loops = in_registers if fuse_folds not in passes else _of_one_element
     memory = plan_memory(fused, small_loops, donated, runs_in_parts, large_scratch)

@@ -6,16 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.codegen.llvm.target import isa_line, using
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InternalError
 from weft.ir.graph import Graph
 from weft.ir.process import ForkLock, collector_paused, load
 from weft.passes.manager import PassOptions, PassReport
 from weft.runtime.plan.step_plan import StepPlan
+from weft.runtime.plan.store import changed
 
 if TYPE_CHECKING:
     from weft.codegen.loops.program import Node, PlannedCall
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """What compiling did: the passes, the memory plan, the program, its kernel calls, how many
-    kernels were new, whether the plan came from disk (then the passes ran for this report), and the
-    instruction set."""
+    """The report on compiling a step: the passes, the memory plan, the program, its kernel calls,
+    how many kernels were new, whether the plan came from disk (then the passes ran for this
+    report), and the instruction set."""
 
     passes: tuple[PassReport, ...]
     memory: MemoryPlan
@@ -55,13 +54,13 @@ def planned(
     passes: Sequence[Any],
     donated: Sequence[int],
     options: PassOptions,
-    folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport], MemoryPlan, StepProgram]:
-    """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`. The
-    modules for it are loaded with the first graph that has no plan on disk."""
+    """Passes, memory plan and program of a traced graph; errors as
+    `runtime.native.executable.compile_graph`. The modules for it are loaded with the first graph
+    that has no plan on disk."""
     plan: Any = load("weft.runtime.plan.planning", "planned")
     made: tuple[Graph, list[PassReport], MemoryPlan, StepProgram]
-    made = plan(graph, passes, donated, options, folder)
+    made = plan(graph, passes, donated, options)
     return made
 
 
@@ -81,10 +80,7 @@ def details_again(
             tuple(reports), memory, program.nodes, program.calls, *effort, plan_loaded
         )
     if program.table.kernels != plan.table.kernels or program.table.calls != plan.table.calls:
-        raise InternalError(
-            f"the plan of '{graph.name}' is not what weft makes of it now",
-            hint="`weft cache clear` removes it, if it is on disk",
-        )
+        raise changed(graph)
     return fused, report
 
 

@@ -34,7 +34,7 @@ _log = logging.getLogger("weft.resources")
 
 
 class Accumulator(Resource, ABC):
-    """What dense and sparse accumulators share. `mean`: divide by the number of gradients."""
+    """Base class of dense and sparse accumulators. `mean`: divide by the number of gradients."""
 
     kind = "ConditionalAccumulator"
     graph_op = "accumulator"  # the op that stands for it in graphs
@@ -169,7 +169,7 @@ class Accumulator(Resource, ABC):
 
 
 class DenseAccumulator(Accumulator):
-    """Of gradients that are arrays of one shape."""
+    """An accumulator of gradients that are arrays of one shape."""
 
     def __init__(self, dtype: DType, shape: ComponentShape, name: str, mean: bool = True) -> None:
         super().__init__(dtype, shape, name, mean)
@@ -220,7 +220,8 @@ class DenseAccumulator(Accumulator):
 
 
 class SparseAccumulator(Accumulator):
-    """Of gradients that are some rows of an array: `indices` i64[n] and `values` [n, ...].
+    """An accumulator of gradients that are some rows of an array: `indices` i64[n] and `values` [n,
+    ...].
 
     The mean of a row is over those gradients that have it, as in TensorFlow.
     """

@@ -67,7 +67,8 @@ class Attempt:
 
 
 class Resource:
-    """Base of what attempts wait for. Subclasses set `_lines` and serve under `_change`."""
+    """The base class of resources that attempts wait for. Subclasses set `_lines` and serve under
+    `_change`."""
 
     kind = "Resource"
     declared = ""  # what it was made as, where others find it by name

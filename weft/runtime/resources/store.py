@@ -121,7 +121,7 @@ Key = tuple[str, str]
 
 
 class Store:
-    """What a task holds."""
+    """The variables and resources of a task."""
 
     def __init__(self, task: str) -> None:
         self._task = task

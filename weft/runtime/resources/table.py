@@ -179,7 +179,7 @@ def _flat(keys: Array) -> list[Any]:
 
 
 class StaticTable(HashTable):
-    """What it is made with. InvalidArgumentError if a key has two values."""
+    """A table that never changes. InvalidArgumentError if a key has two values."""
 
     kind = "StaticHashTable"
     graph_kind = "static"

@@ -43,8 +43,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """times: how often as long at work as the median of its peers. on_path_ns: its computing on the
-    critical path."""
+    """A task that took longer than its peers. times: how often as long at work as the median of its
+    peers. on_path_ns: its computing on the critical path."""
 
     task: str
     busy_ns: int
@@ -58,7 +58,7 @@ class Straggler:
 
 
 class _Ends:
-    """What ended on one task, by the time of its end."""
+    """The events that ended on one task, by the time of their end."""
 
     def __init__(self, items: Sequence[Span | Transfer]) -> None:
         timed = sorted(((_end(item), i, item) for i, item in enumerate(items)), key=lambda t: t[:2])
@@ -112,7 +112,7 @@ def critical_path(timeline: Timeline) -> list[Segment]:
 
 
 class _Path:
-    """Built from its end."""
+    """The critical path, built from its end."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.at, self._begin = timeline.end_ns, timeline.begin_ns

@@ -40,7 +40,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How a task's clock differs from the reference's.
+    """The difference of a task's clock from the reference's.
 
     Its time t is the reference's (t - offset_ns) - drift * (t - origin_ns). uncertain_ns: by how
     much that may be wrong; None: no messages bound it, and nothing is known. violated_ns: by how

@@ -44,9 +44,10 @@ _Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class Peaks:
-    """threads: how many "all" are. bandwidth: level -> stream kernel -> bytes per second with (one,
-    all threads). flops: dtype -> operations per second likewise, a multiply-add being two. caches:
-    bytes by level, of one core. vector_bits: of the widest vectors. when: seconds since the epoch.
+    """Peak rates of this machine. threads: how many "all" are. bandwidth: level -> stream kernel ->
+    bytes per second with (one, all threads). flops: dtype -> operations per second likewise, a
+    multiply-add being two. caches: bytes by level, of one core. vector_bits: of the widest vectors.
+    when: seconds since the epoch.
     """
 
     cpu: str

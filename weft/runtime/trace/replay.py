@@ -144,7 +144,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PieceTime:
-    """one: with one thread; all: with all threads, None if no call of the piece is ever cut.
+    """The times of a piece. one: with one thread; all: with all threads, None if no call of the
+    piece is ever cut.
 
     restored: the piece changes its own operands, so that they were put back before each batch of
     `batch` runs. None for both timings: this step does not reach the piece, or it takes memory for

@@ -1,7 +1,7 @@
-"""`TaskTrace`: what a traced step did on one task, and its form on the wire to the session.
+"""`TaskTrace`: the events of a traced step on one task, and their form on the wire to the session.
 
-That is compressed JSON in an array of bytes. Times are `CLOCK_MONOTONIC` of the task's own machine,
-in ns."""
+On the wire it is compressed JSON in an array of bytes. Times are `CLOCK_MONOTONIC` of the task's
+own machine, in ns."""
 
 from __future__ import annotations
 

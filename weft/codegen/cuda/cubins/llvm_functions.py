@@ -7,8 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from weft.codegen.cuda.cubins import llvm_instructions
-from weft.codegen.cuda.cubins import llvm_instructions as scalars
+from weft.codegen.cuda.cubins import llvm_instructions as llvm
 from weft.codegen.cuda.cubins.llvm_instructions import TYPES, literal
 from weft.codegen.cuda.source.language import CASTS, DIVISIONS, FUNCTIONS, Kind, Pointer, wide
 from weft.codegen.cuda.source.typecheck import Function, cuda_name
@@ -27,8 +26,8 @@ def type_of(kind: Kind) -> str:
 
 
 class Module:
-    """What the functions of one module share: declarations, and arrays in shared memory. `cc`:
-    the architecture that they are for."""
+    """An LLVM module under construction, shared by its functions: declarations, and arrays in
+    shared memory. `cc`: the architecture that they are for."""
 
     def __init__(self, cc: tuple[int, int]) -> None:
         self.cc = cc
@@ -48,7 +47,7 @@ class Module:
 
 
 class Text:
-    """Lines of one function. `live`: whether the end of the text is reached."""
+    """Lines of one function. `live`: whether control reaches the end of the text so far."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -182,7 +181,7 @@ class Expressions(Text):
             return [self.of(element) for element in node.elts]
         assert isinstance(node, ast.Call)
         if node not in self.f.calls:
-            return llvm_instructions.several(self, node)
+            return llvm.several(self, node)
         both = self.call_of(node)
         return [self.value(f"extractvalue {type_of(kind)} {both}, {k}") for k in range(len(kind))]
 
@@ -202,7 +201,7 @@ class Expressions(Text):
 
     def converted(self, value: str, dtype: str, to: str) -> str:
         """A cast."""
-        instruction = scalars.cast(value, dtype, to)
+        instruction = llvm.cast(value, dtype, to)
         return value if instruction is None else self.value(instruction)
 
     # -------------------------------------------------------------------------------- operators
@@ -218,21 +217,21 @@ class Expressions(Text):
         if isinstance(node.op, ast.FloorDiv | ast.Mod):
             value = self.divided(node.op, result, left, right)
         else:
-            value = self.value(scalars.arithmetic(node.op, result, left, right))
+            value = self.value(llvm.arithmetic(node.op, result, left, right))
         return self.converted(value, result, dtype) if within == dtype else value
 
     def shifts_less(self, amount: ast.expr, dtype: str) -> bool:
         """Whether it is known that less than all bits of `dtype` are shifted out."""
-        return self.f.kinds[amount] == "int" and number(amount) < scalars.bits(dtype)
+        return self.f.kinds[amount] == "int" and number(amount) < llvm.bits(dtype)
 
     def divided(self, operator: ast.operator, dtype: str, left: str, right: str) -> str:
         """// and %: rounded down, 0 where the divisor is 0; MIN // -1 is MIN. LLVM's have no
         meaning there, and round towards 0."""
-        of, signed = TYPES[dtype], scalars.is_signed(dtype)
+        of, signed = TYPES[dtype], llvm.is_signed(dtype)
         is_zero = bad = self.value(f"icmp eq {of} {right}, 0")
         if signed:
             is_last = self.value(f"icmp eq {of} {right}, -1")
-            is_first = self.value(f"icmp eq {of} {left}, {-(1 << (scalars.bits(dtype) - 1))}")
+            is_first = self.value(f"icmp eq {of} {left}, {-(1 << (llvm.bits(dtype) - 1))}")
             over = self.value(f"and i1 {is_first}, {is_last}")
             bad = self.value(f"or i1 {is_zero}, {over}")
         by = self.value(f"select i1 {bad}, {of} 1, {of} {right}")
@@ -273,7 +272,7 @@ class Expressions(Text):
         if "int" not in (a, b) or dtype in ("i64", "int"):
             dtype = "i64" if dtype == "int" else dtype
             return self.value(
-                scalars.comparison(operator, dtype, self.of(left, dtype), self.of(right, dtype))
+                llvm.comparison(operator, dtype, self.of(left, dtype), self.of(right, dtype))
             )
         bare = number(left if a == "int" else right)
         if literal(dtype, bare) != str(bare):
@@ -282,7 +281,7 @@ class Expressions(Text):
             same = ast.Compare(side[0], [operator], [side[1]])
             return "true" if number(ast.fix_missing_locations(same)) else "false"
         return self.value(
-            scalars.comparison(operator, dtype, self.of(left, dtype), self.of(right, dtype))
+            llvm.comparison(operator, dtype, self.of(left, dtype), self.of(right, dtype))
         )
 
     def both(self, is_and: bool, left: str, node: ast.expr) -> str:
@@ -332,7 +331,7 @@ class Expressions(Text):
     def call_of(self, node: ast.Call) -> str:
         name = cuda_name(node.func)
         if name is not None:
-            return llvm_instructions.special(self, node, name)
+            return llvm.special(self, node, name)
         if node in self.f.calls:
             callee = self.f.calls[node]
             arguments = [self.typed(a) for a in node.args]
@@ -344,12 +343,12 @@ class Expressions(Text):
         if name in DIVISIONS:
             dtype = name[-3:]
             left, right = (self.of(a, dtype) for a in node.args)
-            return self.value(scalars.arithmetic(_DIVISIONS[name[:3]], dtype, left, right))
+            return self.value(llvm.arithmetic(_DIVISIONS[name[:3]], dtype, left, right))
         if name in FUNCTIONS:
             wanted = FUNCTIONS[name][0]
             values = [self.of(a, d) for a, d in zip(node.args, wanted, strict=True)]
-            return llvm_instructions.function(self, name, values)
-        llvm_instructions.wide_store(self, node)
+            return llvm.function(self, name, values)
+        llvm.wide_store(self, node)
         return ""
 
     def cast(self, node: ast.expr, dtype: str) -> str:

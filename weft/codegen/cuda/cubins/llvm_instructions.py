@@ -3,7 +3,7 @@
 Scalars: types, constants, casts, arithmetic, comparisons; functions return one instruction, but for
 its result's name. `contract` is the only freedom that floats have: a product and a sum may become
 one fma. What a GPU alone has are the NVPTX target's intrinsics; maths is LLVM's own where it is one
-instruction, else a function of NVIDIA's libdevice (`ptx.py`).
+instruction, else a function of NVIDIA's libdevice (`compile.py`).
 
 `mma_sync_...`:
 

@@ -35,7 +35,7 @@ Version = tuple[int, int]
 
 
 class UnknownTarget(ToolchainError):
-    """What is installed here does not know an architecture."""
+    """An architecture that the installed toolchain does not know."""
 
 
 _log = logging.getLogger("weft.compile")
@@ -57,7 +57,8 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """llvm: the version of llvmlite; `release`: that of CUDA which nvJitLink is of, (13, 0)."""
+    """The versions of the compilers that make cubins. llvm: the version of llvmlite; `release`:
+    that of CUDA which nvJitLink is of, (13, 0)."""
 
     llvm: str
     libdevice: Library

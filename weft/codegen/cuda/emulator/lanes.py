@@ -1,8 +1,8 @@
 """Array emulator: all threads of several blocks together, a value being an array over threads.
 
 `LaneText` makes Python of kernel source. Control flow becomes masks: True (all threads), False
-(none) or an array of bools. A variable is assigned under the mask of those who are there, unless
-nobody else can read it any more. All threads go through the text together, so every statement is
+(none) or an array of bools. A variable is assigned under the mask of the active threads, unless no
+other thread can read it any more. All threads go through the text together, so every statement is
 carried out by all before the next: what that hides, the race detector of `memory.py` finds. `Lanes`
 is the blocks that the text runs on, and how their threads meet."""
 
@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.codegen.cuda.emulator import masks
-from weft.codegen.cuda.emulator.masks import Mask, Value
-from weft.codegen.cuda.emulator.maths import multiply_add
-from weft.codegen.cuda.emulator.memory import Elements, Lane, Locals, Shadow
-from weft.codegen.cuda.emulator.translator import Text
+from weft.codegen.cuda.emulator import memory
+from weft.codegen.cuda.emulator.memory import Elements, Lane, Locals, Mask, Shadow, Value
+from weft.codegen.cuda.emulator.translator import Text, multiply_add
 from weft.codegen.cuda.source.language import (
     CASTS,
     FUNCTIONS,
@@ -45,7 +43,7 @@ class LaneText(Text):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.names |= {name: getattr(masks, name) for name in masks.__all__}
+        self.names |= {name: getattr(memory, name) for name in memory.__all__}
         self.loops: list[str] = []
         self.head = self.counter = ""
         self.local: set[str] = set()

@@ -1,18 +1,18 @@
-"""Sizes of operands along an axis, and lines: what blocks share of data (outer, n, inner).
+"""Lines along an axis of data seen as (outer, n, inner), and how they are dealt out to threads.
 
-Lines are those along the axis; how they are shared follows from sizes alone. A block has a tile of
-`width` columns side by side and `deep` threads along the axis for each of them; long lines are cut
-into parts, each of which is a block's. Short lines are a thread's (deep 1): blocks then have
-neighbouring lines, whatever their outer index."""
+A line is the elements along the axis at one outer and inner index; how lines are shared follows
+from sizes alone. A block has a tile of `width` columns side by side and `deep` threads along the
+axis for each of them; long lines are cut into parts, each of which is a block's. Short lines are a
+thread's (deep 1): blocks then have neighbouring lines, whatever their outer index."""
 
 from __future__ import annotations
 
 import math
 
-from weft.codegen.cuda.nests.accumulators import WARP
-from weft.codegen.cuda.nests.folds import Split, split
+from weft.codegen.cuda.nests.plain_nests import Split, split
 from weft.codegen.cuda.source.dtypes import DTYPES
 from weft.codegen.cuda.source.kernel import THREADS
+from weft.codegen.cuda.source.language import WARP
 from weft.codegen.cuda.source.writer import Source
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
@@ -68,7 +68,8 @@ TURNS = 8
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """width * deep threads of a block; a thread has `each` elements a turn; `cut`: the parts."""
+    """The share of a block in lines: width * deep threads; a thread has `each` elements a turn;
+    `cut`: the parts."""
 
     outer: int
     n: int
@@ -125,10 +126,10 @@ def _tiles(lines: Lines) -> int:
 
 
 class Line:
-    """What a thread has of the lines, as names in the kernel: `column`, which one of its tile;
-    `lane`, its number along the axis; `base`, the place of its line's first element; `live` (""
-    for always), whether that line is its own and not another thread's; of the line's parts the
-    `part`, whose elements are those from `start` until before `stop`.
+    """The share of a thread in lines, as names in the kernel: `column`, which one of its tile;
+    `lane`, its number along the axis; `base`, the place of its line's first element; `live` ("" for
+    always), whether that line is its own and not another thread's; of the line's parts the `part`,
+    whose elements are those from `start` until before `stop`.
 
     parts: how many parts of each line have a block; they are the first ones.
     """

@@ -39,7 +39,7 @@ from itertools import product as pairs
 from weft.codegen.call import Address, Numbers, Pool, Scratch, table_of
 from weft.codegen.cuda.kernels.axes import computed_dtype, count_of, dtype_of, shape_of
 from weft.codegen.cuda.kernels.pooling import Sliding, flat
-from weft.codegen.cuda.nests.row_folds import Partial, combine_launches
+from weft.codegen.cuda.nests.accumulators import Partial, combine_launches
 from weft.codegen.cuda.products.epilogue import AddParts, Epilogue, cut, index_of_epilogue
 from weft.codegen.cuda.products.fused import (
     Follow,
@@ -64,7 +64,7 @@ from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.cuda.source.writer import IndexDtype, Source, index_dtype
 from weft.codegen.nests.nest import Nest, plain_nest
-from weft.codegen.products.fused import operands_of, product_in, without_product
+from weft.codegen.products.calls import operands_of, product_in, without_product
 from weft.codegen.windows.geometry import Sizes, sizes_of
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
@@ -91,14 +91,14 @@ class _Axis:
 
 @dataclass(frozen=True, slots=True)
 class _Tap:
-    """shifts: one number for each axis; number: row-major among all taps."""
+    """A tap of the window. shifts: one number for each axis; number: row-major among all taps."""
 
     shifts: tuple[int, ...]
     number: int
 
 
 class Geometry:
-    """What is multiplied by what: see the table of the module's text."""
+    """The operands of a convolution as matrices A, B and C: the table in the module's docstring."""
 
     def __init__(self, op: Operation) -> None:
         z = self.sizes = sizes_of(op)
@@ -164,7 +164,8 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """op: `conv`, `conv_input` or `conv_kernel`; operands: where its own are."""
+    """A convolution to launch. op: `conv`, `conv_input` or `conv_kernel`; operands: where its own
+    are."""
 
     op: Operation
     operands: tuple[Address, ...]
@@ -634,7 +635,7 @@ def _launches(conv: Convolution) -> list[Launch]:
 
 
 class _Kernel:
-    """One in the making: a thread for each result `i`, of each part; there are `count`."""
+    """A kernel under construction: a thread for each of `count` results `i`, of each part."""
 
     def __init__(self, conv: Convolution, way: str, parts: int) -> None:
         op, size = conv.op, count_of(conv.op.result) * parts

@@ -12,7 +12,7 @@ from copy import copy
 
 from weft.codegen.call import Address, Status
 from weft.codegen.cuda.kernels.axes import axis_sizes, count_of, dtype_of, shape_of, tensor
-from weft.codegen.cuda.nests.emit import plain_launches
+from weft.codegen.cuda.nests.plain_nests import plain_launches
 from weft.codegen.cuda.source.dtypes import SIGNED
 from weft.codegen.cuda.source.kernel import FAULT_FUNCTION, Launch
 from weft.codegen.cuda.source.writer import Source, index_dtype

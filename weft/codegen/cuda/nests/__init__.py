@@ -1,4 +1,4 @@
 """Loop nests as CUDA kernels: elementwise nests, folds, and row nests (`codegen/nests/rows.py`).
 
-Enters: a `Nest` (`emit.py`) or a `RowNest` (`row_kernel.py`) with its buffers. Leaves: launches.
-Imports: `codegen/cuda/source`, `codegen`'s nests and calls, `ir`."""
+Enters: a `Nest` (`plain_nests.py`) or a `RowNest` (`row_kernel.py`) with its buffers. Leaves:
+launches. Imports: `codegen/cuda/source`, `codegen`'s nests and calls, `ir`."""

@@ -22,7 +22,7 @@ MOST_STATEMENTS = 512
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """What a nest's outputs and operands are, by their numbers."""
+    """The buffers of a nest's outputs and operands, by their numbers."""
 
     outputs: Sequence[Arg]
     operands: Sequence[Arg]
@@ -311,7 +311,7 @@ class Body:
 
 
 class Values:
-    """What was read, and what the statements made of it, lane by lane."""
+    """Loaded values and results of statements, lane by lane."""
 
     def __init__(self, body: Body, read: list[dict[int, str]]) -> None:
         self._body = body

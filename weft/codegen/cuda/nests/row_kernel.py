@@ -12,9 +12,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from weft.codegen.call import Address, Arg, Scratch
-from weft.codegen.cuda.nests.row_folds import Group, GroupFold, Partial, combine_launches, lay_out
-from weft.codegen.cuda.nests.row_layout import COLUMNS, Layout, layout_of
-from weft.codegen.cuda.nests.row_nodes import Nodes, Place, held_nodes, place_of, write_vector
+from weft.codegen.cuda.nests.accumulators import (
+    Group,
+    GroupFold,
+    Partial,
+    combine_launches,
+    lay_out,
+)
+from weft.codegen.cuda.nests.row_nodes import (
+    COLUMNS,
+    Layout,
+    Nodes,
+    Place,
+    held_nodes,
+    layout_of,
+    place_of,
+    write_vector,
+)
 from weft.codegen.cuda.source.dtypes import load, nbytes, stored
 from weft.codegen.cuda.source.elementwise import fold_expression, identity, running_dtype
 from weft.codegen.cuda.source.kernel import Launch

@@ -16,9 +16,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from weft.codegen.call import Address, Scratch
-from weft.codegen.cuda.nests.accumulators import Accumulator, ordered_fold
+from weft.codegen.cuda.nests.accumulators import (
+    Accumulator,
+    combine_launches,
+    lay_out,
+    ordered_fold,
+)
 from weft.codegen.cuda.nests.body import Body, Buffers, index_of, lanes_of
-from weft.codegen.cuda.nests.row_folds import combine_launches, lay_out
 from weft.codegen.cuda.products.fused import Follow, FusedProduct, store_nest
 from weft.codegen.cuda.products.tiles import (
     VECTOR,

@@ -13,7 +13,7 @@ from typing import Literal
 from weft.codegen.call import Address, Arg
 from weft.codegen.cuda.source.dtypes import nbytes
 from weft.codegen.nests.nest import Access, Nest, Store, plain_nest
-from weft.codegen.products.fused import (
+from weft.codegen.products.calls import (
     is_computed,
     operands_of,
     product_in,
@@ -32,8 +32,8 @@ from weft.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """nest: what follows a product. made: the number of the nest's operand that is the product;
-    operands has those before it.
+    """The epilogue of a product. nest: what follows it. made: the number of the nest's operand that
+    is the product; operands has those before it.
     """
 
     nest: Nest
@@ -49,8 +49,8 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class FusedProduct(Follow):
-    """product: sizes and strides of A and B (where C is follows from the nest alone); row i of
-    matrix k is row `k * product.m + i` of the nest's rows."""
+    """A product with its epilogue. product: sizes and strides of A and B (where C is follows from
+    the nest alone); row i of matrix k is row `k * product.m + i` of the nest's rows."""
 
     product: Product
     a: Address

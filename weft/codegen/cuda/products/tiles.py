@@ -14,7 +14,7 @@ has them (its `MmaSimtPolicy` with `RowMajorInterleaved<2>`).
 
 Tensor cores. The warp-wide product of 16 x 8 x 16 (`mma_sync_...` of `source/language.py`) asks
 each lane for rows and columns of its own. Which of the tile those are is free: here a thread gets
-whole vectors, at the places where `TileLoop` has them, so that what follows is the same. Lane 4 g +
+whole vectors, at the places where `TileLoop` has them, so that the epilogue is the same. Lane 4 g +
 t of a warp, which has 8 threads above each other and 4 side by side, brings to the instructions 4
 rows of A, those of thread g, and 4 columns of B: the first vector (g even) or the second one (g
 odd) of thread g / 2 of the row. It gets the sums of its rows and of both vectors of thread t. Two
@@ -72,9 +72,9 @@ VECTOR, BANKS = 16, 128
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """size x size elements of C, of which a thread has rows x columns; depth: the run of k that is
-    in shared memory. All are powers of two; rows and columns of a thread whole vectors. tensor: it
-    is for 16-bit floats, on tensor cores."""
+    """A tile of C: size x size elements, of which a thread has rows x columns; depth: the run of k
+    that is in shared memory. All are powers of two; rows and columns of a thread whole vectors.
+    tensor: it is for 16-bit floats, on tensor cores."""
 
     size: int
     rows: int

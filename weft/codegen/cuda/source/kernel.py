@@ -40,10 +40,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """`source`: a function `name` of `parameters`, and the device functions that it calls before
-    it. `threads`: of a block, at most; `blocks`: least blocks that a multiprocessor is to hold (a
-    bound on registers; 0: none). contract: whether a product and a sum may become one fma, which
-    depends on what else is in the kernel."""
+    """A kernel as source. `source`: a function `name` of `parameters`, and the device functions
+    that it calls before it. `threads`: of a block, at most; `blocks`: least blocks that a
+    multiprocessor is to hold (a bound on registers; 0: none). contract: whether a product and a sum
+    may become one fma, which depends on what else is in the kernel."""
 
     name: str
     source: str

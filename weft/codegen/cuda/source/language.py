@@ -67,6 +67,8 @@ HALVES = ("f16_to_f32", "f32_to_f16", "bf16_to_f32", "f32_to_bf16")
 BITS = ("bits_f32", "f32_bits", "bits_f64", "f64_bits")
 HIGH = ("mul_high_u32", "mul_high_u64")
 DIVISIONS = ("div_u32", "rem_u32", "div_u64", "rem_u64")
+#: Threads that a shuffle reaches.
+WARP = 32
 #: Names below `cuda.` that take a mask of lanes; below `cuda.atomic.`.
 SHUFFLES = ("shfl_sync", "shfl_xor_sync", "shfl_up_sync", "shfl_down_sync")
 ATOMICS = ("add", "max", "min")

@@ -154,8 +154,9 @@ class Driver:
 
 
 class DeviceDriver(Driver):
-    """The functions of the driver for one device. fails: makes the error for a status that a kernel
-    leaves behind when it fails, of its words; whoever asks the driver for anything then gets it."""
+    """The functions of the driver, for one device. fails: makes the error for a status that a
+    kernel leaves behind when it fails, of its words; whoever asks the driver for anything then gets
+    it."""
 
     def __init__(self, driver: Driver, fails: Callable[[str], WeftError]) -> None:
         self.api, self._fails = driver.api, fails

@@ -29,7 +29,7 @@ class AheadRow:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What was written: a row for each cubin, kernel by kernel."""
+    """The cubins written: a row for each, kernel by kernel."""
 
     rows: tuple[AheadRow, ...]
     targets: tuple[str, ...]

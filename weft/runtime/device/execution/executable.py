@@ -140,8 +140,8 @@ LOOK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of each repeat: of the launches by the device's clock, of asking for them by the
-    host's; and how many launches there are."""
+    """Times of a step, seconds of each repeat: of the launches by the device's clock, of asking for
+    them by the host's; and how many launches there are."""
 
     device: tuple[float, ...]
     host: tuple[float, ...]
@@ -278,7 +278,7 @@ class DeviceExecutable(DeviceStep):
         """Run one step, and note what took how long."""
         device = self.device()
         watch, keep = Watch(device, recorder), KeptFrames()
-        keep[self] = self.frames.make(device, self._runs_as())
+        keep[self] = self.frames.make(device, self.told())
 
         def run(frame: Frame, given: list[Any], variables: dict[Base, int]) -> list[Any]:
             frame.launches.watch = watch
@@ -322,10 +322,6 @@ class DeviceExecutable(DeviceStep):
 
     def _frame(self, device: Device, keep: KeptFrames | None) -> Frame:
         return self.frames.take(device) if keep is None else self.frames.kept(device, keep, self)
-
-    def _runs_as(self) -> DevicePlan:
-        """`plan`, with its ops."""
-        return self.told()
 
     def measure(self, inputs: list[Array], repeats: int = 20, *, records: bool = True) -> StepTimes:
         """Time the launches of a step, without its copies from and to the host. Variables change as
@@ -439,17 +435,19 @@ def compile_for_device(
     math_mode: MathMode = "ieee",
     ahead: bool = False,
     donated: Sequence[int] = (),
+    options: PassOptions | None = None,
 ) -> DeviceExecutable:
     """Plan a traced graph of static shapes for the device that `find` gives when it is needed.
     math_mode: how libraries may compute products of f32. ahead: for another machine, which may have
     libraries that are not here. donated: inputs whose memory results may take (`DevicePlan`).
+    options: of the passes, the environment's if None.
 
     Needs no device itself. Raises UnsupportedError for an op or dtype without a GPU kernel, and
     what `check_variables` raises.
     """
     started, variables = time.perf_counter(), variables or {}
     check_variables(graph, variables)
-    options = PassOptions.from_environment()
+    options = options or PassOptions.from_environment()
     configure_logging(options.log)
     label = name or graph.name
     wanted = Wanted(graph, passes, math_mode, donated, ahead)
@@ -459,6 +457,7 @@ def compile_for_device(
         _log.info("loaded the plan of %s for a GPU: %d launches, %.1f ms", label,
                   len(found[0].launches()), (time.perf_counter() - started) * 1e3)  # fmt: skip
         return DeviceExecutable(label, found[0], variables, find, found[1])
+    options = options if options.dumps else options.for_step(graph.name)
     made = wanted.details(options)
     plan = made.plan
     _log.info("planned %s for a GPU: %d launches, %d kernels, %.1f ms; %s", label,
@@ -466,4 +465,6 @@ def compile_for_device(
               made.report.memory.describe())  # fmt: skip
     if key is not None:
         wanted.store(key, label, plan)
-    return DeviceExecutable(label, plan, variables, find, lambda: made)
+    step = DeviceExecutable(label, plan, variables, find, lambda: made)
+    options.write_plan(step.describe_program)
+    return step

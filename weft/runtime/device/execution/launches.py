@@ -101,7 +101,7 @@ class Cells:
 
 
 class FaultFound(Exception):
-    """An op met an index out of bounds: which fault words, and what is in them."""
+    """Raised when an op met an index out of bounds: which fault words, and what is in them."""
 
     def __init__(self, number: int, words: Array) -> None:
         super().__init__(number)

@@ -1,4 +1,4 @@
-"""Out-of-memory handling: the error names the tensor that did not fit, and nothing is kept."""
+"""Out-of-memory handling: the error names the tensor that did not fit; no memory stays taken."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MOST_NAMES = 4
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """what: "argument x", say. op: what makes it, if that is known."""
+    """A tensor on a device. what: "argument x", say. op: what makes it, if that is known."""
 
     what: str
     type: TensorType | None

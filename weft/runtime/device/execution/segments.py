@@ -91,9 +91,9 @@ class Kept:
 
 @dataclass(slots=True)
 class Piece:
-    """size: launches and copies of all iterations. checks: whether some check indices. fixed:
-    whether a recording cannot get other addresses. follows: the loops around it, or before it, that
-    move its places, and whether by every iteration (else every second is the same)."""
+    """A segment. size: launches and copies of all iterations. checks: whether some check indices.
+    fixed: whether a recording cannot get other addresses. follows: the loops around it, or before
+    it, that move its places, and whether by every iteration (else every second is the same)."""
 
     stills: list[Still] = field(default_factory=list)
     size: int = 0
@@ -145,7 +145,7 @@ Part = Piece | Loop | Branch | CheckFaults | Noted | DevicePush | DevicePop | Su
 
 @dataclass(slots=True)
 class Places:
-    """Where every buffer is; for "moving" ones in which iteration each loop is."""
+    """The addresses of all buffers; for "moving" ones in which iteration each loop is."""
 
     plan: DevicePlan
     bases: dict[Base, int] = field(default_factory=dict)
@@ -169,7 +169,8 @@ class Places:
 
 
 class Cutter:
-    """From nodes to parts. prepared: makes a launch or copy ready; chosen: what does a product."""
+    """Cuts the nodes of a plan into segments and what the host does between them. prepared: makes a
+    launch or copy ready; chosen: what does a product."""
 
     def __init__(
         self,

@@ -13,78 +13,81 @@ from typing import Any
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
-from weft.ir.size_tape import Sizes, Tape, Terms
-from weft.ir.sizes import is_traced, terms_of
+from weft.ir.graph import Graph
+from weft.ir.sizes import is_traced
 from weft.passes.manager import Pass, PassOptions
-from weft.runtime.device.execution.executable import DeviceExecutable
+from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.execution.frame import Shelf
-from weft.runtime.device.plan import DevicePlan
-from weft.runtime.device.planning.stored_plan import DeviceDetails, Wanted
+from weft.runtime.device.planning.stored_plan import Wanted
 from weft.runtime.device.protocol import Device
-from weft.runtime.native.size_plan import Given, Numbers, PlansBySize, Shapes, SizedGraph
 from weft.runtime.resources.variables import VariableState, check_variables
+from weft.runtime.sized_step import Numbers, Shapes, SizedGraph, SizePlan, may_share
 
 _Fill = Callable[[Sequence[int]], Any]
 
 
-class DeviceSizePlan:
-    """A plan for many sizes, and for which it is right. shapes: of all inputs, those that it is
-    made for. wide: as of `Tape`. Errors as `compile_for_device`; TypeError if planning gives a
-    size to what takes no such number.
-    """
+@dataclass(frozen=True, slots=True)
+class DeviceMaker:
+    """Plans of a graph for a GPU, as a `StepMaker`. find, passes, math_mode: as of
+    `compile_for_device`."""
 
-    def __init__(
-        self,
-        graph: SizedGraph,
-        shapes: Shapes,
-        variables: Mapping[str, VariableState],
-        find: Callable[[], Device],
-        passes: Sequence[Pass],
-        math_mode: MathMode = "ieee",
-        *,
-        wide: bool = False,
-    ) -> None:
-        self.name, self._graph, self._variables = graph.name, graph, variables
-        self._find, self._passes, self._math_mode = find, passes, math_mode
-        tape = Tape(wide=wide)
-        self._given = Given(graph.types, shapes, tape)
-        traced = graph.at(self._given.shapes)
-        check_variables(traced, variables)
-        self.details = Wanted(traced, passes, math_mode).details(PassOptions())
-        plan = self.details.plan
-        self._numbers: list[Terms] = []
-        self._known: dict[frozenset[Any], int] = {}
+    graph: SizedGraph
+    variables: Mapping[str, VariableState]
+    find: Callable[[], Device]
+    passes: Sequence[Pass]
+    math_mode: MathMode = "ieee"
+
+    def alone(self, shapes: Shapes, *, kept: bool) -> DeviceExecutable:
+        """A plan for inputs of these shapes only."""
+        return self.compiled(self.graph.at(shapes))
+
+    def compiled(self, graph: Graph, options: PassOptions | None = None) -> DeviceExecutable:
+        """A plan of a graph of static shapes. options: of the passes."""
+        return compile_for_device(
+            graph, self.variables, find=self.find, name=self.graph.name, passes=self.passes,
+            math_mode=self.math_mode, options=options,
+        )  # fmt: skip
+
+    def many(self, shapes: Shapes, *, wide: bool) -> DeviceSizePlan | None:
+        """A plan for these shapes with others in mind."""
+        return DeviceSizePlan(self, shapes, wide=wide) if may_share(self.graph, shapes) else None
+
+
+class DeviceSizePlan(SizePlan[DeviceExecutable]):
+    """A plan for a GPU for many sizes. maker: what it is made of."""
+
+    def __init__(self, maker: DeviceMaker, shapes: Shapes, *, wide: bool = False) -> None:
+        self._maker = maker
+        self._shelf = Shelf()  # the constants are the same for all sizes
+        super().__init__(maker.graph, shapes, wide=wide)
+
+    def _plan(self, graph: Graph) -> None:
+        check_variables(graph, self._maker.variables)
+        plan = self._wanted(graph).details(PassOptions()).plan
         fill = self._filler(plan)
         self._fill: _Fill = (lambda _: plan) if fill is None else fill
-        self._sizes: Sizes = tape.sizes(self._numbers)
-        self.shelf = Shelf()  # the constants are the same for all sizes
 
-    @property
-    def conditions(self) -> int:
-        """As `Sizes.conditions`."""
-        return self._sizes.conditions
+    def fill(self, numbers: Numbers, shapes: Shapes) -> DeviceExecutable:
+        """As of `SizePlan`. What people and errors are told of it is the plan for these sizes
+        alone: the same launches, as all that decides is a condition."""
+        maker = self._maker
+        return DeviceExecutable(
+            self.graph.name, self._fill(numbers.tolist()), maker.variables, maker.find,
+            lambda: self._wanted(self.graph.at(shapes)).details(PassOptions()), self._shelf,
+        )  # fmt: skip
 
-    def numbers(self, shapes: Shapes) -> Numbers | None:
-        """What the plan has to know of inputs of these shapes; None: it is not right for them."""
-        given = self._given.read(shapes)
-        return None if given is None else self._sizes.evaluate(given)
-
-    def filled(self, numbers: Numbers, shapes: Shapes) -> FilledExecutable:
-        """The plan for inputs of these shapes, whose numbers these are, ready to be called."""
-        return FilledExecutable(self, self._fill(numbers.tolist()), shapes)
-
-    def exact(self, shapes: Shapes) -> DeviceDetails:
-        """How the plan for these sizes alone is made, which errors and people are told of."""
-        own = Wanted(self._graph.at(shapes), self._passes, self._math_mode)
-        return own.details(PassOptions())
+    def _wanted(self, graph: Graph) -> Wanted:
+        return Wanted(graph, self._maker.passes, self._maker.math_mode)
 
     # -- numbers ----------------------------------------------------------------------------------
 
     def _filler(self, held: Any) -> _Fill | None:
         """What makes `held` anew from numbers; None if no traced number is in it."""
         if is_traced(held):
-            return self._output(held)
+            place = self._place(held)
+            return lambda numbers: numbers[place]
         if isinstance(held, (tuple, list)):
             return _sequence(type(held), held, [self._filler(x) for x in held])
         if not is_dataclass(held) or isinstance(held, (CudaKernel, Nest, RowNest, type)):
@@ -97,55 +100,9 @@ class DeviceSizePlan:
         given: Any = held
         return lambda numbers: replace(given, **{n: f(numbers) for n, f in changed.items()})
 
-    def _output(self, number: Any) -> _Fill:
-        terms = terms_of(number)
-        key = frozenset(terms.items())
-        place = self._known.setdefault(key, len(self._numbers))
-        if place == len(self._numbers):
-            self._numbers.append(terms)
-        return lambda numbers: numbers[place]
-
 
 def _sequence(kind: type, held: Sequence[Any], fills: Sequence[_Fill | None]) -> _Fill | None:
     if all(fill is None for fill in fills):
         return None
     pairs = list(zip(held, fills, strict=True))
     return lambda numbers: kind([x if f is None else f(numbers) for x, f in pairs])
-
-
-class FilledExecutable(DeviceExecutable):
-    """A plan for many sizes, filled in for one set of them."""
-
-    def __init__(self, whole: DeviceSizePlan, plan: DevicePlan, shapes: Shapes) -> None:
-        super().__init__(
-            whole.name, plan, whole._variables, whole._find, lambda: whole.details, whole.shelf
-        )
-        self._whole, self._shapes = whole, shapes
-
-    @property
-    def is_filled(self) -> bool:
-        return True
-
-    def exact(self) -> DeviceDetails:
-        """The plan for these sizes alone: the same launches, as all that decides is a condition."""
-        return self._whole.exact(self._shapes)
-
-    def _runs_as(self) -> DevicePlan:
-        return self.plan
-
-
-class DeviceSizePlans(PlansBySize[FilledExecutable]):
-    """The plans for a GPU that a graph has for many sizes. find: as of `DeviceExecutable`."""
-
-    def __init__(
-        self,
-        graph: SizedGraph,
-        variables: Mapping[str, VariableState],
-        find: Callable[[], Device],
-        passes: Sequence[Pass],
-        math_mode: MathMode = "ieee",
-    ) -> None:
-        def make(shapes: Shapes, *, wide: bool) -> DeviceSizePlan:
-            return DeviceSizePlan(graph, shapes, variables, find, passes, math_mode, wide=wide)
-
-        super().__init__(graph, make)

@@ -1,4 +1,4 @@
-"""`DeviceStep`: the interface of a step on one GPU; who holds one need not load what made it."""
+"""`DeviceStep`: the interface of a step on one GPU; importing it loads no planner and no driver."""
 
 from __future__ import annotations
 

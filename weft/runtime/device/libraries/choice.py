@@ -288,7 +288,7 @@ _log = logging.getLogger("weft.compile")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A way that was tried: what it took, or (`seconds` is None) why it was not taken."""
+    """A way that was tried: its time, or (`seconds` is None) why it was not taken."""
 
     label: str
     seconds: float | None
@@ -301,7 +301,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """route: which of the product's, -1: none. algorithm: the library's. how: how it was chosen."""
+    """The choice for a product. route: which of the product's, -1: none. algorithm: the library's.
+    how: how it was chosen."""
 
     route: int
     algorithm: Algorithm | None
@@ -327,7 +328,7 @@ class ChosenCall:
 
 
 class OwnKernels:
-    """weft's own kernels do every product; why."""
+    """The choice where weft's own kernels do every product, with the reason."""
 
     def __init__(self, why: str) -> None:
         self._why = why

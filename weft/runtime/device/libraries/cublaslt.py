@@ -190,7 +190,7 @@ class CublasLt:
 
 
 class Descriptors:
-    """What the library is told of a product. They need no device."""
+    """The library's descriptors of a product. They need no device."""
 
     def __init__(self, library: CublasLt, gemm: Gemm) -> None:
         api, self._library = library._api, library

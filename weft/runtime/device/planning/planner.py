@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from weft.codegen.cuda.lowerings import fused_launches, launches_of
 from weft.codegen.cuda.source.kernel import MOST_BLOCKS, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest, checking_ops
+from weft.codegen.steps.plan import NO_CODE, in_place, loop_limit, unchecked_gathers
 from weft.ir.analysis.index_maps import index_sizes, is_gather
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
@@ -30,8 +31,7 @@ from weft.ir.types import RefType, TensorType
 from weft.passes.analysis.in_place import UPDATES
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import Pass
-from weft.passes.memory.arena import aligned
-from weft.passes.memory.block import Copy, MemoryPlan, Moving, Slot
+from weft.passes.memory.block import Copy, MemoryPlan, Moving, Slot, aligned
 from weft.passes.memory.plan_memory import variable_name
 from weft.passes.pipelines import GPU_REPRODUCIBLE
 from weft.runtime.device.libraries import cublaslt, cudnn
@@ -61,10 +61,6 @@ from weft.runtime.device.planning.routes import (
     with_routes,
 )
 
-#: Ops that need no launch: they name buffers or order effects.
-NO_CODE = frozenset(
-    {"variable", "read", "assign", "constant", "group", "reshape", "identity", "stop_gradient"}
-)
 #: Buffers begin at multiples of it: kernels read and write so many bytes at once.
 BUFFER_ALIGNMENT = 16
 
@@ -74,9 +70,10 @@ _Pairs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """How ops become launches. fused: of a `fused` op and the pairs (operand, result) that share a
-    buffer; op: of any other; check: of the indices, which come from outside, of a gather in a nest;
-    ways: what a library could do of a product instead; None of what is no product.
+    """The rules by which ops become launches. fused: of a `fused` op and the pairs (operand,
+    result) that share a buffer; op: of any other; check: of the indices, which come from outside,
+    of a gather in a nest; ways: what a library could do of a product instead; None of what is no
+    product.
     """
 
     fused: Callable[[Operation, _Pairs], Fused]
@@ -114,13 +111,8 @@ class _Planner:
     arena_bytes: int = 0
 
     def run(self) -> DevicePlan:
-        for op in self.memory.constants:
-            held = op.attrs["value"]
-            assert isinstance(held, ConstArray)
-            self.constants.append(held.array)
-        for copy in self.memory.copies:
-            if copy.nbytes:
-                self.copies.setdefault((copy.block, copy.position), []).append(copy)
+        self.constants += self.memory.constant_arrays()
+        self.copies = self.memory.copies_by_place()
         self._place_rows()
         nodes = self.block(self.graph.block, None)
         return DevicePlan(
@@ -159,7 +151,8 @@ class _Planner:
         nodes: list[DeviceNode] = self._copies(where, -1)
         checked: set[object] = set()
         for position, op in enumerate(block.ops):
-            nodes += self._checks(op, checked)
+            for gather, index in unchecked_gathers(op, checked):
+                nodes += self._planned(gather, self.lowering.check(gather, index))
             nodes += self._op(op)
             nodes += self._copies(where, position)
         return tuple(nodes)
@@ -184,7 +177,7 @@ class _Planner:
             if op.name == "fused":
                 if any(_is_empty(op, gather) for gather in op.regions[0].ops):
                     return []  # the check of its indices tells that they are out of bounds
-                launches, nest = self.lowering.fused(op, self._in_place(op))
+                launches, nest = self.lowering.fused(op, in_place(op, self._slot))
                 return self._with_routes(op, self._planned(op, launches, nest))
             launches = self.lowering.op(op)
         except UnsupportedError as error:
@@ -194,7 +187,7 @@ class _Planner:
 
     def _with_routes(self, op: Operation, nodes: list[DeviceNode]) -> list[DeviceNode]:
         """What a library could do instead, if it is a product."""
-        pairs = self._in_place(op) if op.name == "fused" else ()
+        pairs = in_place(op, self._slot) if op.name == "fused" else ()
         ways = self.lowering.ways(op, pairs, self.math)
         if ways is None:
             return nodes
@@ -228,7 +221,7 @@ class _Planner:
         return nodes
 
     def _loop(self, op: Operation) -> list[DeviceNode]:
-        limit = int_attr(op.attrs, "limit" if op.name == "while" else "length")
+        limit = loop_limit(op)
         if limit == 0:
             return []
         known = len(self.faults)
@@ -314,16 +307,6 @@ class _Planner:
             return [*nodes, *self._check_before(True), copy]
         return [*nodes[:first], copy, *nodes[first:]]
 
-    def _checks(self, op: Operation, done: set[object]) -> Iterator[DeviceNode]:
-        """The checks of the indices that a nest reads through, but for those that are `done`."""
-        for gather in op.regions[0].ops if op.name == "fused" else ():
-            if is_gather(gather):
-                index = op.operands[op.regions[0].args.index(gather.operands[1])]
-                held = (index, *index_sizes(gather))
-                if held not in done:
-                    yield from self._planned(gather, self.lowering.check(gather, index))
-                done.add(held)
-
     def _copies(self, where: Block | None, position: int) -> list[DeviceNode]:
         nodes: list[DeviceNode] = []
         for copy in self.copies.get((where, position), ()):
@@ -331,11 +314,6 @@ class _Planner:
             nodes += self._check_before(target.kind == "variable")
             nodes.append(PlannedCopy(source, target, copy.why))
         return nodes
-
-    def _in_place(self, op: Operation) -> tuple[tuple[int, int], ...]:
-        outputs = {self._slot(v): j for j, v in enumerate(op.results)}
-        slots = [(i, self._slot(v)) for i, v in enumerate(op.operands)]
-        return tuple((i, outputs[slot]) for i, slot in slots if slot in outputs)
 
     # -- places -----------------------------------------------------------------------------------
 

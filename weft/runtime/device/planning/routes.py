@@ -15,7 +15,7 @@ from functools import reduce
 
 from weft.codegen.call import Address, Arg, Scratch, Status
 from weft.codegen.cuda.kernels.conv import nan_launches
-from weft.codegen.cuda.nests.emit import plain_launches
+from weft.codegen.cuda.nests.plain_nests import plain_launches
 from weft.codegen.cuda.products.fused import (
     FusedProduct,
     fused_product,
@@ -24,7 +24,7 @@ from weft.codegen.cuda.products.fused import (
 )
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.nests.nest import Store, build_nest
-from weft.codegen.products.fused import is_product, product_in, result_strides, without_product
+from weft.codegen.products.calls import is_product, product_in, result_strides, without_product
 from weft.codegen.products.gemm import Product
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
@@ -34,7 +34,7 @@ from weft.ir.ops.builder import Builder
 from weft.ir.sizes import largest
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
-from weft.passes.memory.arena import aligned
+from weft.passes.memory.block import aligned
 from weft.runtime.device.gemm_conv import (
     ALIGNMENT,
     CONVOLUTIONS,
@@ -62,9 +62,10 @@ _BIASED = ("f32", "f64")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`before`, then `call` on its arguments, then `after`. Of a `Gemm` they are D, A, B and the
-    bias, if it has one; of a `Conv` the result and both operands. made: what lies in scratch memory
-    between the call and launches. given: operands, in the order in which NaN is tried in them."""
+    """A library's way to do a product: `before`, then `call` on its arguments, then `after`. Of a
+    `Gemm` they are D, A, B and the bias, if it has one; of a `Conv` the result and both operands.
+    made: what lies in scratch memory between the call and launches. given: operands, in the order
+    in which NaN is tried in them."""
 
     call: Gemm | Conv
     args: tuple[Address, ...]

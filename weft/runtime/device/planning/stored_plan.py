@@ -1,13 +1,12 @@
 """GPU plan of a traced graph: found on disk, or made by passes and planner; and its bytes.
 
-Everything that carries a step out is kept (`runtime/plan/step_plan.py`), kernels with their source,
+Everything that carries a step out is kept (`runtime/plan/store.py`), kernels with their source,
 as JSON and bytes. Of an op there are its name and the user's lines, as numbers of the traced
 graph's: so a program that reads it names its own. What launches and nests say in terms of SSA
 values is left out; it is for people, and for errors about indices, for whom passes run again."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -18,13 +17,11 @@ import weft.runtime.device.gemm_conv as gemm
 import weft.runtime.device.plan as plans
 from weft.codegen.cuda.cubins.cache import architecture
 from weft.codegen.cuda.source.kernel import CudaKernel, Launch, Parameter
-from weft.codegen.llvm.cache import CachedRecord
-from weft.codegen.llvm.jit import do_later
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode, as_dtype
-from weft.ir.errors import InternalError, WeftError
+from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation
 from weft.ir.locations import Location, Locations
 from weft.ir.process import collector_paused
@@ -38,7 +35,15 @@ from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.plan import DevicePlan
 from weft.runtime.device.protocol import Device
 from weft.runtime.plan.report import Once
-from weft.runtime.plan.step_plan import PlanKey, pack_arrays, plan_key, unpack_arrays
+from weft.runtime.plan.store import (
+    Fields,
+    NotKeptError,
+    PlanKey,
+    changed,
+    pack_arrays,
+    plan_key,
+    unpack_arrays,
+)
 
 #: The classes that a plan is made of, by name; each object is kept as its fields.
 _CLASSES: dict[str, type] = {
@@ -54,10 +59,6 @@ _PLAIN = frozenset({int, float, str, bool, type(None)})
 _OWN = ("constants", "variables", "donated")
 
 
-class UnknownPartError(Exception):
-    """A plan holds what is not kept on disk."""
-
-
 def lines_of(graph: Graph) -> list[Location]:
     """The user's lines of a graph's ops, each once: in graphs with equal digests, those that
     correspond have equal numbers."""
@@ -66,22 +67,19 @@ def lines_of(graph: Graph) -> list[Location]:
 
 def pack_plan(
     plan: DevicePlan, traced: Sequence[ConstArray], lines: Sequence[Location]
-) -> tuple[dict[str, Any], bytes] | None:
-    """Fields that JSON can hold, and the bytes that go with them; None if the constants are too
-    large. traced: the constants of the traced graph; lines: `lines_of` it. UnknownPartError for
-    what is not kept."""
-    arrays = pack_arrays(plan.constants, traced)
-    if arrays is None:
-        return None
+) -> tuple[Fields, bytes]:
+    """Fields that JSON can hold, and the bytes that go with them. traced: the constants of the
+    traced graph; lines: `lines_of` it. NotKeptError."""
+    arrays, stored = pack_arrays(plan.constants, traced)
     packer = _Packer({place: k for k, place in enumerate(lines)})
     made = {f.name: packer.value(getattr(plan, f.name)) for f in fields(plan)
             if f.name not in _OWN}  # fmt: skip
     variables = [[n, packer.value(t), read] for n, (t, read) in plan.variables.items()]
     tables = {name: list(rows) for name, rows in packer.rows.items()}
     return {
-        "plan": made, "tables": tables, "arrays": arrays[0], "variables": variables,
+        "plan": made, "tables": tables, "arrays": arrays, "variables": variables,
         "donated": [list(row) for row in plan.donated.items()],
-    }, arrays[1]  # fmt: skip
+    }, stored  # fmt: skip
 
 
 class _Packer:
@@ -111,7 +109,7 @@ class _Packer:
             return {"place": self._once("places", held, self._fields)}
         if _CLASSES.get(kind.__name__) is kind:
             return {kind.__name__: self._fields(held)}
-        raise UnknownPartError(f"a {kind.__name__}")
+        raise NotKeptError(f"a {kind.__name__}")
 
     def _fields(self, held: Any) -> list[Any]:
         return [self.value(getattr(held, f.name)) for f in fields(held)]
@@ -121,7 +119,7 @@ class _Packer:
 
     def _op(self, op: Operation) -> list[Any]:
         if any(place not in self._lines for place in op.locations):
-            raise UnknownPartError(f"a line of op '{op.name}' that is not the user's")
+            raise NotKeptError(f"a line of op '{op.name}' that is not the user's")
         return [op.name, [self._lines[place] for place in op.locations]]
 
     def _once(self, table: str, held: Any, pack: Callable[[Any], list[Any]]) -> int:
@@ -179,13 +177,10 @@ def _op(name: str, lines: Locations) -> Operation:
     return Operation(name, (), {}, (), locations=lines)
 
 
-_log = logging.getLogger("weft.compile")
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """What planning did: the passes, where values are, how long it took, and whether the plan came
-    from disk (then the passes ran for this report)."""
+    """The report on planning: the passes, where values are, how long it took, and whether the plan
+    came from disk (then the passes ran for this report)."""
 
     passes: tuple[PassReport, ...]
     memory: MemoryPlan
@@ -195,8 +190,8 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class DeviceDetails:
-    """What people and errors are told of a step: the fused graph, the plan with its ops, how it was
-    made."""
+    """The details of a step for people and errors: the fused graph, the plan with its ops, how it
+    was made."""
 
     graph: Graph
     plan: DevicePlan
@@ -218,23 +213,26 @@ class Wanted:
     def key(self, options: PassOptions, find: Callable[[], Device]) -> PlanKey | None:
         """What the plan depends on, if it is to be kept on disk; the device's architecture, too,
         if it is there."""
-        if self.ahead or plan_key(self.graph, self.passes, options, self.donated) is None:
+
+        def target() -> str:
+            try:
+                cc = architecture(find().cc)
+            except WeftError:  # whoever calls the plan is told
+                cc = "none"
+            # to look for a cuDNN that is not there takes longer than to load a plan
+            convolves = any(op.name in CONVOLUTIONS for op in self.graph.walk())
+            there = f"cublaslt {cublaslt.installed()} cudnn {convolves and cudnn.installed()}"
+            return f"gpu {cc} math {self.math_mode} {there}\n"
+
+        if self.ahead:
             return None
-        try:
-            cc = architecture(find().cc)
-        except WeftError:  # whoever calls the plan is told
-            cc = "none"
-        # to look for a cuDNN that is not there takes longer than to load a plan
-        convolves = any(op.name in CONVOLUTIONS for op in self.graph.walk())
-        there = f"cublaslt {cublaslt.installed()} cudnn {convolves and cudnn.installed()}"
-        target = f"gpu {cc} math {self.math_mode} {there}\n"
         return plan_key(self.graph, self.passes, options, self.donated, target)
 
     def planned(
         self, options: PassOptions
     ) -> tuple[Graph, DevicePlan, Sequence[PassReport], MemoryPlan]:
         """The graph after the passes, the plan, what the passes did, and where values are; sizes
-        may be traced. Errors as `runtime.device.executable.compile_for_device`."""
+        may be traced. Errors as `device.execution.executable.compile_for_device`."""
         # who finds the plan on disk does not wait for these modules
         from weft.codegen.steps.plan import check_supported
         from weft.runtime.device.planning.planner import device_plan, lowering_of
@@ -259,8 +257,10 @@ class Wanted:
         The details raise InternalError if passes do not make that plan any more."""
         started = time.perf_counter()
 
-        def read(found: CachedRecord, constants: list[ConstArray]) -> DevicePlan:
-            return unpack_plan(found.fields, found.payload, constants, lines_of(self.graph))
+        def read(
+            fields: Mapping[str, Any], payload: bytes, traced: Sequence[ConstArray]
+        ) -> DevicePlan:
+            return unpack_plan(fields, payload, traced, lines_of(self.graph))
 
         with collector_paused():
             plan = key.load(read)
@@ -272,24 +272,13 @@ class Wanted:
     def _again(self, plan: DevicePlan, seconds: float) -> DeviceDetails:
         made = self.details(PassOptions())
         if _what(plan) != _what(made.plan):
-            raise InternalError(
-                f"the plan of '{self.graph.name}' is not what weft makes of it now",
-                hint="`weft cache clear` removes it from the disk",
-            )
+            raise changed(self.graph)
         report = DeviceReport(made.report.passes, made.report.memory, seconds, plan_loaded=True)
         return DeviceDetails(made.graph, made.plan, report)
 
     def store(self, key: PlanKey, name: str, plan: DevicePlan) -> None:
-        """Keep a plan, if all of it can be and its constants are not too large; in another
-        thread."""
-
-        def write() -> None:
-            try:
-                key.store(name, pack_plan(plan, key.content[1], lines_of(self.graph)))
-            except UnknownPartError as error:
-                _log.info("cache: the plan of %s is not kept: it holds %s", name, error)
-
-        do_later(write)
+        """Keep a plan, as of `PlanKey`."""
+        key.store(name, lambda traced: pack_plan(plan, traced, lines_of(self.graph)))
 
 
 def _what(plan: DevicePlan) -> object:

@@ -1,10 +1,16 @@
-"""Logarithms as branch-free polynomials that LLVM's loop vectoriser can widen.
+"""exp, logarithms and their relatives as branch-free polynomials that LLVM's loop vectoriser can
+widen.
 
-x = 2**k (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f),
-log(1 + f) = f - f**2/2 + s (f**2/2 + R(s**2)) (FreeBSD msun, e_log.c and k_log.h).  R is the
-minimax polynomial, fitted by Remez exchange in 50 digits and rounded to the dtype.  log and log1p
-at f32 start mantissas at 2/3 and have a polynomial in f.
-"""
+exp and its relatives as branch-free polynomials that LLVM's loop vectoriser can widen. All start
+from x = n ln2 + r with |r| <= ln2 / 2 (W. Cody, W. Waite, "Software Manual for the Elementary
+Functions", 1980) and e**r = 1 + r + r**2 Q(r). Q is the minimax polynomial of (e**r - 1 - r) /
+r**2, fitted by Remez exchange in 50 digits and rounded to the dtype.
+
+Logarithms as branch-free polynomials that LLVM's loop vectoriser can widen. x = 2**k (1 + f) with
+sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f), log(1 + f) = f - f**2/2 + s (f**2/2 + R(s**2))
+(FreeBSD msun, e_log.c and k_log.h). R is the minimax polynomial, fitted by Remez exchange in 50
+digits and rounded to the dtype. log and log1p at f32 start mantissas at 2/3 and have a polynomial
+in f."""
 
 from __future__ import annotations
 
@@ -12,15 +18,202 @@ import math
 
 from llvmlite import ir
 
-from weft.codegen.llvm.elements import F64
+from weft.codegen.llvm.emitter import F64
 from weft.codegen.llvm.target import multiplies_and_adds
-from weft.codegen.vector import avx512, tables
+from weft.codegen.vector import avx512
 from weft.codegen.vector.float_builder import FloatBuilder
 from weft.ir.dataclass import dataclass
 
+LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
+
 
 @dataclass(frozen=True)
-class _Table:
+class _ExpTable:
+    """Constants of one dtype; ``q`` constant term first."""
+
+    ln2_high: float  # so few bits that n * ln2_high is exact
+    ln2_low: float
+    q: tuple[float, ...]
+    exp_q: tuple[float, ...]  # as q, shorter where a relative error of 2**-28 will do
+    lowest: float  # exp of less is 0
+    highest: float  # exp of more is inf, and exp(highest) / 4 is finite
+    minus_one: float  # expm1 of less is -1
+
+
+_Q_F64 = (
+    *(0.5, 0.16666666666666677, 0.041666666666666706, 0.008333333333320654),
+    *(0.001388888888886503, 0.00019841269888893194, 2.480158736413894e-05),
+    *(2.7557241163756337e-06, 2.7557239695328035e-07, 2.5110178998496992e-08),
+    2.0925389230345055e-09,
+)
+_EXP_TABLES = {
+    "f32": _ExpTable(
+        ln2_high=0.693145751953125,
+        ln2_low=1.428606765330187e-06,
+        q=(0.5, 0.166666672, 0.0416663438, 0.00833327044, 0.00139420514, 0.000199157264),
+        exp_q=(0.49999993, 0.1666652, 0.041668389, 0.0083687166, 0.0013814605),
+        lowest=-104.0,
+        highest=89.7,
+        minus_one=-20.0,
+    ),
+    "f64": _ExpTable(
+        ln2_high=0.6931471803691238,
+        ln2_low=1.9082149292705877e-10,
+        q=_Q_F64,
+        exp_q=_Q_F64,
+        lowest=-746.0,
+        highest=710.8,
+        minus_one=-40.0,
+    ),
+}
+
+
+def _reduce(
+    m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """(n, n as integer, r), x + correction = n ln2 + r, for x clamped to the table's range."""
+    table = _EXP_TABLES[m.dtype]
+    n, integer = m.nearest_integer(x, LOG2_E)
+    r = m.fma(n, -table.ln2_low, m.fma(n, -table.ln2_high, x))
+    if correction is not None:
+        r = m.add(r, correction)
+    return n, integer, r
+
+
+def _rest_of_expm1(m: FloatBuilder, r: ir.Value) -> ir.Value:
+    return m.mul(m.mul(r, r), m.horner(r, _EXP_TABLES[m.dtype].q))
+
+
+def expm1_reduced(m: FloatBuilder, r: ir.Value, low: ir.Value | None = None) -> ir.Value:
+    """e**(r + low) - 1 for |r| <= ln2 / 2 and a far smaller low."""
+    q = m.horner(r, _EXP_TABLES[m.dtype].q)
+    square = m.mul(r, r)
+    result = m.fma(square, q, r)
+    if low is None:
+        return result
+    return m.add(m.fma(square, q, m.fma(low, result, low)), r)
+
+
+def _exp_reduced(m: FloatBuilder, r: ir.Value, low: ir.Value | None = None) -> ir.Value:
+    """e**(r + low) for |r| <= ln2 / 2 and a far smaller low"""
+    q = _EXP_TABLES[m.dtype].exp_q
+    if low is None:
+        return m.horner(r, (1.0, 1.0, *q))
+    return m.add(1.0, m.add(r, m.fma(m.mul(r, r), m.horner(r, q), low)))
+
+
+def _exp_in_two_roundings(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x where products round before they are added: what r loses is kept, and the large terms
+    are added last."""
+    table = _EXP_TABLES[m.dtype]
+    n, integer = m.nearest_integer(x, LOG2_E)
+    high, less = m.sub(x, m.mul(n, table.ln2_high)), m.mul(n, table.ln2_low)
+    r = m.sub(high, less)
+    return m.scale_by_power_of_two(_exp_reduced(m, r, m.sub(m.sub(high, r), less)), integer)
+
+
+def decay_parts(
+    m: FloatBuilder, x: ir.Value, rest: ir.Value | None = None
+) -> tuple[ir.Value, ir.Value]:
+    """(s, p): e**-(x + rest) = s (1 + p), s a power of 2 and 1 where x is near 0; x >= 0 moderate,
+    rest far smaller than x."""
+    table = _EXP_TABLES[m.dtype]
+    n, integer = m.nearest_integer(x, -LOG2_E)
+    if m.dtype == "f32":  # what ln2 lacks, times n, is lost beside 1
+        r = m.fma(n, -LN_2, m.neg(x))
+    else:
+        r = m.fma(n, -table.ln2_low, m.fma(n, -table.ln2_high, m.neg(x)))
+    square, q = m.mul(r, r), m.horner(r, table.exp_q)
+    p = m.fma(square, q, r) if rest is None else m.add(m.fma(square, q, m.neg(rest)), r)
+    return m.power_of_two(integer), p
+
+
+def _clamp(m: FloatBuilder, x: ir.Value, lowest: float) -> ir.Value:
+    return m.at_least(m.at_most(x, _EXP_TABLES[m.dtype].highest), lowest)
+
+
+def exp(m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None) -> ir.Value:
+    """e**x, or e**(x + correction) for a small correction."""
+    if m.dtype == "f32" and correction is None and avx512.available():
+        return avx512.exp(m, x)
+    x = _clamp(m, x, _EXP_TABLES[m.dtype].lowest)
+    if correction is None and not multiplies_and_adds():
+        return _exp_in_two_roundings(m, x)
+    _, n, r = _reduce(m, x, correction)
+    return m.scale_by_power_of_two(_exp_reduced(m, r), n)
+
+
+# 2**r on |r| <= 1/2, minimax, relative error 2**-29.
+_EXP2 = (
+    *(1.000000000554172, 0.6931472057361125, 0.24022646890577753, 0.055503287772197346),
+    *(0.009618488966838246, 0.0013399931366474356, 0.00015345809408112463),
+)
+
+
+def exp2_wide(wide: FloatBuilder, x: ir.Value) -> ir.Value:
+    """2**x in f64 for |x| < 1000, relative error 2**-29: for f32 results."""
+    n, integer = wide.nearest_integer(x, 1.0)
+    return wide.mul(wide.horner(wide.sub(x, n), _EXP2), wide.power_of_two(integer))
+
+
+def exp2(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """2**x; exact for integers x."""
+    limit = float(m.bias + m.mantissa_bits + 2)
+    x = m.at_least(m.at_most(x, limit), -limit)
+    n, integer = m.nearest_integer(x, 1.0)
+    p = expm1_reduced(m, m.mul(m.sub(x, n), LN_2))
+    return m.scale_by_power_of_two(m.add(p, 1.0), integer)
+
+
+def expm1(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x - 1; its sign is that of x, -0 included."""
+    n, integer, r = _reduce(m, _clamp(m, x, _EXP_TABLES[m.dtype].minus_one))
+    # e**r - 1 as a sum, (2**n (1 + p) - 1) / 4 from it: finite up to where expm1 overflows.
+    p, low = m.fast_two_sum(r, _rest_of_expm1(m, r))
+    scale = m.power_of_two(m.builder.sub(integer, m.int_const(2)))
+    total = m.fma(scale, p, m.sub(scale, 0.25))
+    result = m.mul(m.fma(scale, low, total), 4.0)
+    # Near 0 the result is p itself, which scaling would cost its last bits if it is denormal.
+    unscaled = m.compare("==", n, 0.0)
+    return m.copysign(m.select(unscaled, p, result), x)
+
+
+def sigmoid(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """1 / (1 + d) or d / (1 + d) with d = e**-|x|: nothing overflows, denormals are kept.
+
+    d and 1 + d are kept as sums, 1 / (1 + d) is improved by its remainder.
+    """
+    negative = m.compare("<", x, 0.0)
+    d = _exp_of_negative(m, m.neg(m.abs(x)))
+    total = m.add(1.0, d)
+    lost = m.add(m.sub(1.0, total), d)
+    top = m.select(negative, d, 1.0)
+    q = m.div(top, total)
+    y = m.select(negative, m.sub(1.0, q), q)
+    rest = m.exact_fma(m.neg(q), total, top)
+    return m.fma(m.fma(m.neg(q), lost, rest), y, q)
+
+
+def _exp_of_negative(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x for x <= 0."""
+    if m.dtype == "f32" and avx512.available():
+        return avx512.exp(m, x, negative=True)
+    x = m.at_least(x, _EXP_TABLES[m.dtype].lowest)
+    if not multiplies_and_adds():
+        return _exp_in_two_roundings(m, x)
+    _, n, r = _reduce(m, x)
+    return m.scale_by_power_of_two(_exp_reduced(m, r), n)
+
+
+def half_exp(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x / 2 for x >= 0, finite where sinh(x) is."""
+    _, n, r = _reduce(m, _clamp(m, x, 0.0))
+    return m.scale_by_power_of_two(_exp_reduced(m, r), m.builder.sub(n, m.int_const(1)))
+
+
+@dataclass(frozen=True)
+class _LogTable:
     """Constants of one dtype; high parts have so few bits that their products here are exact."""
 
     r: tuple[float, ...]
@@ -32,8 +225,8 @@ class _Table:
     smallest_normal: float
 
 
-_TABLES = {
-    "f32": _Table(
+_LOG_TABLES = {
+    "f32": _LogTable(
         r=(0.666666627, 0.400003552, 0.285358906, 0.236105174),
         ln2=(0.693145751953125, 1.428606765330187e-06),
         log2_e=(1.4423828125, 0.00031222839606925845),
@@ -42,7 +235,7 @@ _TABLES = {
         split_bits=12,
         smallest_normal=2.0**-126,
     ),
-    "f64": _Table(
+    "f64": _LogTable(
         r=(
             *(0.6666666666666666, 0.4000000000000717, 0.28571428568790425, 0.22222222691210394),
             *(0.18181772119405978, 0.15387245425576757, 0.13246640229361295),
@@ -72,7 +265,7 @@ def decompose(
     m: FloatBuilder, x: ir.Value, lowest: float = math.sqrt(0.5)
 ) -> tuple[ir.Value, ir.Value]:
     """(float k, f) of a positive finite x, denormals included."""
-    denormal = m.compare("<", x, _TABLES[m.dtype].smallest_normal)
+    denormal = m.compare("<", x, _LOG_TABLES[m.dtype].smallest_normal)
     lift = m.mantissa_bits + 2
     k, mantissa = split_exponent(m, m.select(denormal, m.mul(x, 2.0**lift), x), lowest)
     k_float = m.builder.sitofp(k, m.kind)
@@ -84,7 +277,7 @@ def _series(m: FloatBuilder, f: ir.Value) -> tuple[ir.Value, ir.Value]:
     half_square = m.mul(m.mul(f, 0.5), f)
     s = m.div(f, m.add(f, 2.0))
     z = m.mul(s, s)
-    r = m.mul(z, m.horner(z, _TABLES[m.dtype].r))
+    r = m.mul(z, m.horner(z, _LOG_TABLES[m.dtype].r))
     return half_square, m.mul(s, m.add(half_square, r))
 
 
@@ -106,7 +299,7 @@ _LOG_F32 = (
 def log(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Natural logarithm."""
     if m.dtype == "f32" and avx512.available():
-        return tables.log(m, x)
+        return avx512.log(m, x)
     k, f = decompose(m, x, _lowest(m))
     return _special(m, x, 0.0, _log_of_parts(m, k, f))
 
@@ -120,7 +313,7 @@ def _log_of_parts(
     m: FloatBuilder, k: ir.Value, f: ir.Value, correction: ir.Value | None = None
 ) -> ir.Value:
     """k ln2 + log(1 + f) + correction"""
-    high, low = _TABLES[m.dtype].ln2
+    high, low = _LOG_TABLES[m.dtype].ln2
     if m.dtype == "f32" and not multiplies_and_adds():
         return _log_in_two_roundings(m, k, f, correction)
     if m.dtype == "f32":
@@ -140,7 +333,7 @@ def _log_in_two_roundings(
 ) -> ir.Value:
     """As `_log_of_parts` where products round before they are added: k times the high part of ln2
     is exact, and what its sum with f loses is kept."""
-    high, low = _TABLES[m.dtype].ln2
+    high, low = _LOG_TABLES[m.dtype].ln2
     square = m.mul(f, f)
     rest = m.add(m.mul(m.mul(square, f), m.horner(f, _LOG_F32)), m.mul(k, low))
     rest = rest if correction is None else m.add(rest, correction)
@@ -219,13 +412,13 @@ def _log_wide(wide: FloatBuilder, k_integer: ir.Value, f: ir.Value) -> ir.Value:
 def _split_log(m: FloatBuilder, f: ir.Value) -> tuple[ir.Value, ir.Value]:
     """log(1 + f) as a sum (high, low) where high has ``split_bits`` zero bits."""
     half_square, rest = _series(m, f)
-    high = m.clear_low_bits(m.sub(f, half_square), _TABLES[m.dtype].split_bits)
+    high = m.clear_low_bits(m.sub(f, half_square), _LOG_TABLES[m.dtype].split_bits)
     return high, m.add(m.sub(m.sub(f, high), half_square), rest)
 
 
 def log2(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Logarithm to base 2, exact for powers of 2 (FreeBSD msun, e_log2.c)."""
-    factor_high, factor_low = _TABLES[m.dtype].log2_e
+    factor_high, factor_low = _LOG_TABLES[m.dtype].log2_e
     k, f = decompose(m, x)
     high, low = _split_log(m, f)
     value = m.mul(high, factor_high)
@@ -237,8 +430,8 @@ def log2(m: FloatBuilder, x: ir.Value) -> ir.Value:
 
 def log10(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Logarithm to base 10 (FreeBSD msun, e_log10.c)."""
-    factor_high, factor_low = _TABLES[m.dtype].log10_e
-    two_high, two_low = _TABLES[m.dtype].log10_2
+    factor_high, factor_low = _LOG_TABLES[m.dtype].log10_e
+    two_high, two_low = _LOG_TABLES[m.dtype].log10_2
     k, f = decompose(m, x)
     high, low = _split_log(m, f)
     value = m.mul(high, factor_high)

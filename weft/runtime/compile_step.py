@@ -1,0 +1,152 @@
+"""`compile_step`: from the graph of a step, or of its part on one device, to a `Step`.
+
+Compiled functions, sessions, parts on devices and on the tasks of a cluster, and the command line
+all compile by it. A graph whose sizes are known becomes one native plan or one plan for a GPU; one
+with open sizes, a plan for each set of sizes that comes; and what neither holds (ops of the host,
+strings, Switch and Merge) runs on the dataflow executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import MathMode
+from weft.ir.errors import WeftError
+from weft.ir.graph import Graph, Operation
+from weft.ir.locations import caller_location
+from weft.passes.manager import STANDARD, Pass, PassOptions
+from weft.passes.sizes import is_symbolic
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.resources.variables import VariableState
+
+if TYPE_CHECKING:
+    from weft.runtime.dataflow.executor import DataflowStep
+    from weft.runtime.dataflow.host_dispatch import Resources
+    from weft.runtime.dataflow.regions import Elsewhere
+    from weft.runtime.device.execution.executable import DeviceExecutable
+    from weft.runtime.device.protocol import Device
+    from weft.runtime.native.size_plan import NativeSizedStep
+
+#: What a graph on one device becomes.
+OneDeviceStep: TypeAlias = "Executable | NativeSizedStep | DeviceExecutable | DataflowStep"
+
+#: "native": one plan, or UnsupportedError; "dataflow": always the executor; "auto": what can be.
+ControlFlow = Literal["native", "auto", "dataflow"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """How a step is compiled.
+
+    passes: the pipeline of what is compiled, that of the device. control_flow: as of a session.
+    deterministic: the executor runs nodes in one order. threads: how many a native step may use
+    (None: as many as all others). donated: inputs whose memory results may take. math_mode: how
+    libraries of a GPU may compute products of f32. passing: verifying, dumps and logs; the
+    environment's if None.
+    """
+
+    passes: Sequence[Pass] = STANDARD
+    control_flow: str = "auto"
+    deterministic: bool = False
+    threads: int | None = None
+    donated: Sequence[int] = ()
+    math_mode: MathMode = "ieee"
+    passing: PassOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen way to run a step. forced: the op that only the executor runs, if there is one."""
+
+    executor: bool
+    why: str
+    forced: Operation | None = None
+
+
+def choose(graph: Graph, control_flow: str) -> Choice:
+    """The native plan or the dataflow executor."""
+    # whose steps are native in any case does not wait for these modules
+    from weft.runtime.dataflow.executor import executor_op, holds_strings
+
+    found = executor_op(graph)
+    if found is not None:
+        return Choice(True, f"op '{found.name}' runs on the dataflow executor only", found)
+    if holds_strings(graph):
+        return Choice(True, "strings go in or out, which native plans do not take")
+    if control_flow == "dataflow":
+        return Choice(True, "the session was made with control_flow='dataflow'")
+    return Choice(False, "no op needs the dataflow executor")
+
+
+def compile_step(
+    graph: Graph,
+    variables: Mapping[str, VariableState],
+    resources: Resources | None = None,
+    options: CompileOptions | None = None,
+    *,
+    gpu: int | None = None,
+    elsewhere: Elsewhere | None = None,
+) -> OneDeviceStep:
+    """The compiled step of a graph that names no devices.
+
+    gpu: the number of the GPU for which it is one plan, looked for when that is first called.
+    elsewhere: the device that regions run on while the executor runs the rest here. Errors as
+    `compile_graph`, `compile_for_device` and `dataflow_step` have.
+    """
+    options = options or CompileOptions()
+    if gpu is not None:
+        return _for_gpu(graph, variables, options, gpu)
+    if elsewhere is None:
+        native = options.control_flow == "native"
+        if native or not choose(graph, options.control_flow).executor:
+            return _native(graph, variables, options)
+    from weft.runtime.dataflow.executor import dataflow_step
+
+    return dataflow_step(
+        graph, variables, resources or {}, options.control_flow,
+        deterministic=options.deterministic, passes=options.passes, elsewhere=elsewhere,
+        options=options.passing,
+    )  # fmt: skip
+
+
+def _native(
+    graph: Graph, variables: Mapping[str, VariableState], options: CompileOptions
+) -> Executable | NativeSizedStep:
+    if is_symbolic(graph.block):
+        # who has no open sizes does not wait for this module
+        from weft.runtime.native.size_plan import native_step_of_any_size
+
+        return native_step_of_any_size(graph, variables, options.threads, options.passes)
+    return compile_graph(
+        graph, variables, name=graph.name, passes=options.passes, threads=options.threads,
+        donated=options.donated, options=options.passing,
+    )  # fmt: skip
+
+
+def _for_gpu(
+    graph: Graph, variables: Mapping[str, VariableState], options: CompileOptions, gpu: int
+) -> DeviceExecutable:
+    # whoever has no GPU does not wait for these modules when weft is imported
+    from weft.runtime.device.execution.executable import compile_for_device
+
+    return compile_for_device(
+        graph, variables, find=find_gpu(gpu), name=graph.name, passes=options.passes,
+        math_mode=options.math_mode, donated=options.donated, options=options.passing,
+    )  # fmt: skip
+
+
+def find_gpu(number: int) -> Callable[[], Device]:
+    """What finds a GPU of this process when it is needed; its errors name the user's line."""
+    return partial(_found_gpu, number)
+
+
+def _found_gpu(number: int) -> Device:
+    from weft.runtime.device.backends.registry import gpu
+
+    try:
+        return gpu(number)
+    except WeftError as error:
+        raise error.at(caller_location()) from None

@@ -1,0 +1,169 @@
+"""Store of plans on disk, for this processor and for GPUs.
+
+A graph that was compiled before, by any process, is found by its key and runs no pass again. The
+cache that keeps the bytes checks them (`codegen/llvm/cache.py`): what is damaged, of other sources
+or of another user is not there. What a plan is as bytes say `step_plan.py`, for this processor, and
+`device/planning/stored_plan.py`, for GPUs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, describe_plan, plan_cache
+from weft.codegen.llvm.jit import do_later
+from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import as_dtype
+from weft.ir.errors import InternalError
+from weft.ir.graph import Graph
+from weft.ir.ops import REGISTERED
+from weft.ir.spec import ConstArray
+from weft.ir.text.digest import digest_graph
+from weft.passes.manager import NamedPipeline, PassOptions, pass_name
+
+Array = np.ndarray[Any, Any]
+Fields = dict[str, Any]
+_log = logging.getLogger("weft.compile")
+#: Plans whose constants, those of the traced graph not counted, are larger are not kept on disk.
+MOST_CONSTANT_BYTES = 16 << 20
+
+
+class NotKeptError(Exception):
+    """A plan holds what is not kept on disk."""
+
+
+P = TypeVar("P")
+#: Makes fields that JSON can hold, and the bytes that go with them, of a plan, given the constants
+#: of the traced graph, which whoever reads the plan has. NotKeptError.
+Pack = Callable[[Sequence[ConstArray]], tuple[Fields, bytes]]
+#: The opposite. Any error says that the file is damaged.
+Unpack = Callable[[Mapping[str, Any], bytes, Sequence[ConstArray]], P]
+
+
+@dataclass(frozen=True)
+class PlanKey:
+    """What the plan of a traced graph depends on. target: as of `describe_plan`."""
+
+    graph: Graph
+    passes: tuple[str, ...]
+    donated: tuple[int, ...]
+    target: str = ""
+
+    @cached_property
+    def _content(self) -> tuple[str | None, list[ConstArray]]:
+        """The description, None if it cannot be known, and the graph's constants."""
+        digest, constants = digest_graph(self.graph)
+        return describe_plan(digest, self.passes, self.donated, self.target), constants
+
+    def load(self, unpack: Unpack[P]) -> P | None:
+        """The plan; None if it is not there, or damaged."""
+        cache = plan_cache()
+        if cache is None or not cache.exists():
+            return None
+        description, constants = self._content
+        if description is None:
+            return None
+        return cache.load_record(
+            description, PLAN_SUFFIX, lambda found: unpack(found.fields, found.payload, constants)
+        )
+
+    def store(self, name: str, pack: Pack) -> None:
+        """Keep a plan, if all of it can be; in another thread, when its kernels are there. name:
+        for people."""
+
+        def write() -> None:
+            cache, (description, constants) = plan_cache(), self._content
+            if cache is None or description is None:
+                return
+            try:
+                packed = pack(constants)
+            except NotKeptError as error:
+                _log.info("cache: the plan of %s is not kept: it holds %s", name, error)
+            else:
+                cache.store_record(description, PLAN_SUFFIX, CachedRecord(name, *packed))
+
+        do_later(write)
+
+
+def plan_key(
+    graph: Graph,
+    passes: Sequence[Any],
+    options: PassOptions,
+    donated: Sequence[int],
+    target: Callable[[], str] = str,
+) -> PlanKey | None:
+    """None if the plan is not kept: no cache, passes that are not weft's own, who compiles wants
+    to see the passes at work, or the graph has ops whose meaning is the user's. target: asked for
+    where it is."""
+    watched = options.verify or options.dump is not None or "passes" in options.log
+    if watched or plan_cache() is None:
+        return None
+    if REGISTERED and any(op.name in REGISTERED for op in graph.walk()):
+        return None
+    names = _names(passes)
+    return None if names is None else PlanKey(graph, names, tuple(donated), target())
+
+
+def _names(passes: Sequence[Any]) -> tuple[str, ...] | None:
+    """What plans say of their passes: those of weft by name, a pipeline by its own, as the sources
+    of the passes are in the key. None if one of them is the user's."""
+    if isinstance(passes, NamedPipeline):
+        return (f"pipeline {passes.name}",)
+    # who names no passes does not wait for these modules, unless a step has to be planned
+    from weft.passes.pipelines import PASSES, PIPELINES
+
+    for name, pipeline in PIPELINES.items():
+        if pipeline == tuple(passes):
+            return (f"pipeline {name}",)
+    names = tuple([pass_name(run) for run in passes])
+    if any(PASSES.get(name) is not run for name, run in zip(names, passes, strict=True)):
+        return None
+    return names
+
+
+def changed(graph: Graph) -> InternalError:
+    """The error for a plan that passes do not make any more."""
+    return InternalError(
+        f"the plan of '{graph.name}' is not what weft makes of it now",
+        hint="`weft cache clear` removes it, if it is on disk",
+    )
+
+
+def pack_arrays(arrays: Sequence[Array], traced: Sequence[ConstArray]) -> tuple[list[Any], bytes]:
+    """A row for each array, as JSON has it, and bytes. NotKeptError if these are too many."""
+    known = {id(held.array): k for k, held in enumerate(traced)}
+    rows: list[Any] = []
+    stored: list[bytes] = []
+    for array in arrays:
+        if id(array) in known:
+            rows.append(known[id(array)])
+        else:
+            rows.append([as_dtype(array.dtype).name, list(array.shape)])
+            stored.append(array.tobytes())
+    nbytes = sum(map(len, stored))
+    if nbytes > MOST_CONSTANT_BYTES:
+        raise NotKeptError(f"{nbytes:,} bytes of constants")
+    return rows, b"".join(stored)
+
+
+def unpack_arrays(
+    rows: Sequence[Any], payload: bytes, first: int, traced: Sequence[ConstArray]
+) -> list[Array]:
+    """The opposite of `pack_arrays`, whose bytes begin at `first`."""
+    arrays: list[Array] = []
+    for row in rows:
+        if isinstance(row, int):
+            arrays.append(traced[row].array)
+            continue
+        dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
+        count = int(np.prod(shape, dtype=np.int64))
+        # a copy: kernels want it aligned
+        held = np.frombuffer(payload, dtype, count, first).reshape(shape).copy()
+        held.setflags(write=False)
+        arrays.append(held)
+        first += held.nbytes
+    return arrays
