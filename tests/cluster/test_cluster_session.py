@@ -300,6 +300,55 @@ def test_python_functions_do_not_travel(graph: wf.Graph, target: str) -> None:
         session.run(y, {x: 1})
 
 
+def repeated() -> tuple[wf.Tensor, wf.Tensor]:
+    """The same of w twice on its task, read by a worker that needs half of it."""
+    x = wf.placeholder(wf.float32, [4], name="x")
+    with wf.device(PS):
+        w = wf.Variable([1.0, 2.0, 3.0, 4.0], name="w")
+        first, second = wf.exp(w) * 1.0, wf.exp(w) - 0.0
+    with wf.device(WORKER):
+        scale = wf.sqrt(wf.constant(np.full(5000, 4.0, np.float32)))  # 2, which both need
+        y = (first[:4] + second) * x * scale[:4]
+    with wf.device(PS):
+        z = wf.sum(y * scale[:4]) + 0 * wf.sum(first)
+    return x, z
+
+
+def test_a_step_is_simplified_before_it_is_placed_and_cut(graph: wf.Graph, target: str) -> None:
+    x, z = repeated()
+    init = wf.global_variables_initializer()
+    feeds = {x: [1.0, 2.0, 3.0, 4.0]}
+    with wf.Session(target, graph=graph) as session:
+        session.run(init)
+        whole = session.ir(z, feeds, after="traced"), session.ir(z, feeds, after="cse")
+        assert [text.count(" exp(") for text in whole] == [2, 1]
+        cut = session.ir(z, feeds, after="partition")
+        assert cut.count(" exp(") == 1
+        assert "sqrt" not in cut  # folded, and made where it is needed
+        assert cut.count(" send(") == 2  # exp(w) there, y back
+        wanted = sum(2 * np.exp(k) * k * 4 for k in (1.0, 2.0, 3.0, 4.0))
+        assert session.run(z, feeds) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_both_ways_to_run_a_reproducible_step_give_the_same_bits(target: str) -> None:
+    found = []
+    for where in ("", target):
+        with wf.Graph().as_default() as graph:
+            ends = ["", PS, "/job:worker/task:1"] if where else [""] * 3
+            x = wf.placeholder(wf.float32, [3, 50], name="x")
+            with wf.device(ends[1]):
+                a = wf.tanh(x * 3 - 0) / wf.sum(x * 3, axis=1, keepdims=True) ** 3
+            with wf.device(ends[2]):
+                b = wf.sum(wf.exp(a) @ wf.transpose(wf.tanh(x * 3)), axis=0) * 1.0
+        given = np.random.default_rng(0).uniform(1, 2, (3, 50)).astype(np.float32)
+        with wf.Session(where, graph=graph, reproducible=True) as session:
+            found.append([r.tobytes() for r in session.run([a, b], {x: given})])
+            if where:
+                text = session.ir(b, {x: given}, after="simplify_exactly")
+                assert "part " not in text
+    assert found[0] == found[1]
+
+
 def test_explain_and_metadata(graph: wf.Graph, target: str) -> None:
     x, y, _ = linear()
     init = wf.global_variables_initializer()

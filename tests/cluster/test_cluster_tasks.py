@@ -36,7 +36,7 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.passes.partition.partition import Part
 from weft.runtime.cluster import definition, master, messages, server
-from weft.runtime.cluster.definition import ClusterStep, lift_constants, parts_of
+from weft.runtime.cluster.definition import TaskStep, lift_constants, parts_of
 from weft.runtime.cluster.master import Failure, Master, Pending
 from weft.runtime.cluster.messages import Derived, from_wire, to_wire
 from weft.runtime.cluster.server import FORGET_EVERY, Worker
@@ -102,15 +102,15 @@ class Cluster:
 
     def step(
         self, *parts: tuple[str, str, tuple[int, ...], tuple[int, ...]], **options: Any
-    ) -> ClusterStep:
+    ) -> TaskStep:
         made = [Part(f"{task}/cpu:0", parse_graph(t), feeds, out) for task, t, feeds, out in parts]
         results = [VECTOR] * sum(len(part.fetches) for part in made)
-        return ClusterStep(self.master, "g", parts_of(made, {}), results, **options)
+        return TaskStep(self.master, "g", parts_of(made, {}), results, **options)
 
-    def both(self) -> ClusterStep:
+    def both(self) -> TaskStep:
         return self.step((PS, STORE, (0,), ()), (WORKER, ADD, (1,), (0,)))
 
-    def stuck(self, **options: Any) -> ClusterStep:
+    def stuck(self, **options: Any) -> TaskStep:
         return self.step((PS, TAKE, (), ()), (WORKER, ADD, (0,), (0,)), **options)
 
 

@@ -17,7 +17,7 @@ import weft as wf
 from weft.frontend.session import sized_steps
 from weft.frontend.session.remote import Remote
 from weft.frontend.session.sized_steps import MOST_OWN
-from weft.runtime.cluster.definition import ClusterStep
+from weft.runtime.cluster.definition import TaskStep
 
 SIZES = (3, 2, 7, 1, 16, 40, 5, 0, 9)
 
@@ -269,10 +269,10 @@ def test_branches_and_loops(
 def test_what_a_task_refuses_with_open_sizes_has_sizes_of_its_own(
     target: str, definitions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: ClusterStep) -> None:
+    def refuse(self: TaskStep) -> None:
         raise wf.errors.InternalError("not with open sizes")
 
-    monkeypatch.setattr(ClusterStep, "prepare", refuse)
+    monkeypatch.setattr(TaskStep, "prepare", refuse)
     with wf.Graph().as_default():
         x = wf.placeholder(wf.float32, [None])
         with wf.device("/job:ps/task:0"):

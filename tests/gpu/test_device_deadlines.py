@@ -196,7 +196,7 @@ def test_a_session_that_another_thread_closes(gpu: str, decisions: Decisions) ->
 def test_a_deadline_ends_the_part_of_a_gpu(gpu: str) -> None:
     """The thread that waits looks at the clock; the part of the GPU, on another, is told."""
     with _session("/cpu:0") as (program, session):
-        with pytest.raises(wf.errors.DeadlineExceededError, match="who waits for what"):
+        with pytest.raises(wf.errors.DeadlineExceededError, match="who waits for whom"):
             session.run(program.last, _endless(program), wf.RunOptions(timeout=0.1))
         made = program.values(session)
         assert made[0] == made[1] < 50_000

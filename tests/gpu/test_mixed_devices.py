@@ -34,8 +34,8 @@ from weft.ir.text.parser import parse_graph, parse_program
 from weft.passes.control.dataflow_regions import plan_regions, steering
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.partition.partition import partition
-from weft.runtime.cluster import multi_device
-from weft.runtime.cluster.multi_device import PartedStep
+from weft.runtime.cluster import definition
+from weft.runtime.cluster.multi_device import DevicesStep
 from weft.runtime.cluster.server import Server
 from weft.runtime.compile_step import CompileOptions
 from weft.runtime.device.array import DeviceValue
@@ -77,7 +77,7 @@ def _check(program: Program, seed: int, count: int) -> None:
         name: VariableState(name, as_dtype(value.dtype), value.shape, value.copy())
         for name, value in program.state.items()
     }
-    step = PartedStep("program", made, len(expected), held, {}, on_gpu, CompileOptions())
+    step = DevicesStep("program", made, len(expected), held, {}, on_gpu, CompileOptions())
     for _ in range(1 if program.state else 2):  # the second time on states that were used
         found = step.run([np.array(x, order="C") for x in program.inputs], RunContext(timeout=60.0))
         assert all(map(_equal, expected, found))
@@ -464,7 +464,7 @@ def test_ctrl_c_in_a_copy_for_another_part_ends_that_part_at_once(
             begun = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
                 session.run(w, feed)
-            assert time.monotonic() - begun < multi_device.GRACE_SECONDS / 2
+            assert time.monotonic() - begun < definition.GRACE_SECONDS / 2
         np.testing.assert_array_equal(session.run(w, feed), np.full(3, 2.0))
 
 

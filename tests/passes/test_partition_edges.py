@@ -300,3 +300,21 @@ def test_a_large_tensor_is_asked_for_late(rows: int) -> None:
     found, exchange = executed(graph, inputs)
     np.testing.assert_allclose(found[0], interpret(graph, inputs)[0], rtol=1e-6)
     assert not exchange.left()
+
+
+def test_a_small_constant_repeated_is_made_where_it_is_needed() -> None:
+    graph = parse_graph("""graph @g(%x: f32[3000]) -> (f32[3000], f32[3000]) stage=traced {
+  %0 = constant() {value=f32[] 2.0} : f32[]
+  %1 = broadcast_to(%0) {shape=[3000]} : f32[3000] device("/job:ps/task:0/cpu:0")
+  %2 = multiply(%x, %1) : f32[3000] device("/job:ps/task:0/cpu:0")
+  %3 = add(%x, %1) : f32[3000] device("/job:worker/task:0/cpu:0")
+  return %2, %3
+}
+""")
+    made = partition(graph)
+    assert not made.edges
+    assert [sum(op.name == "broadcast_to" for op in p.graph.ops) for p in made.parts] == [1, 1]
+    x = np.arange(3000, dtype=np.float32)
+    assert [r.tobytes() for r in interpret_parts(made.parts, [x])] == [
+        r.tobytes() for r in interpret(graph, [x])
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,19 +12,24 @@ import pytest
 
 import weft as wf
 from weft.frontend.tools.main import main
+from weft.ir.cost.rates import PLAIN, START_NS
+from weft.ir.cost.work import nanoseconds
 from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.ir.graph import Graph, Operation
 from weft.ir.locations import Location, Locations
 from weft.ir.ops.builder import Builder
+from weft.ir.spec import AttrValue
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import tensor_type
+from weft.passes.fusion.fuse import fuse
 from weft.passes.placement import (
     CostModel,
     Device,
     Links,
     Measured,
     PlacementError,
+    Rates,
     place,
     read_devices,
 )
@@ -365,3 +370,64 @@ def test_the_command_takes_costs(
     CostModel(measured=(Measured(("add",), ("m.py:3:1",), 2e9),)).save(str(costs))
     assert main(files("--costs", str(costs), "--explain")) == 0
     assert "predicted to take 2 s (costs: 1 of 3 ops measured)" in capsys.readouterr().out
+
+
+# -------------------------------------------------------------------------------------------- nests
+
+
+def chain(name: str, count: int, devices: Sequence[str] = ("",), **attrs: AttrValue) -> Graph:
+    """So many ops of a million elements one after the other, on these devices in turn."""
+    builder = Builder([tensor_type(float32, 1_000_000)])
+    value = builder.args[0]
+    for k in range(count):
+        where = devices[k % len(devices)]
+        (value,) = builder.emit(name, [value], attrs, locations=line(k + 1), device=where)
+    return builder.graph("g", ["x"], [value])
+
+
+def total(graph: Graph) -> float:
+    costs = CostModel().costs_of(graph)
+    return sum(map(costs.nanoseconds, graph.ops))
+
+
+def test_a_chain_that_will_be_one_kernel_reads_and_writes_memory_once() -> None:
+    one, ten = total(chain("negative", 1)), total(chain("negative", 10))
+    assert ten == pytest.approx(one + 9 * 1e6 * PLAIN.ns)
+    fused = fuse(chain("negative", 10).at_stage("optimized"))
+    assert len(fused.ops) == 1
+    moved = nanoseconds(fused.ops)  # of one nest, as it is priced when it is one
+    assert ten == pytest.approx(moved + START_NS)
+    along = [total(chain("cumulative_sum", k, axis=0, reverse=False)) for k in (1, 10)]
+    assert along[1] == pytest.approx(10 * along[0])  # never one kernel
+
+
+def test_what_the_user_puts_on_different_devices_is_no_nest() -> None:
+    apart = total(chain("negative", 10, [HOME.name] * 5 + [OTHER.name] * 5))
+    assert apart == pytest.approx(2 * total(chain("negative", 5)))
+
+
+def test_what_nests_read_through_costs_nothing_of_its_own() -> None:
+    builder = Builder([tensor_type(float32, 1000, 1000), tensor_type(float32, 1000)])
+    x, b = builder.args
+    wide = builder.emit1("broadcast_to", b, shape=(1000, 1000))
+    y = builder.emit1("add", x, wide)
+    z = builder.emit1("exp", y)
+    graph = builder.graph("g", ["x", "b"], [z, builder.emit1("sum", z, axes=(1,), keepdims=False)])
+    costs = CostModel().costs_of(graph)
+    assert costs.nanoseconds(graph.ops[0]) == 0.0
+    (fused,) = fuse(graph.at_stage("optimized")).ops
+    assert sum(map(costs.nanoseconds, graph.ops)) == pytest.approx(nanoseconds([fused]) + START_NS)
+    rates = Rates(flops=1e12, bytes_per_s=1e12, used=1.0, launch_s=1e-6)
+    launched = sum(costs.nanoseconds(op, rates) for op in graph.ops)
+    assert launched == pytest.approx(rates.nanoseconds(fused, 0.0))
+
+
+def test_a_chain_stays_where_ops_that_are_kernels_each_would_leave() -> None:
+    fast = Device(OTHER.name, scale=0.1)
+    model = CostModel(Links(latency_s=1e-6, message_s=1e-6, bytes_per_s=8e6 / 600e-6))
+
+    def where(graph: Graph) -> set[str]:
+        return {op.device for op in place(graph, [HOME, fast], costs=model).graph.ops}
+
+    assert where(chain("negative", 10)) == {HOME.name}
+    assert where(chain("cumulative_sum", 10, axis=0, reverse=False)) == {OTHER.name}

@@ -84,6 +84,10 @@ def test_a_step_on_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         placed = session.ir(on_host, {x: X}, after="place")
         assert "part " not in placed
         assert "/gpu:0" in placed
+        for after in ("strip_marks", "fold", "simplify", "cse"):  # of the whole step
+            whole = session.ir(on_host, {x: X}, after=after)
+            assert "part " not in whole
+            check(whole, wanted)
 
 
 @pytest.mark.net
@@ -96,7 +100,8 @@ def test_a_step_on_a_cluster() -> None:
             text = session.ir(z, {x: X}, after="partition")
             assert "/job:worker/task:0" in text
             check(text, wanted)
-            check(session.ir(z, {x: X}, after="tie_sizes"), wanted)
+            for after in ("tie_sizes", "strip_marks", "fold", "simplify", "cse", "place"):
+                check(session.ir(z, {x: X}, after=after), wanted)
     finally:
         for server in servers:
             server.stop()

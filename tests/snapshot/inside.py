@@ -30,11 +30,12 @@ from weft.ir.errors import ToolchainError
 from weft.ir.graph import Graph
 from weft.ir.text.printer import print_graph
 from weft.passes.differential import random_sizes
+from weft.passes.manager import run_passes
 from weft.passes.partition.partition import partition
-from weft.passes.pipelines import STANDARD
+from weft.passes.pipelines import STANDARD, before_placement
 from weft.passes.placement import Device, place
 from weft.passes.sizes import is_symbolic, specialize, tie_sizes
-from weft.runtime.cluster.multi_device import PartedStep
+from weft.runtime.cluster.multi_device import DevicesStep
 from weft.runtime.cluster.part import part_step
 from weft.runtime.compile_step import CompileOptions
 from weft.runtime.dataflow.build import Built
@@ -116,7 +117,8 @@ def task_files(
     each."""
     values, _ = fetch_values(graph, fetches)
     step = pruned(graph, values, feed_values(graph, feeds))
-    placed = place(tie_sizes(step), [Device(name) for name in devices])
+    whole, _ = run_passes(step, [*before_placement(STANDARD, step), tie_sizes])
+    placed = place(whole, [Device(name) for name in devices])
     made = partition(placed.graph, devices[0], bfloat16=bfloat16_sendrecv)
     states = {name: v.state for name, v in graph._trace.variables.items()}
     files = {"parts.txt": str(made)}
@@ -151,7 +153,7 @@ def files_of(step: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Files:
             return {"ir-of-any-size.txt": print_graph(graph)} | files_of(_at_some_size(step, graph))
         case DataflowStep():
             return _dataflow(step)
-        case PartedStep():
+        case DevicesStep():
             made: Files = {}
             for part in step.parts:
                 own = {"part.txt": print_graph(part.graph)} | files_of(part.step)

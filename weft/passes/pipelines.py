@@ -3,8 +3,11 @@ run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
+from weft.ir.analysis.frames import is_dataflow
+from weft.ir.graph import Graph
 from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.control.loop_products import transpose_outside_loops
 from weft.passes.control.lower_control_flow import lower_control_flow, unroll
@@ -24,7 +27,13 @@ from weft.passes.manager import BoundPass, Pass
 from weft.passes.memory.schedule import schedule
 from weft.passes.simplify.algebra import contract, simplify, simplify_exactly
 from weft.passes.simplify.cse_dce import cse, dce
-from weft.passes.simplify.effects import expand_updates, order_effects, strip_gradient_ops
+from weft.passes.simplify.effects import (
+    expand_updates,
+    merge_reads,
+    order_effects,
+    strip_gradient_ops,
+    strip_marks,
+)
 from weft.passes.simplify.fold import fold, fold_exactly
 from weft.passes.simplify.sparse_updates import sparse_updates
 from weft.passes.sizes import tie_sizes
@@ -34,6 +43,8 @@ PASSES: dict[str, Pass] = {
     "expand_updates": expand_updates,
     "order_effects": order_effects,
     "strip_gradient_ops": strip_gradient_ops,
+    "merge_reads": merge_reads,
+    "strip_marks": strip_marks,
     "lower_stacks": lower_stacks,
     "dce": dce,
     "fold": fold,
@@ -134,6 +145,25 @@ GPU: tuple[Pass, ...] = tuple(
 #: The same of REPRODUCIBLE: a product is a kernel by itself, whatever reads it.
 _OF_PRODUCTS = (fuse_matmul, stride_products, fuse_prologues, narrow_products)
 GPU_REPRODUCIBLE: tuple[Pass, ...] = tuple(p for p in REPRODUCIBLE if p not in _OF_PRODUCTS)
+
+#: What the passes of a pipeline are on a step that is placed and cut afterwards; others wait for
+#: the parts. They work by the data alone: ops of the host may run beside each other yet, so effects
+#: are not put in order, and an update stays one op, which is one access to its variable.
+_BEFORE_PLACEMENT: dict[Pass, Pass] = {
+    order_effects: merge_reads,
+    strip_gradient_ops: strip_marks,
+    **{p: p for p in (dce, cse, sparse_updates)},
+    **{p: p for p in (fold, simplify, fold_exactly, simplify_exactly)},
+}
+
+
+def before_placement(passes: Iterable[Pass], graph: Graph) -> tuple[Pass, ...]:
+    """The passes of a pipeline that a step goes through before it is placed; its parts go through
+    the whole pipeline. None where values may be dead: what is dead decides what runs."""
+    if is_dataflow(graph.block):
+        return ()
+    return tuple(_BEFORE_PLACEMENT[p] for p in passes if p in _BEFORE_PLACEMENT)
+
 
 #: Pipelines by name.
 PIPELINES: dict[str, tuple[Pass, ...]] = {

@@ -35,7 +35,8 @@ from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.program import Program
 from weft.ir.types import TensorType
-from weft.passes.manager import PassOptions, PassReport, run_pipeline
+from weft.passes.manager import AnyPass, PassOptions, PassReport, run_pipeline
+from weft.passes.pipelines import before_placement
 from weft.runtime.compile_step import CompileOptions, choose, compile_step
 from weft.runtime.dataflow.executor import executor_op, holds_strings
 from weft.runtime.dataflow.host_dispatch import Resources
@@ -104,14 +105,15 @@ def compile_gpu_step(
     # whoever uses one device does not wait for these modules
     from weft.passes.partition.partition import partition_pass
     from weft.passes.placement import PlacePass
-    from weft.runtime.cluster.multi_device import PartedStep
+    from weft.runtime.cluster.multi_device import DevicesStep
     from weft.runtime.device.backends.placement import place_step
     from weft.runtime.device.execution.regions import on_gpu
 
     place = PlacePass(partial(place_step, soft=soft))
     cut = partition_pass(LOCAL_DEVICES[0])
     whole = Program.of(step)
-    made, _ = run_pipeline(whole, [place, cut], options=how.passing)
+    passes: list[AnyPass] = [*before_placement(how.passes, step), place, cut]
+    made, _ = run_pipeline(whole, passes, options=how.passing)
     placed = place.placement
     assert placed is not None
     if not use.why and not placed.fallbacks and len(made.parts) == 1:
@@ -119,10 +121,10 @@ def compile_gpu_step(
     if native:
         why = f"the session was made with control_flow='native', and {placed.fallbacks[0]}"
         raise _not_there(why, use.op)
-    return PartedStep(
+    return DevicesStep(
         step.name, made, len(step.results), states, resources,
         partial(on_gpu, passes=gpu_passes(how.passes), math_mode=how.math_mode), how,
-        placement=placed, reports=lambda: run_pipeline(whole, [place, cut], options=QUIET)[1],
+        placement=placed, reports=lambda: run_pipeline(whole, passes, options=QUIET)[1],
     )  # fmt: skip
 
 

@@ -22,10 +22,11 @@ from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.program import Program
 from weft.passes.manager import AnyPass, PassOptions, PassReport, run_pipeline
 from weft.passes.partition.partition import partition_pass
+from weft.passes.pipelines import PIPELINES, before_placement
 from weft.passes.placement import Device, Placement, PlacePass, place
 from weft.passes.placement.placer import explain_placement
 from weft.passes.sizes import tie_sizes
-from weft.runtime.cluster.definition import ClusterStep, parts_of, result_types
+from weft.runtime.cluster.definition import TaskStep, parts_of, result_types
 from weft.runtime.cluster.master import Master, ask_stats
 from weft.runtime.cluster.spec import Cluster
 from weft.runtime.cluster.transport import ClientAddress, as_weft_error, open_endpoint
@@ -71,9 +72,10 @@ class Remote:
             raise error.at(caller_location()) from None
 
     def cut(
-        self, step: IRGraph, options: PassOptions = QUIET
+        self, step: IRGraph, pipeline: str = "standard", options: PassOptions = QUIET
     ) -> tuple[Placement, Program, Sequence[PassReport]]:
         """The step with a device for each op, a part for each device, and what the passes did.
+        pipeline: that of the parts, of which the whole step goes through some passes first.
         options: of the passes. Errors as placing and partitioning have."""
         devices = self._devices(step)
 
@@ -85,7 +87,8 @@ class Remote:
         placing = PlacePass(on_devices)
         bfloat16 = self._cluster.bfloat16_sendrecv
         cutting = partition_pass(self.master.devices[0], bfloat16=bfloat16)
-        passes: list[AnyPass] = [tie_sizes, placing, cutting]
+        first = before_placement(PIPELINES[pipeline], step)
+        passes: list[AnyPass] = [*first, tie_sizes, placing, cutting]
         made, reports = run_pipeline(Program.of(step), passes, options=options)
         placed = placing.placement
         assert placed is not None
@@ -113,14 +116,14 @@ class Remote:
         options: PassOptions = QUIET,
         *,
         sized: bool = True,
-    ) -> ClusterStep:
+    ) -> TaskStep:
         """A step definition on the cluster. Errors as placing and partitioning have;
         UnsupportedError for Python functions, and, if feeds have open sizes, for branches and loops
         over several tasks, where a size is not in the frame that needs it."""
-        _, made, _ = self.cut(step, options)
+        _, made, _ = self.cut(step, pipeline, options)
         if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
             raise UnsupportedError("branches and loops over several tasks need sizes")
-        return ClusterStep(
+        return TaskStep(
             self.master,
             graph.name,
             parts_of(made.parts, state_keys(graph)),
@@ -128,7 +131,7 @@ class Remote:
             control_flow="auto" if control_flow == "native" else control_flow,
             pipeline=pipeline,
             recv_timeout=self._cluster.recv_timeout,
-            reports=lambda: self.cut(step)[2],  # kept, they would hold every graph
+            reports=lambda: self.cut(step, pipeline)[2],  # kept, they would hold every graph
         )
 
     def compiled(
@@ -154,7 +157,7 @@ class Remote:
         feeds: Sequence[Value],
         control_flow: str,
         pipeline: str,
-    ) -> ClusterStep:
+    ) -> TaskStep:
         """A step for these fetches and feeds of any sizes, which the tasks have taken. Errors as
         `step`, and as the tasks have."""
         no_sizes = np.empty(())  # nobody looks at them
@@ -165,9 +168,9 @@ class Remote:
         made.prepare()
         return made
 
-    def explain(self, graph: Graph, step: IRGraph) -> str:
+    def explain(self, graph: Graph, step: IRGraph, pipeline: str = "standard") -> str:
         """Where each op of a step runs and why, and what goes between tasks."""
-        placed, made, _ = self.cut(step)
+        placed, made, _ = self.cut(step, pipeline)
         head = f"step of '{graph.name}': {len(step.ops)} ops, {len(made.parts)} parts"
         return "\n".join([head, explain_placement(placed), *_rounded(made)])
 

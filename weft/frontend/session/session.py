@@ -371,7 +371,9 @@ class Session:
         feeds = feed_values(self.graph, feed_dict or {})
         step, cached = self._step(values, feeds)
         if self._remote is not None:
-            return self._remote.explain(self.graph, pruned(self.graph, values, feeds))
+            return self._remote.explain(
+                self.graph, pruned(self.graph, values, feeds), self._pipeline
+            )
         return explain_step(self.graph, values, feeds, self._control_flow, step, cached)
 
     def ir(

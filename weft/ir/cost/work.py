@@ -407,9 +407,16 @@ def nanoseconds(ops: Iterable[Operation]) -> float:
     return sum(map(_nanoseconds, ops))
 
 
-def _nanoseconds(op: Operation) -> float:
+def arithmetic_nanoseconds(ops: Iterable[Operation]) -> float:
+    """As `nanoseconds`, of the arithmetic alone: what ops of one kernel read of each other costs
+    nothing."""
+    return sum(_nanoseconds(op, memory=False) for op in ops)
+
+
+def _nanoseconds(op: Operation, memory: bool = True) -> float:
     try:
-        return _operations(op).ns + streamed(sum(_bytes(op, in_place=False)))
+        moved = streamed(sum(_bytes(op, in_place=False))) if memory else 0.0
+        return _operations(op).ns + moved
     except _UnknownError:
         return UNKNOWN_NS
     except (WeftError, ValueError):  # a size that depends on values

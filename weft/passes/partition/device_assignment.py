@@ -5,8 +5,9 @@ one device stays as it is, and native code there.
 
 A loop variable lives where its next value is computed, a switch where its data are, a merge where
 its first operand is. Some ops run on every device that needs their result, and have no place of
-their own (None): small constants, what enters a loop for all iterations, switches and identities of
-such values. A predicate is sent once and switched there, not switched and sent twice."""
+their own (None): small constants and what repeats them, what enters a loop for all iterations,
+switches and identities of such values. A predicate is sent once and switched there, not switched
+and sent twice."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def lower_spanning(graph: Graph) -> Graph:
 
     UnsupportedError for a scan that spans devices and whose length only a step knows.
     """
-    graph = rewrite(graph, strip_mark)
+    graph = rewrite(graph, strip_mark, anywhere=True)
     graph = with_block(graph, _without_idle_handles(graph.block))
     for op in graph.walk():
         if op.name in CONTROL and spans(op):
@@ -162,6 +163,10 @@ class _Assignment:
         match op.name:
             case "constant":
                 return is_small(op)
+            case "broadcast_to":
+                held = op.operands[0].op
+                known = isinstance(t := op.result.type, TensorType) and t.is_static
+                return known and held is not None and self.homes.get(held, "") is None
             case "enter" if op.attrs["constant"]:
                 return True
             case "switch" if not op.device:

@@ -2,6 +2,10 @@
 and the time of a step that they add up to, simulated: the ops of a placed graph on their devices,
 and the messages.
 
+Ops that fusion will make one loop nest of are priced together: the nest starts once, and only what
+goes into it and out of it is read and written. An op of it costs a share of that, in proportion to
+what it would cost by itself. Ops that the user puts on different devices are no nest.
+
 A trace names ops by what they are called and by their source lines, several to an event where one
 kernel or region carries them out. So what an event took is shared out among the graph's ops that
 have one of its names and one of its lines, in proportion to their static prices.
@@ -41,7 +45,7 @@ from weft.ir.cost.rates import (
     START_NS,
     streamed,
 )
-from weft.ir.cost.work import nanoseconds
+from weft.ir.cost.work import arithmetic_nanoseconds, nanoseconds
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim, substitute_dim
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
@@ -51,6 +55,7 @@ from weft.ir.ops.control_flow import CONTROL
 from weft.ir.type_rules import int_attr
 from weft.ir.types import HandleType, RefType, StackType, TensorType, Type
 from weft.passes.analysis.metrics import NOT_KERNELS
+from weft.passes.fusion.fuse import Group, Grouping
 from weft.passes.placement.constraints import inside
 from weft.passes.placement.devices import CPU, Device, Links, Rates, links_from
 from weft.passes.sizes import is_symbolic, specialize
@@ -185,19 +190,36 @@ class Costs:
         self._copy = dict(zip(graph.walk(), copies.walk(), strict=True))
         self._around: dict[Operation, int] = {}  # of ops in loops: how often they run in a step
         self._ns: dict[Operation, float] = {}
-        self._price(graph.block, 1)
+        self._nest: dict[Operation, tuple[Nest, float]] = {}  # of an op: its nest, and its share
+        self._on_rates: dict[tuple[Nest, Rates], float] = {}  # of whole nests
+        self._price(graph.block, copies.block, 1)
         self.measured = self._measure(model.measured)
 
-    def _price(self, block: Block, times: int) -> None:
+    def _price(self, block: Block, copy: Block, times: int) -> None:
         """The static prices of the ops that run by themselves: those in `fused` do not."""
-        for op in block.ops:
+        for op, sized in zip(block.ops, copy.ops, strict=True):
             if op.name in CONTROL:
-                for region in op.regions:
-                    self._price(region, times * self.trips(op))
+                for region, other in zip(op.regions, sized.regions, strict=True):
+                    self._price(region, other, times * self.trips(op))
             else:
                 self._ns[op] = self._static(op)
                 if times != 1:
                     self._around[op] = times
+        self._price_nests(dict(zip(copy.ops, block.ops, strict=True)), copy)
+
+    def _price_nests(self, own: Mapping[Operation, Operation], copy: Block) -> None:
+        """What fusion will make one kernel of. own: the ops of the graph, by those of `copy`, which
+        have sizes."""
+        found = Nests(copy, self.nbytes)
+        for free in found.free:
+            self._ns[own[free]] = 0.0
+        for nest in found.nests:
+            ops = [own[sized] for sized in nest.ops]
+            alone = [max(self._ns[op], 1.0) for op in ops]
+            ns = nest.nanoseconds() + START_NS
+            for op, weight in zip(ops, alone, strict=True):
+                share = weight / sum(alone)
+                self._nest[op], self._ns[op] = (nest, share), ns * share
 
     def _static(self, op: Operation) -> float:
         if runs_on_host(op):
@@ -235,6 +257,11 @@ class Costs:
                 return known
             if known == 0.0 or op.name in NOT_KERNELS:
                 return 0.0
+            if op in self._nest:
+                nest, share = self._nest[op]
+                if (nest, rates) not in self._on_rates:
+                    self._on_rates[nest, rates] = rates.of_nest(nest.ops, nest.nbytes)
+                return self._on_rates[nest, rates] * share
             nbytes = sum(map(self.nbytes, (*op.operands, *op.results)))
             return rates.nanoseconds(self._copy[op], nbytes)
         parts = [sum(self.nanoseconds(o, rates) for o in region.ops) for region in op.regions]
@@ -270,6 +297,60 @@ class Costs:
                 size = substitute_dim(size, dict.fromkeys(size.symbols, ASSUMED_SIZE))
             total *= max(size, 0) if isinstance(size, int) else ASSUMED_SIZE
         return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nest:
+    """Ops that fusion will make one kernel of. nbytes: of what they read that they do not make, and
+    of what others read of theirs."""
+
+    ops: tuple[Operation, ...]
+    nbytes: float
+
+    def nanoseconds(self) -> float:
+        """One run on a CPU, but for the start of the kernel."""
+        return arithmetic_nanoseconds(self.ops) + streamed(self.nbytes)
+
+
+class Nests:
+    """What `fuse` will make of the ops of a block. nests: those that are more than one op, or read
+    through others. free: the ops that nests read through, which do not run."""
+
+    def __init__(self, block: Block, nbytes: Callable[[Value], float]) -> None:
+        names = tuple(f"a{k}" for k in range(len(block.args)))
+        self._grouping = grouping = Grouping(Graph("nests", block, names))
+        self._nbytes = nbytes
+        self._readers: dict[Value, set[object]] = {v: {None} for v in block.results}
+        members: dict[tuple[Group, str], list[Operation]] = {}
+        self.free: list[Operation] = []
+        for op in block.ops:
+            group = grouping.group.get(op)
+            if group is None and op.name not in NOT_KERNELS:
+                self.free.append(op)
+            nest = None if group is None or group.space is None else (group, op.device)
+            if nest is not None:
+                members.setdefault(nest, []).append(op)
+            if group is not None:
+                for value in (*op.operands, *op.control):
+                    self._readers.setdefault(grouping.source(value), set()).add(nest)
+        self.nests = [
+            Nest(tuple(ops), self._moved(nest, ops))
+            for nest, ops in members.items()
+            if len(ops) > 1 or any(grouping.source(v) is not v for v in ops[0].operands)
+        ]
+
+    def _moved(self, nest: tuple[Group, str], ops: Sequence[Operation]) -> float:
+        """Bytes that a nest reads and writes. Of what it reads through index maps it reads as many
+        elements as it has of them, at most all."""
+        own = {r for op in ops for r in op.results}
+        source_of = self._grouping.source
+        read: dict[Value, float] = {}
+        for value in dict.fromkeys(v for op in ops for v in op.operands):
+            source = source_of(value)
+            if source not in own:
+                read[source] = read.get(source, 0.0) + self._nbytes(value)
+        given = sum(min(self._nbytes(source), n) for source, n in read.items())
+        return given + sum(self._nbytes(v) for v in own if self._readers.get(v, set()) - {nest})
 
 
 def _sized(graph: Graph, sizes: Mapping[str, int]) -> Graph:

@@ -7,7 +7,7 @@ more; and each op is a launch."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -60,17 +60,30 @@ class Rates:
     def nanoseconds(self, op: Operation, nbytes: float) -> float:
         """One run of an op that is a kernel. op: with all sizes known, if they are. nbytes: of its
         operands and results."""
-        flops = 0.0
-        try:
-            found = work(op)
-            nbytes = found.bytes_read + found.bytes_written
-            flops = (found.flops or 0) + GPU_TRANSCENDENTAL * (found.transcendentals or 0)
-        except (WeftError, ValueError):  # a size that depends on values: its bytes count
-            pass
-        kind = op.results[0].type if op.results else None
-        slower = GPU_SLOWER.get(kind.dtype.short, 1.0) if isinstance(kind, TensorType) else 1.0
-        rate = max(flops * slower / self.flops, nbytes / self.bytes_per_s)
+        flops, moved = _operations(op)
+        return self.of_kernel(flops, nbytes if moved is None else moved)
+
+    def of_nest(self, ops: Iterable[Operation], nbytes: float) -> float:
+        """One run of ops that are one kernel. nbytes: what goes into it and out of it."""
+        return self.of_kernel(sum(_operations(op)[0] for op in ops), nbytes)
+
+    def of_kernel(self, flops: float, nbytes: float) -> float:
+        """One run of a kernel of so many operations on f32."""
+        rate = max(flops / self.flops, nbytes / self.bytes_per_s)
         return (self.launch_s + rate / self.used) * 1e9
+
+
+def _operations(op: Operation) -> tuple[float, float | None]:
+    """The arithmetic of an op as operations on f32, and its bytes; (0, None) if a size depends on
+    values."""
+    try:
+        found = work(op)
+    except (WeftError, ValueError):
+        return 0.0, None
+    flops = (found.flops or 0) + GPU_TRANSCENDENTAL * (found.transcendentals or 0)
+    kind = op.results[0].type if op.results else None
+    slower = GPU_SLOWER.get(kind.dtype.short, 1.0) if isinstance(kind, TensorType) else 1.0
+    return flops * slower, found.bytes_read + found.bytes_written
 
 
 CPU = "cpu"

@@ -3,6 +3,10 @@
 Ops and values are immutable, so a pass returns new `Block`s that hold the old `Operation` objects
 wherever operands stayed the same, and the very same `Graph` object where nothing changed at all.
 
+A graph that is not placed yet may say of an op where it is to run, by a device or a group. What
+replaces such an op is there, too, and no rule looks at it from an op that is elsewhere: a slice of
+a slice on another device stays one, or all that the first one cut off would be sent.
+
 `in_regions` runs a pass on the bodies of branches and loops, each as a graph of its own."""
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from dataclasses import replace
 from functools import cache
 
 from weft.ir.analysis.effects import accesses
+from weft.ir.analysis.known_values import constant_of
 from weft.ir.dims import Shape
 from weft.ir.errors import InternalError
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -27,28 +32,35 @@ from weft.ir.types import TensorType
 Rule = Callable[[Builder, Operation], Sequence[Value] | None]
 
 
-def rewrite(graph: Graph, rule: Rule) -> Graph:
+def rewrite(graph: Graph, rule: Rule, *, anywhere: bool = False) -> Graph:
     """Apply `rule` once to every op, in order, also inside regions; same object if none applies.
 
     Replacements must have the types of what they replace (InternalError names the op otherwise).
-    Ops with effects, and ops that take part in the effect order, are kept as they are.
+    Ops with effects, and ops that take part in the effect order, are kept as they are, and so is
+    an op whose replacement would not be where it is to run (see the module's text), unless it may
+    be `anywhere`: the op computes nothing.
     """
-    return with_block(graph, rewrite_block(graph.block, rule))
+    return with_block(graph, rewrite_block(graph.block, rule, anywhere=anywhere))
 
 
-def rewrite_block(block: Block, rule: Rule) -> Block:
+def rewrite_block(block: Block, rule: Rule, *, anywhere: bool = False) -> Block:
     """`rewrite` for one block."""
     ordering = {v for op in block.ops for v in op.control}
+    bound = not anywhere and any(op.device or op.group for op in block.ops)
     builder = extend(block)
     mapping: dict[Value, Value] = {}
     for op in block.ops:
-        regions = op.regions and tuple(rewrite_block(r, rule) for r in op.regions)
+        regions = op.regions and tuple(
+            rewrite_block(r, rule, anywhere=anywhere) for r in op.regions
+        )
         new = with_operands(op, mapping, regions)
         results: Sequence[Value] | None = None
         start = len(builder.ops)
         ordered = not ordering.isdisjoint(op.results)
         if not (op.control or ordered or has_effect(op)):
             results = rule(builder, new)
+            if bound and results is not None and not _put(new, builder.ops[start:], results):
+                results = None
         if results is None:
             if len(builder.ops) > start:
                 del builder.ops[start:]  # what the rule began and gave up
@@ -56,6 +68,46 @@ def rewrite_block(block: Block, rule: Rule) -> Block:
             results = new.results
         bind(mapping, op, results)
     return rebuilt(block, builder.ops, [mapping.get(v, v) for v in block.results])
+
+
+#: So many ops behind the one that a rule is given are looked at.
+_MOST_BEHIND = 64
+
+
+def _put(op: Operation, made: Sequence[Operation], results: Sequence[Value]) -> bool:
+    """Put what a rule has made of `op` where that is to run. False if the results are values that
+    are made elsewhere, or the rule has looked behind ops that are."""
+    new = set(made)
+    given = [v for v in results if v.op not in new]
+    if op.device or op.group:
+        for value in given:
+            if value.op is None or not (same_place(value.op, op) or value.op.name == "constant"):
+                return False
+    read = (v for o in made for v in o.operands if v.op not in new)
+    far = {v for v in (*given, *read) if constant_of(v) is None}.difference(op.operands)
+    if far and not far <= _behind(op):
+        return False
+    for one in made:  # constants are where they are needed
+        if one.name != "constant" or one.result in results:
+            placed_as(op, one)
+    return True
+
+
+def _behind(op: Operation) -> set[Value]:
+    """What `op` is made of, as far as that is done by ops that are to run where it does."""
+    ops, found = [op], set(op.operands)
+    for one in ops:  # breadth first
+        for value in one.operands:
+            found.add(value)
+            made = value.op
+            if made is not None and len(ops) < _MOST_BEHIND and same_place(made, op):
+                ops.append(made)
+    return found
+
+
+def same_place(a: Operation, b: Operation) -> bool:
+    """Whether two ops are to run on the same device and in the same group, as far as is said."""
+    return a.device == b.device and a.group == b.group
 
 
 def extend(block: Block) -> Builder:
@@ -97,7 +149,7 @@ def with_operands(
         return op
     types = [r.type for r in op.results]
     made = Operation(op.name, operands, op.attrs, types, regions, control, op.locations)
-    return _placed_as(op, made)
+    return placed_as(op, made)
 
 
 def with_control(op: Operation, control: Sequence[Value]) -> Operation:
@@ -106,7 +158,7 @@ def with_control(op: Operation, control: Sequence[Value]) -> Operation:
         return op
     types = [r.type for r in op.results]
     made = Operation(op.name, op.operands, op.attrs, types, op.regions, control, op.locations)
-    return _placed_as(op, made)
+    return placed_as(op, made)
 
 
 def rebuilt(block: Block, ops: Sequence[Operation], results: Sequence[Value]) -> Block:
@@ -137,10 +189,10 @@ def with_locations(op: Operation, locations: Locations) -> Operation:
         return op
     types = [r.type for r in op.results]
     made = Operation(op.name, op.operands, op.attrs, types, op.regions, op.control, locations)
-    return _placed_as(op, made)
+    return placed_as(op, made)
 
 
-def _placed_as(op: Operation, made: Operation) -> Operation:
+def placed_as(op: Operation, made: Operation) -> Operation:
     """`made`, which is new, with the device and the group of `op`."""
     made.device, made.group = op.device, op.group
     return made
@@ -164,8 +216,11 @@ def fixed_point(graph: Graph, step: Callable[[Graph], Graph], limit: int = 100) 
 def emit_at(
     builder: Builder, op: Operation, name: str, *operands: Value, **attrs: AttrValue
 ) -> Value:
-    """Append an op with one result that has the source locations of `op`."""
-    return builder.emit1(name, *operands, locations=op.locations, **attrs)
+    """Append an op with one result that has the source locations of `op`, to run where it does."""
+    made = builder.emit1(name, *operands, locations=op.locations, **attrs)
+    if made.op is not None and name != "constant":  # those are where they are needed
+        placed_as(op, made.op)
+    return made
 
 
 def tensor(value: Value) -> TensorType:
@@ -253,8 +308,7 @@ def _on_regions(op: Operation, stage: str, run: Callable[[Graph], Graph]) -> Ope
     regions = [_run_on(block, op, stage, run) for block in op.regions]
     types = [r.type for r in op.results]
     made = Operation(op.name, op.operands, op.attrs, types, regions, op.control, op.locations)
-    made.device, made.group = op.device, op.group
-    return made
+    return placed_as(op, made)
 
 
 def _run_on(block: Block, op: Operation, stage: str, run: Callable[[Graph], Graph]) -> Block:

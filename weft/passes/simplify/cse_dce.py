@@ -8,6 +8,7 @@
 
 After: ``%2 = add(%0, %0)``, and `%0` has both locations. The operands of a commutative op may come
 in either order. A reduction with keepdims=true and one without are one reduction, and a reshape.
+Ops that are to run on different devices, or in different groups, are not equal.
 Reads of state are merged by `effects`, which knows what was written between.
 
 `dce`: drop ops whose results nobody needs. Before::
@@ -32,6 +33,7 @@ from weft.passes.rewriting.rewrite import (
     bind,
     has_effect,
     must_run,
+    placed_as,
     rebuilt,
     relocate,
     with_block,
@@ -78,14 +80,15 @@ def _other_keepdims(op: Operation) -> Operation:
     """The reduction that `op` would be with keepdims the other way round."""
     attrs = {**op.attrs, "keepdims": not op.attrs["keepdims"]}
     types = lookup(op.name).infer([v.type for v in op.operands], attrs, ())
-    return Operation(op.name, op.operands, attrs, types)
+    return placed_as(op, Operation(op.name, op.operands, attrs, types))
 
 
 def _reshaped(value: Value, op: Operation) -> Operation:
     """What `op` is, as a reshape of `value`."""
     held = op.result.type
     assert isinstance(held, TensorType)
-    return Operation("reshape", (value,), {"shape": held.shape}, (held,), (), (), op.locations)
+    made = Operation("reshape", (value,), {"shape": held.shape}, (held,), (), (), op.locations)
+    return placed_as(op, made)
 
 
 def _key(op: Operation) -> object:
@@ -94,7 +97,8 @@ def _key(op: Operation) -> object:
         operands = tuple(sorted(operands, key=id))  # ids only compare; the order of ops is kept
     attrs = tuple((k, type(v).__name__, _exact(v)) for k, v in op.attrs.items())
     types = tuple(r.type for r in op.results)
-    return (op.name, operands, attrs, types, tuple(canonical_block(r) for r in op.regions))
+    regions = tuple(canonical_block(r) for r in op.regions)
+    return (op.name, operands, attrs, types, regions, op.device, op.group)
 
 
 def _exact(value: object) -> object:

@@ -42,7 +42,12 @@ be taken, and do both of the above. Before::
     %2 = custom_gradient(%1, %x) {outputs=1, inputs=1} : f32[4] { ... }
     return %2
 
-After: ``return %0``, and the graph's stage is `optimized`."""
+After: ``return %0``, and the graph's stage is `optimized`.
+
+Two passes do a part of this on a graph that will be cut, whose parts put their effects in order by
+themselves. `merge_reads` makes one read of those of one variable that come after the same ops: what
+is written comes before both, or after both. `strip_marks` removes the marks that order no effects.
+"""
 
 from __future__ import annotations
 
@@ -190,6 +195,29 @@ def _earlier_read(
     return first.result
 
 
+def merge_reads(graph: Graph) -> Graph:
+    """Merge reads that come after the same ops, inside regions too."""
+    return with_block(graph, _one_read(graph.block))
+
+
+def _one_read(block: Block) -> Block:
+    mapping: dict[Value, Value] = {}
+    reads: dict[object, Operation] = {}
+    ops: list[Operation] = []
+    merged: dict[Operation, list[Locations]] = {}
+    for op in block.ops:
+        new = with_operands(op, mapping, op.regions and tuple(map(_one_read, op.regions)))
+        first = new
+        if op.name == "read":
+            first = reads.setdefault((*new.operands, frozenset(new.control)), new)
+        if first is new:
+            ops.append(new)
+        else:
+            merged.setdefault(first, []).append(op.locations)
+        bind(mapping, op, first.results)
+    return relocate(rebuilt(block, ops, [mapping.get(v, v) for v in block.results]), merged)
+
+
 def expand_updates(graph: Graph) -> Graph:
     """Expand every update (see the module's text), inside regions too; same object if there is
     none."""
@@ -255,6 +283,11 @@ def strip_gradient_ops(graph: Graph) -> Graph:
     """
     new = rewrite(order_effects(expand_updates(graph)), strip_mark)
     return new.at_stage("optimized") if new.stage == "traced" else new
+
+
+def strip_marks(graph: Graph) -> Graph:
+    """Replace what only tells autodiff something where it orders no effects."""
+    return rewrite(graph, strip_mark)
 
 
 def strip_mark(builder: Builder, op: Operation) -> Sequence[Value] | None:

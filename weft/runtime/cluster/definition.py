@@ -1,7 +1,8 @@
-"""`ClusterStep`: a step definition on a cluster, its parts registered once with their tasks.
+"""`ClusterStep`: a step in parts, on the tasks of a cluster or on the devices of this process.
 
-A run is then one message to each part and one answer from each (the paper, section 3.3). The report
-of a stalled step says who waits for whom."""
+It has all parts begin, joins their ends, errors, deadlines and cancellations, and says of a step
+that stalls who waits for whom. On a cluster (`TaskStep`) parts are registered once with their
+tasks; a run is then one message to each part and one answer from each (the paper, section 3.3)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import logging
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +26,6 @@ from weft.ir.errors import (
     InvalidArgumentError,
     UnavailableError,
     UnsupportedError,
-    WeftError,
 )
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import remapped
@@ -183,6 +184,135 @@ REGISTER_SECONDS, GRACE_SECONDS, STALL_SECONDS = 600.0, 5.0, 30.0
 BRIEF_SECONDS = 0.3
 
 
+class PartsRun(ABC):
+    """One run of the parts of a step. waits: what the parts owe."""
+
+    waits: Pending
+
+    @abstractmethod
+    def start(self, inputs: Sequence[Array], timeout: float | None) -> None:
+        """Have all parts run, some of them perhaps on this thread."""
+
+    @abstractmethod
+    def fail(self, failure: Failure) -> None:
+        """Something went wrong outside of the parts."""
+
+    @abstractmethod
+    def report(self) -> str:
+        """A line for each message that is waited for, and for each part that waits for none."""
+
+    @abstractmethod
+    def stop(self, error: BaseException) -> None:
+        """Have all parts that still run end: the step has failed."""
+
+    @abstractmethod
+    def owing(self) -> list[str]:
+        """Where parts still run."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """All parts have ended, or nobody waits for them any more."""
+
+    @abstractmethod
+    def results(self) -> list[Array | None]:
+        """What the parts gave, in the order of the whole."""
+
+
+class ClusterStep(Step):
+    """A step whose parts run on several tasks or devices at once and exchange messages.
+
+    A part that fails ends the others; the step ends when all have, and what went wrong first is
+    raised. What carries parts to where they run is up to the heirs: `TaskStep`, and
+    `multi_device.DevicesStep`. reports: on the passes that made the parts.
+    """
+
+    def __init__(self, name: str, reports: Callable[[], Sequence[PassReport]]) -> None:
+        self.name, self._reports = name, reports
+
+    @abstractmethod
+    def begin(self, context: RunContext) -> PartsRun:
+        """A run, of which nothing is done yet."""
+
+    def let_go(self, error: BaseException) -> None:
+        """Called with the error of a run, which its caller may hold."""
+        return
+
+    def passes(self) -> Sequence[PassReport]:
+        return self._reports()
+
+    def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Array | None]:
+        """As of `Step`. A DeadlineExceededError says who waits for whom. What goes wrong in a part
+        is raised here; UnavailableError names a task that was lost.
+        """
+        until = None if context.timeout is None else time.monotonic() + context.timeout
+        run = self.begin(context)
+        try:
+            return self._joined(run, inputs, context, until)
+        except BaseException as error:
+            del run
+            self.let_go(error)
+            raise
+
+    def _joined(
+        self, run: PartsRun, inputs: Sequence[Array], context: RunContext, until: float | None
+    ) -> list[Array | None]:
+        """The results of all parts, after the end of all parts."""
+        forget, cancel = None, context.cancel
+        if cancel is not None:
+            token = cancel
+            forget = token.register(lambda: run.fail(_cancelled(token)))
+        try:
+            try:
+                run.start(inputs, context.timeout)
+                self._wait(run, until)
+            except BaseException as error:  # Ctrl-C
+                run.fail(Failure(CancelledError(f"interrupted: {error!r}"), Derived.ROOT))
+                self._end(run)
+                raise
+            if run.waits.error is not None:
+                raise self._end(run)
+        finally:
+            if forget is not None:
+                forget()
+            run.close()
+        return run.results()
+
+    def _wait(self, run: PartsRun, until: float | None) -> None:
+        """Wait for all parts, or for the first failure; the time being up is one."""
+        silence, waits = STALL_SECONDS, run.waits
+        while True:
+            left = None if until is None else max(until - time.monotonic(), 0.0)
+            if waits.stop.wait(silence if left is None else min(left, silence)):
+                return
+            report = run.report()
+            if waits.stop.is_set():
+                return  # it ended meanwhile: what it took from a queue is not to be lost
+            if until is not None and time.monotonic() >= until:
+                run.fail(Failure(too_late(self.name, report), Derived.ROOT))
+                return
+            _LOG.warning("the step of '%s' has not ended; who waits:\n%s", self.name, report)
+            silence = min(2 * silence, 3600.0)
+
+    def _end(self, run: PartsRun) -> BaseException:
+        """End all parts, and wait a little for them: what went wrong first."""
+        first = run.waits.error
+        assert first is not None
+        run.stop(first)
+        if not run.waits.over.wait(GRACE_SECONDS):
+            owing = ", ".join(run.owing())
+            _LOG.warning("%s still runs its part of a step of '%s', which failed", owing, self.name)
+        return run.waits.error or first
+
+
+def too_late(name: str, report: str) -> DeadlineExceededError:
+    """The error of a step whose time is up. report: who waits for whom."""
+    return DeadlineExceededError(
+        f"the step of '{name}' did not end in time; who waits for whom:\n{report}",
+        hint="give a longer timeout, or see why nothing arrives there",
+    )
+
+
+# ------------------------------------------------------------------------------- parts on tasks
 class _Route(NamedTuple):
     """Who gets the RUNs of a step: the parts in order, and with those in this process last, as they
     may run at once. changes: `Master.changes` when it was made."""
@@ -193,12 +323,12 @@ class _Route(NamedTuple):
     order: tuple[tuple[Who, Part], ...]
 
 
-class ClusterStep(Step):
-    """A step whose parts run on the tasks of a cluster.
+class TaskStep(ClusterStep):
+    """A step whose parts run on the tasks of a cluster, each registered there once.
 
     results: the types of the results of the whole, None for a token. pipeline: the passes that the
-    parts go through, by name. reports: on the passes that made the parts. recv_timeout: after how
-    long a part that waits for another one's tensor gives up.
+    parts go through, by name. recv_timeout: after how long a part that waits for another one's
+    tensor gives up.
     """
 
     kind: Literal["cluster"] = "cluster"
@@ -215,12 +345,13 @@ class ClusterStep(Step):
         recv_timeout: float | None = None,
         reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
-        self.name, self.parts, self._reports = name, tuple(parts), reports
-        self._master, self._count = master, len(results)
-        self._wanted = tuple([i for i, kind in enumerate(results) if kind is not None])
+        super().__init__(name, reports)
+        self.parts, self.master = tuple(parts), master
+        self.count = len(results)
+        self.wanted = tuple([i for i, kind in enumerate(results) if kind is not None])
         self._control_flow, self._pipeline = control_flow, pipeline
-        self._recv_timeout = recv_timeout
-        self._tasks = tuple(dict.fromkeys(part.task for part in parts))
+        self.recv_timeout = recv_timeout
+        self.tasks = tuple(dict.fromkeys(part.task for part in parts))
         self._needed = tuple(dict.fromkeys(t for p in parts for t in (p.task, *p.peers)))
         self._lock = threading.Lock()
         self._known: Mapping[str, tuple[str, int]] | None = None  # the tasks that have it
@@ -230,16 +361,14 @@ class ClusterStep(Step):
         self._given: list[list[Who]] = []  # the parts that tasks hold, by when they were given
         weakref.finalize(self, _drop, master, self._given).atexit = False
 
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The tasks that take part."""
-        return self._tasks
+    def begin(self, context: RunContext) -> TaskRun:
+        route = self._found_route(self._registered())
+        step, waits = self.master.begin(route.who)
+        waits.trace = context.recorder
+        return TaskRun(self, route, step, waits)
 
     def new_recorder(self) -> StepTrace:
         return StepTrace()
-
-    def passes(self) -> Sequence[PassReport]:
-        return self._reports()
 
     def summary(self) -> StepSummary:
         return StepSummary(nodes=len(self.parts))
@@ -248,43 +377,12 @@ class ClusterStep(Step):
         for part in self.parts:
             yield f"part of {part.task} on {part.device}"
 
-    def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Array | None]:
-        """As of `Step`. A DeadlineExceededError says who waits for whom. What goes wrong on a task
-        is raised here; UnavailableError names a task that was lost.
-        """
-        timeout, cancel, trace = context.timeout, context.cancel, context.recorder
-        until = None if timeout is None else time.monotonic() + timeout
-        route = self._found_route(self._registered())
-        who = route.who
-        step, waits = self._master.begin(who)
-        waits.trace = trace
-        forget = None
-        if cancel is not None:
-            token = cancel
-            forget = token.register(lambda: waits.fail(_cancelled(token)))
-        try:
-            self._send(step, waits, route, inputs, timeout)
-            self._wait(step, waits, until)
-            if waits.error is not None:
-                raise self._failed(step, waits)
-        except BaseException as error:
-            if waits.error is None:  # Ctrl-C
-                waits.fail(Failure(CancelledError(f"interrupted: {error!r}"), Derived.ROOT))
-                self._failed(step, waits)
-            raise
-        finally:
-            if forget is not None:
-                forget()
-            self._master.end(step)
-        return self._assembled(waits, who)
-
-    # --------------------------------------------------------------------------- the definition
     def _registered(self) -> tuple[int, ...]:
         """The handles of the parts, which all tasks know."""
-        changes = self._master.changes  # before the look
+        changes = self.master.changes  # before the look
         if changes == self._seen and self._known is not None:
             return self._handles
-        known = self._master.require(self._needed)
+        known = self.master.require(self._needed)
         if known == self._known:
             self._seen = changes
             return self._handles
@@ -296,9 +394,9 @@ class ClusterStep(Step):
 
     def _found_route(self, handles: tuple[int, ...]) -> _Route:
         """As the parts have these handles."""
-        found, changes = self._route, self._master.changes
+        found, changes = self._route, self.master.changes
         if found is None or found.changes != changes or found.handles is not handles:
-            parts, master = self.parts, self._master
+            parts, master = self.parts, self.master
             who = tuple([(part.task, one) for part, one in zip(parts, handles, strict=True)])
             pairs = zip(who, parts, strict=True)
             order = sorted(pairs, key=lambda pair: master.is_here(pair[0][0]))
@@ -314,12 +412,12 @@ class ClusterStep(Step):
         self._known, self._seen = None, -1
 
     def _register(self, known: Mapping[str, tuple[str, int]]) -> tuple[int, ...]:
-        _drop(self._master, self._given[:-1])  # a run of another thread may use the last one
+        _drop(self.master, self._given[:-1])  # a run of another thread may use the last one
         del self._given[:-1]
-        self._master.tell_dropped()
-        handles = tuple(self._master.next_handle() for _ in self.parts)
+        self.master.tell_dropped()
+        handles = tuple(self.master.next_handle() for _ in self.parts)
         who = [(part.task, handle) for part, handle in zip(self.parts, handles, strict=True)]
-        number, waits = self._master.begin(who)
+        number, waits = self.master.begin(who)
         self._given.append(who)
         try:
             for (task, handle), part in zip(who, self.parts, strict=True):
@@ -336,7 +434,7 @@ class ClusterStep(Step):
                     "device": part.device,
                 }
                 arrays = [text, m.to_array(named), *part.constants]
-                self._to(waits, task, m.REGISTER, number, m.CONSTANT, meta, arrays)
+                self.to(waits, task, m.REGISTER, number, m.CONSTANT, meta, arrays)
             if not waits.stop.wait(REGISTER_SECONDS):
                 owing = ", ".join(dict.fromkeys(task for task, _ in waits.owing()))
                 raise DeadlineExceededError(f"{owing} did not compile its part of '{self.name}'")
@@ -344,39 +442,10 @@ class ClusterStep(Step):
                 waits.over.wait(BRIEF_SECONDS)  # another one may know better why
                 raise waits.error
         finally:
-            self._master.end(number)
+            self.master.end(number)
         return handles
 
-    # --------------------------------------------------------------------------------- one step
-    def _send(
-        self,
-        step: int,
-        waits: Pending,
-        route: _Route,
-        inputs: Sequence[Array],
-        timeout: float | None,
-    ) -> None:
-        low, master = self._master.low_water(), self._master
-        plain = timeout is None and self._recv_timeout is None and waits.trace is None
-        for (task, handle), part in route.order:
-            if plain and not part.feeds:
-                try:
-                    master.signal(task, m.RUN, step, handle, low)
-                except CommError as error:
-                    self._unsent(waits, task, error)
-                continue
-            meta: dict[str, Any] = {"h": handle, "l": low}
-            if timeout is not None:  # the master's own comes first, and says more
-                meta["t"] = timeout + GRACE_SECONDS
-            if self._recv_timeout is not None:
-                meta["r"] = self._recv_timeout
-            feeds = [sendable(inputs[place]) for place in part.feeds]
-            if waits.trace is not None:
-                meta["trace"] = True
-                waits.trace.run_sent(task, handle)
-            self._to(waits, task, m.RUN, step, m.FEED, meta, feeds)
-
-    def _to(
+    def to(
         self,
         waits: Pending,
         task: str,
@@ -387,71 +456,91 @@ class ClusterStep(Step):
         arrays: Sequence[Array],
     ) -> None:
         """Send a message with arrays, the large ones by themselves."""
-        if self._master.is_here(task):
-            self._master.send(task, kind, step, meta, arrays)
+        if self.master.is_here(task):
+            self.master.send(task, kind, step, meta, arrays)
             return
         small, large = m.split(arrays)
         if large:
             meta["g"] = list(large)
-        wire, first = self._master.wire, m.keys_of(base, int(meta["h"]))
+        wire, first = self.master.wire, m.keys_of(base, int(meta["h"]))
         try:
             wire.send(task, kind, step, meta, small)
             for place, array in large.items():
                 wire.send_tensor(task, step, first + place, (), array, lend=kind == m.RUN)
         except CommError as error:
-            self._unsent(waits, task, error)
+            self.unsent(waits, task, error)
 
-    def _unsent(self, waits: Pending, task: str, error: CommError) -> None:
+    def unsent(self, waits: Pending, task: str, error: CommError) -> None:
         """A task cannot be told something."""
         if isinstance(error, PeerLostError):
-            self._master.lost(task, error)
+            self.master.lost(task, error)
         waits.lost(task, _unreachable(task, error))
 
-    def _wait(self, step: int, waits: Pending, until: float | None) -> None:
-        """Wait for all answers, or for the first failure; the time being up is one."""
-        silence = STALL_SECONDS
-        while True:
-            left = None if until is None else max(until - time.monotonic(), 0.0)
-            if waits.stop.wait(silence if left is None else min(left, silence)):
-                return
-            report = stall_report(self._master, step, waits.owing(), self._tasks)
-            if waits.stop.is_set():
-                return  # it ended meanwhile: what it took from a queue is not to be lost
-            if until is not None and time.monotonic() >= until:
-                error = DeadlineExceededError(
-                    f"the step of '{self.name}' did not end in time; who waits for whom:\n{report}",
-                    hint="give a longer timeout, or see why nothing arrives there",
-                )
-                waits.fail(Failure(error, Derived.ROOT))
-                return
-            _LOG.warning("the step of '%s' has not ended; who waits:\n%s", self.name, report)
-            silence = min(2 * silence, 3600.0)
 
-    def _failed(self, step: int, waits: Pending) -> WeftError:
-        """End the step on all tasks, and wait a little for them: what went wrong first."""
-        first = waits.error
-        assert first is not None
+class TaskRun(PartsRun):
+    """A step under way on tasks: a RUN to each part, a DONE from each."""
+
+    def __init__(self, whole: TaskStep, route: _Route, step: int, waits: Pending) -> None:
+        self._whole, self._route, self._step, self.waits = whole, route, step, waits
+        self._error: BaseException | None = None  # for which the step was ended
+
+    def start(self, inputs: Sequence[Array], timeout: float | None) -> None:
+        whole, waits, step = self._whole, self.waits, self._step
+        low, master = whole.master.low_water(), whole.master
+        plain = timeout is None and whole.recv_timeout is None and waits.trace is None
+        for (task, handle), part in self._route.order:
+            if plain and not part.feeds:
+                try:
+                    master.signal(task, m.RUN, step, handle, low)
+                except CommError as error:
+                    whole.unsent(waits, task, error)
+                continue
+            meta: dict[str, Any] = {"h": handle, "l": low}
+            if timeout is not None:  # the master's own comes first, and says more
+                meta["t"] = timeout + GRACE_SECONDS
+            if whole.recv_timeout is not None:
+                meta["r"] = whole.recv_timeout
+            feeds = [sendable(inputs[place]) for place in part.feeds]
+            if waits.trace is not None:
+                meta["trace"] = True
+                waits.trace.run_sent(task, handle)
+            whole.to(waits, task, m.RUN, step, m.FEED, meta, feeds)
+
+    def fail(self, failure: Failure) -> None:
+        self.waits.fail(failure)
+
+    def report(self) -> str:
+        whole = self._whole
+        return stall_report(whole.master, self._step, self.waits.owing(), whole.tasks)
+
+    def stop(self, error: BaseException) -> None:
+        whole, waits, self._error = self._whole, self.waits, error
         if waits.link_lost:  # registering makes links anew
-            self.forget()
-        why: dict[str, Any] = {"e": to_wire(first)}
+            whole.forget()
+        why: dict[str, Any] = {"e": to_wire(error)}
         if waits.lost_task is not None:
             why["lost"], why["cause"] = waits.lost_task
-        for task in dict.fromkeys(task for task, _ in waits.owing()):
+        for task in self.owing():
             try:
-                self._master.send(task, m.ABORT, step, why)
-            except CommError as error:
-                self._unsent(waits, task, error)
-        if not waits.over.wait(GRACE_SECONDS):
-            owing = ", ".join(dict.fromkeys(task for task, _ in waits.owing()))
-            _LOG.warning("%s still runs its part of a step of '%s', which failed", owing, self.name)
-        self._master.wire.abort(step, first)
-        if waits.trace is not None:
-            _add_cut(waits)
-        return waits.error or first
+                whole.master.send(task, m.ABORT, self._step, why)
+            except CommError as unsent:
+                whole.unsent(waits, task, unsent)
 
-    def _assembled(self, waits: Pending, who: Sequence[Who]) -> list[Array | None]:
-        out: list[Array | None] = [None] * self._count
-        for one, part in zip(who, self.parts, strict=True):
+    def owing(self) -> list[str]:
+        return list(dict.fromkeys(task for task, _ in self.waits.owing()))
+
+    def close(self) -> None:
+        master, error = self._whole.master, self._error
+        if error is not None:
+            master.wire.abort(self._step, error)
+            if self.waits.trace is not None:
+                _add_cut(self.waits)
+        master.end(self._step)
+
+    def results(self) -> list[Array | None]:
+        whole, waits = self._whole, self.waits
+        out: list[Array | None] = [None] * whole.count
+        for one, part in zip(self._route.who, whole.parts, strict=True):
             found = waits.answers[one]
             if found is NOTHING and not part.fetches:
                 continue
@@ -466,9 +555,9 @@ class ClusterStep(Step):
             for i, place in enumerate(part.fetches):
                 made = large[i] if i in large else next(left)
                 out[place] = np.array(made) if made.base is not None else made
-        for i in self._wanted:
+        for i in whole.wanted:
             if out[i] is None:
-                raise InternalError(f"no task gave result {i} of '{self.name}'")
+                raise InternalError(f"no task gave result {i} of '{whole.name}'")
         return out
 
 

@@ -53,7 +53,7 @@ class Failure:
     """An error, and how far it is from what went wrong first (`wire_errors.Derived`). lost: the
     task that is gone, and why."""
 
-    error: WeftError
+    error: BaseException
     derived: int
     lost: tuple[str, str] | None = None
 
@@ -161,7 +161,7 @@ class Pending:
             return list(self._left)
 
     @property
-    def error(self) -> WeftError | None:
+    def error(self) -> BaseException | None:
         """What went wrong first: of the errors that are the least derived, the first one."""
         if not self._failures:
             return None

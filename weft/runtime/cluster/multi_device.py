@@ -1,14 +1,11 @@
-"""`PartedStep`: a step over several devices of this process, with a part for each device.
+"""`DevicesStep`: a step over several devices of this process, with a part for each device.
 
-The parts exchange messages as the tasks of a cluster do, without leaving the process. Each part
-runs on the dataflow executor in a thread of its own; regions of a GPU's part are plans for that
-GPU. What goes wrong in one part ends all of them before it is raised."""
+They exchange messages as the tasks of a cluster do, without leaving the process: nothing is
+written as bytes, and a tensor goes as the array that it is. Each part runs on the dataflow executor
+in a thread of its own; regions of a GPU's part are plans for that GPU."""
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,29 +16,27 @@ import numpy as np
 from weft.comm.rendezvous import Rendezvous
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec, short
-from weft.ir.errors import CancelledError, DeadlineExceededError, InternalError
+from weft.ir.errors import DeadlineExceededError, InternalError
 from weft.ir.graph import Graph, Operation
 from weft.ir.process import in_child
 from weft.ir.program import Edge, Program
-from weft.ir.type_rules import int_attr
 from weft.passes.manager import PassOptions, PassReport
 from weft.passes.placement import Placement
+from weft.runtime.cluster.definition import ClusterStep, PartsRun
 from weft.runtime.cluster.exchange import StepExchange
-from weft.runtime.cluster.part import part_step
+from weft.runtime.cluster.master import Failure, Pending, Who
+from weft.runtime.cluster.messages import Derived
+from weft.runtime.cluster.part import part_step, receivers_of
 from weft.runtime.compile_step import CompileOptions, OneDeviceStep
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.regions import Elsewhere
 from weft.runtime.dataflow.threads import StepThreads
 from weft.runtime.device.execution.out_of_memory import let_go
-from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
+from weft.runtime.step import RunContext, StepSummary
 
 Array = np.ndarray[Any, Any]
-_LOG = logging.getLogger("weft.run")
-#: How long a step that failed waits for parts that do not end at once (a Python function, say).
-GRACE_SECONDS = 5.0
 #: The one step of each rendezvous.
 _STEP = 1
 _threads = [StepThreads("weft part")]
@@ -71,10 +66,15 @@ class DevicePart:
         """`/gpu:0`."""
         return short(self.device)
 
+    @property
+    def who(self) -> Who:
+        """Who owes what it gives."""
+        return self.name, 0
 
-class PartedStep(Step):
-    """A step over several devices of this process. edges: what goes from one part to another;
-    placement: why each op is where it is; reports: on the passes that made the parts.
+
+class DevicesStep(ClusterStep):
+    """A step whose parts run on several devices of this process. edges: what goes from one part to
+    another; placement: why each op is where it is.
 
     made: the parts. results: how many the whole has. where: for the names of a device and of a part
     what runs the part there, None for the processor. Errors as compiling has.
@@ -95,36 +95,27 @@ class PartedStep(Step):
         placement: Placement | None = None,
         reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
-        self.name, self._results = name, results
-        self.edges, self.placement, self._reports = made.edges, placement, reports
+        super().__init__(name, reports)
+        self.count, self.edges, self.placement = results, made.edges, placement
         options = how.passing or PassOptions.from_environment()
         parts = []
         for part in made.parts:
             own = replace(how, passing=options.for_part(short(part.device).lstrip("/")))
             there = where(part.device, part.graph.name)
             step = part_step(part.graph, variables, resources, own, there)
-            received = (op for op in part.graph.walk() if op.name == "recv")
-            receivers = {int_attr(op.attrs, "key"): op for op in received}
+            receivers = receivers_of(part.graph)
             parts.append(
                 DevicePart(part.device, part.graph, step, part.feeds, part.fetches, receivers)
             )
-        # this thread's own part comes first: the processor's, as ops of the host wait
+        # the part of the thread that runs the step comes first: the processor's, as ops of the
+        # host wait
         self.parts = tuple(sorted(parts, key=lambda p: DeviceSpec.parse(p.device).kind != "cpu"))
 
-    def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Array | None]:
-        """As of `Step`. A DeadlineExceededError says which part waits for what. What goes wrong in
-        a part is raised here, after the others have ended.
-        """
-        run = _Run(self.parts, context.token(), context.recorder)
-        try:
-            return run.results(inputs, context.timeout, self._results)
-        except BaseException as error:
-            del run
-            let_go(error)  # or whoever holds the error would hold what the parts have made
-            raise
+    def begin(self, context: RunContext) -> LocalRun:
+        return LocalRun(self, context.recorder)
 
-    def passes(self) -> Sequence[PassReport]:
-        return self._reports()
+    def let_go(self, error: BaseException) -> None:
+        let_go(error)
 
     def summary(self) -> StepSummary:
         own = StepSummary(
@@ -187,119 +178,81 @@ class _Wire:
         """No other task reads it."""
 
 
-class _Run:
-    """One step under way."""
+class LocalRun(PartsRun):
+    """A step under way on the devices of this process. An error of one part ends the others at
+    once, on its own thread: the one that waits for them may run a part itself."""
 
-    def __init__(
-        self, parts: Sequence[DevicePart], cancel: CancelToken, trace: TraceRecorder | None
-    ) -> None:
-        self.parts, self._trace = parts, trace
+    def __init__(self, whole: DevicesStep, trace: Any) -> None:
+        self._whole, self._trace = whole, trace
+        self.waits = Pending(part.who for part in whole.parts)
         wire = _Wire()
         self._table = wire.rendezvous
-        self._exchanges = [StepExchange(wire, LOCAL_TASK, _STEP, p.receivers) for p in parts]
+        self._exchanges = [StepExchange(wire, LOCAL_TASK, _STEP, p.receivers) for p in whole.parts]
         self._tokens = [CancelToken(exchange) for exchange in self._exchanges]
-        self._cancel = cancel
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._made: dict[int, Array | None] = {}
-        self._running: set[str] = set()
-        self._ended: set[str] = set()
-        self._error: BaseException | None = None
 
-    def results(
-        self, inputs: Sequence[Array], timeout: float | None, count: int
-    ) -> list[Array | None]:
-        """Run all parts, the first one on this thread."""
-        until = None if timeout is None else time.monotonic() + timeout
-        forget = self._cancel.register(self._cancelled)
-        try:
-            for number in range(1, len(self.parts)):
-                _threads[0].submit(partial(self._part, number, inputs, None))
-            self._part(0, inputs, timeout)
-            left = None if until is None else max(until - time.monotonic(), 0.0)
-            if self._error is None and not self._over.wait(left):
-                self._fail(DeadlineExceededError("the step did not end in time"))
-        except BaseException as error:  # Ctrl-C
-            self._fail(error)
-            raise
-        finally:
-            forget()
-            self._end()
-            for exchange in self._exchanges:
-                exchange.runs(list)  # else it and the part's state hold each other
-        if self._error is not None:
-            raise self._error
-        return [self._made[i] for i in range(count)]
+    def start(self, inputs: Sequence[Array], timeout: float | None) -> None:
+        """The first part runs on this thread."""
+        for number in range(1, len(self._whole.parts)):
+            _threads[0].submit(partial(self._part, number, inputs, None))
+        self._part(0, inputs, timeout)
 
     def _part(self, number: int, inputs: Sequence[Array], timeout: float | None) -> None:
         """One part, on this thread; its error is the step's."""
-        part = self.parts[number]
+        part = self._whole.parts[number]
+        if self.waits.stop.is_set():  # nobody waits for what has not begun
+            self.waits.part(part.who)
+            return
         try:
-            with self._lock:
-                if self._error is not None:
-                    return  # nobody waits for what has not begun
-                self._running.add(part.name)
             given = [inputs[i] for i in part.feeds]
             context = RunContext(timeout, self._tokens[number], self._trace)
-            made = part.step.run(given, context)
-            with self._lock:
-                self._made.update(zip(part.fetches, made, strict=True))
+            self.waits.answer(part.who, part.step.run(given, context))
         except BaseException as error:  # whatever it is, the others wait for this part
-            self._fail(error)
+            derived = Derived.ROOT if self.waits.error is None else Derived.ABORTED
+            why = error
+            if isinstance(error, DeadlineExceededError):
+                why = _with_report(error, self.report())
+            self.waits.failed(part.who, Failure(why, derived))
+            self.stop(error)
             let_go(error)  # of a later error nobody but its own part knows
             if number == 0 and not isinstance(error, Exception):
                 raise
-        finally:
-            with self._lock:
-                self._running.discard(part.name)
-                self._ended.add(part.name)
-                all_ended = len(self._ended) == len(self.parts)
-                over = all_ended or (self._error is not None and not self._running)
-            if over:
-                self._over.set()
 
-    def _cancelled(self) -> None:
-        why = self._cancel.reason or "no reason given"
-        self._fail(CancelledError(f"the step was cancelled: {why}"))
+    def fail(self, failure: Failure) -> None:
+        self.waits.fail(failure)
+        self.stop(failure.error)
 
-    def _fail(self, error: BaseException) -> None:
-        """The first error ends all parts."""
-        if isinstance(error, DeadlineExceededError):
-            error = DeadlineExceededError(
-                f"{error.what}; who waits for what:\n{self._report()}",
-                hint=error.hint, location=error.locations,
-            )  # fmt: skip
-        with self._lock:
-            if self._error is not None:
-                return
-            self._error = error
+    def stop(self, error: BaseException) -> None:
         for token in self._tokens:
             token.cancel("another part of its step has failed")
 
-    def _end(self) -> None:
-        """No part runs any more, or one that cannot be ended is told of."""
-        if self._error is None:
-            self._over.wait()
-            return
-        with self._lock:
-            self._running.discard(self.parts[0].name)  # which this thread ran
-            running = sorted(self._running)
-        if running and not self._over.wait(GRACE_SECONDS):
-            with self._lock:
-                running = sorted(self._running)
-            _LOG.warning("%s still runs its part of a step that failed", ", ".join(running))
+    def owing(self) -> list[str]:
+        return sorted(name for name, _ in self.waits.owing())
 
-    def _report(self) -> str:
-        """A line for each part and what it waits for."""
+    def close(self) -> None:
+        for exchange in self._exchanges:
+            exchange.runs(list)  # else it and the part's state hold each other
+
+    def results(self) -> list[Array | None]:
+        made: list[Array | None] = [None] * self._whole.count
+        for part in self._whole.parts:
+            for place, array in zip(part.fetches, self.waits.answers[part.who], strict=True):
+                made[place] = array
+        return made
+
+    def report(self) -> str:
         waited = {wait.key[0] for wait in self._table.waiting(_STEP)}
-        lines = []
-        for part, exchange in zip(self.parts, self._exchanges, strict=True):
-            ops = [op for key, op in part.receivers.items() if key in waited]
+        owing, lines = self.owing(), []
+        for part, exchange in zip(self._whole.parts, self._exchanges, strict=True):
             found = [f"in its op {host}" for host in exchange.hosts()]
-            for op in ops:
+            for op in (op for key, op in part.receivers.items() if key in waited):
                 found.append(f"for {op.attrs['tensor']!r} from {short(str(op.attrs['src']))}")
-            with self._lock:
-                over = part.name in self._ended and not found
             what = f"waits {', '.join(found)}" if found else "computes"
+            over = part.name not in owing and not found
             lines.append(f"  {part.name} {'is done' if over else what}")
         return "\n".join(lines)
+
+
+def _with_report(error: DeadlineExceededError, report: str) -> DeadlineExceededError:
+    """The error of the part that looks at the clock, as that of its step."""
+    what = f"{error.what}; who waits for whom:\n{report}"
+    return DeadlineExceededError(what, hint=error.hint, location=error.locations)

@@ -46,6 +46,11 @@ def part_step(
     return compile_step(graph, variables, resources, how, elsewhere=elsewhere)
 
 
+def receivers_of(graph: Graph) -> dict[int, Operation]:
+    """The ops `recv` of a part, by their keys."""
+    return {int_attr(op.attrs, "key"): op for op in graph.walk() if op.name == "recv"}
+
+
 _Array = np.ndarray[Any, Any]
 
 _NO_LEAVE = (
@@ -120,7 +125,7 @@ def read_part(
     step = part_step(graph, variables, resources, how, elsewhere)
     if step.kind == "dataflow":
         step.warm()
-    receivers = {int_attr(op.attrs, "key"): op for op in graph.walk() if op.name == "recv"}
+    receivers = receivers_of(graph)
     again = partial(
         read_part, text, constants, store, keys, peers, control_flow, pipeline, device, allow_files
     )
