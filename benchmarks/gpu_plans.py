@@ -38,7 +38,7 @@ import weft as wf
 from weft.codegen.cuda.cubins.compile import llvm_version
 from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.frontend.tools.compile import targets_of
-from weft.passes.analysis.cost import work
+from weft.ir.cost.work import work
 from weft.passes.fusion.epilogues import fuse_epilogues
 from weft.passes.fusion.product_operands import stride_all_products
 from weft.passes.manager import Pass

@@ -2,7 +2,7 @@
 
     python benchmarks/prices.py [--elements 1e5] [--only REGEX]
 
-Per kernel: its estimate (`codegen/cost.py`), the time on one thread, estimate / time, and how many
+Per kernel: its estimate (`codegen/call.py`), the time on one thread, estimate / time, and how many
 times as fast it is on two threads with the worker awake (again and again) and asleep (150 us of
 nothing before each run). Every call is cut here, however small, so that it shows where that pays.
 """
@@ -22,21 +22,22 @@ import numpy as np
 os.environ["WEFT_CACHE"] = "0"  # a plan from disk has no estimates
 
 import weft as wf
-from weft.codegen import cost
+from weft.codegen import call
+from weft.ir.cost.thresholds import CHUNK_NS, MOST_CHUNKS
 from weft.runtime.native.pool import POOL
 from weft.runtime.trace.replay import Repeat, Replay
 
 Array = np.ndarray[Any, Any]
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 RNG = np.random.default_rng(0)
-_split = cost.split
+_split = call.split
 _estimates: dict[tuple[int, float], None] = {}  # a call may be lowered twice
 
 
-def _cut_always(units: int, nanoseconds_per_unit: float) -> int:
+def _cut_always(units: int, nanoseconds_per_unit: float, multiple: int = 0) -> int:
     total = units * nanoseconds_per_unit
     _estimates[units, total] = None
-    chunks = max(2, min(cost.MOST_CHUNKS, units, int(total // cost.CHUNK_NS)))
+    chunks = max(2, min(MOST_CHUNKS, units, int(total // CHUNK_NS)))
     chunk = -(-units // chunks)
     return chunk if 0 < chunk < units else 0
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from scaling_windows import Figure, cores, in_turns, processes
 
+from weft.ir.cost.thresholds import LENT_BYTES
 from weft.passes.placement.simulate import Cluster, Ends, Machine, Workload, simulate
-from weft.runtime.dataflow.regions import LEAST_BYTES
 
 #: Messages of a null step, or of a trip, for each server.
 MESSAGES = 4
@@ -137,7 +137,7 @@ def concluded(rows: Sequence[Row], wake_s: float) -> dict[str, Any]:
     bare = [row for row in rows if row["name"] == "bare"]
     machine = Machine(
         cores(), ends("worker", null[:2], bare), ends("server", null[:2], bare),
-        int(null[0]["servers"]) + 1, LEAST_BYTES, wake_s, balance_s=tick_seconds(),
+        int(null[0]["servers"]) + 1, LENT_BYTES, wake_s, balance_s=tick_seconds(),
     )  # fmt: skip
     for row in null:
         row["predicted"] = predicted(machine, row)

@@ -19,7 +19,7 @@ from scaling_worker import obey
 
 from weft.comm.endpoint import Endpoint
 from weft.comm.rendezvous import MASTER_SHIFT
-from weft.runtime.dataflow.regions import LEAST_BYTES
+from weft.ir.cost.thresholds import LENT_BYTES
 
 BEGIN, DONE = 1, 2
 PARAMETERS, GRADIENT = 0, 1
@@ -47,7 +47,7 @@ def serve(index: int, folder: str) -> None:
 
         end.rendezvous.get(step, (GRADIENT, (int(message.meta["w"]),)), done)
         array = held[size]
-        if array.nbytes >= LEAST_BYTES:  # as tasks do: computed where the peer reads it
+        if array.nbytes >= LENT_BYTES:  # as tasks do: computed where the peer reads it
             room = end.room(peer, array.shape, array.dtype)
             if room is not None:
                 np.copyto(room, array)

@@ -13,10 +13,10 @@ import weft as wf
 from weft.comm import wire
 from weft.comm.bulk import Lending
 from weft.comm.shared_memory import AVAILABLE
+from weft.ir.cost.thresholds import LENT_BYTES
 from weft.runtime.cluster import master
 from weft.runtime.cluster import server as worker
 from weft.runtime.cluster.server import Server
-from weft.runtime.dataflow import regions
 
 PS, OTHER, WORKER = "/job:ps/task:0", "/job:ps/task:1", "/job:worker/task:0"
 N = 200_000
@@ -232,7 +232,7 @@ def test_nothing_is_lent_where_it_cannot_be(
         with wf.device(WORKER):
             return [v.read() + w.read()]
 
-    assert regions.LEAST_BYTES < 4 * N
+    assert LENT_BYTES < 4 * N
     for (got,) in run(servers, build, 2):
         np.testing.assert_array_equal(got, RAMP + 1)
     assert came == []

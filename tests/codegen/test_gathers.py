@@ -37,7 +37,7 @@ IDS = RNG.integers(-300, 300, (8, 16))
 @contextlib.contextmanager
 def everything_inside() -> Iterator[None]:
     """Short runs of elements go into nests, too."""
-    with patch.object(gathers, "CACHE_LINE", 0):
+    with patch.object(gathers, "GATHERED_BYTES", 0):
         yield
 
 

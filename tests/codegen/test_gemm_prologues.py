@@ -87,7 +87,7 @@ def blocks(request: pytest.FixtureRequest) -> Iterator[bool]:
     """Whether blocks are so small that products of these sizes have several."""
     with pytest.MonkeyPatch.context() as patch:
         cut_everything(patch)
-        patch.setattr(prologues, "LEAST_BYTES", 0)
+        patch.setattr(prologues, "PROLOGUE_BYTES", 0)
         if request.param:
             for name, value in {"RUN": 16, "BLOCK_ROWS": 16}.items():
                 patch.setattr(gemm, name, value)
@@ -128,7 +128,7 @@ def test_reasons() -> None:
 
 
 def test_what_stays_in_the_caches_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prologues, "LEAST_BYTES", 4 * 70 * 33 + 1)
+    monkeypatch.setattr(prologues, "PROLOGUE_BYTES", 4 * 70 * 33 + 1)
     function, operands, _ = FORMS["activation"]
     graph = wf.compile(function)._specialized(tuple(operands), {}).traced.graph
     ((_, found),) = prologue_reasons(fuse_matmul(fuse(graph)))

@@ -19,7 +19,8 @@ from paths import ROOT
 import weft as wf
 from weft.codegen.llvm import engine
 from weft.codegen.nests.calls import nest_calls
-from weft.ir.cost import MOST_INSTRUCTIONS, instructions
+from weft.ir.cost.rates import instructions
+from weft.ir.cost.thresholds import MOST_INSTRUCTIONS
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation

@@ -28,7 +28,7 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "SCANNED", SCANNED)
     monkeypatch.setattr(scan, "SEARCHED", SEARCHED)
     monkeypatch.setattr(sort, "BLOCK", BLOCK)
-    monkeypatch.setattr(sort, "LEAST_BYTES", 0)
+    monkeypatch.setattr(sort, "SORTED_BYTES", 0)
 
 
 def given(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
@@ -163,6 +163,6 @@ class TestSort:
         np.testing.assert_array_equal(got, np.sort(x, axis=1))
 
     def test_shorter_rows_are_units_themselves(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sort, "LEAST_BYTES", 16 * 4096)
+        monkeypatch.setattr(sort, "SORTED_BYTES", 16 * 4096)
         assert len(compiled_calls(wf.sort, np.ones(4095, np.float32))) == 1
         assert len(compiled_calls(wf.sort, np.ones(4096, np.float32))) == 4 * 3 + 1

@@ -29,8 +29,8 @@ on_gpu = wf.compile(device="gpu:0")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays of more than 64 bytes are large ones."""
-    monkeypatch.setattr(plan, "SMALL_INPUT", 64)
-    monkeypatch.setattr(plan, "SMALL_RESULT", 64)
+    monkeypatch.setattr(plan, "DEVICE_SMALL_INPUT_BYTES", 64)
+    monkeypatch.setattr(plan, "DEVICE_SMALL_RESULT_BYTES", 64)
 
 
 def _x(*shape: int, seed: int = 0) -> Array:

@@ -159,7 +159,7 @@ def fake(fake: Callable[..., FakeDriver]) -> Callable[..., FakeDriver]:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """All inputs are large: read from where they are."""
-    monkeypatch.setattr(plan, "SMALL_INPUT", -1)
+    monkeypatch.setattr(plan, "DEVICE_SMALL_INPUT_BYTES", -1)
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ GPU = "gpu:0"
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays of more than 64 bytes are large ones."""
-    monkeypatch.setattr(layout, "SMALL_INPUT", 64)
-    monkeypatch.setattr(layout, "SMALL_RESULT", 64)
+    monkeypatch.setattr(layout, "DEVICE_SMALL_INPUT_BYTES", 64)
+    monkeypatch.setattr(layout, "DEVICE_SMALL_RESULT_BYTES", 64)
 
 
 def there(x: Any = X) -> Any:
@@ -240,7 +240,7 @@ def test_random_functions(data: st.DataObject, kind: str) -> None:
             patch.setenv("WEFT_EMULATE_GPU", "1")
         else:
             use_device(kind, patch)
-        patch.setattr(layout, "SMALL_RESULT", 16)
+        patch.setattr(layout, "DEVICE_SMALL_RESULT_BYTES", 16)
         wanted = [r.numpy() for r in wf.compile(device=GPU)(f)(*there(arrays))]
         given = there(arrays)
         found = wf.compile(device=GPU, donate=donate)(f)(*given)
@@ -377,7 +377,7 @@ def test_every_use_says_where_it_went() -> None:
 
 def test_calls_that_fail(fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the device was asked to write to is gone, what it was not is still there."""
-    monkeypatch.setattr(layout, "SMALL_RESULT", 64)
+    monkeypatch.setattr(layout, "DEVICE_SMALL_RESULT_BYTES", 64)
     fake(memory=300_000)
     look_up = donating(lambda x, i: (x + 1.0, wf.take(X, i, axis=0)))
     x = there(X)

@@ -505,7 +505,7 @@ def _programs() -> dict[str, tuple[Callable[..., Any], tuple[int, ...]]]:
 def test_more_sets_of_addresses_than_are_kept_are_not_recorded_anew(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.runtime.device.plan.SMALL_INPUT", 64)
+    monkeypatch.setattr("weft.runtime.device.plan.DEVICE_SMALL_INPUT_BYTES", 64)
     function, shape = _programs()[name]
     rotation = [_random(*shape) + np.float32(k) for k in range(7)]
     expected = [wf.compile(function)(x) for x in rotation]
@@ -535,7 +535,7 @@ def test_a_driver_that_gives_a_node_no_other_parameters(
     name: str, fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second time it is asked: the recording is half changed then, and launched no more."""
-    monkeypatch.setattr("weft.runtime.device.plan.SMALL_INPUT", 64)
+    monkeypatch.setattr("weft.runtime.device.plan.DEVICE_SMALL_INPUT_BYTES", 64)
     function, shape = _programs()["copies"]
     api, asked = fake(), list[int]()
     change = getattr(api, name)
@@ -561,7 +561,7 @@ def test_sets_of_addresses_that_come_in_turn_are_replayed_as_they_are(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is looked through, launch by launch."""
-    monkeypatch.setattr("weft.runtime.device.plan.SMALL_INPUT", 64)
+    monkeypatch.setattr("weft.runtime.device.plan.DEVICE_SMALL_INPUT_BYTES", 64)
     api, looked = fake(), list[object]()
     given = Recorded._given
     monkeypatch.setattr(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from structured_programs import Program, programs
 
 from weft.ir.analysis.verify import verify
+from weft.ir.cost.thresholds import MARGIN
 from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, UnsupportedError
@@ -22,7 +23,6 @@ from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, tensor_type
 from weft.passes.placement import CostModel, Device, Links, Placement, PlacementError, place
 from weft.passes.placement.constraints import Constraint, inside, uses_handle
-from weft.passes.placement.placer import MARGIN
 
 WORKER, OTHER, PS, PS1 = (
     Device(f"/job:{job}/cpu:0")

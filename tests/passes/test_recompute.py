@@ -91,7 +91,7 @@ def test_results_of_the_graph_and_small_ones_stay() -> None:
 @given(row_cases((dtypes.int32, dtypes.uint8), steps=20))
 @examples(80)
 def test_random_graphs_exactly(case: Case) -> None:
-    with patch.object(module, "LEAST_BYTES", 0):
+    with patch.object(module, "REPEATED_BYTES", 0):
         check_exactly(case, (fuse, recompute))
 
 
@@ -200,7 +200,7 @@ def test_a_dear_function_of_what_its_reader_does_not_read_is_stored() -> None:
 @given(row_cases((dtypes.int32, dtypes.uint8), steps=20))
 @examples(80)
 def test_random_graphs_exactly_whatever_it_takes(case: Case) -> None:
-    with patch.object(module, "LEAST_BYTES", 0), patch.object(module, "MOST_ARITHMETIC", 1e9):
+    with patch.object(module, "REPEATED_BYTES", 0), patch.object(module, "MOST_ARITHMETIC", 1e9):
         check_exactly(case, (fuse, recompute))
 
 

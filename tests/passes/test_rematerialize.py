@@ -35,14 +35,18 @@ from weft.passes.simplify.effects import order_effects
 def with_limits(**limits: float) -> ExitStack:
     """The module's limits changed, for small tensors."""
     stack = ExitStack()
-    for name, value in {"LEAST_ARENA": 0, "LEAST_TENSOR": 1, **limits}.items():
+    for name, value in {
+        "REMATERIALIZED_ARENA_BYTES": 0,
+        "REMATERIALIZED_BYTES": 1,
+        **limits,
+    }.items():
         stack.enter_context(patch.object(module, name, value))
     return stack
 
 
 def anyway(graph: Graph) -> Graph:
     """The pass, however small the graph is, whatever it saves and however long it takes."""
-    with with_limits(MOST_TIME=1e9, LEAST_SHARE=-1e9, ROUNDS=2):
+    with with_limits(REMATERIALIZED_TIME=1e9, REMATERIALIZED_SHARE=-1e9, ROUNDS=2):
         return rematerialize(graph)
 
 
@@ -121,7 +125,7 @@ graph @written(%x: f32[64,8], %w: f32[8,8]) -> (f32[8,8]) stage=traced {
 
 def test_what_reads_a_variable_runs_before_it_is_written() -> None:
     graph = fuse(order_effects(parse_graph(WRITTEN)))
-    with with_limits(MOST_TIME=1.0):
+    with with_limits(REMATERIALIZED_TIME=1.0):
         after = rematerialize(graph)
     names = [op.attrs.get("kind", op.name) for op in after.ops]
     assert names.count("multiply") == 2
@@ -146,7 +150,7 @@ graph @chain(%x: f32[64,8], %w: f32[8,8]) -> (f32[8,8], f32[{rows},8]) stage=tra
 @pytest.mark.parametrize(("rows", "times"), [(64, 1), (63, 2)])
 def test_a_result_may_be_written_over_an_input_of_its_type(rows: int, times: int) -> None:
     graph = fuse(parse_graph(CHAIN.replace("{rows}", str(rows))))
-    with with_limits(MOST_TIME=1.0):
+    with with_limits(REMATERIALIZED_TIME=1.0):
         after = rematerialize(graph)
     assert [op.attrs.get("kind") for op in after.ops].count("exp") == times
 
@@ -158,7 +162,7 @@ def before(step: Any, *args: Any) -> Graph:
 
 
 def test_a_norm_is_computed_again_behind_the_peak() -> None:
-    with with_limits(MOST_TIME=1.0):
+    with with_limits(REMATERIALIZED_TIME=1.0):
         step, params, batch = training_step()
         graph = before(step, *batch)
         reasons = rematerialization_reasons(graph)
@@ -181,6 +185,6 @@ def test_a_norm_is_computed_again_behind_the_peak() -> None:
 def test_no_more_than_a_share_of_the_time() -> None:
     step, _, batch = training_step()
     graph = before(step, *batch)
-    with with_limits(MOST_TIME=0.0):
+    with with_limits(REMATERIALIZED_TIME=0.0):
         assert rematerialize(graph) is graph
         assert rematerialization_reasons(graph) == []

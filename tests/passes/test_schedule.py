@@ -32,7 +32,10 @@ LABELS = RNG.integers(0, 128, 128)
 
 def anyway(graph: Graph) -> Graph:
     """The pass, however small the graph is and whatever it saves."""
-    with patch.object(module, "LEAST_BYTES", 0), patch.object(module, "LEAST_SHARE", -1e9):
+    with (
+        patch.object(module, "REORDERED_ARENA_BYTES", 0),
+        patch.object(module, "REORDERED_SHARE", -1e9),
+    ):
         return schedule(graph)
 
 
@@ -102,7 +105,7 @@ def test_updates_come_when_their_gradients_are_there() -> None:
     assert f"{old.arena_bytes} bytes of the arena as written, {new.arena_bytes} so" in why
     assert why in step.explain(X, LABELS)
     losses = [float(step(X, LABELS)) for _ in range(4)]
-    with patch.object(module, "LEAST_BYTES", 1 << 40):
+    with patch.object(module, "REORDERED_ARENA_BYTES", 1 << 40):
         other, others = training_step()
         assert [float(other(X, LABELS)) for _ in range(4)] == losses
     for a, b in zip(params, others, strict=True):

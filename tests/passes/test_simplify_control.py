@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
+from weft.ir.analysis.known_values import trip_count
 from weft.ir.dtypes import DType, int8, int64, uint8
 from weft.ir.graph import Graph, Operation
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
-from weft.passes.analysis.trip_count import trip_count
 from weft.passes.control.simplify import simplify_control
 from weft.passes.pipelines import STANDARD
 from weft.passes.rewriting.expression import Expr

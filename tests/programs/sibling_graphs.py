@@ -33,7 +33,7 @@ def of_any_size() -> Iterator[None]:
     """Siblings join however small they are, whatever they compute: for tests on small arrays."""
     bounds = {
         "LEAST_SHARED": 0, "MOST_STREAMS": 99, "MOST_EXPENSIVE": 99, "LEAST_EXPENSIVE": 0,
-        "LEAST_RUN": 1, "LEAST_FOLDED": 1, "LEAST_ROWS": 1, "SPARED": 1 << 60,
+        "JOINED_RUN": 1, "JOINED_FOLD": 1, "JOINED_ROWS": 1, "SPARED": 1 << 60,
     }  # fmt: skip
     with mock.patch.multiple(horizontal, **bounds):
         yield

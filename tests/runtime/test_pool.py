@@ -18,7 +18,7 @@ from cut_calls import cut_everything
 from paths import ROOT
 
 import weft as wf
-from weft.codegen import cost
+from weft.codegen import call
 from weft.codegen.pool import LONG
 from weft.codegen.steps.walker import CALL_WORDS
 from weft.runtime.native import machine
@@ -212,8 +212,8 @@ def python(code: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         sys.path.insert(0, "tests/support")
         import numpy as np
         import weft as wf
-        from weft.codegen import cost
-        cost.WORTH_CUTTING_NS, cost.CHUNK_NS = 0.0, 1e-9
+        from weft.codegen import call
+        call.WORTH_CUTTING_NS, call.CHUNK_NS = 0.0, 1e-9
         from weft.runtime.native.pool import POOL
         wf.set_num_threads(4)
         @wf.compile
@@ -381,7 +381,7 @@ def test_a_long_call_of_few_chunks_wakes_the_workers() -> None:
                     stat = open(f"/proc/self/task/{task}/stat").read().rpartition(")")[2]
                     ticks += int(stat.split()[11])
             return ticks / os.sysconf("SC_CLK_TCK")
-        cost.MOST_CHUNKS = 4
+        call.MOST_CHUNKS = 4
         sort = wf.compile(lambda x: wf.sort(x, axis=1))
         big = np.random.default_rng(0).standard_normal((4000, 3000)).astype(np.float32)
         sort(big[:4])  # compiled, workers made
@@ -414,6 +414,6 @@ def test_long_chunks_are_marked_so_that_sleepers_wake_before_the_first() -> None
     short = wf.compile(lambda x: wf.exp(x))
     (chunk,) = _chunk_words(short, np.ones(1 << 18, np.float32))
     assert 0 < chunk < LONG
-    assert not cost.is_long(0, 1e9), "a call that is not cut"
-    assert cost.is_long(2, cost.LONG_CHUNK_NS / 2)
-    assert not cost.is_long(1, cost.LONG_CHUNK_NS / 2)
+    assert not call.is_long(0, 1e9), "a call that is not cut"
+    assert call.is_long(2, call.LONG_CHUNK_NS / 2)
+    assert not call.is_long(1, call.LONG_CHUNK_NS / 2)

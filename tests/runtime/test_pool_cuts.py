@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from native_runs import run, states
 
 import weft as wf
-from weft.codegen.cost import MOST_CHUNKS, split
+from weft.codegen.call import split
+from weft.ir.cost.thresholds import MOST_CHUNKS
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.ops import lookup
 from weft.runtime.native.executable import compile_graph
@@ -180,8 +181,8 @@ class TestCost:
         monkeypatch.undo()
         with pytest.MonkeyPatch.context() as patch:
             cut_everything(patch, MOST_CHUNKS)
-            patch.setattr("weft.codegen.cost.WORTH_CUTTING_NS", 16_000.0)
-            patch.setattr("weft.codegen.cost.CHUNK_NS", 4_000.0)
+            patch.setattr("weft.codegen.call.WORTH_CUTTING_NS", 16_000.0)
+            patch.setattr("weft.codegen.call.CHUNK_NS", 4_000.0)
             assert split(1000, 10) == 0
             assert split(1, 1e9) == 0
             assert split(1000, 20) == 200

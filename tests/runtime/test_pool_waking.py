@@ -14,8 +14,9 @@ import pytest
 from cut_calls import cut_everything
 
 import weft as wf
-from weft.codegen.pool import FIRST_SLOT, MOST_WAKE_NS, SLOT, SLOT_WORDS, WORDS
-from weft.runtime.native.pool import POOL, WAKE_AFTER_NS
+from weft.codegen.pool import FIRST_SLOT, SLOT, SLOT_WORDS, WORDS
+from weft.ir.cost.thresholds import MOST_WAKE_NS, WAKE_AFTER_NS
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 CREATE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)

@@ -14,11 +14,11 @@ from random_graph_checks import TRACED
 import weft as wf
 from weft.codegen.llvm.asm_facts import AsmFacts, asm_facts
 from weft.frontend.tools.run import variable_types
+from weft.ir.cost.work import work
 from weft.ir.dtypes import as_dtype, bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
-from weft.passes.analysis.cost import work
 from weft.runtime.native.executable import compile_graph
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.trace import peaks as module

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import weft as wf
+from weft.ir.cost.work import work
 from weft.ir.dtypes import bool_, float32, int32, int64
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.state import UPDATES
 from weft.ir.types import TensorType
-from weft.passes.analysis.cost import work
 from weft.passes.pipelines import STANDARD
 
 E = wf.errors

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.codegen import cost
+from weft.codegen import call
 from weft.codegen.steps.walker import CALL_WORDS, FIRST_ADDRESS
 from weft.runtime.native.executable import Executable
 
@@ -32,9 +32,9 @@ MOST_PIECES = 6
 
 def cut_everything(patch: pytest.MonkeyPatch, chunks: int = 16) -> None:
     """From now on every call of more than one unit is compiled to be cut over threads."""
-    patch.setattr(cost, "WORTH_CUTTING_NS", 0.0)
-    patch.setattr(cost, "CHUNK_NS", 1e-9)
-    patch.setattr(cost, "MOST_CHUNKS", chunks)
+    patch.setattr(call, "WORTH_CUTTING_NS", 0.0)
+    patch.setattr(call, "CHUNK_NS", 1e-9)
+    patch.setattr(call, "MOST_CHUNKS", chunks)
 
 
 @contextmanager

@@ -1,4 +1,8 @@
-"""A kernel call of a plan: the kernel and its int64 arguments, still in terms of SSA values."""
+"""A kernel call of a plan: the kernel and its int64 arguments, still in terms of SSA values; and
+whether it is cut over threads, and into chunks of what size.
+
+The answer depends on the call's sizes and on the width of the target's vectors, never on the thread
+count: what a thread takes at a time is the same for any number of them, and so are the bits."""
 
 from __future__ import annotations
 
@@ -6,11 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.codegen.cost import is_long, split
 from weft.codegen.llvm.jit import Kernel
+from weft.ir.cost.thresholds import (
+    CHUNK_NS,
+    LEAST_CHUNKS,
+    LONG_CHUNK_NS,
+    MOST_CHUNKS,
+    WORTH_CUTTING_NS,
+)
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Value
-from weft.ir.sizes import is_traced
+from weft.ir.sizes import hint, is_traced, is_wide, now, of_sizes
 from weft.ir.spec import ConstArray
 
 
@@ -121,3 +131,34 @@ def cut_call(
     """A call of so many units, cut over threads as the cost model says; multiple: as `split`."""
     chunk = split(units, nanoseconds_per_unit, multiple)
     return KernelCall(kernel, args, units, chunk, is_long(chunk, nanoseconds_per_unit))
+
+
+def split(units: int, nanoseconds_per_unit: float, multiple: int = 0) -> int:
+    """The chunk of a call of so many units: how many a thread takes at a time; 0: do not cut.
+    multiple: units that stay together (0: any may be parted)."""
+    chunk = _any_chunk(units, nanoseconds_per_unit)
+    if not (chunk and multiple):
+        return chunk
+    chunk = -(-chunk // multiple) * multiple
+    return chunk if chunk < units else 0
+
+
+def _any_chunk(units: int, nanoseconds_per_unit: float) -> int:
+    total = units * nanoseconds_per_unit
+    if not (is_wide(units) or is_wide(total)) and (units < 2 or total < WORTH_CUTTING_NS):
+        return 0
+    return _chunk(units, total)[0]
+
+
+def is_long(chunk: int, nanoseconds_per_unit: float) -> bool:
+    """Whether sleeping threads are to be woken before the first chunk of a call."""
+    return bool(hint(chunk) and now(chunk * nanoseconds_per_unit) >= LONG_CHUNK_NS)
+
+
+@of_sizes
+def _chunk(units: int, total: float) -> tuple[int]:
+    if units < 2 or total < WORTH_CUTTING_NS:
+        return (0,)
+    chunks = max(LEAST_CHUNKS, min(MOST_CHUNKS, int(total // CHUNK_NS)))
+    chunk = -(-units // min(chunks, units))
+    return (chunk if chunk < units else 0,)

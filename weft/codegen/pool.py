@@ -26,6 +26,7 @@ from llvmlite import ir
 
 from weft.codegen.llvm.emitter import I64, KERNEL_TYPE, Emitter
 from weft.codegen.llvm.jit import Kernel
+from weft.ir.cost.thresholds import MOST_WAKE_NS
 
 #: The word `state`: chunks [lo, hi) are left; only workers with a number below `limit` may help.
 COUNT_MASK, HI_SHIFT, LIMIT_SHIFT = (1 << 24) - 1, 24, 48
@@ -442,8 +443,6 @@ def _emit_start(e: Emitter, args: list[ir.Value]) -> None:
 #: What `CONTROL` is asked for, and how often it looks.
 CLOSE, SPIN = 0, 1
 SPINS = 1 << 14
-#: Sleepers are woken at least for so much work, however often they came too late.
-MOST_WAKE_NS = 6_400_000
 
 
 def _emit_worker(e: Emitter) -> None:

@@ -102,8 +102,8 @@ def other_addresses() -> None:
     begun, changed = counts[BEGIN], counts[CHANGE]
     kept = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "SMALL_INPUT", 16)
-        patch.setattr(plan, "SMALL_RESULT", 16)
+        patch.setattr(plan, "DEVICE_SMALL_INPUT_BYTES", 16)
+        patch.setattr(plan, "DEVICE_SMALL_RESULT_BYTES", 16)
         patch.setattr(segments, "MOST_SETS", 1)
         for k in range(5):
             x = np.arange(12, dtype=np.float32).reshape(3, 4) / 12 + np.float32(k)

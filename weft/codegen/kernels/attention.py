@@ -48,6 +48,7 @@ from weft.codegen.tiles.packing import emit_pack_b
 from weft.codegen.tiles.tile import I32, Tile, Vectors, tile_of
 from weft.codegen.vector import exp_log
 from weft.codegen.vector.float_builder import FloatBuilder, splat_constant
+from weft.ir.cost.rates import SCORE_NS
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.ops.products import heads_first
@@ -370,8 +371,6 @@ SCORES_BYTES, MOST_ROWS, COLUMNS = 3 << 17, 96, 384
 ROW_STEP = 24
 #: A call has so many units, if it has as many rows for them.
 LEAST_UNITS = 16
-#: Nanoseconds of a score's exponential and what is around it, times the lanes of a vector.
-EXP_NS = 8.0
 
 FORWARD = (
     "out", "sums", "query", "key", "value", "mask", "query_at", "key_at", "value_at", "out_at",
@@ -523,7 +522,7 @@ def attention_grad_calls(op: Operation) -> list[KernelCall]:
 
 def _nanoseconds(s: _Sizes, tile: Tile, op: Operation, products: float) -> float:
     """Of one head."""
-    each = products * (s.depth + s.width) / tile.multiply_adds_per_ns + EXP_NS / tile.lanes
+    each = products * (s.depth + s.width) / tile.multiply_adds_per_ns + SCORE_NS / tile.lanes
     return s.rows * s.columns * each / (2 if op.attrs["causal"] else 1)
 
 

@@ -26,7 +26,8 @@ from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.analysis.index_maps import contiguous_strides, index_sizes
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import NS_PER_GATHERED, NS_PER_INDEX, streamed
+from weft.ir.cost.thresholds import SCATTERED_BYTES
 from weft.ir.graph import Operation, Value
 from weft.ir.ops.data_movement import COMBINES
 from weft.ir.spec import int_attr
@@ -120,12 +121,6 @@ def lower_dim_size(op: Operation) -> list[KernelCall]:
     return [call_nest(Nest("dim_size", (), (), (load,), (), (store,)), [Address(op.result)], [])]
 
 
-#: To check one index and to begin its run of elements; where a gather's runs are single elements.
-NS_PER_INDEX, NS_PER_ELEMENT = 2.5, 0.4
-#: Bytes of a row that a scatter gives to one thread at least: every thread checks all indices.
-LEAST_COLUMNS = 1024
-
-
 def _count(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
@@ -156,7 +151,7 @@ def lower_along_axis(op: Operation) -> list[KernelCall]:
         _count(picks),
         (outer, size, inner, n),
         (),
-        _cut(op, rows, outer * inner, inner, NS_PER_ELEMENT if run == 1 else NS_PER_INDEX / run),
+        _cut(op, rows, outer * inner, inner, NS_PER_GATHERED if run == 1 else NS_PER_INDEX / run),
         lambda e, o, d, i: emit(e, o, d, i, along),
         "single" if single else "runs",
     )
@@ -194,7 +189,7 @@ def _cut(
     total = streamed((2 if gather else 3) * itemsize * moved) + index * moved
     if gather:
         return moved, total / max(moved, 1), 0
-    return columns, total / max(columns, 1), -(-LEAST_COLUMNS // itemsize)
+    return columns, total / max(columns, 1), -(-SCATTERED_BYTES // itemsize)
 
 
 def _calls(

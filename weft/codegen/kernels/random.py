@@ -8,16 +8,15 @@ import math
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, cut_call
-from weft.codegen.cost import narrower
 from weft.codegen.kernels.data_movement import tensor
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel
+from weft.codegen.llvm.target import narrower
+from weft.ir.cost.rates import NS_PER_RANDOM_BLOCK
 from weft.ir.graph import Operation
 from weft.ir.ops.random import PARITY, ROTATIONS, ROUNDS
 
 I32 = ir.IntType(32)
-#: One Threefry block in a vectorised loop.
-NS_PER_BLOCK = 0.7
 
 
 def lower_random_bits(op: Operation) -> list[KernelCall]:
@@ -26,7 +25,7 @@ def lower_random_bits(op: Operation) -> list[KernelCall]:
     blocks = (count + 1) // 2
     kernel = Kernel("random-bits-2", "random_bits", _emit_bits)
     args = (Address(op.result), Address(op.operands[0]), count)
-    return [cut_call(kernel, args, blocks, NS_PER_BLOCK * narrower())]
+    return [cut_call(kernel, args, blocks, NS_PER_RANDOM_BLOCK * narrower())]
 
 
 def lower_random_fold_in(op: Operation) -> list[KernelCall]:

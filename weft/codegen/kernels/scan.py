@@ -36,16 +36,13 @@ from weft.codegen.nests.folds import Held
 from weft.codegen.pool import repeat_while
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import NS_DEAR, NS_IN_ROW, NS_SEARCHED, scanned, streamed
+from weft.ir.cost.thresholds import FEW_ROWS, LEAST_BLOCKS
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 #: Rows that are walked side by side, and columns.
 ROWS, COLUMNS = 4, 64
-#: An element of a row, where each waits for the last; a byte of columns, which are vectorised.
-NS_IN_ROW, NS_PER_COLUMN_BYTE = 0.3, 0.022
-#: Both, of ops that take longer.
-NS_DEAR = {"cumulative_logsumexp": (12.0, 0.25)}
 COMBINE = {
     "cumulative_sum": "add",
     "cumulative_prod": "multiply",
@@ -66,8 +63,7 @@ def axis_sizes(op: Operation) -> tuple[int, int, int]:
 def _cut(op: str, sizes: tuple[int, int, int], itemsize: int) -> tuple[int, float, int]:
     """For `cut_call`: units, what one takes, how many stay together: blocks of rows or columns."""
     outer, n, inner = sizes
-    in_row, per_byte = NS_DEAR.get(op, (NS_IN_ROW, NS_PER_COLUMN_BYTE))
-    each = in_row if inner == 1 else per_byte * itemsize
+    each = scanned(op, inner, itemsize)
     block = ROWS if inner == 1 else max(1, min(inner, COLUMNS))
     return outer * inner, n * each, block
 
@@ -324,10 +320,6 @@ def _emit_column_position(e: Emitter, op: str, dtype: str) -> None:
 
 #: Elements of a block.
 SCANNED, SEARCHED = 4096, 1 << 15
-#: An element of a block that is searched.
-NS_SEARCHED = 0.12
-#: Rows are cut into blocks if there are fewer, and they have so many blocks at least.
-FEW_ROWS, LEAST_BLOCKS = 16, 4
 
 
 def in_blocks(op: Operation, sizes: tuple[int, int, int]) -> bool:

@@ -2,10 +2,11 @@
 
 Order: false < true, -0.0 ties with 0.0, NaN is largest and ties with NaN; ties keep their order,
 also descending (keys are complemented). A key of up to 32 bits and its position make one word, so
-that moving the word moves both; longer keys have their positions beside them. Rows of up to `SMALL`
-elements are sorted by counting ranks (quadratic, but branch-free and vectorised), longer ones by
-least-significant-digit radix sort with 8-bit digits (Knuth, The Art of Computer Programming 3,
-algorithm 5.2.5R), all digits counted in one pass, those that are the same everywhere left out.
+that moving the word moves both; longer keys have their positions beside them. Rows of up to
+`SHORT_SORT` elements are sorted by counting ranks (quadratic, but branch-free and vectorised),
+longer ones by least-significant-digit radix sort with 8-bit digits (Knuth, The Art of Computer
+Programming 3, algorithm 5.2.5R), all digits counted in one pass, those that are the same everywhere
+left out.
 The units are the rows; a binary search's are the values searched for.
 
 Of few long rows, the passes of the radix sort are cut over threads. A row is fixed blocks: a pass
@@ -29,15 +30,22 @@ from weft.codegen.llvm.jit import Kernel
 from weft.codegen.pool import repeat_while
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
+from weft.ir.cost.rates import (
+    NS_COUNTED,
+    NS_MADE,
+    NS_MOVED,
+    NS_PER_STEP,
+    NS_WRITTEN,
+    WIDE_SORT,
+    sorted_row,
+)
+from weft.ir.cost.thresholds import FEW_ROWS, SHORT_SORT, SORTED_BYTES
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
-SMALL = 48
 #: Binary searches that go side by side.
 TOGETHER = 32
 DIGIT_BITS, DIGITS = 8, 256
-#: One digit of one element; one step of a binary search that misses the cache now and then.
-NS_PER_DIGIT, NS_PER_STEP = 1.2, 2.5
 
 
 def lower_sort(op: Operation) -> list[KernelCall]:
@@ -59,8 +67,7 @@ def lower_sort(op: Operation) -> list[KernelCall]:
     scratch = 8 * ((4 if wide else 2) * n + digits * DIGITS)
     sizes = (worker_stride(scratch), n, inner, int(bool(op.attrs["descending"])))
     args = (Address(op.result), Address(op.operands[0]), WorkerScratch(scratch), *sizes)
-    each = n * (0.1 * n if n <= SMALL else NS_PER_DIGIT * (digits + 2) * (1.5 if wide else 1.0))
-    return [cut_call(kernel, args, outer * inner, each)]
+    return [cut_call(kernel, args, outer * inner, sorted_row(n, digits, wide))]
 
 
 def lower_searchsorted(op: Operation) -> list[KernelCall]:
@@ -195,7 +202,7 @@ def _sort_row(
             source = f.at(x, b.add(start, b.mul(found, inner)))
             store_element(f, load_element(f, source, dtype), target, dtype)
 
-    with b.if_else(b.icmp_signed("<=", n, f.index(SMALL))) as (small, large):
+    with b.if_else(b.icmp_signed("<=", n, f.index(SHORT_SORT))) as (small, large):
         with small, f.for_range(zero, n) as j:
             finish(j, _rank(row, j))
         with large:
@@ -336,11 +343,8 @@ def _emit_search(e: Emitter, dtype: str) -> None:
                 b.store(b.load(b.gep(lows, [zero, c])), f.at(out, b.add(i, c)))
 
 
-#: Rows are sorted so if there are fewer and their sides have more bytes: moving what fits into
-#: caches between processors may cost more than the second one gives. Words of a block.
-FEW_ROWS, LEAST_BYTES, BLOCK = 16, 64 << 20, 1 << 14
-#: One element: its key made, its digit counted, its word moved, its result written.
-NS_MADE, NS_COUNTED, NS_MOVED, NS_WRITTEN = 1.0, 0.4, 1.2, 1.0
+#: Words of a block.
+BLOCK = 1 << 14
 #: Words of a row's state: for each pass the side its words are on, and from `_SKIPPED` on, whether
 #: it is left out.
 _STATE, _SKIPPED = 32, 16
@@ -379,7 +383,7 @@ def sort_calls(op: Operation) -> list[KernelCall]:
     dtype, positions = tensor(op.operands[0]).dtype.short, op.name == "argsort"
     form = _Form(dtype, key_bits(dtype) > 32 and (positions or dtype in FLOATS))
     counts = (4 if form.places else 2) * n
-    if inner != 1 or not 0 < outer < FEW_ROWS or 8 * counts < LEAST_BYTES or n >= 2**32:
+    if inner != 1 or not 0 < outer < FEW_ROWS or 8 * counts < SORTED_BYTES or n >= 2**32:
         return lower_sort(op)
     blocks = -(-n // BLOCK)
     state = counts + blocks * DIGITS
@@ -401,7 +405,7 @@ def sort_calls(op: Operation) -> list[KernelCall]:
         if k:
             made.append(call(f"count{k}", partial(_emit_counts, number=k), NS_COUNTED))
         made.append(call(f"sweep{k}", partial(_emit_sweep, number=k), 0.0))
-        ns = NS_MOVED * (1.5 if form.places else 1.0)
+        ns = NS_MOVED * (WIDE_SORT if form.places else 1.0)
         made.append(call(f"move{k}", partial(_emit_move, number=k), ns))
     emit = partial(_emit_results, positions=positions)
     return [*made, call("positions" if positions else "values", emit, NS_WRITTEN)]

@@ -16,7 +16,7 @@ from typing import Any
 from weft.codegen.call import Address, Arg, KernelCall, Status, cut_call
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel, adopt_kernel
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import NS_PER_USER_ELEMENT, streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.errors import AlreadyExistsError, InternalError, UnsupportedError
@@ -26,8 +26,6 @@ from weft.ir.spec import AttrSpec, AttrValue
 from weft.ir.types import TensorType
 
 DEVICES = ("cpu",)
-#: What a scalar function of the user's takes for one element, as far as weft knows.
-NS_PER_ELEMENT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,7 @@ def _elementwise_call(
     size = held[-1].nbytes // held[-1].dtype.itemsize
     if not size:
         return []
-    nanoseconds = max(NS_PER_ELEMENT, streamed(sum(t.dtype.itemsize for t in held)))
+    nanoseconds = max(NS_PER_USER_ELEMENT, streamed(sum(t.dtype.itemsize for t in held)))
     return [cut_call(kernel, tuple(args), size, nanoseconds)]
 
 

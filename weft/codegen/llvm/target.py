@@ -23,6 +23,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from weft.ir.cost.rates import NARROWER
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 
@@ -367,6 +368,11 @@ def target_vector_bits() -> int:
     if all(map(has_feature, ("avx512f", "avx512vl", "avx512dq"))):
         return 512
     return 256 if has_feature("avx2") and has_feature("fma") else 128
+
+
+def narrower() -> float:
+    """The factor on prices of vector arithmetic (`weft.ir.cost.rates`) for the target."""
+    return NARROWER[target_vector_bits()]
 
 
 @per_isa

@@ -15,12 +15,21 @@ import math
 from collections.abc import Sequence
 
 from weft.codegen.call import KernelCall, Scratch, Stacks, Status
-from weft.codegen.cost import arithmetic
 from weft.codegen.kernels.lowerings import LOWERINGS, fused_product_calls
+from weft.codegen.llvm.target import narrower
 from weft.codegen.nests.calls import nest_calls
 from weft.codegen.products.calls import is_product
 from weft.codegen.tiles.tile import ACCUMULATOR, multiply_adds_per_ns
 from weft.ir.analysis.index_maps import is_fold, is_gather
+from weft.ir.cost.rates import arithmetic
+from weft.ir.cost.thresholds import (
+    CHUNKS_PER_PART,
+    LONG_PART_NS,
+    LOOP_NS,
+    MOST_PARTS,
+    PART_NS,
+    PART_SHARED_BYTES,
+)
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Operation, Value
@@ -30,20 +39,8 @@ from weft.ir.ops.control_flow import CONTROL
 from weft.ir.spec import Attrs, AttrValue, int_attr, ints_attr
 from weft.ir.types import TensorType
 
-#: Parts of one loop, at most.
-MOST_PARTS = 16
-#: Kernel calls that are cut into more chunks than so many for each part keep more threads busy.
-CHUNKS_PER_PART = 4
-#: An iteration of one part takes at least so long, or the calls themselves are what takes time.
-PART_NS = 300.0
-#: All iterations of one part take at least so long, or waking a thread for it does not pay.
-LOOP_NS = 20_000.0
-#: From so much work on for one part a sleeping thread is woken at once.
-LONG_NS = 100_000.0
 #: Bytes of a cache line: no two parts write the same.
 LINE = 64
-#: What all parts read, each from its core's cache: a weight, say.
-SHARED_BYTES = 1 << 20
 #: Rows of a part whose body has products: whole tiles on every target (8, or twice 4).
 TILE_ROWS = 8
 
@@ -100,7 +97,7 @@ def _parts(op: Operation) -> Parts:
     ((n,),) = rows
     count = _count(op, n)
     for value in body.args[int_attr(op.attrs, "carries") :]:
-        if isinstance(value.type, TensorType) and value.type.nbytes > SHARED_BYTES:
+        if isinstance(value.type, TensorType) and value.type.nbytes > PART_SHARED_BYTES:
             raise Whole(f"{value.type} is more than what each thread's cache should hold")
     whole: set[Value] = set()
     while True:
@@ -115,7 +112,7 @@ def _parts(op: Operation) -> Parts:
         calls = [call for inner in made.ops for call in _calls(inner)]
         if any(isinstance(a, Status | Scratch | Stacks) for call in calls for a in call.args):
             raise Whole("a kernel of the body checks indices or needs scratch memory")
-        long = _work(op) / count >= LONG_NS
+        long = _work(op) / count >= LONG_PART_NS
         return Parts(count, n // count, long, made, retyping.origin, retyping.split)
 
 
@@ -165,7 +162,9 @@ def _nanoseconds(op: Operation) -> float:
         return count * m * n * depth / multiply_adds_per_ns(dtype)
     if "elementwise" in lookup(op.name).traits and op.operands:
         held = _tensor(op.operands[-1])
-        return math.prod(held.static_shape) * arithmetic([(op.name, held.dtype.short)])
+        return math.prod(held.static_shape) * (
+            arithmetic([(op.name, held.dtype.short)]) * narrower()
+        )
     return 0.0
 
 

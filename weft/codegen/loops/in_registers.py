@@ -13,11 +13,23 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from weft.codegen.cost import arithmetic
 from weft.codegen.llvm.emitter import DTYPES, HALVES
+from weft.codegen.llvm.target import narrower
 from weft.codegen.scalar.elementwise import supported
 from weft.codegen.stacks import keeps_no_stacks
 from weft.ir.analysis.verify import KERNELS
+from weft.ir.cost.rates import (
+    AXES_IN_LOOP_NS,
+    FOLD_IN_LOOP_NS,
+    KERNEL_IN_LOOP_NS,
+    KERNELS_IN_LOOPS_NS,
+    LATENCY,
+    ONE_BY_ONE,
+    ONE_BY_ONE_PLAIN,
+    ONE_INSTRUCTION_NS,
+    arithmetic,
+)
+from weft.ir.cost.thresholds import MOST_OPS, MOST_UNROLLED
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.interpreter.evaluate import evaluate_op
@@ -103,19 +115,6 @@ READS = frozenset({"gather_nd", "take"})
 WRITES = {op: combine for op, combine in COMBINES.items() if op != "scatter_along_axis_add"}
 #: Ops on stacks whose elements are in registers.
 STACKS = frozenset({"arena_push", "arena_pop"})
-#: The code of a kernel grows with its ops, and compiling takes more than linear time.
-MOST_OPS = 4000
-#: Of a loop on small arrays, the ops on single elements.
-MOST_UNROLLED = 2000
-#: An op's result is there after so many times what one element takes in a vectorised loop.
-LATENCY = 100.0
-#: Such a price is one instruction's.
-CHEAP = 0.03
-#: What a kernel call in an iteration adds to the arithmetic: the call, memory between two kernels.
-KERNEL_NS = 5.0
-NS_OF_KERNEL = {"constant": 0.0, "reshape": 0.0, "identity": 0.0, "concat": 10.0, "matmul": 25.0}
-#: ... and what folds, and loops over several short axes, add to that.
-FOLD_NS, AXES_NS = 8.0, 20.0
 
 
 class Refused(Exception):
@@ -179,12 +178,12 @@ def _check_small(op: Operation) -> None:
 def _kernel_nanoseconds(op: Operation) -> float:
     """What the kernel call of an op takes besides the arithmetic, on small arrays."""
     if op.name not in KERNELS:
-        return NS_OF_KERNEL.get(op.name, KERNEL_NS)
+        return KERNELS_IN_LOOPS_NS.get(op.name, KERNEL_IN_LOOP_NS)
     inner = op.regions[0].ops
     folds = any(o.name in FOLDS for o in inner)
     values = [v for o in inner if o.name in MOVES or o.name in FOLDS for v in o.operands]
     axes = any(tensor(v).rank > 1 and not is_single(v) for v in values)
-    return KERNEL_NS + FOLD_NS * folds + AXES_NS * axes
+    return KERNEL_IN_LOOP_NS + FOLD_IN_LOOP_NS * folds + AXES_IN_LOOP_NS * axes
 
 
 def _price(op: Operation) -> float:
@@ -193,12 +192,12 @@ def _price(op: Operation) -> float:
         return 0.0
     dtype = tensor(op.operands[-1]).dtype.short
     name = "multiply" if op.name == "matmul" else FOLDS.get(op.name, op.name)
-    return arithmetic([(name, dtype)])
+    return arithmetic([(name, dtype)]) * narrower()
 
 
 def _one_by_one(price: float) -> float:
     """Nanoseconds of one element among others, no vectors: LLVM finds vectors of sums itself."""
-    return price * (6.0 if price <= CHEAP else 20.0)
+    return price * (ONE_BY_ONE_PLAIN if price <= ONE_INSTRUCTION_NS else ONE_BY_ONE)
 
 
 def _unrolled(op: Operation) -> int:

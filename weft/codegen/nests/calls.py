@@ -35,9 +35,9 @@ from weft.codegen.call import (
     cut_call,
     worker_stride,
 )
-from weft.codegen.cost import arithmetic
 from weft.codegen.llvm.emitter import I64, Emitter, memory_type, width_bits
 from weft.codegen.llvm.jit import Kernel
+from weft.codegen.llvm.target import narrower
 from weft.codegen.nests.folds import MOST_PARTIALS, combine_call, lay_out, running_dtype
 from weft.codegen.nests.nest import Access, Nest, Store, build_nest
 from weft.codegen.nests.row_vectors import ColumnWriter, VectorRowWriter, is_in_vectors
@@ -54,7 +54,7 @@ from weft.codegen.nests.writer import (
     unit_nanoseconds,
 )
 from weft.ir.analysis.index_maps import frame_of
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import PASS_NS, ROW_NS, arithmetic, streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Operation
@@ -62,8 +62,6 @@ from weft.ir.spec import ConstArray
 
 #: A block of rows whose results are added up has at least so many rows.
 LEAST_ROWS = 8
-#: What a pass costs besides its arithmetic: an element of it, and a row.
-PASS_NS, ROW_NS = 0.03, 10.0
 
 
 def rows_calls(
@@ -120,7 +118,8 @@ def _row_nanoseconds(nest: RowNest, plan: Schedule) -> float:
     work, nbytes = 0.0, 0.0
     for k, step in enumerate(plan.passes):
         nodes = [nest.nodes[n] for n in step.compute if n not in step.reload]
-        work += PASS_NS + arithmetic((n.name, n.dtype) for n in nodes if n.kind != "load")
+        computed = arithmetic((n.name, n.dtype) for n in nodes if n.kind != "load")
+        work += PASS_NS + computed * narrower()
         moved = [n.dtype for n in nodes if n.kind == "load"] if k == 0 else []
         nbytes += sum(map(width_bits, [*moved, *(o.dtype for o in step.stores)])) / 8
     through = streamed(nbytes * nest.row_elements * nest.rows) / max(nest.rows, 1)

@@ -24,10 +24,10 @@ from weft.codegen.call import Address, KernelCall, Scratch, cut_call
 from weft.codegen.llvm.emitter import F64, HALVES, I32, I64, Emitter, memory_type, register_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import has_feature
-from weft.codegen.nests.nest import CHEAP
 from weft.codegen.scalar.element_access import constant, load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.codegen.vector.float_builder import intrinsic, splat_constant
+from weft.ir.cost.rates import FOLDED_PARTIAL_NS
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.ops.reduction import FOLDS
@@ -138,7 +138,7 @@ def combine_call(partials: Partials, scratch: Scratch) -> KernelCall:
         kernel = Kernel(key, name, lambda e: _emit_combine(e, p))
     units = -(-p.count // COMBINE_COLUMNS)
     args = (scratch, p.offset, p.output, p.blocks, p.count)
-    return cut_call(kernel, args, units, COMBINE_COLUMNS * p.blocks * CHEAP)
+    return cut_call(kernel, args, units, COMBINE_COLUMNS * p.blocks * FOLDED_PARTIAL_NS)
 
 
 def _has_vectors(p: Partials) -> bool:

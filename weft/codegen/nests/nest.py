@@ -21,7 +21,8 @@ from weft.codegen.llvm.emitter import HALVES, width_bits
 from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.scalar.elementwise import supported
 from weft.ir.analysis.index_maps import Pick, contiguous_strides, nest_read
-from weft.ir.cost import arithmetic
+from weft.ir.cost.rates import arithmetic
+from weft.ir.cost.thresholds import INTERLEAVED_MOST_NS, INTERLEAVED_NS, INTERLEAVED_TWICE_NS
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
@@ -29,18 +30,13 @@ from weft.ir.ops import lookup
 from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 
-#: A plain vector instruction, memory included: of folds that add up partial results.
-CHEAP = 0.05
-#: Bodies that cost at least so much are interleaved by `INTERLEAVE`, and those that cost `DEAR_NS`
-#: beside their dearest op by twice as much, unless they cost `LONGEST_NS` (the code takes long to
-#: compile).
-LONG_NS, DEAR_NS, LONGEST_NS = 0.06, 0.4, 6.0
 INTERLEAVE = 4
-#: Short (`vector/avx512.py`): they count for `LONG_NS` only. More of them side by side do not wait
-#: less, and spill.
+#: Short (`vector/avx512.py`): they count for `INTERLEAVED_NS` only. More of them side by side do
+#: not wait less, and spill.
 BY_TABLES = frozenset({("exp", "f32"), ("log", "f32"), ("erf", "f32")})
 #: An innermost loop of a nest over several is not shorter than this, or its remainder, which is not
-#: interleaved, is most of the work; or it leaves no remainder. Twice that for `DEAR_NS`.
+#: interleaved, is most of the work; or it leaves no remainder. Twice that where a body is
+#: interleaved twice as much.
 LEAST_INTERLEAVED, NO_REMAINDER = 256, 64
 
 
@@ -62,11 +58,11 @@ def interleave(
     done = list(ops)
     prices = [op_nanoseconds(op, dtype) for op, dtype in done]
     work = sum(prices)
-    if not extents or not LONG_NS <= work <= LONGEST_NS:
+    if not extents or not INTERLEAVED_NS <= work <= INTERLEAVED_MOST_NS:
         return 0
     long = [price for op, price in zip(done, prices, strict=True) if op not in BY_TABLES]
     waits = (work if chain is None else chain) - (work - sum(long))
-    for times in (2, 1) if waits - max(long, default=0.0) >= DEAR_NS else (1,):
+    for times in (2, 1) if waits - max(long, default=0.0) >= INTERLEAVED_TWICE_NS else (1,):
         if is_long(extents, times):
             return times * INTERLEAVE
     return 0

@@ -41,6 +41,7 @@ from weft.ir.analysis.index_maps import (
     static_shape,
     wide_axes,
 )
+from weft.ir.cost.thresholds import KEEP_NS
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation, Value
@@ -357,10 +358,6 @@ def _without(nest: RowNest, k: int) -> RowNest:
         ),
         outputs=tuple(replace(o, strides=cut(o.strides)) for o in nest.outputs),
     )
-
-
-#: A value that costs more than this to compute again (ns an element) is kept: a store and a load.
-KEEP_NS = 0.055
 
 
 @dataclass(slots=True)

@@ -27,9 +27,8 @@ from typing import Any, Literal
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, Scratch
-from weft.codegen.cost import arithmetic
 from weft.codegen.llvm.emitter import I64, Emitter, memory_type, width_bits
-from weft.codegen.llvm.target import target_vector_bits
+from weft.codegen.llvm.target import narrower, target_vector_bits
 from weft.codegen.nests.folds import (
     MOST_PARTIALS,
     SUM_BLOCK,
@@ -47,7 +46,7 @@ from weft.codegen.nests.nest import Access, Nest, Statement, Store, lanes_of_fol
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.codegen.tiles.packing import interleave
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import APART_NS, arithmetic, streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.sizes import smallest
@@ -59,8 +58,6 @@ ELEMENTS = 1024
 TILE = 64
 #: Rows of one number each that make one unit.
 ROWS = 64
-#: An element that is read from a line of its own, across the loops or through an index.
-APART_NS = 0.25
 #: A block of a reduced loop that folds rows has at least so many of them.
 LEAST_ROWS = 16
 #: A block of a reduced loop has at least so many elements.
@@ -180,7 +177,7 @@ def unit_nanoseconds(nest: Nest, cut: Cut) -> float:
     read = [a for a in nest.loads if a.leaf != "index" and any(a.strides)]
     moved = [a.dtype for a in read] + [s.dtype for s in nest.stores if s.reduction is None]
     apart = sum(bool(a.picks) or crosses(a) for a in read)
-    work = arithmetic((s.op, s.dtype) for s in nest.statements) + APART_NS * apart
+    work = arithmetic((s.op, s.dtype) for s in nest.statements) * narrower() + APART_NS * apart
     total = max(work * count, streamed(sum(map(width_bits, moved)) / 8 * count))
     return total / max(cut.units, 1)
 

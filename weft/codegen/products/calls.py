@@ -74,7 +74,8 @@ from weft.ir.analysis.index_maps import (
     read_of,
     static_shape,
 )
-from weft.ir.cost import k_pieces, streamed
+from weft.ir.cost.rates import PRODUCTS_PER_OPERATION, streamed
+from weft.ir.cost.thresholds import k_pieces
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InternalError
@@ -229,13 +230,15 @@ def _steps(p: Product, cut: Blocking, before: Prologues) -> tuple[int, int, int,
 
 
 def _nanoseconds(p: Product, cut: Blocking, follow: Follow | None, before: Prologues) -> float:
-    """Of one unit. A vector operation costs about as much as eight multiply-adds in the tile, and
-    so does an element of C beside its sum: calls, loads and stores."""
+    """Of one unit. An element of C beside its sum costs as much as a vector operation: calls,
+    loads and stores."""
     tile = tile_of(p.dtype)
     rows, columns = smallest(p.m, cut.rows), smallest(p.n, cut.columns)
-    work = rows * columns * (tile.steps(p.k) + 8 + 8 * (follow.statements if follow else 0))
+    around = PRODUCTS_PER_OPERATION
+    after = around * (follow.statements if follow else 0)
+    work = rows * columns * (tile.steps(p.k) + around + after)
     for made, size in zip(before, (rows, columns), strict=True):
-        work += 8 * p.k * size * (made.statements if made else 0)
+        work += around * p.k * size * (made.statements if made else 0)
     return work / tile.multiply_adds_per_ns
 
 

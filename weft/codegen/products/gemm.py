@@ -33,12 +33,37 @@ from typing import Any
 
 from llvmlite import ir
 
-from weft.codegen.cost import CHUNK_NS, MOST_CHUNKS, WORTH_CUTTING_NS
 from weft.codegen.llvm.emitter import I64, KERNEL_TYPE, Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.tiles.micro_kernel import call_narrowest, emit_micro, for_each_form, row_tiles
 from weft.codegen.tiles.packing import emit_pack_a, emit_pack_b, packed_steps
 from weft.codegen.tiles.tile import Tile, converts, tile_of
+from weft.ir.cost.rates import (
+    AGAIN_CYCLES,
+    BLOCK_CYCLES,
+    CYCLES_PER_NS,
+    FAR,
+    FAR_BYTES,
+    PACK_CYCLES,
+    PACK_ROWS_CYCLES,
+    TILE_CYCLES,
+    VECTOR_CYCLES,
+)
+from weft.ir.cost.thresholds import (
+    CHUNK_NS,
+    COMPUTED_BYTES,
+    DIRECT_B_BYTES,
+    DIRECT_RUN_BYTES,
+    FAR_STEP_BYTES,
+    MANY_ROWS,
+    MOST_CHUNKS,
+    NARROW_PANELS,
+    NARROW_ROWS,
+    NEAR_A_BYTES,
+    PACKED_B_BYTES,
+    PACKED_BEFORE_BYTES,
+    WORTH_CUTTING_NS,
+)
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import of_sizes
 
@@ -314,47 +339,12 @@ class _Gemm:
 #: A run of k: a panel's part of it fits into L1, or of 3 vectors of 512 bits into L2. Longer ones
 #: are some percent faster there, but their sums err more than BLAS's.
 RUN = 256
-#: Steps of k in A so many bytes apart and more are packed: they share few sets of the cache, and
-#: pages.
-FAR_STEP_BYTES = 4096
 #: Bytes of a cache line.
 LINE = 64
 #: Rows of a block of C, at most: they and their part of A stay in L2.
 BLOCK_ROWS = 96
 #: The columns of a block of C, at most: their part of a run of B stays in L2 too.
 BLOCK_COLUMNS = 384
-#: Above so many bytes B is packed: read in place, its rows lie on too many pages.
-DIRECT_B_BYTES = 1 << 20
-#: Above so many bytes of B (all of k) it is packed run by run, for each block of C anew.
-PACKED_B_BYTES = 1 << 22
-#: Up to so many bytes of a run of k any B is read in place: its pages are few at a time.
-DIRECT_RUN_BYTES = 1 << 17
-#: A block of rows of A that a prologue computes has at most so many bytes, where possible.
-COMPUTED_BYTES = 1 << 18
-#: Below so many rows, twice as large a B is read in place.
-MANY_ROWS = 512
-#: From so many rows and panels on B is packed where a panel has one cache line of each row of B
-#: (16 registers): read in place, the lines beside it take their room in L1.
-NARROW_ROWS, NARROW_PANELS = 192, 4
-#: A is asked for a tile ahead if it has more bytes than this: half of the L2 cache or more.
-NEAR_A_BYTES = 1 << 20
-#: Up to so many bytes of B a call before the product packs all of it; of more, each chunk packs
-#: the columns that it needs: they stay in L2, and the step's memory does not grow by all of B.
-PACKED_BEFORE_BYTES = 1 << 19
-
-#: Cycles of a step of k for a tile of 1, 2, 3 vectors, by the vectors of a whole tile: of a single
-#: vector the loads of 8 rows bind, and the latency of 6 sums.
-VECTOR_CYCLES = {4: (0, 4, 6, 9, 12), 3: (0, 5, 8, 12), 2: (0, 4, 6)}
-#: What a tile takes beside its steps of k: the call, its sums to memory.
-TILE_CYCLES = 40
-#: What a block takes beside its tiles.
-BLOCK_CYCLES = 400
-#: An element of B that is packed; a step of k of a tile's rows of A, which each block packs anew.
-PACK_CYCLES, PACK_ROWS_CYCLES = 0.25, 2.0
-#: What a block reads again: a vector of B, the rows of a tile of A, so many times as much if the
-#: operands are in memory, not in a cache.
-AGAIN_CYCLES, FAR, FAR_BYTES = 0.6, 8, 1 << 24
-CYCLES_PER_NS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -646,7 +636,7 @@ class _Size:
 
     @staticmethod
     def _joined(units: int, total: float) -> int:
-        """The units of a chunk, as `weft.codegen.cost.split` will have them."""
+        """The units of a chunk, as `weft.codegen.call.split` will have them."""
         chunks = max(1, min(MOST_CHUNKS, units, int(total / CYCLES_PER_NS / CHUNK_NS)))
         return -(-units // chunks)
 

@@ -27,7 +27,8 @@ from weft.codegen.products.calls import is_product
 from weft.codegen.stacks import MOST_MARKS, keeps_no_stacks, leaves_stacks, makes_stacks
 from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS, SlotOf
 from weft.ir.analysis.index_maps import index_sizes, is_gather
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import streamed
+from weft.ir.cost.thresholds import LARGE_SCRATCH_BYTES
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import uint8
 from weft.ir.errors import PassError, UnsupportedError
@@ -61,7 +62,6 @@ NO_CODE = frozenset(
     {"variable", "read", "assign", "constant", "group", "reshape", "identity", "stop_gradient"}
 )
 
-LARGE_SCRATCH = 1 << 20
 
 #: Kernel calls for the memory plan's copies, by block (None: the graph itself) and op position.
 Copies = Mapping[tuple[Block | None, int], Sequence[PlannedCall]]
@@ -232,7 +232,7 @@ def large_scratch(op: Operation) -> int:
         return 0
     args = [a for call in _lower(op, "fused") for a in call.args]
     nbytes = max((a.nbytes for a in args if isinstance(a, Scratch)), default=0)
-    return nbytes if nbytes >= LARGE_SCRATCH else 0
+    return nbytes if nbytes >= LARGE_SCRATCH_BYTES else 0
 
 
 def _lower(op: Operation, stage: str) -> list[KernelCall]:

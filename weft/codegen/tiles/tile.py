@@ -28,6 +28,7 @@ from llvmlite import ir
 
 from weft.codegen.llvm.emitter import HALVES, I16, I64, INTEGERS, Emitter, register_type, width_bits
 from weft.codegen.llvm.target import has_feature, multiplies_and_adds, per_isa, target_vector_bits
+from weft.ir.cost.rates import MULTIPLIES_PER_NS, MULTIPLY_ADDS_PER_NS
 from weft.ir.dataclass import dataclass
 
 #: 128 in each byte, which each number of a B that is packed by four is larger by.
@@ -145,9 +146,9 @@ class Tile:
 
     @property
     def multiply_adds_per_ns(self) -> float:
-        """The cost model's price of products: of one core of 3 GHz with two pipes that multiply and
-        add (AVX2, AVX-512, NEON), or one that multiplies beside one that adds."""
-        return self.lanes * (6.0 if multiplies_and_adds() else 4.0)
+        """The cost model's price of products on one core."""
+        each = MULTIPLY_ADDS_PER_NS if multiplies_and_adds() else MULTIPLIES_PER_NS
+        return self.lanes * each
 
     @property
     def key(self) -> str:

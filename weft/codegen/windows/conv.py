@@ -30,10 +30,9 @@ from weft.codegen.call import (
     cut_call,
     worker_stride,
 )
-from weft.codegen.cost import narrower
 from weft.codegen.llvm.emitter import HALVES, Emitter
 from weft.codegen.llvm.jit import Kernel
-from weft.codegen.llvm.target import target_vector_bits
+from weft.codegen.llvm.target import narrower, target_vector_bits
 from weft.codegen.products.calls import Follow, Prologues, gemm_calls, stored_calls
 from weft.codegen.products.gemm import Product, dense_product
 from weft.codegen.scalar.element_access import constant, load_element, store_element
@@ -56,13 +55,9 @@ from weft.codegen.windows.reduce import (
     listing_function,
     lower_depthwise,
 )
+from weft.ir.cost.rates import NS_PER_DEPTHWISE, NS_PER_PLAIN_PRODUCT
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
-
-#: A product of integers or complex numbers, with the way to it.
-NS_PER_PRODUCT = 2.0
-#: One multiply-add over a vector of channels.
-NS_PER_DEPTHWISE = 0.025
 
 
 def plain_calls(op: Operation, s: Sizes) -> list[KernelCall]:
@@ -86,7 +81,7 @@ def plain_calls(op: Operation, s: Sizes) -> list[KernelCall]:
     kernel = Kernel(
         f"conv-plain-2-{s.dtype}", f"conv_plain_{s.dtype}", lambda e: _emit_plain(e, s.dtype)
     )
-    cost = s.multiply_adds / units * NS_PER_PRODUCT
+    cost = s.multiply_adds / units * NS_PER_PLAIN_PRODUCT
     return [cut_call(kernel, args, units, cost)]
 
 
@@ -143,7 +138,7 @@ def plain_kernel_calls(op: Operation, s: Sizes) -> list[KernelCall]:
         f"conv_kernel_plain_{s.dtype}",
         lambda e: _emit_plain_kernel(e, s.dtype),
     )
-    return [cut_call(kernel, args, units, s.multiply_adds / units * NS_PER_PRODUCT)]
+    return [cut_call(kernel, args, units, s.multiply_adds / units * NS_PER_PLAIN_PRODUCT)]
 
 
 def _emit_plain_kernel(e: Emitter, dtype: str) -> None:

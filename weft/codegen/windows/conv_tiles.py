@@ -73,7 +73,12 @@ from weft.codegen.windows.geometry import (
     forward_gather,
     forward_patch,
 )
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import (
+    NS_PER_PACKED_ELEMENT,
+    NS_PER_PATCH_ELEMENT,
+    PRODUCTS_PER_OPERATION,
+    streamed,
+)
 from weft.ir.graph import Operation
 from weft.ir.spec import ConstArray
 
@@ -269,7 +274,9 @@ def direct_calls(
         *(follow.args if follow else ()),
     )  # fmt: skip
     units = s.batch * g.blocks * parts
-    work = s.multiply_adds + (8 * follow.statements * s.pixels(forward) if follow else 0)
+    work = s.multiply_adds + (
+        PRODUCTS_PER_OPERATION * follow.statements * s.pixels(forward) if follow else 0
+    )
     cost = work / max(1, units) / tile.multiply_adds_per_ns + _copied(g, channels)
     kernel = Kernel(
         f"conv-5-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
@@ -281,7 +288,7 @@ def direct_calls(
 def _copied(g: Gather, channels: int) -> float:
     """Nanoseconds to copy a patch, about."""
     a, b, c = g.patch.extents
-    return a * b * c * channels * 0.1
+    return a * b * c * channels * NS_PER_PATCH_ELEMENT
 
 
 def _packing(
@@ -304,7 +311,7 @@ def _packing(
         lambda e: _emit_packing(e, tile, s.dtype),
     )
     units = s.groups * panels * s.taps
-    return cut_call(kernel, args, units, depth * panel * 0.5)
+    return cut_call(kernel, args, units, depth * panel * NS_PER_PACKED_ELEMENT)
 
 
 def _emit_packing(e: Emitter, tile: Tile, dtype: str) -> None:

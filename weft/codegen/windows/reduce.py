@@ -29,7 +29,6 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Pool, WorkerScratch, cut_call, worker_stride
-from weft.codegen.cost import narrower
 from weft.codegen.llvm.emitter import (
     COMPLEXES,
     HALVES,
@@ -40,11 +39,11 @@ from weft.codegen.llvm.emitter import (
     width_bits,
 )
 from weft.codegen.llvm.jit import Kernel
-from weft.codegen.llvm.target import target_vector_bits
+from weft.codegen.llvm.target import narrower, target_vector_bits
 from weft.codegen.scalar.element_access import constant, load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.codegen.windows.geometry import Sizes, Table, Triple, triple
-from weft.ir.cost import NS_PER_BYTE_CACHED
+from weft.ir.cost.rates import NS_PER_BYTE_CACHED, NS_PER_WINDOW, NS_PER_WINDOW_BYTE
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.spec import ConstArray, ints_attr
@@ -477,7 +476,7 @@ def gather_call(what: str, reach: Reach, out: Value, given: list[Value]) -> list
         lambda e: _emit_gather(e, what, dtype, shared),
     )
     bytes_each = channels * width_bits(dtype) / 8 * NS_PER_BYTE_CACHED
-    cost = reach.result[2] * (4 + (reach.taps + 1) * bytes_each) * narrower()
+    cost = reach.result[2] * (NS_PER_WINDOW + (reach.taps + 1) * bytes_each) * narrower()
     return [cut_call(kernel, args, units, cost)]
 
 
@@ -581,8 +580,6 @@ class _Row:
 
 #: Channels of a unit where windows overlap.
 CHANNELS = 64
-#: A byte of a window that is compared, and read and written again.
-NS_PER_BYTE = 0.03
 
 
 def lower_window_place(op: Operation) -> list[KernelCall]:
@@ -609,8 +606,8 @@ def lower_window_place(op: Operation) -> list[KernelCall]:
         lambda e: _emit(e, dtype, exact),
     )
     windows = small[0] * small[1] * small[2] * batch / units
-    one = each * width_bits(dtype) / 8 * NS_PER_BYTE * narrower()
-    cost = windows * (4 + reach.taps * one)
+    one = each * width_bits(dtype) / 8 * NS_PER_WINDOW_BYTE * narrower()
+    cost = windows * (NS_PER_WINDOW + reach.taps * one)
     return [cut_call(kernel, args, units, cost)]
 
 

@@ -29,6 +29,7 @@ from weft.frontend.ops.manipulation import reshape
 from weft.frontend.ops.promotion import weaken
 from weft.frontend.state.variable import Variable
 from weft.ir.analysis.effects import accesses
+from weft.ir.analysis.known_values import uniform
 from weft.ir.dims import format_shape, same
 from weft.ir.errors import GradientError, InvalidArgumentError
 from weft.ir.graph import Block, Operation, Value
@@ -36,7 +37,6 @@ from weft.ir.locations import caller_location
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.autodiff.reverse_mode import gradients as _graph_gradients
-from weft.passes.simplify.fold import uniform
 
 ArgNums = int | Sequence[int]
 

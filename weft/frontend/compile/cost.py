@@ -17,12 +17,12 @@ from weft.codegen.call import Address, Code
 from weft.codegen.llvm.asm_facts import AsmFacts, kernel_facts
 from weft.codegen.llvm.cache import kernel_cache
 from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
+from weft.ir.analysis.known_values import trip_count
+from weft.ir.cost.work import Work, work
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
-from weft.passes.analysis.cost import Work, work
-from weft.passes.analysis.trip_count import trip_count
 from weft.passes.differential import random_array
 from weft.runtime.native.executable import Executable
 from weft.runtime.resources.variables import VariableState
@@ -56,7 +56,7 @@ class KernelCost:
     number: from 1, in the order of the step. runs: how often one call of the function runs it, None
     if that depends on values. one, all: seconds of one run with one thread and with all (None: it
     is never cut over threads); both None: this call did not reach it. work: exact counts of one run
-    (`weft.passes.analysis.cost`). dtype: the floating type that it computes in. lines: "file:line"
+    (`weft.ir.cost.work`). dtype: the floating type that it computes in. lines: "file:line"
     of the user's code. keys: content keys of its kernels.
     """
 

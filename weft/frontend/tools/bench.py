@@ -29,6 +29,7 @@ from weft.frontend.tools.bench_targets import Target, targets
 from weft.frontend.tools.bench_workloads import DEFAULT, PEERS, machine
 from weft.frontend.tools.compile import check_targets, targets_of
 from weft.frontend.tools.run import write_text
+from weft.ir.cost.work import Work, work
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
     InternalError,
@@ -38,7 +39,6 @@ from weft.ir.errors import (
     suggest,
 )
 from weft.ir.graph import Graph
-from weft.passes.analysis.cost import Work, work
 from weft.runtime.trace.replay import Timing
 
 if TYPE_CHECKING:

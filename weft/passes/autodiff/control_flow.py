@@ -25,6 +25,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from weft.ir.analysis.known_values import trip_count, uniform
+from weft.ir.cost.rates import ELEMENTWISE, PLAIN
+from weft.ir.cost.thresholds import WORTH_KEEPING_NS
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import int64
 from weft.ir.errors import GradientError, InternalError
@@ -34,26 +37,13 @@ from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import length_attr
 from weft.ir.spec import AttrValue, int_attr
 from weft.ir.types import StackType, TensorType, Type
-from weft.passes.analysis.trip_count import trip_count
 from weft.passes.autodiff.rule import Rule, Site, accumulate
 from weft.passes.control.loops import LOOPS, hoist
 from weft.passes.rewriting.expression import Expr
 from weft.passes.rewriting.rewrite import with_operands
 from weft.passes.simplify.cse_dce import cse_block
-from weft.passes.simplify.fold import uniform
 from weft.passes.sizes import depends_on, made_in
 
-#: Elementwise ops that cost more than a load from memory.
-# fmt: off
-_DEAR = frozenset(
-    (
-        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "atan2", "hypot",
-        "logaddexp", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-        "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "digamma", "sigmoid",
-        "remainder", "floor_divide", "nextafter", "rsqrt", "sqrt", "divide", "reciprocal",
-    )
-)
-# fmt: on
 #: Ops that make nothing new of their operand: where their result is needed, that is kept instead.
 _VIEWS = frozenset(
     ("broadcast_to", "reshape", "permute_dims", "identity", "stop_gradient", "stack_pop")
@@ -186,7 +176,8 @@ def _behind_views(forward: Sequence[Operation], needed: set[Value], free: set[Va
 def _is_cheap(op: Operation) -> bool:
     if op.name in _VIEWS or op.name in _NO_OPERANDS:
         return True
-    return "elementwise" in lookup(op.name).traits and op.name not in _DEAR
+    cheap = ELEMENTWISE.get(op.name, PLAIN).ns < WORTH_KEEPING_NS
+    return cheap and "elementwise" in lookup(op.name).traits
 
 
 def _closure(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from weft.ir.analysis.known_values import uniform
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation, Value
@@ -16,7 +17,6 @@ from weft.ir.ops.builder import Builder
 from weft.ir.spec import Attrs, ints_attr
 from weft.ir.types import StackType
 from weft.passes.rewriting.expression import Expr
-from weft.passes.simplify.fold import uniform
 
 #: (builder, ops, ys, cotangents of ys, xs) -> cotangents of xs, through those ops only.
 PullBack = Callable[

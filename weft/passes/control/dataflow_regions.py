@@ -12,7 +12,7 @@ region that waits for one message and makes another could wait for itself.
 `split_regions` cuts expensive regions into parts that can run at once, on different threads or in
 different iterations. A region is as large as it can be, which is best for one thread. Where it
 holds several parts that do not need each other, each worth a thread of its own
-(`cost.nanoseconds`), they are cut apart, and so is what joins them. In a loop, what does not need a
+(`work.nanoseconds`), they are cut apart, and so is what joins them. In a loop, what does not need a
 value that comes round late is cut from what does: the next iteration may begin it before the last
 one is over. Constants that several parts use are in each of them; what these wait for is a part of
 its own, before the others. A region is left whole if the parts would hand too much to each other,
@@ -35,7 +35,9 @@ from weft.ir.analysis.deadness import Deadness
 from weft.ir.analysis.effects import is_string, runs_on_host
 from weft.ir.analysis.frames import Frame, find_frames
 from weft.ir.analysis.verify import KERNELS
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import streamed
+from weft.ir.cost.thresholds import EXPENSIVE_NS, MOST_CHEAP, MOST_TRAFFIC
+from weft.ir.cost.work import nanoseconds, work
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import float32, float64
 from weft.ir.errors import InternalError
@@ -47,7 +49,6 @@ from weft.ir.ops.state import UPDATES
 from weft.ir.spec import int_attr
 from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
 from weft.passes.analysis import in_place
-from weft.passes.analysis.cost import EXPENSIVE_NS, nanoseconds, work
 
 #: Ops with one of these traits run as early as they can.
 STAYS = frozenset({"writes_state", "no_dce"})
@@ -396,10 +397,6 @@ def _path(frame: Frame) -> Frames:
     return tuple(f.name for f in frame.around())[-2::-1]
 
 
-#: Values between parts may cost so much of the region's time.
-MOST_TRAFFIC = 0.1
-#: Cheap parts of one region of a loop that stay apart, at most.
-MOST_CHEAP = 8
 #: Sums of products: no kernel joins these, if not of 16 bits, with what reads them.
 ROUNDED = ("matmul", "conv")
 _Ops = list[Operation]

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
+from weft.ir.analysis.known_values import uniform
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder
@@ -37,7 +38,6 @@ from weft.ir.types import TensorType
 from weft.passes.control.loops import Loop
 from weft.passes.rewriting.expression import Expr
 from weft.passes.rewriting.rewrite import copy_needed, in_regions, tensor
-from weft.passes.simplify.fold import uniform
 
 
 def batch(builder: Builder, op: Operation) -> Sequence[Value] | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
+from weft.ir.analysis.known_values import uniform
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder
@@ -24,7 +25,6 @@ from weft.ir.ops.products import is_narrow_product
 from weft.ir.spec import ConstArray, int_attr
 from weft.passes.analysis.in_place import may_fail
 from weft.passes.rewriting.rewrite import copy_needed, has_effect, tensor
-from weft.passes.simplify.fold import uniform
 
 LOOPS = frozenset({"while", "scan"})
 

@@ -45,6 +45,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
+from weft.ir.analysis.known_values import trip_count, uniform
 from weft.ir.graph import Block, Graph, Operation, Value, canonical_block
 from weft.ir.locations import merge_locations
 from weft.ir.ops import lookup
@@ -52,7 +53,6 @@ from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL, length_attr
 from weft.ir.spec import AttrValue
 from weft.ir.types import Type
-from weft.passes.analysis.trip_count import trip_count
 from weft.passes.control.loop_products import batch
 from weft.passes.control.loops import (
     LOOPS,
@@ -74,7 +74,6 @@ from weft.passes.rewriting.rewrite import (
     with_operands,
 )
 from weft.passes.simplify.cse_dce import cse, cse_block, dce
-from weft.passes.simplify.fold import uniform
 
 
 class _Union:

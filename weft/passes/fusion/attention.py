@@ -28,6 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.analysis.known_values import constant_of
+from weft.ir.cost.thresholds import LEAST_SCORES, MOST_MASK
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import bool_
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -38,7 +40,6 @@ from weft.ir.sizes import fixed, hint
 from weft.ir.types import TensorType
 from weft.passes.rewriting.rewrite import (
     bind,
-    constant_of,
     extend,
     rebuilt,
     shape_of,
@@ -46,11 +47,6 @@ from weft.passes.rewriting.rewrite import (
     with_block,
     with_operands,
 )
-
-#: Fewer scores than so many stay as they are: their products and nests cost as little.
-LEAST_SCORES = 256
-#: A mask of so many elements at most is computed here, to see whether it is the causal one.
-MOST_MASK = 1 << 26
 
 Array = np.ndarray[Any, Any]
 

@@ -66,7 +66,7 @@ from weft.ir.analysis.index_maps import (
     shape_of,
     static_shape,
 )
-from weft.ir.cost import k_pieces
+from weft.ir.cost.thresholds import k_pieces
 from weft.ir.dtypes import float32, float64, int32, int64, uint32, uint64
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import merge_locations

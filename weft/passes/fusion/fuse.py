@@ -54,7 +54,8 @@ from weft.ir.analysis.index_maps import (
     read_of,
     shape_of,
 )
-from weft.ir.cost import MOST_INSTRUCTIONS, OF_A_LOAD, instructions
+from weft.ir.cost.rates import OF_A_LOAD, instructions
+from weft.ir.cost.thresholds import MOST_INSTRUCTIONS
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Graph, Operation, Value

@@ -24,6 +24,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from weft.ir.analysis.index_maps import is_gather, is_index_map, read_of, shape_of
+from weft.ir.cost.thresholds import GATHERED_BYTES
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint
@@ -34,8 +35,6 @@ from weft.passes.fusion.liveness import Writers, makers_of, root_of
 if TYPE_CHECKING:
     from weft.passes.fusion.fuse import Group, Grouping
 
-#: Bytes next to each other that an index moves, at least.
-CACHE_LINE = 64
 PRODUCTS = frozenset({"matmul", "conv", "conv_input"})
 
 
@@ -175,7 +174,7 @@ def _why_not(op: Operation) -> str:
     if not all(isinstance(t, TensorType) and t.is_static for t in types):
         return "its sizes are not known"
     assert isinstance(held, TensorType)
-    if _run_bytes(op) < CACHE_LINE:
+    if _run_bytes(op) < GATHERED_BYTES:
         return f"an index moves {hint(_run_bytes(op))} bytes only"
     if held.dtype.kind == "string":
         return "strings are objects"

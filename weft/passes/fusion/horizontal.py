@@ -38,7 +38,20 @@ from weft.ir.analysis.index_maps import (
     shape_of,
     wide_axes,
 )
-from weft.ir.cost import arithmetic
+from weft.ir.cost.rates import arithmetic
+from weft.ir.cost.thresholds import (
+    EXPENSIVE_INSTRUCTIONS,
+    EXPENSIVE_OP_NS,
+    JOINED_FOLD,
+    JOINED_ROWS,
+    JOINED_RUN,
+    LEAST_EXPENSIVE,
+    LEAST_SHARED,
+    MOST_EXPENSIVE,
+    MOST_STREAMS,
+    PROLOGUE_BYTES,
+    SPARED,
+)
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation, Value
@@ -46,25 +59,11 @@ from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 from weft.passes.fusion.gathers import PRODUCTS
 from weft.passes.fusion.liveness import Timeline
-from weft.passes.fusion.prologues import LEAST_BYTES
 from weft.passes.fusion.rules import static
 
 if TYPE_CHECKING:
     from weft.passes.fusion.fuse import Group, Grouping
 
-#: Bytes that both read, at least: those of a first-level cache.
-LEAST_SHARED = 1 << 15
-#: Arrays of a nest, read and written: caches of 8 ways hold a line of each, however they lie.
-MOST_STREAMS = 8
-#: Functions of many instructions: the constants of more leave no registers; and what is read and
-#: written where both have some, at least: less is there sooner than they are done.
-MOST_EXPENSIVE, LEAST_EXPENSIVE = 4, 1 << 25
-#: Price of such a function, at least; instructions that have it too.
-EXPENSIVE_NS, INSTRUCTIONS = 0.06, frozenset({"divide", "sqrt", "reciprocal"})
-#: The innermost loop that nests of different loops have as one, where it is folded too; and rows.
-LEAST_RUN, LEAST_FOLDED, LEAST_ROWS = 16, 64, 64
-#: Of so many bytes that are not read again, one more may be needed in memory.
-SPARED = 64
 #: With how many others that read the same a nest is tried at most.
 MOST_TRIED = 8
 #: What a join does to the order and to memory takes time for each kernel of the graph: so often it
@@ -278,12 +277,12 @@ class _Joiner:
         before = max(_run(g.walks, g.folds, space) for g in (one, other))
         wide = [k for k in range(len(space)) if space[k] != 1]
         within = folds is not None and bool(wide) and wide[-1] in folds
-        if run < min(before, LEAST_FOLDED if within else LEAST_RUN):
+        if run < min(before, JOINED_FOLD if within else JOINED_RUN):
             return f"together their innermost loop is of {hint(run)} elements only"
         if one.folds == other.folds or not folds or wide[0] in folds:
             return None
         rows = prod(space[: min(folds)])
-        return None if rows >= LEAST_ROWS else f"one is cut into {hint(rows)} rows only"
+        return None if rows >= JOINED_ROWS else f"one is cut into {hint(rows)} rows only"
 
     def _why_product(self, a: Group, b: Group) -> str | None:
         one, other = (self.grouping.inputs(g) for g in (a, b))
@@ -298,7 +297,7 @@ class _Joiner:
                 users = list(self._users(value))
                 if len(users) == 1 and users[0] is not None and users[0].name == "matmul":
                     held = value.type
-                    if isinstance(held, TensorType) and held.nbytes >= LEAST_BYTES:
+                    if isinstance(held, TensorType) and held.nbytes >= PROLOGUE_BYTES:
                         return "a product may compute what one of them makes"
         return None
 
@@ -317,7 +316,7 @@ def _why_frame(frame: Frame) -> str | None:
     if frame.by_columns:
         return "one does blocks of columns, whose arrays have just the room in a cache"
     rows = prod(frame.space[k] for k in frame.outer)
-    return None if rows >= LEAST_ROWS else f"one is cut into {hint(rows)} rows only"
+    return None if rows >= JOINED_ROWS else f"one is cut into {hint(rows)} rows only"
 
 
 def _common(one: _Loops, other: _Loops) -> int:
@@ -328,9 +327,9 @@ def _common(one: _Loops, other: _Loops) -> int:
 def _is_dear(op: Operation) -> bool:
     """Whether an op of a nest is a function of many instructions."""
     held = op.operands[-1].type if op.operands else None
-    if is_fold(op) or op.name in INSTRUCTIONS or not isinstance(held, TensorType):
+    if is_fold(op) or op.name in EXPENSIVE_INSTRUCTIONS or not isinstance(held, TensorType):
         return False
-    return arithmetic([(op.name, held.dtype.short)]) >= EXPENSIVE_NS
+    return arithmetic([(op.name, held.dtype.short)]) >= EXPENSIVE_OP_NS
 
 
 def _size(value: Value) -> int:

@@ -33,8 +33,8 @@ copy is never made. The rules:
 
 * the product is f32 or f64 (on a GPU: of any numbers that it has), and all readers of a copied
   operand are products;
-* of each matrix that is read, rows or columns are contiguous runs of `LEAST_RUN` elements or more:
-  shorter ones would load whole cache lines for a few elements, again for every block;
+* of each matrix that is read, rows or columns are contiguous runs of `STRIDED_RUN` elements or
+  more: shorter ones would load whole cache lines for a few elements, again for every block;
 * of the matrices that are written, rows or columns are contiguous;
 * what is read is no variable, which might be written between the copy and the product."""
 
@@ -44,6 +44,8 @@ from collections.abc import Container
 from dataclasses import field
 
 from weft.ir.analysis.index_maps import contiguous_strides, is_index_map, read_of, static_shape
+from weft.ir.analysis.known_values import constant_of
+from weft.ir.cost.thresholds import STRIDED_RUN
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import ALL, DType, float32, float64, int16, uint8
 from weft.ir.graph import Graph, Operation, Value
@@ -55,7 +57,7 @@ from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 from weft.passes.fusion.epilogues import matmul_of, variable_of
 from weft.passes.fusion.rules import nest_name
-from weft.passes.rewriting.rewrite import behind_views, constant_of, in_regions, readers_of, tensor
+from weft.passes.rewriting.rewrite import behind_views, in_regions, readers_of, tensor
 
 
 def narrow_products(graph: Graph) -> Graph:
@@ -379,8 +381,6 @@ def _holds(dtype: DType, constant: ConstArray) -> bool:
     return low <= int(array.min()) and int(array.max()) < low + (1 << dtype.bits)
 
 
-#: Elements of a row, or column, that lie side by side: a cache line of f32.
-LEAST_RUN = 16
 #: Whose products read and write by strides.
 _ON_CPU = (float32, float64)
 _ON_GPU = tuple(d for d in ALL if d.kind in ("float", "int", "uint"))
@@ -584,7 +584,7 @@ def _has_runs(copy: Operation) -> bool:
     if len(shape) < 2:
         return False
     runs = [size for step, size in zip(seen.strides[-2:], shape[-2:], strict=True) if step == 1]
-    return any(size >= LEAST_RUN for size in runs)
+    return any(size >= STRIDED_RUN for size in runs)
 
 
 def _repeat(inner: Builder, copy: Operation, source: Value) -> Value:

@@ -9,13 +9,13 @@ After: one ``fused`` op whose region holds the nest and the product. The product
 block of the operand at a time, in place of packing it: it is never stored. The rules:
 
 * the nest is plain, has one f32 or f64 result and no reductions, and only the product reads it;
-* its result has `LEAST_BYTES` or more: a smaller one stays in the caches, where a pass of its own
-  is as fast, or faster: it runs over long loops, and its results are read while others are
+* its result has `PROLOGUE_BYTES` or more: a smaller one stays in the caches, where a pass of its
+  own is as fast, or faster: it runs over long loops, and its results are read while others are
   multiplied;
-* each of its elements is computed once. Of A: C has no more than `MOST_COLUMNS` columns, one block
-  of them, and no row of A is longer than `MOST_DEPTH`. Of B: it is not transposed and C has no more
-  than `MOST_ROWS` rows. Where there are more blocks, packing would compute the operand again for
-  each: storing it costs less;
+* each of its elements is computed once. Of A: C has no more than `PROLOGUE_COLUMNS` columns, one
+  block of them, and no row of A is longer than `PROLOGUE_DEPTH`. Of B: it is not transposed and C
+  has no more than `PROLOGUE_ROWS` rows. Where there are more blocks, packing would compute the
+  operand again for each: storing it costs less;
 * what it reads moves through the rows of a stack of matrices as through one matrix, and there are
   as many matrices as in the result;
 * no variable that it reads is written anywhere in the graph."""
@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 
 from weft.ir.analysis.index_maps import is_gather, is_index_map, over_rows, read_of, static_shape
+from weft.ir.cost.thresholds import PROLOGUE_BYTES, PROLOGUE_COLUMNS, PROLOGUE_DEPTH, PROLOGUE_ROWS
 from weft.ir.dtypes import float32, float64
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.locations import merge_locations
@@ -34,13 +35,6 @@ from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 from weft.passes.fusion.epilogues import is_deep, matmul_of, variable_of
 from weft.passes.rewriting.rewrite import in_regions, readers_of
-
-#: Bytes of an operand that is worth computing in the product (docs/performance.md).
-LEAST_BYTES = 1 << 24
-#: The columns, and rows, of one block of C (`weft.codegen.products.gemm`).
-MOST_COLUMNS, MOST_ROWS = 1024, 96
-#: Eight rows of so many elements of A, computed, stay in the L2 cache.
-MOST_DEPTH = 8192
 
 
 def fuse_prologues(graph: Graph) -> Graph:
@@ -113,7 +107,7 @@ class _Prologues:
         held = nest.result.type
         assert isinstance(held, TensorType)
         nbytes = math.prod(held.static_shape) * held.dtype.itemsize
-        if nbytes < LEAST_BYTES:
+        if nbytes < PROLOGUE_BYTES:
             return f"stored: of {hint(nbytes)} bytes it stays in the caches"
         return _repeats(product, side)
 
@@ -196,14 +190,18 @@ def _repeats(product: Operation, side: int) -> str:
     if list(shapes[side]) != batch and not (merged and side == 1):
         return "stored: several of the product's matrices read it"
     depth = static_shape(product.operands[0])[-2 if product.attrs["transpose_a"] else -1]
-    if side == 0 and depth > MOST_DEPTH:
+    if side == 0 and depth > PROLOGUE_DEPTH:
         return f"stored: its rows of {hint(depth)} elements would not stay in the cache"
     if side == 0:
         repeats = f"stored: {hint(n)} columns would compute it more than once"
-        return "" if n <= MOST_COLUMNS else repeats
+        return "" if n <= PROLOGUE_COLUMNS else repeats
     if product.attrs["transpose_b"]:
         return "stored: the product packs it transposed"
-    return "" if rows <= MOST_ROWS else f"stored: {hint(rows)} rows would compute it more than once"
+    return (
+        ""
+        if rows <= PROLOGUE_ROWS
+        else f"stored: {hint(rows)} rows would compute it more than once"
+    )
 
 
 def _is_one_matrix(a: Value) -> bool:

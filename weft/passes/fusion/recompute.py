@@ -9,10 +9,11 @@ Before::
 After, if the third is 1 + the second: ``%1, %2 = fused(%x) {...}``, and the fourth begins with the
 addition. A gradient reads fewer arrays, and they need no memory in between. The rules:
 
-* the result is read by ``fused`` ops only, at their own element, and holds at least LEAST_BYTES;
+* the result is read by ``fused`` ops only, at their own element, and holds at least REPEATED_BYTES;
 * it follows from results that stay, from what its nest reads, of the same shape or broadcast to it,
-  or from numbers that a row kernel has for each row (they are stored then), by at most MOST_OPS ops
-  of CHEAP; for the sake of it no reader reads more bytes than it has, but for such numbers;
+  or from numbers that a row kernel has for each row (they are stored then), by at most
+  MOST_REPEATED ops of REPEATED; for the sake of it no reader reads more bytes than it has, but for
+  such numbers;
 * or it follows by any elementwise ops from what its readers read anyway, and they take no longer
   than writing and reading it would (`weft.ir.cost`). What is read soon comes from a cache.
 
@@ -32,14 +33,15 @@ the first is free in between (T. Chen et al., "Training Deep Nets with Sublinear
 XLA and PyTorch's min-cut partitioner do the same). `recompute` does it inside nests, where it costs
 no traffic; this pass stores the tensor twice, so it does so only for large steps. The rules:
 
-* the arena of the step has `LEAST_ARENA` or more, the tensor `LEAST_BYTES`;
+* the arena of the step has `REMATERIALIZED_ARENA_BYTES` or more, the tensor `REPEATED_BYTES`;
 * it is a result of a nest without a product that cannot fail, and no op reads it at the peak, but
   some before and some after it;
 * what the nest reads is alive then in any case: inputs, but for large ones that a result may be
   written over, constants, and what is read later still. If it reads a variable that the step
   writes, it runs before that is written;
-* all that is computed again takes no more than `MOST_TIME` of the step by `cost.nanoseconds`;
-* the arena shrinks by `LEAST_SHARE`, and nothing more is copied.
+* all that is computed again takes no more than `REMATERIALIZED_TIME` of the step by
+  `work.nanoseconds`;
+* the arena shrinks by `REMATERIALIZED_SHARE`, and nothing more is copied.
 
 What is computed again is the same nest of the same operands, without its other results: the same
 bits where its kernel is written in vectors. Of rows whose sums LLVM puts into vectors the order may
@@ -50,7 +52,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from weft.ir.analysis.index_maps import frame_of, is_gather, is_index_map, shape_of
-from weft.ir.cost import CACHED, NS_PER_BYTE_CACHED, NS_PER_BYTE_STREAMED, arithmetic
+from weft.ir.cost.rates import CACHED_BYTES, NS_PER_BYTE_CACHED, NS_PER_BYTE_STREAMED, arithmetic
+from weft.ir.cost.thresholds import (
+    MOST_ARITHMETIC,
+    MOST_REPEATED,
+    REMATERIALIZED_ARENA_BYTES,
+    REMATERIALIZED_BYTES,
+    REMATERIALIZED_INPUT_SHARE,
+    REMATERIALIZED_SHARE,
+    REMATERIALIZED_TIME,
+    REPEATED,
+    REPEATED_BYTES,
+    ROW_SHARE,
+)
+from weft.ir.cost.work import nanoseconds
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
@@ -58,7 +73,6 @@ from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.sizes import hint, now
 from weft.ir.types import TensorType
-from weft.passes.analysis.cost import nanoseconds
 from weft.passes.analysis.in_place import UPDATES, may_fail
 from weft.passes.fusion.epilogues import emit_nest, matmul_of, variable_of
 from weft.passes.fusion.liveness import makers_of
@@ -67,22 +81,6 @@ from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.memory.schedule import can_be_planned, copied_bytes, nbytes_of
 from weft.passes.rewriting.rewrite import behind_views, in_regions, is_view
 from weft.passes.simplify.cse_dce import dce
-
-#: Ops that cost less than to read an element from beyond the first-level cache.
-CHEAP = frozenset(
-    {
-        "add", "subtract", "multiply", "divide", "negative", "abs", "square", "where", "maximum",
-        "minimum", "fma",
-        "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and",
-        "logical_or", "logical_not",
-    }
-)  # fmt: skip
-MOST_OPS = 8
-#: Numbers for each row that are read in place of a result are less than this part of it.
-ROW_SHARE = 16
-#: Arithmetic for the time of traffic. The prices are good to a quarter: then memory decides.
-MOST_ARITHMETIC = 1.25
-LEAST_BYTES = 4096
 
 
 class Choice:
@@ -202,7 +200,7 @@ class Choice:
         held = value.type
         assert isinstance(held, TensorType)
         between = max(self.made[r] for r in readers) - self.made[op]
-        price = NS_PER_BYTE_CACHED if between <= CACHED else NS_PER_BYTE_STREAMED
+        price = NS_PER_BYTE_CACHED if between <= CACHED_BYTES else NS_PER_BYTE_STREAMED
         traffic = price * held.dtype.itemsize * (1 + len(readers))
         again = arithmetic((o.name, _operand_dtype(o)) for o in chain) * len(readers)
         numbers = f"arithmetic {again:.2f} ns an element, traffic {traffic:.2f}"
@@ -218,7 +216,7 @@ def _better(region: Block, kept: set[Value], free: set[Value]) -> tuple[Value, l
         return None
     for member in region.ops:
         (value,) = member.results
-        if is_index_map(member) or is_gather(member) or member.name in CHEAP or value in kept:
+        if is_index_map(member) or is_gather(member) or member.name in REPEATED or value in kept:
             continue
         instead = [v for v in free if _follows(v, (kept - free) | {value})]
         if sum(_bytes(v) for v in instead) > _bytes(value):
@@ -260,7 +258,7 @@ def _is_sized(value: Value) -> bool:
 
 
 def _is_large(value: Value) -> bool:
-    return _bytes(value) >= LEAST_BYTES
+    return _bytes(value) >= REPEATED_BYTES
 
 
 def _bytes(value: Value) -> int:
@@ -271,7 +269,7 @@ def _bytes(value: Value) -> int:
 def _may_go(result: Value, readers: list[Operation | None]) -> bool:
     """Is the result large, and read by nests alone, at their own element?"""
     held = result.type
-    if not (isinstance(held, TensorType) and held.is_static and held.nbytes >= LEAST_BYTES):
+    if not (isinstance(held, TensorType) and held.is_static and held.nbytes >= REPEATED_BYTES):
         return False
     for op in readers:
         if op is None or op.name != "fused":
@@ -300,7 +298,7 @@ def _reads_no_more(reader: Operation, result: Value, sources: list[Value]) -> bo
     """Would the reader read no more bytes, but for some numbers for each row, if it computed
     `result` from these?"""
     more = sum(_bytes(v) for v in dict.fromkeys(sources) if v not in reader.operands)
-    return more <= _bytes(result) + max(LEAST_BYTES, _bytes(result) // ROW_SHARE)
+    return more <= _bytes(result) + max(REPEATED_BYTES, _bytes(result) // ROW_SHARE)
 
 
 def _row_values(region: Block) -> set[Value]:
@@ -334,12 +332,12 @@ def _sources(
             found.append(op.operands[0])
         elif held in kept and shape_of(held) == shape:
             found.append(held)
-        elif op is None or op.name not in CHEAP or shape_of(held) != shape:
+        elif op is None or op.name not in REPEATED or shape_of(held) != shape:
             return None
         else:
             seen.add(held)
             todo += op.operands
-    return found if len(seen) <= MOST_OPS else None
+    return found if len(seen) <= MOST_REPEATED else None
 
 
 def _is_constant(value: Value) -> bool:
@@ -460,16 +458,8 @@ def _needed(region: Block, wanted: list[Value]) -> list[Operation]:
     return out[::-1]
 
 
-#: Bytes of an arena that is worth it: smaller ones stay in or near the last level of the caches.
-LEAST_ARENA = 1 << 25
-LEAST_TENSOR = 1 << 20
-#: The part of the step's time that computing again may take.
-MOST_TIME = 1 / 50
-#: An input that is this part of the tensor may be kept for it, although a result could have its
-#: place.
-SMALL_SHARE = 16
-#: The part of the arena that one round must save, and the most rounds: each has another peak.
-LEAST_SHARE, ROUNDS = 1 / 64, 4
+#: The most rounds: each has another peak.
+ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,12 +486,12 @@ def rematerialization_reasons(graph: Graph) -> list[str]:
 def _rematerialized(graph: Graph) -> tuple[Graph, list[str]]:
     if not can_be_planned(graph):
         return graph, []
-    if sum(nbytes_of(v) for op in graph.ops for v in op.results) < LEAST_ARENA:
+    if sum(nbytes_of(v) for op in graph.ops for v in op.results) < REMATERIALIZED_ARENA_BYTES:
         return graph, []
     plan = plan_memory(graph)
-    if hint(plan.arena_bytes) < LEAST_ARENA:
+    if hint(plan.arena_bytes) < REMATERIALIZED_ARENA_BYTES:
         return graph, []
-    left = MOST_TIME * now(nanoseconds(graph.ops))
+    left = REMATERIALIZED_TIME * now(nanoseconds(graph.ops))
     why: list[str] = []
     for _ in range(ROUNDS):
         chosen: list[_Candidate] = []
@@ -514,7 +504,7 @@ def _rematerialized(graph: Graph) -> tuple[Graph, list[str]]:
         other = _emit(graph, chosen)
         after = plan_memory(other)
         before, arena = hint(plan.arena_bytes), hint(after.arena_bytes)
-        if arena > before * (1 - LEAST_SHARE) or copied_bytes(after) > copied_bytes(plan):
+        if arena > before * (1 - REMATERIALIZED_SHARE) or copied_bytes(after) > copied_bytes(plan):
             break
         saved = f"the arena takes {arena} bytes in place of {before}"
         why += [f"{c.value.type} is computed again after the peak: {saved}" for c in chosen]
@@ -535,7 +525,7 @@ def _candidates(graph: Graph, plan: MemoryPlan) -> list[_Candidate]:
         if (
             not late
             or any(uses.at[op] == peak for op in readers)
-            or nbytes_of(value) < LEAST_TENSOR
+            or nbytes_of(value) < REMATERIALIZED_BYTES
         ):
             continue
         position = uses.repeatable_at(value, peak, uses.at[late[0]])
@@ -612,7 +602,9 @@ class _Uses:
             if name is not None:
                 writes = [i for i in self.writers.get(name, ()) if i > self.at[op]]
                 position = min([position, *writes])
-            elif not self._is_alive(operand, position, nbytes_of(value) // SMALL_SHARE):
+            elif not self._is_alive(
+                operand, position, nbytes_of(value) // REMATERIALIZED_INPUT_SHARE
+            ):
                 return None
         return position if position > after else None
 

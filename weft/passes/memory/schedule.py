@@ -14,7 +14,7 @@ bytes of the arena as they give back; an update in a variable's own buffer takes
   of the variable, or of a donated input, can still be overwritten;
 * nothing is written to a variable before an index is checked that was checked before it did so: a
   step that fails leaves as many variables alone as before;
-* the plan of the new order takes LEAST_SHARE less of the arena, and copies no more.
+* the plan of the new order takes REORDERED_SHARE less of the arena, and copies no more.
 
 Bodies of loops and branches keep their order."""
 
@@ -24,6 +24,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
+from weft.ir.cost.thresholds import REORDERED_ARENA_BYTES, REORDERED_GROWTH_BYTES, REORDERED_SHARE
 from weft.ir.graph import Graph, Value
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.sizes import hint
@@ -34,12 +35,6 @@ from weft.passes.memory.block import MemoryPlan
 from weft.passes.memory.plan_memory import plan_memory, variable_name
 from weft.passes.rewriting.rewrite import is_view, rebuilt, with_block
 
-#: Arenas below this stay in a core's second-level cache, whatever the order.
-LEAST_BYTES = 1 << 16
-#: What an op may take more than it gives back, so that others can run.
-SMALL = 4096
-#: The part of the arena that another order must save.
-LEAST_SHARE = 1 / 32
 #: Ops that need no time: they name buffers or order effects.
 _IDLE = frozenset({"variable", "read", "constant", "assign", "group"})
 
@@ -60,7 +55,7 @@ def _decided(graph: Graph) -> tuple[Graph, list[str]]:
     # an order serves all sizes that the graph may get
     before = plan_memory(graph)
     written = hint(before.arena_bytes)
-    if written < LEAST_BYTES:
+    if written < REORDERED_ARENA_BYTES:
         return graph, [f"as written: {written} bytes stay in the caches"]
     order = _Order(graph)
     moved = order.run()
@@ -69,7 +64,7 @@ def _decided(graph: Graph) -> tuple[Graph, list[str]]:
     ops = [graph.ops[i] for i in order.order]
     other = with_block(graph, rebuilt(graph.block, ops, graph.results))
     after = plan_memory(other)
-    most = written * (1 - LEAST_SHARE)
+    most = written * (1 - REORDERED_SHARE)
     sizes = f"{written} bytes of the arena as written, {hint(after.arena_bytes)} so"
     if hint(after.arena_bytes) > most or copied_bytes(after) > copied_bytes(before):
         return graph, [f"as written: {len(moved)} ops earlier would not save enough: {sizes}"]
@@ -123,7 +118,11 @@ class _Order:
                 self._do(i)
             while self._later:
                 _, k = heapq.heappop(self._later)
-                if not self.done >> k & 1 and self._is_ready(k) and self._growth(k) <= SMALL:
+                if (
+                    not self.done >> k & 1
+                    and self._is_ready(k)
+                    and self._growth(k) <= REORDERED_GROWTH_BYTES
+                ):
                     self._do(k)
         for i in range(len(self.graph.ops)):
             self._emit(i)

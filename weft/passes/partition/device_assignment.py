@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from weft.ir.analysis.frames import Frames
+from weft.ir.analysis.known_values import constant_of
+from weft.ir.cost.thresholds import COPIED_BYTES
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder
@@ -22,7 +24,6 @@ from weft.ir.types import HandleType, RefType, TensorType
 from weft.passes.control.lower_control_flow import decide, lower_control_flow, used_args
 from weft.passes.rewriting.rewrite import (
     bind,
-    constant_of,
     rebuilt,
     rewrite,
     with_block,
@@ -118,9 +119,6 @@ def _leaves(block: Block) -> Iterator[Operation]:
         else:
             yield op
 
-
-#: Constants of up to so many bytes are copied instead of sent.
-COPIED_BYTES = 4096
 
 #: The device of each op; None for one that runs wherever it is needed.
 Homes = dict[Operation, str | None]

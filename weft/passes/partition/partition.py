@@ -51,6 +51,7 @@ import numpy as np
 
 from weft.ir.analysis.deadness import TRUE, Deadness, checked
 from weft.ir.analysis.frames import Frame, Frames
+from weft.ir.cost.thresholds import CONTROL_BYTES, LATE_BYTES
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec
 from weft.ir.dtypes import bfloat16, float32
@@ -244,11 +245,6 @@ def _task(device: str) -> str:
     return DeviceSpec.parse(device).task_name
 
 
-#: Smaller tensors are received as soon as they come: waiting keeps a transfer from running beside
-#: the computation before it, as ops of one region begin together.
-LATE_BYTES = 1 << 24
-
-
 def wait_for(cut: Cut, part: PartBuilder, value: Value, reader: Operation) -> tuple[Value, ...]:
     """What to wait for before `value` is received for `reader` on the device of `part`."""
     kind = value.type
@@ -277,9 +273,6 @@ def _is_computed(cut: Cut, part: PartBuilder, value: Value) -> bool:
     return here and isinstance(value.type, TensorType)
 
 
-#: A control operand that is a tensor of up to so many bytes is sent itself, others as a message
-#: without elements.
-SMALL_BYTES = 64
 _EMPTY = ConstArray(np.zeros(0, np.bool_))
 
 
@@ -440,7 +433,7 @@ class Cut:
         """Whether a tensor is sent itself where only its order is needed."""
         if not kind.is_static:  # its sizes may be needed
             return True
-        return kind.nbytes <= SMALL_BYTES or (value, part.device) in self._wanted
+        return kind.nbytes <= CONTROL_BYTES or (value, part.device) in self._wanted
 
     def _label(self, value: Value) -> str:
         """A value as the names of messages have it."""

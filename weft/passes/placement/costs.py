@@ -36,7 +36,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from weft.ir.analysis.effects import runs_on_host
-from weft.ir.cost import streamed
+from weft.ir.analysis.known_values import trip_count
+from weft.ir.cost.rates import (
+    ASSUMED_SIZE,
+    ASSUMED_STRING_BYTES,
+    ASSUMED_TRIPS,
+    HOST_NS,
+    START_NS,
+    streamed,
+)
+from weft.ir.cost.work import arithmetic_nanoseconds, nanoseconds
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim, substitute_dim
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
@@ -45,20 +54,11 @@ from weft.ir.locations import Locations
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.spec import int_attr
 from weft.ir.types import HandleType, RefType, StackType, TensorType, Type
-from weft.passes.analysis.cost import arithmetic_nanoseconds, nanoseconds
 from weft.passes.analysis.metrics import NOT_KERNELS
-from weft.passes.analysis.trip_count import trip_count
 from weft.passes.fusion.fuse import Group, Grouping
 from weft.passes.placement.constraints import inside
 from weft.passes.placement.devices import CPU, Device, Links, Rates, links_from
 from weft.passes.sizes import is_symbolic, specialize
-
-#: Nanoseconds: of starting a kernel, of an op that Python carries out.
-KERNEL_NS, HOST_NS = 100.0, 10_000.0
-#: What is taken for sizes, and for numbers of iterations, that nobody knows.
-ASSUMED_SIZE, ASSUMED_TRIPS = 32, 10
-#: Bytes of a string, as far as anybody knows.
-_STRING_BYTES = 64
 
 
 class Event(Protocol):
@@ -216,7 +216,7 @@ class Costs:
         for nest in found.nests:
             ops = [own[sized] for sized in nest.ops]
             alone = [max(self._ns[op], 1.0) for op in ops]
-            ns = nest.nanoseconds() + KERNEL_NS
+            ns = nest.nanoseconds() + START_NS
             for op, weight in zip(ops, alone, strict=True):
                 share = weight / sum(alone)
                 self._nest[op], self._ns[op] = (nest, share), ns * share
@@ -229,7 +229,7 @@ class Costs:
         found = nanoseconds([self._copy[op]])
         if found == 0.0:  # also what it says where sizes are not known
             found = streamed(sum(map(self.nbytes, (*op.operands, *op.results))))
-        return found + KERNEL_NS
+        return found + START_NS
 
     def _measure(self, measured: Sequence[Measured]) -> int:
         """Put what was measured in place of static prices; of how many ops."""
@@ -290,7 +290,7 @@ class Costs:
             return self._type_bytes(t.tensor) * ASSUMED_TRIPS
         if not isinstance(t, TensorType):
             return 0.0
-        total = float(t.dtype.itemsize if t.dtype.kind != "string" else _STRING_BYTES)
+        total = float(t.dtype.itemsize if t.dtype.kind != "string" else ASSUMED_STRING_BYTES)
         for dim in t.shape:
             size = substitute_dim(dim, self._sizes) if isinstance(dim, SymbolicDim) else dim
             if isinstance(size, SymbolicDim):

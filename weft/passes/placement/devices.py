@@ -13,17 +13,28 @@ from pathlib import Path
 from typing import Any
 
 from weft.ir.analysis.effects import runs_on_host
+from weft.ir.cost.rates import (
+    BUS_BYTES_PER_S,
+    BUS_LATENCY_S,
+    GPU_BYTES_PER_S,
+    GPU_FLOPS,
+    GPU_LAUNCH_S,
+    GPU_READ_S,
+    GPU_SLOWER,
+    GPU_TRANSCENDENTAL,
+    GPU_USED,
+    LINK_BYTES_PER_S,
+    LINK_LATENCY_S,
+    LINK_MESSAGE_S,
+    LOCAL_BYTES_PER_S,
+    LOCAL_LATENCY_S,
+)
+from weft.ir.cost.work import work
 from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
 from weft.ir.graph import Operation, Value
 from weft.ir.types import HandleType, RefType, StackType, TensorType
-from weft.passes.analysis.cost import work
-
-#: How many times as long as operations on f32 others take.
-_SLOWER = {"f64": 2.0, "i64": 4.0, "u64": 4.0}
-#: What an exp or log takes, in operations.
-_TRANSCENDENTAL = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +43,11 @@ class Rates:
     second; the defaults are an H100's. used: how much of both kernels reach. launch_s: of a kernel.
     read_s: until the host knows what a loop or a branch decides by."""
 
-    flops: float = 67e12
-    bytes_per_s: float = 3.35e12
-    used: float = 0.6
-    launch_s: float = 3e-6
-    read_s: float = 15e-6
+    flops: float = GPU_FLOPS
+    bytes_per_s: float = GPU_BYTES_PER_S
+    used: float = GPU_USED
+    launch_s: float = GPU_LAUNCH_S
+    read_s: float = GPU_READ_S
 
     def __post_init__(self) -> None:
         for name in ("flops", "bytes_per_s", "used"):
@@ -69,9 +80,9 @@ def _operations(op: Operation) -> tuple[float, float | None]:
         found = work(op)
     except (WeftError, ValueError):
         return 0.0, None
-    flops = (found.flops or 0) + _TRANSCENDENTAL * (found.transcendentals or 0)
+    flops = (found.flops or 0) + GPU_TRANSCENDENTAL * (found.transcendentals or 0)
     kind = op.results[0].type if op.results else None
-    slower = _SLOWER.get(kind.dtype.short, 1.0) if isinstance(kind, TensorType) else 1.0
+    slower = GPU_SLOWER.get(kind.dtype.short, 1.0) if isinstance(kind, TensorType) else 1.0
     return flops * slower, found.bytes_read + found.bytes_written
 
 
@@ -83,7 +94,7 @@ class Device:
     """One device of one task.
 
     name: its full name, "/job:ps/task:0/cpu:0". scale: how many times as long as on the machine of
-    the prices (`ir/cost.py`) ops take. memory: bytes for variables; None: no limit is known.
+    the prices (`ir/cost/rates.py`) ops take. memory: bytes for variables; None: no limit is known.
     kernels: the ops that it has kernels for; None: on a cpu all. dtypes: short names of those that
     its kernels take; None: all. rates: what its ops are priced by; None: as on a CPU. Raises
     InvalidArgumentError.
@@ -172,13 +183,13 @@ class Links:
     ZeroMQ over loopback on two cores, and PCIe 4.0 with 16 lanes.
     """
 
-    latency_s: float = 55e-6
-    bytes_per_s: float = 1.2e9
-    message_s: float = 40e-6
-    local_latency_s: float = 10e-6
-    local_bytes_per_s: float = 8e9
-    bus_latency_s: float = 10e-6
-    bus_bytes_per_s: float = 20e9
+    latency_s: float = LINK_LATENCY_S
+    bytes_per_s: float = LINK_BYTES_PER_S
+    message_s: float = LINK_MESSAGE_S
+    local_latency_s: float = LOCAL_LATENCY_S
+    local_bytes_per_s: float = LOCAL_BYTES_PER_S
+    bus_latency_s: float = BUS_LATENCY_S
+    bus_bytes_per_s: float = BUS_BYTES_PER_S
 
     def __post_init__(self) -> None:
         for name in ("latency_s", "message_s", "local_latency_s", "bus_latency_s"):

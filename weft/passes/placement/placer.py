@@ -33,6 +33,7 @@ from dataclasses import field, replace
 
 from weft.ir.analysis.effects import HOST, host_keys
 from weft.ir.analysis.frames import find_frames, is_dataflow
+from weft.ir.cost.thresholds import MARGIN, MOST_SINGLE
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import ResourceExhaustedError
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -219,10 +220,6 @@ def _is_source(op: Operation) -> bool:
     return not needs and all(isinstance(v.type, TensorType) for v in op.results)
 
 
-#: A placement that leaves the session's device must be so much faster.
-MARGIN = 0.1
-#: So many single devices are tried, of those that differ.
-MOST_SINGLE = 8
 HOME = "where the session is"
 
 

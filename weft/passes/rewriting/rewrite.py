@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import cache
 
 from weft.ir.analysis.effects import accesses
+from weft.ir.analysis.known_values import constant_of
 from weft.ir.dims import Shape
 from weft.ir.errors import InternalError
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -23,7 +24,7 @@ from weft.ir.locations import Locations, merge_locations
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
-from weft.ir.spec import AttrValue, ConstArray
+from weft.ir.spec import AttrValue
 from weft.ir.types import TensorType
 
 #: A local rule: given an op whose operands are final, append what computes its results to the
@@ -232,14 +233,6 @@ def tensor(value: Value) -> TensorType:
 def shape_of(value: Value) -> Shape:
     """The shape of a tensor value."""
     return tensor(value).shape
-
-
-def constant_of(value: Value) -> ConstArray | None:
-    """The array of a `constant`, or None for any other value."""
-    if value.op is None or value.op.name != "constant":
-        return None
-    array = value.op.attrs["value"]
-    return array if isinstance(array, ConstArray) else None
 
 
 def readers_of(graph: Graph) -> dict[Value, list[Operation | None]]:

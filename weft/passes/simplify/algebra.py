@@ -41,6 +41,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from weft.ir.analysis.index_maps import is_index_map
+from weft.ir.analysis.known_values import uniform
 from weft.ir.dims import Dim, Shape
 from weft.ir.dtypes import DType, float32, float64
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -62,7 +63,6 @@ from weft.passes.rewriting.rewrite import (
     with_operands,
 )
 from weft.passes.simplify.cse_dce import dce
-from weft.passes.simplify.fold import uniform
 
 #: Given the op and its operands: what to use in its place, or None.
 LocalRule = Callable[[Operation, Sequence[Expr]], Expr | None]

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.analysis.known_values import constant_of, uniform
 from weft.ir.dtypes import int64
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation, Value
@@ -30,7 +31,6 @@ from weft.ir.sizes import is_traced, same_size
 from weft.ir.spec import ConstArray, int_attr, ints_attr
 from weft.ir.types import TensorType
 from weft.passes.rewriting.rewrite import (
-    constant_of,
     emit_at,
     fixed_point,
     rewrite,
@@ -72,16 +72,6 @@ def _fold_exact_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
     if op.name in exact or op.name == "constant" or not any(t.dtype.is_inexact for t in types):
         return _fold_op(builder, op)
     return None
-
-
-def uniform(value: Value) -> Array | None:
-    """The scalar (an array of rank 0) that all elements of `value` are known to be, or None."""
-    if value.op is not None and value.op.name == "broadcast_to":
-        value = value.op.operands[0]
-    constant = constant_of(value)
-    if constant is None or constant.array.dtype == object:
-        return None
-    return constant.array if constant.array.ndim == 0 else None
 
 
 def _fold_op(builder: Builder, op: Operation) -> Sequence[Value] | None:

@@ -38,6 +38,7 @@ from math import prod
 import numpy as np
 
 from weft.ir.analysis.index_maps import is_index_map
+from weft.ir.analysis.known_values import uniform
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import int64, uint64
 from weft.ir.graph import Graph, Operation, Value
@@ -59,7 +60,7 @@ from weft.passes.rewriting.rewrite import (
     with_block,
     with_operands,
 )
-from weft.passes.simplify.fold import Array, uniform
+from weft.passes.simplify.fold import Array
 
 
 class Rewriter:

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from weft.comm.errors import CommError, PeerLostError
+from weft.ir.cost.thresholds import SMALL_MESSAGE_BYTES
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
     CancelledError,
@@ -37,7 +38,7 @@ from weft.passes.manager import PassReport
 from weft.runtime.cluster import messages as m
 from weft.runtime.cluster.exchange import Array, sendable, task_of
 from weft.runtime.cluster.master import NOTHING, Failure, Master, Pending, Who
-from weft.runtime.cluster.messages import SMALL, Derived, to_wire
+from weft.runtime.cluster.messages import Derived, to_wire
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.store import Key
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
@@ -91,7 +92,9 @@ def parts_of(parts: Sequence[PartGraph], keys: Mapping[str, Key]) -> list[Part]:
     return made
 
 
-def lift_constants(graph: Graph, most: int = SMALL) -> tuple[Graph, tuple[_Array, ...]]:
+def lift_constants(
+    graph: Graph, most: int = SMALL_MESSAGE_BYTES
+) -> tuple[Graph, tuple[_Array, ...]]:
     """Constants of more than `most` bytes as further inputs: they travel as bytes, not as text.
     Those in branches and loops stay."""
     large = {op: op.attrs["value"] for op in graph.ops if op.name == "constant"}

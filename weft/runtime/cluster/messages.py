@@ -3,8 +3,8 @@
 A RUN with nothing but the part's handle and the step up to which all are over, and a DONE with
 nothing but the handle, are signals: `key` is the handle, `offset` that step, and `meta` is None.
 
-What is larger than `SMALL` bytes does not go in a message but as a tensor of the step, under a key
-from `FEED` on; the keys of the graph's own messages are below.
+What is larger than `SMALL_MESSAGE_BYTES` does not go in a message but as a tensor of the step,
+under a key from `FEED` on; the keys of the graph's own messages are below.
 
 Errors are sent as class name, text and places, rebuilt from a fixed table: nothing is unpickled,
 and a name that is not in the table is an UnknownError. Sessions and tasks of one process find each
@@ -22,6 +22,7 @@ import numpy as np
 
 from weft.comm.rendezvous import Rendezvous
 from weft.ir import errors
+from weft.ir.cost.thresholds import SMALL_MESSAGE_BYTES
 from weft.ir.errors import WeftError
 from weft.ir.locations import Location
 
@@ -35,7 +36,6 @@ DROP = 28
 
 #: How names of sessions begin.
 CLIENT = "/client/"
-SMALL = 64 << 10
 FEED, CONSTANT, FETCH = 1 << 30, 3 << 29, 1 << 31
 
 
@@ -50,7 +50,7 @@ def split(arrays: Sequence[Any]) -> tuple[list[Any], dict[int, Any]]:
     large: dict[int, Any] = {}
     left = MOST_BYTES
     for place, array in enumerate(arrays):
-        if array.nbytes > min(SMALL, left) or len(small) >= MOST_ARRAYS:
+        if array.nbytes > min(SMALL_MESSAGE_BYTES, left) or len(small) >= MOST_ARRAYS:
             large[place] = array
         else:
             left -= array.nbytes

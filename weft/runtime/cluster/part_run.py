@@ -13,6 +13,7 @@ import numpy as np
 
 from weft.comm.errors import CommError
 from weft.comm.rendezvous import Key, Rendezvous
+from weft.ir.cost.thresholds import SMALL_MESSAGE_BYTES
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import CancelledError, DeadlineExceededError, UnavailableError, WeftError
 from weft.runtime.cluster import messages as m
@@ -230,7 +231,7 @@ class PartRun:
         except Exception as error:  # strings that have no bytes
             made = error
         if isinstance(made, BaseException):
-            arrays = [] if self.trace is None else [self.trace.packed(m.SMALL)]
+            arrays = [] if self.trace is None else [self.trace.packed(SMALL_MESSAGE_BYTES)]
             meta["e"] = self._failed(made)
             why = PartFailedError("its step has failed on this task")
             self._home.wire.abort(self.step, why)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.stacks import leaves_stacks
+from weft.ir.cost.thresholds import EXPENSIVE_NS
+from weft.ir.cost.work import is_wide, nanoseconds
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType, TokenType, Type
-from weft.passes.analysis.cost import EXPENSIVE_NS, is_wide, nanoseconds
 from weft.passes.control.dataflow_regions import (
     Frames,
     Region,

@@ -13,11 +13,12 @@ from typing import Any, Literal
 from weft.codegen.loops.in_registers import in_registers
 from weft.ir.analysis.deadness import check_dataflow
 from weft.ir.analysis.effects import is_string
+from weft.ir.cost.thresholds import SMALL_STEP_NS, SMALL_STEP_OPS
+from weft.ir.cost.work import nanoseconds
 from weft.ir.graph import Graph, Operation
 from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.process import collector_paused
 from weft.ir.types import TensorType, Type
-from weft.passes.analysis.cost import nanoseconds
 from weft.passes.control.lower_control_flow import executor_only, lower_control_flow, unroll
 from weft.passes.manager import BoundPass, Pass, PassOptions, PassReport, run_passes
 from weft.passes.pipelines import STANDARD
@@ -187,8 +188,6 @@ def dataflow_step(
     return made
 
 
-#: A step of at most so many nanoseconds, and ops, is small.
-SMALL_NS, MOST_OPS = 30_000.0, 200
 #: Called once: with the results, or with what went wrong.
 Finished = Callable[[list[Array] | BaseException], None]
 
@@ -196,7 +195,7 @@ Finished = Callable[[list[Array] | BaseException], None]
 def is_small(graph: Graph) -> bool:
     """Whether no thread is held up by a run of the graph: little to compute, no loop, nothing of
     the host that takes time, nothing of unknown size."""
-    if len(graph.ops) > MOST_OPS or any(op.regions for op in graph.ops):
+    if len(graph.ops) > SMALL_STEP_OPS or any(op.regions for op in graph.ops):
         return False
     for op in graph.ops:
         row = HOST_OPS.get(op.name)
@@ -208,7 +207,7 @@ def is_small(graph: Graph) -> bool:
     sent = {v for op in graph.ops if op.name == "send" for v in op.operands} | {*graph.results}
     # a variable is read where it lies, but for what is sent
     inside = [op for op in graph.ops if op.name != "read" or op.result in sent]
-    return nanoseconds(op for op in inside if op.name not in HOST_OPS) <= SMALL_NS
+    return nanoseconds(op for op in inside if op.name not in HOST_OPS) <= SMALL_STEP_NS
 
 
 def _is_static(kind: Type) -> bool:

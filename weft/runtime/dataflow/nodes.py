@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.cost.thresholds import MOST_BRIEF
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
 from weft.runtime.dataflow import layout as at
 
 Port = tuple["Node", int]
-#: So many nodes that only pass values on take some ten microseconds.
-MOST_BRIEF = 1000
 
 
 @dataclass(eq=False)

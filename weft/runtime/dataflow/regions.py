@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from weft.ir.cost.thresholds import LENT_BYTES
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation, Value
@@ -132,8 +133,6 @@ def stays_far(op: Operation) -> bool:
 
 
 _Array = np.ndarray[Any, Any]
-#: Smaller results are not worth it: a message carries them.
-LEAST_BYTES = 1 << 18
 
 
 def sent_values(graph: Graph) -> dict[Value, str]:
@@ -150,7 +149,7 @@ def large_results(region: Region, sent: Mapping[Value, str]) -> dict[int, str]:
         if v in sent
         and isinstance(v.type, TensorType)
         and v.type.is_static
-        and v.type.nbytes >= LEAST_BYTES
+        and v.type.nbytes >= LENT_BYTES
     }
 
 

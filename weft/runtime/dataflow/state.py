@@ -22,6 +22,7 @@ from weft.codegen.llvm import jit
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
 from weft.codegen.steps.walker import ARRAY_DATA_OFFSET
+from weft.ir.cost.thresholds import WORTH_A_BOX_BYTES
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError
 from weft.ir.types import TensorType, Type
 from weft.runtime.dataflow import layout as at
@@ -113,8 +114,6 @@ _LIBC = {
 #: Host ops that wait for Python at a time; more stay ready.
 HOST_ROOM = 64
 FIRST_READY_ROOM = 256
-#: From so many bytes on it is cheaper to keep an array than to copy it.
-WORTH_A_BOX = 1 << 14
 
 
 @cache
@@ -358,7 +357,7 @@ class State:
         if not isinstance(array, np.ndarray):
             return self.boxes.hold(array)
         held = array if array.flags.c_contiguous else np.array(array, order="C")
-        if held.nbytes >= WORTH_A_BOX or held.dtype.hasobject:
+        if held.nbytes >= WORTH_A_BOX_BYTES or held.dtype.hasobject:
             return self.boxes.hold(held)
         if not (isinstance(t, TensorType) and t.is_static):
             return self.boxes.hold(held)

@@ -14,14 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from weft.ir.cost.thresholds import LEAST_PAUSE_NS, MOST_PAUSE_NS, SLACK_NS
 from weft.ir.process import in_child
 from weft.runtime.recorder import clock
 
 Job = Callable[[], None]
 #: How long the end of the process waits for a job that runs.
 LAST_WAIT_SECONDS = 5.0
-#: See `Gain`.
-LEAST_PAUSE_NS, MOST_PAUSE_NS, SLACK_NS = 5_000_000, 640_000_000, 100_000
 
 
 class Beside:

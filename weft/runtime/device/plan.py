@@ -17,6 +17,7 @@ import numpy as np
 from weft.codegen.cuda.source.kernel import CudaKernel, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest, describe_rows
+from weft.ir.cost.thresholds import DEVICE_SMALL_INPUT_BYTES, DEVICE_SMALL_RESULT_BYTES
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.graph import Operation
@@ -252,13 +253,6 @@ def _leaves(nodes: Sequence[DeviceNode]) -> Iterator[PlannedLaunch | PlannedProd
 
 
 ALIGNMENT = 256
-#: An input of more bytes has memory of its own, so that one that is on the device is not copied. A
-#: smaller one is, into the block: where the launches find it is always the same then, and what was
-#: recorded of them can be launched again.
-SMALL_INPUT = 1 << 20
-#: The same of results. All that are small leave the block together, in one copy: it should take
-#: little memory if somebody keeps one of them for long.
-SMALL_RESULT = 4 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +278,16 @@ def layout_of(plan: DevicePlan) -> Layout:
     inputs, results = {}, {}
     donated = set(plan.donated.values())
     for i, held in enumerate(plan.inputs):
-        if held.nbytes <= SMALL_INPUT and i not in donated:
+        if held.nbytes <= DEVICE_SMALL_INPUT_BYTES and i not in donated:
             inputs[i] = end
             end = _after(end, held.nbytes)
     input_end = end
     for i, result in enumerate(plan.results):
-        if result is not None and result.nbytes <= SMALL_RESULT and i not in plan.donated:
+        if (
+            result is not None
+            and result.nbytes <= DEVICE_SMALL_RESULT_BYTES
+            and i not in plan.donated
+        ):
             results[i] = end
             end = _after(end, result.nbytes)
     faults = end

@@ -30,15 +30,12 @@ from weft.codegen.pool import (
     WORDS,
     WORKER,
 )
+from weft.ir.cost.thresholds import SPIN_SECONDS, WAKE_AFTER_NS
 from weft.ir.errors import UnsupportedError
 from weft.ir.process import around_fork
 from weft.runtime.native.machine import default_threads, usable_processors
 
 _log = logging.getLogger("weft.compile")
-SPIN_SECONDS = 40e-6
-#: Work in nanoseconds for which sleeping workers are woken: see `codegen/pool.py`; more after
-#: wakes that came too late.
-WAKE_AFTER_NS = 100_000
 #: How long a fork or the end of the process waits for workers that are in the middle of a chunk.
 _PATIENCE = 0.5
 _FUNCTIONS = (

@@ -16,6 +16,8 @@ from weft.codegen.llvm.cache import describe_kernel, file_name
 from weft.codegen.llvm.jit import Kernel, Kernels, load_kernels
 from weft.codegen.stacks import leaves_stacks
 from weft.codegen.steps.walker import SlotKey, Table
+from weft.ir.cost.rates import CALL_NS, NS_PER_BYTE_IN_NEST
+from weft.ir.cost.thresholds import SHORT_STEP_NS
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.graph import Graph, Operation
@@ -29,10 +31,6 @@ if TYPE_CHECKING:
     from weft.passes.memory.block import MemoryPlan
     from weft.runtime.plan.planning import StepProgram
 
-
-#: Steps that take less keep the GIL: giving it away and taking it back costs 0.1 us and more.
-SHORT_NS = 5_000
-NS_PER_BYTE_IN_CACHE = 0.25  # of a nest that does some arithmetic too
 
 Result = tuple[tuple[int, ...], DType]
 _FLAT = ("words", "calls", "owner", "moves", "patches", "workers", "status", "stacks")
@@ -103,13 +101,15 @@ def variable_name(op: Operation) -> str:
 
 
 def _is_short(nodes: Sequence[Node], calls: Sequence[PlannedCall], last: PassReport) -> bool:
-    """Loop nests and copies alone, estimated at less than SHORT_NS."""
+    """Loop nests and copies alone, estimated at less than SHORT_STEP_NS."""
     if len(calls) != len(nodes):
         return False  # loops
     if any(c.nest is None and c.op is not None for c in calls):
         return False
     moved = last.bytes
-    return moved is not None and 20 * len(calls) + moved * NS_PER_BYTE_IN_CACHE < SHORT_NS
+    if moved is None:
+        return False
+    return CALL_NS * len(calls) + moved * NS_PER_BYTE_IN_NEST < SHORT_STEP_NS
 
 
 # ------------------------------------------------------------------------------------------- bytes

@@ -46,6 +46,15 @@ from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.language import LOADS, STORES
 from weft.codegen.cuda.source.writer import Source
 from weft.codegen.products.gemm import Product
+from weft.ir.cost.rates import (
+    GPU_APART_CYCLES,
+    GPU_BLOCK_CYCLES,
+    GPU_BYTES_PER_CYCLE,
+    GPU_LAUNCH_CYCLES,
+    GPU_MULTIPROCESSORS,
+    GPU_SCHEDULERS,
+    GPU_TENSOR_RATE,
+)
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import fixed, of_sizes
 
@@ -490,13 +499,6 @@ class Operands:
             s.line(f"{name} = {loop.element(self.p.dtype, self.pointers[which], at)}")
 
 
-MULTIPROCESSORS, SCHEDULERS = 132, 4
-#: Cycles between the instructions of a warp.
-APART = 2
-#: What a block takes beside its steps of k: the first elements from memory, its sums to memory.
-BLOCK_CYCLES = 1500
-#: A launch more, which adds up parts; bytes of them that are written or read in a cycle.
-LAUNCH_CYCLES, BYTES_PER_CYCLE = 3000, 2000
 #: A part of k has at least so many numbers.
 LEAST_RUN = 128
 #: Numbers of parts that are compared.
@@ -505,9 +507,9 @@ PARTS = tuple(sorted(n << k for n in (1, 3) for k in range(9)))
 #: of f64 are started every second cycle.
 INSTRUCTIONS = {128: 83, 64: 47, 32: 29}
 INSTRUCTIONS_OF_64 = {64: 46, 32: 50}
-#: For 16 steps of k, on tensor cores; multiply-adds of those in a cycle.
+#: For 16 steps of k, on tensor cores.
 INSTRUCTIONS_OF_16 = {128: 228, 64: 187}
-TENSOR_STEPS, TENSOR_RATE = 16, 1024
+TENSOR_STEPS = 16
 _TILES = {16: TENSOR_TILES, 32: TILES, 64: TILES_OF_64}
 _INSTRUCTIONS = {16: INSTRUCTIONS_OF_16, 32: INSTRUCTIONS, 64: INSTRUCTIONS_OF_64}
 
@@ -557,18 +559,18 @@ def cycles(sizes: tuple[int, int, int], count: int, tile: Tile, parts: int, bits
     """The estimate for `count` products of `sizes` (m, n, k)."""
     m, n, k = sizes
     blocks = tiles_in(m, n, tile) * count * parts
-    each = -(-blocks // MULTIPROCESSORS)
+    each = -(-blocks // GPU_MULTIPROCESSORS)
     rounds = -(-each // tile.resident)
     instructions = _INSTRUCTIONS[bits][tile.size]
-    busy = each * tile.threads // 32 * instructions // SCHEDULERS
-    alone = rounds * APART * instructions
+    busy = each * tile.threads // 32 * instructions // GPU_SCHEDULERS
+    alone = rounds * GPU_APART_CYCLES * instructions
     steps, multiplied = 1, 0
     if tile.tensor:
         steps = TENSOR_STEPS
-        multiplied = each * steps * tile.size * tile.size // TENSOR_RATE
+        multiplied = each * steps * tile.size * tile.size // GPU_TENSOR_RATE
     run = -(-k // parts)
-    taken = -(-run // steps) * max(busy, alone, multiplied) + rounds * BLOCK_CYCLES
+    taken = -(-run // steps) * max(busy, alone, multiplied) + rounds * GPU_BLOCK_CYCLES
     if parts > 1:
         moved = 2 * parts * m * n * count * (8 if bits == 64 else 4)
-        taken += LAUNCH_CYCLES + moved // BYTES_PER_CYCLE
+        taken += GPU_LAUNCH_CYCLES + moved // GPU_BYTES_PER_CYCLE
     return taken

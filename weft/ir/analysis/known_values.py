@@ -1,21 +1,42 @@
-"""Trip counts: how often a `while` runs, where that can be proved.
+"""Values that are known before a graph runs: constants, uniform ones, and how often loops run.
 
-The test must compare a carry that starts at a constant and grows by a constant in every iteration
-with a constant: `i < n`, `i <= n`, `i > n`, `i >= n`, `i != n`, either way round."""
+Of a `while` the test must compare a carry that starts at a constant and grows by a constant in
+every iteration with a constant: `i < n`, `i <= n`, `i > n`, `i >= n`, `i != n`, either way round.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.spec import int_attr
+from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import TensorType
-from weft.passes.simplify.fold import uniform
 
+Array = np.ndarray[Any, Any]
 _SWAPPED = {
     "less": "greater", "less_equal": "greater_equal", "greater": "less",
     "greater_equal": "less_equal", "not_equal": "not_equal",
 }  # fmt: skip
+
+
+def constant_of(value: Value) -> ConstArray | None:
+    """The array of a `constant`, or None for any other value."""
+    if value.op is None or value.op.name != "constant":
+        return None
+    array = value.op.attrs["value"]
+    return array if isinstance(array, ConstArray) else None
+
+
+def uniform(value: Value) -> Array | None:
+    """The scalar (an array of rank 0) that all elements of `value` are known to be, or None."""
+    if value.op is not None and value.op.name == "broadcast_to":
+        value = value.op.operands[0]
+    constant = constant_of(value)
+    if constant is None or constant.array.dtype == object:
+        return None
+    return constant.array if constant.array.ndim == 0 else None
 
 
 def trip_count(op: Operation) -> int | None:

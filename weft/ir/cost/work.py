@@ -5,8 +5,8 @@ the IR, whatever the kernel does to carry it out (values that it computes twice 
 that it computes for nothing do not count). Static shapes only.
 
 flops: one for each arithmetic, comparing, rounding, selecting or logical operation on one element,
-of integers too; a multiply-add is two. `ARITHMETIC` has the elementwise ops that are more than one,
-as their `scalar` expression shows. Folding n elements into one is n - 1 operations, a product of m
+of integers too; a multiply-add is two. `rates.ELEMENTWISE` has the ops that are more than one, as
+their `scalar` expression shows. Folding n elements into one is n - 1 operations, a product of m
 x k and k x n matrices 2 m n k, a convolution 2 for each pair of an input element and a tap that
 meet (padding meets nothing) per pair of channels, a scatter that adds one for each update. Complex
 numbers: an addition is 2, a multiplication 6, a division 11, everything else twice the real count.
@@ -21,19 +21,36 @@ place reads and writes only what it changes.
 Loops count as often as they run; a `while` whose trip count is not provable has no count, and
 `Work.unknown` says so; so has a `cond` whose branches differ.
 
-Times are of one core, ops not fused: for deciding what is worth a thread of its own
-(`EXPENSIVE_NS`), and what a placement costs."""
+Times are of one core, ops not fused, each by the price in `rates` that code generation cuts its
+kernel by: for deciding what is worth a thread of its own (`thresholds.EXPENSIVE_NS`), and what a
+placement costs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.ir.analysis.index_maps import Read, is_index_map, read_of, static_shape
-from weft.ir.cost import streamed
+from weft.ir.analysis.known_values import trip_count
+from weft.ir.cost.rates import (
+    ELEMENTWISE,
+    NS_PER_RANDOM_BLOCK,
+    NS_PER_STEP,
+    PLAIN,
+    UNKNOWN_NS,
+    arithmetic,
+    product,
+    scanned,
+    score,
+    sorted_row,
+    streamed,
+)
+from weft.ir.cost.thresholds import WIDE_SHARE, WORTH_CUTTING_NS
 from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import DType, float32
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
@@ -47,7 +64,6 @@ from weft.ir.ops.strings import TABLE as STRING_OPS
 from weft.ir.ops.windows import sliding_of
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
-from weft.passes.analysis.trip_count import trip_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +78,6 @@ class Work:
     unknown: str = ""
 
 
-#: Elementwise functions that are counted apart.
-TRANSCENDENTAL = frozenset({
-    "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos",
-    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma",
-    "digamma", "sigmoid", "cbrt", "power", "atan2", "logaddexp",
-})  # fmt: skip
-#: Elementwise ops of more than one operation; all others that are not in another set are one.
-ARITHMETIC = {"fma": 2, "rsqrt": 2, "floor_divide": 2, "remainder": 4, "hypot": 4}
 _COMPLEX = {"multiply": 6, "square": 6, "divide": 11, "reciprocal": 6, "abs": 4, "prod": 6}
 #: Ops without arithmetic: they move bytes, choose them, name them or make them out of indices.
 #: Of sorting and searching the comparisons depend on the values; random bits are counters mixed.
@@ -101,7 +109,7 @@ def work(op: Operation, in_place: bool = False) -> Work:
     (matters to updates only)."""
     read, written = _bytes(op, in_place)
     try:
-        flops, transcendentals = _operations(op)
+        flops, transcendentals, _ = _operations(op)
     except _UnknownError as unknown:
         return Work(None, None, read, written, str(unknown))
     return Work(flops, transcendentals, read, written)
@@ -109,60 +117,105 @@ def work(op: Operation, in_place: bool = False) -> Work:
 
 def has_rule(name: str) -> bool:
     """Whether the ops of this name are counted (a test holds it for every op)."""
-    counted = name in MOVES or name in TRANSCENDENTAL or name in _RULES
-    return counted or "elementwise" in lookup(name).traits
+    return name in MOVES or name in _RULES or "elementwise" in lookup(name).traits
 
 
 # ------------------------------------------------------------------------------------- operations
 
-_Count = tuple[int, int]
+
+class _Count(NamedTuple):
+    """flops, calls: of functions that are counted apart; ns: nanoseconds of both on one core."""
+
+    flops: int
+    calls: int
+    ns: float
 
 
 def _operations(op: Operation) -> _Count:
-    """(flops, transcendentals)."""
-    if op.name in MOVES:
-        return 0, 0
-    if op.name in TRANSCENDENTAL:
-        return 0, _size(op.result)
     rule = _RULES.get(op.name)
     if rule is not None:
         return rule(op)
+    if op.name in MOVES:
+        return _Count(0, 0, 0.0)
     if "elementwise" not in lookup(op.name).traits:
         raise _UnknownError(f"op '{op.name}' has no rule")
-    return _size(op.result) * _weight(op), 0
+    size = _size(op.result)
+    calls = size * ELEMENTWISE.get(op.name, PLAIN).calls
+    return _Count(size * _weight(op), calls, size * arithmetic([(op.name, _dtype(op).short)]))
+
+
+def _dtype(op: Operation) -> DType:
+    """The dtype that an op computes in: of its last operand."""
+    held = (op.operands or op.results)[-1].type
+    return held.dtype if isinstance(held, TensorType) else float32
+
+
+def _folded(op: Operation, count: int) -> _Count:
+    """So many elements that are each added to what is there, or what else the op does with them."""
+    return _Count(count * _weight(op), 0, count * arithmetic([("add", _dtype(op).short)]))
 
 
 def _weight(op: Operation) -> int:
     """Operations per element of an elementwise op or a fold."""
     first = op.operands[-1].type
-    one = ARITHMETIC.get(op.name, 1)
+    one = ELEMENTWISE.get(op.name, PLAIN).flops
     if isinstance(first, TensorType) and first.dtype.is_complex:
         return _COMPLEX.get(op.name, 2 * one)
     return one
 
 
 def _fold(op: Operation) -> _Count:
-    return max(0, _size(op.operands[0]) - _size(op.result)) * _weight(op), 0
+    return _folded(op, max(0, _size(op.operands[0]) - _size(op.result)))
+
+
+def _extreme(op: Operation) -> _Count:
+    """argmax and argmin."""
+    return _fold(op)._replace(ns=_size(op.operands[0]) * _along_axis(op))
 
 
 def _cumulative(op: Operation) -> _Count:
     size = _size(op.result)
     along = static_shape(op.result)[int_attr(op.attrs, "axis")] if size else 1
-    return (size - size // along) * _weight(op), 0
+    return _Count((size - size // along) * _weight(op), 0, size * _along_axis(op))
+
+
+def _along_axis(op: Operation) -> float:
+    """Nanoseconds of an element of an op that goes along an axis."""
+    inner = math.prod(static_shape(op.operands[0])[int_attr(op.attrs, "axis") + 1 :])
+    return scanned(op.name, inner, _item(op.operands[0]))
+
+
+def _sort(op: Operation) -> _Count:
+    n = static_shape(op.operands[0])[int_attr(op.attrs, "axis")]
+    rows, item = _size(op.operands[0]) // max(n, 1), _item(op.operands[0])
+    return _Count(0, 0, rows * sorted_row(n, item, item > 4))
+
+
+def _search(op: Operation) -> _Count:
+    steps = max(1, static_shape(op.operands[0])[0].bit_length())
+    return _Count(0, 0, _size(op.result) * NS_PER_STEP * steps)
+
+
+def _random(op: Operation) -> _Count:
+    return _Count(0, 0, _size(op.result) * NS_PER_RANDOM_BLOCK / 2)
 
 
 def _updates(op: Operation) -> _Count:
-    return _size(op.operands[-1]) * _weight(op), 0
+    return _folded(op, _size(op.operands[-1]))
 
 
 def _matmul(op: Operation) -> _Count:
     inner = static_shape(op.operands[0])[-2 if op.attrs["transpose_a"] else -1]
-    return _size(op.result) * inner * _multiply_add(op), 0
+    return _products(op, _size(op.result) * inner)
 
 
-def _multiply_add(op: Operation) -> int:
+def _products(op: Operation, count: int) -> _Count:
+    """So many multiply-adds; a complex one is four of its parts."""
     held = op.result.type
-    return 8 if isinstance(held, TensorType) and held.dtype.is_complex else 2
+    assert isinstance(held, TensorType)
+    dtype = held.dtype
+    times, part = (4, dtype.itemsize // 2) if dtype.is_complex else (1, dtype.itemsize)
+    return _Count(2 * times * count, 0, times * count * product(part))
 
 
 def _meetings(op: Operation, large: Value, window: Value | str, small: Value) -> int:
@@ -189,7 +242,7 @@ def _conv(op: Operation) -> _Count:
     inside, outside = static_shape(kernel)[-2:]
     batch = static_shape(large)[0]
     pairs = _meetings(op, large, kernel, small) * batch * inside * outside
-    return pairs * _multiply_add(op), 0
+    return _products(op, pairs)
 
 
 def _window(op: Operation) -> _Count:
@@ -198,16 +251,19 @@ def _window(op: Operation) -> _Count:
     if op.name == "window_place":
         small = op.operands[1]
     shape = static_shape(large)
-    return _meetings(op, large, "window", small) * shape[0] * shape[-1] * _weight(op), 0
+    return _folded(op, _meetings(op, large, "window", small) * shape[0] * shape[-1])
 
 
 def _block(block: Block) -> _Count:
-    counts = [_operations(op) for op in block.ops]
-    return sum(f for f, _ in counts), sum(t for _, t in counts)
+    return _sum(_operations(op) for op in block.ops)
+
+
+def _sum(counts: Iterable[_Count]) -> _Count:
+    return _Count(*map(sum, zip(_Count(0, 0, 0.0), *counts, strict=True)))
 
 
 def _times(count: _Count, times: int) -> _Count:
-    return count[0] * times, count[1] * times
+    return _Count(count.flops * times, count.calls * times, count.ns * times)
 
 
 def _while(op: Operation) -> _Count:
@@ -215,16 +271,14 @@ def _while(op: Operation) -> _Count:
     if times is None:
         raise _UnknownError("how often the while runs depends on values")
     test, body = map(_block, op.regions)
-    once_more = _times(test, times + 1)
-    flops, transcendentals = _times(body, times)
-    return flops + once_more[0], transcendentals + once_more[1]
+    return _sum((_times(test, times + 1), _times(body, times)))
 
 
 def _cond(op: Operation) -> _Count:
     then, orelse = map(_block, op.regions)
-    if then != orelse:
+    if then[:2] != orelse[:2]:
         raise _UnknownError("the branches of the cond differ")
-    return then
+    return max(then, orelse)
 
 
 def _scan(op: Operation) -> _Count:
@@ -242,13 +296,21 @@ def _attention(op: Operation) -> _Count:
     key = static_shape(op.operands[1])
     scores *= key[-3 if op.attrs["heads_inner"] else -2]
     depth, width = static_shape(op.operands[0])[-1], static_shape(op.operands[2])[-1]
-    if op.name == "attention":
-        return scores * (2 * (depth + width) + 4), scores
-    return scores * (2 * (3 * depth + 2 * width) + 5), scores
+    forward = op.name == "attention"
+    made = _products(op, scores * (depth + width if forward else 3 * depth + 2 * width))
+    return _Count(
+        made.flops + (4 if forward else 5) * scores,
+        scores,
+        made.ns + scores * score(_dtype(op).itemsize),
+    )
 
 
 _RULES: dict[str, Callable[[Operation], _Count]] = {
-    **dict.fromkeys(("sum", "prod", "max", "min", "all", "any", "argmax", "argmin"), _fold),
+    **dict.fromkeys(("sum", "prod", "max", "min", "all", "any"), _fold),
+    **dict.fromkeys(("argmax", "argmin"), _extreme),
+    **dict.fromkeys(("sort", "argsort"), _sort),
+    "searchsorted": _search,
+    "random_bits": _random,
     **dict.fromkeys(
         ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min",
          "cumulative_logsumexp"), _cumulative,
@@ -275,7 +337,7 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
 # ------------------------------------------------------------------------------------------ bytes
 
 
-def _bytes(op: Operation, in_place: bool) -> _Count:
+def _bytes(op: Operation, in_place: bool) -> tuple[int, int]:
     """(read, written)."""
     if op.name == "fused":
         region = op.regions[0]
@@ -340,18 +402,6 @@ def _nbytes(value: Value) -> int:
     return _size(value) * _item(value) if isinstance(value.type, TensorType) else 0
 
 
-#: Nanoseconds: of an operation in a product of numbers of up to 4 bytes and of 8 (measured of all
-#: dtypes; of complex ones the parts count), in a vectorised loop, of an exp or log.
-PRODUCT_NS, WIDE_PRODUCT_NS, FLOP_NS, TRANSCENDENTAL_NS = 0.006, 0.009, 0.02, 0.15
-_PRODUCTS = frozenset({"matmul", "conv", "conv_input", "conv_kernel"})
-#: Of an op whose work depends on values: a loop of unknown length.
-UNKNOWN_NS = 1e6
-#: From here on ops are worth a thread of their own: handing them over and back takes 30 us.
-EXPENSIVE_NS = 100_000.0
-#: Ops of so many nanoseconds are cut over all threads; a step of which so much is cut is wide.
-CUT_NS, WIDE = 12_000.0, 0.7
-
-
 def nanoseconds(ops: Iterable[Operation]) -> float:
     """The ops one after the other, none fused. Ops whose sizes are not known count nothing."""
     return sum(map(_nanoseconds, ops))
@@ -365,25 +415,15 @@ def arithmetic_nanoseconds(ops: Iterable[Operation]) -> float:
 
 def _nanoseconds(op: Operation, memory: bool = True) -> float:
     try:
-        found = work(op)
+        moved = streamed(sum(_bytes(op, in_place=False))) if memory else 0.0
+        return _operations(op).ns + moved
+    except _UnknownError:
+        return UNKNOWN_NS
     except (WeftError, ValueError):  # a size that depends on values
         return 0.0
-    if found.flops is None or found.transcendentals is None:
-        return UNKNOWN_NS
-    moved = streamed(found.bytes_read + found.bytes_written) if memory else 0.0
-    return found.flops * _flop(op) + found.transcendentals * TRANSCENDENTAL_NS + moved
-
-
-def _flop(op: Operation) -> float:
-    """Nanoseconds of one operation."""
-    kind = op.results[0].type if op.results else None
-    if op.name not in _PRODUCTS or not isinstance(kind, TensorType):
-        return FLOP_NS
-    part = kind.dtype.itemsize // (2 if kind.dtype.is_complex else 1)
-    return PRODUCT_NS if part <= 4 else WIDE_PRODUCT_NS
 
 
 def is_wide(ops: Iterable[Operation]) -> bool:
     """Whether most of the time goes into ops that are worth all threads themselves."""
     each = [_nanoseconds(op) for op in ops]
-    return sum(ns for ns in each if ns >= CUT_NS) > WIDE * sum(each)
+    return sum(ns for ns in each if ns >= WORTH_CUTTING_NS) > WIDE_SHARE * sum(each)
