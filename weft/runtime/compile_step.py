@@ -25,7 +25,7 @@ from weft.runtime.resources.variables import VariableState
 if TYPE_CHECKING:
     from weft.runtime.dataflow.executor import DataflowStep
     from weft.runtime.dataflow.host_dispatch import Resources
-    from weft.runtime.dataflow.regions import Elsewhere
+    from weft.runtime.dataflow.regions import RegionDevice
     from weft.runtime.device.execution.executable import DeviceExecutable
     from weft.runtime.device.protocol import Device
     from weft.runtime.native.size_plan import NativeSizedStep
@@ -88,7 +88,7 @@ def compile_step(
     options: CompileOptions | None = None,
     *,
     gpu: int | None = None,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RegionDevice | None = None,
 ) -> OneDeviceStep:
     """The compiled step of a graph that names no devices.
 

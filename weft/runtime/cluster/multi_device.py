@@ -29,7 +29,7 @@ from weft.runtime.cluster.messages import Derived
 from weft.runtime.cluster.part import part_step, receivers_of
 from weft.runtime.compile_step import CompileOptions, OneDeviceStep
 from weft.runtime.dataflow.host_dispatch import Resources
-from weft.runtime.dataflow.regions import Elsewhere
+from weft.runtime.dataflow.regions import RegionDevice
 from weft.runtime.dataflow.threads import StepThreads
 from weft.runtime.device.execution.out_of_memory import let_go
 from weft.runtime.resources.cancel import CancelToken
@@ -89,7 +89,7 @@ class DevicesStep(ClusterStep):
         results: int,
         variables: Mapping[str, VariableState],
         resources: Resources,
-        where: Callable[[str, str], Elsewhere | None],
+        where: Callable[[str, str], RegionDevice | None],
         how: CompileOptions,
         *,
         placement: Placement | None = None,

@@ -20,11 +20,11 @@ from weft.ir.spec import int_attr
 from weft.ir.text.parser import parse_graph
 from weft.passes.manager import Pass
 from weft.passes.pipelines import PIPELINES
-from weft.runtime.cluster.small_step import BriefProgram, brief_program
+from weft.runtime.cluster.small_step import SmallProgram, small_program
 from weft.runtime.compile_step import CompileOptions, OneDeviceStep, choose, compile_step
 from weft.runtime.dataflow.executor import is_small
 from weft.runtime.dataflow.host_dispatch import Resources
-from weft.runtime.dataflow.regions import Elsewhere
+from weft.runtime.dataflow.regions import RegionDevice
 from weft.runtime.files.permissions import AllowFiles, grant
 from weft.runtime.plan.planning import gpu_passes
 from weft.runtime.resources.store import Key, Store
@@ -37,7 +37,7 @@ def part_step(
     variables: Mapping[str, VariableState],
     resources: Resources,
     how: CompileOptions,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RegionDevice | None = None,
 ) -> OneDeviceStep:
     """A part, compiled. elsewhere: the device that it runs on, if it is not this processor: always
     on the executor, which may find that all of it is one region. Errors as `compile_step`."""
@@ -73,7 +73,7 @@ class Registered:
     peers: frozenset[str]
     receivers: Mapping[int, Operation]
     small: bool
-    brief: BriefProgram | None
+    brief: SmallProgram | None
     generation: int
     again: Callable[[], Registered]
 
@@ -130,13 +130,13 @@ def read_part(
         read_part, text, constants, store, keys, peers, control_flow, pipeline, device, allow_files
     )
     small = elsewhere is None and is_small(graph)
-    brief = brief_program(step) if small and step.kind == "dataflow" else None
+    brief = small_program(step) if small and step.kind == "dataflow" else None
     return Registered(
         graph, step, tuple(constants), peers, receivers, small, brief, generation, again
     )
 
 
-def _elsewhere(device: str, passes: Sequence[Pass]) -> Elsewhere | None:
+def _elsewhere(device: str, passes: Sequence[Pass]) -> RegionDevice | None:
     """What runs the part on a GPU of this process; None for the processor."""
     if DeviceSpec.parse(device).kind in (None, "cpu"):
         return None

@@ -44,9 +44,9 @@ from weft.runtime.dataflow.host_dispatch import (
 from weft.runtime.dataflow.host_ops.functions import READ_ONLY
 from weft.runtime.dataflow.nodes import Frame, Node, Port
 from weft.runtime.dataflow.regions import (
-    Elsewhere,
-    LentRegion,
-    RegionElsewhere,
+    LoanedRegion,
+    RegionDevice,
+    RemoteRegion,
     Where,
     landing,
     large_results,
@@ -107,7 +107,7 @@ class Built:
     frames: list[Frame] = field(default_factory=lambda: [Frame(-1)])
     hosts: list[HostOp] = field(default_factory=list)
     plans: list[Executable] = field(default_factory=list)
-    compiled: list[Executable | NativeSizedStep | RegionElsewhere] = field(default_factory=list)
+    compiled: list[Executable | NativeSizedStep | RemoteRegion] = field(default_factory=list)
     notes: list[RegionNote] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     fetches: list[TensorType | None] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Built:
     feed_names: tuple[str, ...] = ()
     open_feeds: tuple[bool, ...] = ()
     brought: tuple[bool, ...] = ()
-    elsewhere: Elsewhere | None = None
+    elsewhere: RegionDevice | None = None
     labels: dict[Node, str] = field(default_factory=dict)  # of enters, for messages
     unit: ExternalCell = field(default_factory=ExternalCell)
     constants: list[tuple[ExternalCell, Array]] = field(default_factory=list)
@@ -133,7 +133,7 @@ def build(
     passes: Sequence[Pass] = STANDARD,
     threads: int | None = None,
     deterministic: bool = False,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RegionDevice | None = None,
     options: PassOptions | None = None,
 ) -> Built:
     """The nodes of a lowered graph. Errors as `compile_graph` and `host_start`.
@@ -156,7 +156,7 @@ class _Builder:
         passes: Sequence[Pass],
         threads: int | None,
         deterministic: bool,
-        elsewhere: Elsewhere | None,
+        elsewhere: RegionDevice | None,
         options: PassOptions,
     ) -> None:
         most = POOL.limit if threads is None else min(threads, POOL.limit)
@@ -364,7 +364,7 @@ class _Builder:
         built.notes.append(RegionNote(text, why))
         if lent:
             types, gives = _types(region)
-            start = LentRegion(plan, region, lent).start
+            start = LoanedRegion(plan, region, lent).start
             return HostOp(
                 start, types, region.ops[-1], gives, reads_only=True, dear=self._beside(region)
             )

@@ -28,10 +28,10 @@ from weft.runtime.dataflow.build import Array, build
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.nodes import Tables
-from weft.runtime.dataflow.regions import Elsewhere
+from weft.runtime.dataflow.regions import RegionDevice
 from weft.runtime.dataflow.run import Running
 from weft.runtime.dataflow.trace import Labels, NodeTrace
-from weft.runtime.native.executable import MOST_IDLE_FRAMES
+from weft.runtime.native.executable import MOST_IDLE_ACTIVATIONS
 from weft.runtime.plan.planning import REGION, for_machine
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
@@ -58,7 +58,7 @@ class DataflowStep(Step):
         threads: int | None = None,
         deterministic: bool = False,
         passes: Sequence[Pass] = STANDARD,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: RegionDevice | None = None,
         options: PassOptions | None = None,
         reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
@@ -126,7 +126,7 @@ class DataflowStep(Step):
 
     def give_back(self, running: Running) -> None:
         """A run has ended without an error."""
-        if len(self._idle) < MOST_IDLE_FRAMES:
+        if len(self._idle) < MOST_IDLE_ACTIVATIONS:
             self._idle.append(running)
 
     def executed(self) -> int:
@@ -158,7 +158,7 @@ def dataflow_step(
     *,
     deterministic: bool = False,
     passes: Sequence[Pass] = STANDARD,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RegionDevice | None = None,
     options: PassOptions | None = None,
 ) -> DataflowStep:
     """`graph`, with inputs of static shapes, for the dataflow executor: branches and loops as

@@ -4,10 +4,10 @@ A region whose sizes only a run knows is a `SizedStep` (`runtime/sized_step.py`)
 runs. The first set of sizes is planned for by itself, as a region whose sizes are known is: many
 regions never see another one. With the second set a plan is made that other sizes fill in.
 
-`LentRegion` computes large results that are sent to other tasks where those read them, if a task is
-on this host, so that no copy is made on the way.
+`LoanedRegion` computes large results that are sent to other tasks where those read them, if a task
+is on this host, so that no copy is made on the way.
 
-`RegionElsewhere` runs on a device which is not this processor: its values stay there from one
+`RemoteRegion` runs on a device which is not this processor: its values stay there from one
 region to the next, and the executor passes them on as it does others. A value on a device is
 whatever has `shape`, `dtype`, `nbytes` and `numpy()`, which copies it to the host and waits for it.
 Such a value is copied back where the executor itself, an op of the host or another device reads it;
@@ -30,14 +30,14 @@ from weft.passes.manager import PassOptions
 from weft.runtime.dataflow.host_dispatch import Start
 from weft.runtime.dataflow.host_ops.communication import Exchange
 from weft.runtime.dataflow.host_ops.row import DEAD, Array, Done
+from weft.runtime.native.activation import Activation
 from weft.runtime.native.executable import Executable
-from weft.runtime.native.frame import Frame
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import StepSummary
 
 
-class RegionElsewhere(Protocol):
+class RemoteRegion(Protocol):
     """A region compiled for a device."""
 
     def summary(self) -> StepSummary:
@@ -53,7 +53,7 @@ class RegionElsewhere(Protocol):
         ...
 
 
-class Elsewhere(Protocol):
+class RegionDevice(Protocol):
     """The device that the regions of a graph run on."""
 
     def region(
@@ -62,7 +62,7 @@ class Elsewhere(Protocol):
         variables: Mapping[str, VariableState],
         back: Sequence[int],
         options: PassOptions,
-    ) -> RegionElsewhere:
+    ) -> RemoteRegion:
         """A region; its results `back` are to be on the host. options: of its passes. Errors as
         compiling has."""
         ...
@@ -153,14 +153,14 @@ def large_results(region: Region, sent: Mapping[Value, str]) -> dict[int, str]:
     }
 
 
-class LentRegion:
+class LoanedRegion:
     """A region as a host node. devices: see `large_results`. Any number of threads may begin it at
     once."""
 
     def __init__(self, made: Executable, region: Region, devices: Mapping[int, str]) -> None:
         self._made, self._devices = made, dict(devices)
         self._types = [v.type if isinstance(v.type, TensorType) else None for v in region.results]
-        self._frames: list[Frame] = []
+        self._activations: list[Activation] = []
 
     def start(self, arrays: list[Array], done: Done, cancel: CancelToken) -> None:
         """Run it, and say what it gives."""
@@ -183,9 +183,9 @@ class LentRegion:
             if kind is not None and results[i] is None:
                 results[i] = np.empty(kind.static_shape, kind.dtype.numpy)
         try:
-            frame = self._frames.pop()
+            activation = self._activations.pop()
         except IndexError:
-            frame, _, _ = self._made.own_frame()
-        made = self._made.run_with(frame, arrays, results)
-        self._frames[:] = [frame]  # one is enough: arenas are memory
+            activation, _, _ = self._made.own_activation()
+        made = self._made.run_with(activation, arrays, results)
+        self._activations[:] = [activation]  # one is enough: arenas are memory
         return made

@@ -2,8 +2,8 @@
 
 While passes and planning run, the open sizes are numbers that remember how they came about
 (`ir/sizes.py`). So are the words of the table that comes out, the offsets in the arena, the
-shapes of the results: `NativeSizePlan` computes them for other sizes and puts them into a frame.
-`NativeMaker` makes such plans for a `SizedStep`, and those for some sizes alone."""
+shapes of the results: `NativeSizePlan` computes them for other sizes and puts them into an
+activation. `NativeMaker` makes such plans for a `SizedStep`, and those for some sizes alone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from weft.ir.process import collector_paused
 from weft.ir.sizes import hint, is_traced
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
+from weft.runtime.native.activation import Activation, LinkedPlan, aligned, raise_stopped, watched
 from weft.runtime.native.executable import LARGE_ARENA, Executable, compile_graph
-from weft.runtime.native.frame import Frame, LinkedPlan, aligned, raise_stopped, watched
 from weft.runtime.plan.planning import for_machine
 from weft.runtime.plan.report import CompileReport, Details, planned
 from weft.runtime.plan.step_plan import StepPlan, step_plan
@@ -36,7 +36,7 @@ from weft.runtime.step import PLAIN, RunContext
 Array = np.ndarray[Any, Any]
 #: Columns of the table that hold sizes; of patches, moves and others as a flat list.
 _COLUMNS = ("words", "calls", "patches", "moves")
-#: Frames that wait for the next call.
+#: Activations that wait for the next call.
 MOST_IDLE = 2
 #: An arena that is too small becomes larger than it must be by this part.
 SPARE = 0.25
@@ -102,7 +102,7 @@ class NativeSizePlan(SizePlan["Executable | Filled"]):
     def __init__(self, maker: NativeMaker, shapes: Shapes, *, wide: bool = False) -> None:
         self._variables, self._threads = maker.variables, maker.threads
         self._passes, self._shapes = for_machine(maker.passes), shapes
-        self._idle: list[_Frame] = []
+        self._idle: list[_Activation] = []
         super().__init__(maker.graph, shapes, wide=wide)
 
     def _plan(self, graph: Graph) -> None:
@@ -124,38 +124,38 @@ class NativeSizePlan(SizePlan["Executable | Filled"]):
     def run(self, sizes: Filled, arrays: list[Array], context: RunContext = PLAIN) -> list[Any]:
         """As `Step.run`, for these sizes."""
         if context is not PLAIN and not context.is_plain:
-            frame = self._new_frame(arrays)
+            activation = self._new_activation(arrays)
             if context.keep is not None:
-                context.keep(frame)
+                context.keep(activation)
             if context.recorder is not None:
                 raise InternalError("a plan for many sizes cannot be traced")
-            with watched(frame.status, context):
-                return self._run_on(frame, sizes, arrays)
+            with watched(activation.status, context):
+                return self._run_on(activation, sizes, arrays)
         try:
-            frame = self._idle.pop()
+            activation = self._idle.pop()
         except IndexError:
-            frame = self._new_frame(arrays)
-        results = self._run_on(frame, sizes, arrays)
-        if len(self._idle) < (1 if frame.room >= LARGE_ARENA else MOST_IDLE):
-            self._idle.append(frame)
+            activation = self._new_activation(arrays)
+        results = self._run_on(activation, sizes, arrays)
+        if len(self._idle) < (1 if activation.room >= LARGE_ARENA else MOST_IDLE):
+            self._idle.append(activation)
         return results
 
-    def _new_frame(self, arrays: Sequence[Array]) -> _Frame:
+    def _new_activation(self, arrays: Sequence[Array]) -> _Activation:
         made = self._made
         try:
-            return _Frame(LinkedPlan(made.plan, self._addresses), *made.pool_and_threads())
+            return _Activation(LinkedPlan(made.plan, self._addresses), *made.pool_and_threads())
         except MemoryError:
             self._exact(arrays).raise_no_memory()
 
-    def _run_on(self, frame: _Frame, sizes: Filled, arrays: list[Array]) -> list[Any]:
+    def _run_on(self, activation: _Activation, sizes: Filled, arrays: list[Array]) -> list[Any]:
         try:
-            if frame.numbers is not sizes.numbers:
-                self._outputs.resize(frame, sizes.numbers)
+            if activation.numbers is not sizes.numbers:
+                self._outputs.resize(activation, sizes.numbers)
             results = [None if r is None else np.empty(r[0], r[1]) for r in sizes.results]
         except MemoryError:
             self._exact(arrays).raise_no_memory()
         try:
-            return self._made.run_with(frame, arrays, results)
+            return self._made.run_with(activation, arrays, results)
         except _Failed as failed:
             row, status, index = failed.where
             if status == STOPPED:
@@ -187,7 +187,7 @@ class _Failed(Exception):
 
 
 class _Resized(Executable):
-    """It runs on frames of other sizes than its plan's."""
+    """It runs on activations of other sizes than its plan's."""
 
     def native_step(self) -> None:
         """None: native code makes results of the plan's own sizes."""
@@ -196,8 +196,8 @@ class _Resized(Executable):
         raise _Failed(call, status, index)
 
 
-class _Frame(Frame):
-    """A frame whose numbers are those of the sizes that it ran on last."""
+class _Activation(Activation):
+    """An activation whose numbers are those of the sizes that it ran on last."""
 
     __slots__ = ("numbers", "room")
 
@@ -254,7 +254,7 @@ class _Outputs:
         self._place = place
         table = plan.table
         for _, _, offset in table.constants:
-            int(offset)  # a condition, if it is traced: no frame has constants of its own
+            int(offset)  # a condition, if it is traced: no activation has constants of its own
         self.columns = {name: self._column(getattr(table, name)) for name in _COLUMNS}
         within = [(word, offset) for word, offset in table.arena if hint(offset) >= 0]
         self.arena_words = _indices(word for word, _ in within)
@@ -279,28 +279,28 @@ class _Outputs:
         return [None if r is None else (tuple([given[k] for k in r[0]]), r[1])
                 for r in self._results]  # fmt: skip
 
-    def resize(self, frame: _Frame, numbers: Numbers) -> None:
-        """Make a frame one for these sizes."""
-        frame.numbers = None
-        linked = frame.linked
+    def resize(self, activation: _Activation, numbers: Numbers) -> None:
+        """Make an activation one for these sizes."""
+        activation.numbers = None
+        linked = activation.linked
         held = {
-            "words": frame.words, "calls": linked.calls, "patches": linked.patches,
+            "words": activation.words, "calls": linked.calls, "patches": linked.patches,
             "moves": linked.moves,
         }  # fmt: skip
         for name, column in self.columns.items():
             if len(column.at):
                 held[name][column.at] = numbers[column.rows]
         arena, scratch, workers = (int(numbers[k]) for k in self.totals)
-        needed = aligned(arena + scratch) + workers * frame.threads + 64
-        if needed > frame.room or frame.room > max(LARGE_ARENA, MOST_SPARE * needed):
-            frame.arena = np.empty(int(needed * (1 + SPARE)), np.uint8)
-            frame.room = len(frame.arena)
-        base = (int(frame.arena.ctypes.data) + 63) // 64 * 64
-        words = frame.words
+        needed = aligned(arena + scratch) + workers * activation.threads + 64
+        if needed > activation.room or activation.room > max(LARGE_ARENA, MOST_SPARE * needed):
+            activation.arena = np.empty(int(needed * (1 + SPARE)), np.uint8)
+            activation.room = len(activation.arena)
+        base = (int(activation.arena.ctypes.data) + 63) // 64 * 64
+        words = activation.words
         words[self.arena_words] = numbers[self.arena_rows] + base
         words[self.scratch_words] = base + arena
         words[self.worker_words] = base + aligned(arena + scratch)
-        frame.numbers = numbers
+        activation.numbers = numbers
 
 
 def _indices(numbers: Any) -> Numbers:

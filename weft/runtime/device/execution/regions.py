@@ -16,8 +16,8 @@ from weft.passes.sizes import is_symbolic
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends.registry import gpu
+from weft.runtime.device.execution.activation import KeptActivations
 from weft.runtime.device.execution.executable import DeviceExecutable
-from weft.runtime.device.execution.frame import KeptFrames
 from weft.runtime.device.execution.size_plan import DeviceMaker
 from weft.runtime.device.protocol import Device
 from weft.runtime.resources.cancel import CancelToken
@@ -27,7 +27,7 @@ from weft.runtime.step import StepSummary
 
 
 class OnGpu:
-    """The regions of one part of a step on a GPU (`dataflow.elsewhere.Elsewhere`).
+    """The regions of one part of a step on a GPU (`dataflow.regions.RegionDevice`).
 
     find: the device, asked for at once; its errors are raised here. passes: of the regions.
     """
@@ -111,11 +111,11 @@ class GpuRegion:
         return f"{count} launches of {kernels} kernels, {step.nbytes:,} bytes on the device"
 
 
-def _kept(cancel: CancelToken) -> KeptFrames:
+def _kept(cancel: CancelToken) -> KeptActivations:
     """What the step of the token keeps on the device."""
-    found = cancel.kept(KeptFrames)
+    found = cancel.kept(KeptActivations)
     if found is None:
-        found = KeptFrames()
+        found = KeptActivations()
         cancel.keep(found)
     return found
 

@@ -18,8 +18,8 @@ from weft.ir.dtypes import MathMode
 from weft.ir.graph import Graph
 from weft.ir.sizes import is_traced
 from weft.passes.manager import Pass, PassOptions
+from weft.runtime.device.execution.activation import Shelf
 from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
-from weft.runtime.device.execution.frame import Shelf
 from weft.runtime.device.planning.stored_plan import Wanted
 from weft.runtime.device.protocol import Device
 from weft.runtime.resources.variables import VariableState, check_variables
