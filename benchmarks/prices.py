@@ -141,7 +141,7 @@ def measure(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[float, float,
     estimate = sum(total for _, total in _estimates) * 1e-9
     replay = Replay(executable, list(args), made.traced.variables)
     replay._run(replay._rows, 0)
-    words, status = replay._frame.words, replay._frame.status
+    words, status = replay._activation.words, replay._activation.status
     one = Repeat(words, replay._rows, 0, 1, status)
     two = Repeat(words, replay._rows, POOL.enter(None, 0)[0], 2, status)
     count = max(1, int(1e-3 / max(one.seconds(3), 1e-9)))

@@ -19,7 +19,7 @@ from row_kernel_checks import FLOATS, HALVES, WHOLE, check_cuts, nests
 import weft as wf
 from weft.codegen.llvm.jit import compile_count
 from weft.ir import dtypes
-from weft.ir.analysis.index_maps import frame_of
+from weft.ir.analysis.index_maps import row_space_of
 from weft.ir.analysis.verify import verify
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
@@ -87,9 +87,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
 def test_one_kernel_with_and_without_gradients(name: str) -> None:
     f, args = FUNCTIONS[name]
     (op,) = nests(f, *args)
-    frame = frame_of(op.regions[0])
-    assert frame is not None
-    assert frame.by_columns
+    row_space = row_space_of(op.regions[0])
+    assert row_space is not None
+    assert row_space.by_columns
 
     def loss(x: Any, *rest: Any) -> Any:
         return wf.sum(f(x, *rest) * wf.exp(x))

@@ -21,7 +21,7 @@ from row_kernel_checks import FLOATS, HALVES, WHOLE, check_cuts, nests
 import weft as wf
 from weft.codegen.nests.calls import nest_calls
 from weft.ir import dtypes
-from weft.ir.analysis.index_maps import frame_of
+from weft.ir.analysis.index_maps import row_space_of
 from weft.ir.analysis.verify import verify
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
@@ -148,7 +148,7 @@ ROW_FUNCTIONS = {
 def test_one_kernel_forward(name: str) -> None:
     f, args = ROW_FUNCTIONS[name]
     (op,) = nests(f, *args)
-    assert frame_of(op.regions[0]) is not None
+    assert row_space_of(op.regions[0]) is not None
 
 
 @pytest.mark.parametrize("name", ROW_FUNCTIONS)
@@ -201,7 +201,7 @@ def test_several_axes_and_channels_first() -> None:
         return centre * wf.rsqrt(wf.mean(centre * centre, axis=(0, 2, 3), keepdims=True) + 1e-5)
 
     (op,) = nests(norm, x)
-    assert frame_of(op.regions[0]).inner == (0, 2, 3)
+    assert row_space_of(op.regions[0]).inner == (0, 2, 3)
     wide = x.astype(np.float64)
     wanted = (wide - wide.mean((0, 2, 3), keepdims=True)) / np.sqrt(
         wide.var((0, 2, 3), keepdims=True) + 1e-5

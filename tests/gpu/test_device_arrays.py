@@ -19,8 +19,8 @@ from weft.frontend.compile.cost import inputs_of
 from weft.runtime.device import plan
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends import registry
-from weft.runtime.device.execution import frame, segments
-from weft.runtime.device.execution.frame import KeptFrames
+from weft.runtime.device.execution import activation, segments
+from weft.runtime.device.execution.activation import KeptActivations
 
 Array = np.ndarray[Any, Any]
 on_gpu = wf.compile(device="gpu:0")
@@ -199,7 +199,7 @@ def test_copies_to_the_device_do_not_wait_for_its_kernels(fake: Callable[..., Fa
 def test_arguments_arrive_while_the_device_is_at_the_call_before(
     staged: int, fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frame, "STAGED", staged)
+    monkeypatch.setattr(activation, "STAGED", staged)
     fake()
     step = on_gpu(lambda x, y, z: (wf.sum(x), wf.sum(y) * z))
     x, y = np.ones(200, np.float32), np.ones(300, np.float32)
@@ -226,7 +226,7 @@ def test_arguments_may_change_when_a_call_has_returned(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for staged in (1 << 20, 100, 10):  # by pinned memory; the large one from where it is; both
-        monkeypatch.setattr(frame, "STAGED", staged)
+        monkeypatch.setattr(activation, "STAGED", staged)
         api = fake()
         step = on_gpu(lambda x, y: (wf.sum(x), wf.sum(y)))
         x, y = np.ones(200, np.float32), np.ones(3, np.float32)
@@ -503,11 +503,11 @@ def test_steps_for_others(gpu: str) -> None:
     step = f._specialized((_x(3),), {}).executable()
     device = registry.gpu(0)
     held = DeviceValue.of(_x(3), device, "a test")
-    kept = KeptFrames()
-    for _ in range(2):  # the second time on the same frame
+    kept = KeptActivations()
+    for _ in range(2):  # the second time on the same activation
         made = step.call([held], kept)
     assert len(kept) == 1
-    assert kept[step] not in step.frames.idle
+    assert kept[step] not in step.activations.idle
     np.testing.assert_array_equal(made[0].numpy(), _x(3) + 1)
     assert made[0].on(device) is made[0]
     np.testing.assert_array_equal(step.run([held])[0], _x(3) + 1)

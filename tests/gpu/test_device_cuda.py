@@ -17,7 +17,7 @@ from fake_driver import CUresult, FakeCompiler, FakeDriver
 import weft as wf
 from weft.runtime.device.backends import cuda, registry
 from weft.runtime.device.backends.cuda import CudaDevice
-from weft.runtime.device.execution import frame
+from weft.runtime.device.execution import activation
 from weft.runtime.native.api import native_api
 
 
@@ -268,7 +268,7 @@ def test_memory_that_runs_out_outside_of_the_pool(
 def test_large_arguments_may_change_when_the_call_has_returned(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frame, "STAGED", 1000)
+    monkeypatch.setattr(activation, "STAGED", 1000)
     monkeypatch.setattr(cuda, "LARGE", 10000)  # each is copied in three parts
     api = fake()
     v = wf.Variable(np.zeros(6000, np.float32))

@@ -22,7 +22,7 @@ from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.runtime.device import plan as layout
 from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.cuda import CudaDevice
-from weft.runtime.device.execution import frame
+from weft.runtime.device.execution import activation
 from weft.runtime.device.protocol import Resident
 
 Array = np.ndarray[Any, Any]
@@ -412,16 +412,16 @@ def test_two_threads_with_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(FailedPreconditionError, match="to a call in another thread"):
             x.numpy()
     g, x = wf.compile(device=GPU)(lambda x: x * 2.0), there(X)
-    work = frame.Frame.work
+    work = activation.Activation.work
 
     def before(self: Any) -> None:
-        monkeypatch.setattr(frame.Frame, "work", work)
+        monkeypatch.setattr(activation.Activation, "work", work)
         thread = threading.Thread(target=f, args=(x,))
         thread.start()
         thread.join()
         work(self)
 
-    monkeypatch.setattr(frame.Frame, "work", before)
+    monkeypatch.setattr(activation.Activation, "work", before)
     with pytest.raises(FailedPreconditionError, match="to a call in another thread"):
         g(x)
     np.testing.assert_array_equal(g(there(X)), X * 2)

@@ -17,7 +17,7 @@ from fake_driver import CUresult
 import weft as wf
 from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.emulated import EmulatedDevice
-from weft.runtime.device.execution import frame as frames
+from weft.runtime.device.execution import activation as activations
 from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.execution.out_of_memory import let_go
 from weft.runtime.device.protocol import Device
@@ -66,7 +66,7 @@ def _gradient(x: Any) -> Any:
     return wf.gradients([wf.sum(made)], [x])
 
 
-def test_what_a_loop_kept_goes_with_its_frame(with_memory: WithMemory) -> None:
+def test_what_a_loop_kept_goes_with_its_activation(with_memory: WithMemory) -> None:
     with_memory(8 * MB)
     gradient = wf.compile(device="gpu:0")(_gradient)
     gradient(_ones(1000))
@@ -80,13 +80,13 @@ def test_arguments_that_come_early_take_nothing_from_others(
 ) -> None:
     """Memory for those of the next call is taken only if there is some left."""
     with_memory(9 * MB)
-    made, plain = list[str](), frames.Frame
+    made, plain = list[str](), activations.Activation
 
-    def frame(name: str, *more: Any) -> Any:
+    def activation(name: str, *more: Any) -> Any:
         made.append(name)
         return plain(name, *more)
 
-    monkeypatch.setattr(frames, "Frame", frame)
+    monkeypatch.setattr(activations, "Activation", activation)
     f, g = (wf.compile(device="gpu:0")(lambda x, n=n: wf.sum(wf.tanh(x * n))) for n in (1.0, 2.0))
     x = _ones(MB)
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_arguments_that_come_early_take_nothing_from_others(
     assert len(made) == 2
 
 
-def test_frames_hold_no_cycle(with_memory: WithMemory) -> None:
+def test_activations_hold_no_cycle(with_memory: WithMemory) -> None:
     """A collection need not come to give the memory back."""
     device = with_memory(8 * MB)
     step = _step(_gradient, _ones(100))
@@ -106,7 +106,7 @@ def test_frames_hold_no_cycle(with_memory: WithMemory) -> None:
         for _ in range(3):
             step.run([_ones(100)])
         assert "what loops of '_gradient' keep" in _resident(device)
-        step.frames.drop_idle()
+        step.activations.drop_idle()
         assert _resident(device) == "nothing"
     finally:
         gc.enable()
@@ -146,17 +146,17 @@ def test_constants_are_there_once_for_calls_at_once(with_memory: WithMemory) -> 
     device = with_memory(64 * MB)
     w = np.random.default_rng(0).random((256, 256)).astype(np.float32)
     step = _step(lambda x: x @ w, _ones(3, 256))
-    frames = [step.frames.take(device) for _ in range(2)]
-    assert len({frame._constants.addresses[0] for frame in frames}) == 1
-    for frame in frames:
-        step.frames.give(frame)
-    del frame, frames
+    activations = [step.activations.take(device) for _ in range(2)]
+    assert len({activation._constants.addresses[0] for activation in activations}) == 1
+    for activation in activations:
+        step.activations.give(activation)
+    del activation, activations
     assert f"constants of '{step.name}' ({w.nbytes:,} bytes)" in _resident(device)
     device.resident.drop_idle()
     assert _resident(device) == "nothing"
     for _ in range(3):  # launched, recorded, replayed
         np.testing.assert_allclose(step.run([_ones(3, 256)])[0][0], w.sum(0), rtol=1e-5)
-    device.resident.drop_idle()  # and the recordings with the frame
+    device.resident.drop_idle()  # and the recordings with the activation
     other = wf.to_device(w, "gpu:0")
     np.testing.assert_allclose(step.run([_ones(3, 256)])[0][0], w.sum(0), rtol=1e-5)
     assert other.shape == (256, 256)

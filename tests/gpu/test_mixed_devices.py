@@ -511,8 +511,8 @@ def test_values_that_loops_keep_for_gradients_do_not_pile_up() -> None:
             session.run(slope, feed)
             gc.collect()
             held.append(gpu(0).resident.nbytes)
-        # a region that runs twice at once has two frames, of a few hundred bytes; values of the
-        # iterations that stayed would be 256 bytes in each of 6 iterations of 25 steps
+        # a region that runs twice at once has two activations, of a few hundred bytes; values of
+        # the iterations that stayed would be 256 bytes in each of 6 iterations of 25 steps
         assert held[-1] - held[4] < 25 * 6 * 256 // 4, held
         few, many = held[-1], {**feed, n: np.int32(60)}
         session.run(slope, many)

@@ -36,9 +36,9 @@ from weft.passes.pipelines import STANDARD
 from weft.passes.rewriting.expression import Expr
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.host_dispatch import kept_to_the_end
-from weft.runtime.native import frame as stacks
+from weft.runtime.native import activation as stacks
+from weft.runtime.native.activation import StackArena
 from weft.runtime.native.executable import compile_graph
-from weft.runtime.native.frame import StackArena
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.step import RunContext
 
@@ -409,7 +409,7 @@ def test_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failed_step_gives_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its frame is dropped, as `end` has not run; the error does not keep it either."""
+    """Its activation is dropped, as `end` has not run; the error does not keep it either."""
     monkeypatch.setattr(stacks, "KEPT", 1 << 20)
     before = arena_bytes()
 
@@ -598,15 +598,15 @@ def test_cancelling_a_step_leaves_its_stacks_alone() -> None:
     """Another thread may still pop what a region has kept: it goes with the step, not before."""
     token, made, kept = CancelToken(), [np.zeros(())], []
 
-    class Frame:
+    class Activation:
         pass
 
     class Step:
         def run(self, inputs: list[Array], context: RunContext) -> list[Array]:
-            frame = Frame()
-            kept.append(weakref.ref(frame))
+            activation = Activation()
+            kept.append(weakref.ref(activation))
             assert context.keep is not None
-            context.keep(frame)
+            context.keep(activation)
             return made
 
     found: list[Any] = []

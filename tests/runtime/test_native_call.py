@@ -1,4 +1,5 @@
-"""The native call path: what it takes and what it leaves to Python, references, frames, memory."""
+"""The native call path: what it takes and what it leaves to Python, references, activations,
+memory."""
 
 from __future__ import annotations
 
@@ -356,7 +357,7 @@ def test_no_memory_is_an_error(api: NativeApi) -> None:
 
 
 # ---------------------------------------------------------------------------------------- threads
-def test_threads_get_frames_of_their_own(api: NativeApi) -> None:
+def test_threads_get_activations_of_their_own(api: NativeApi) -> None:
     f = wf.compile(lambda x, k: wf.sum(x * k + wf.sin(x)) - k)
     x = np.linspace(0, 1, 200_000)
     f(x, 1.0)
@@ -375,7 +376,7 @@ def test_threads_get_frames_of_their_own(api: NativeApi) -> None:
         t.join(60)
     assert not wrong
     step = next(iter(f._specializations.entries.values())).executable()
-    assert 1 <= step.idle_frames() <= 8
+    assert 1 <= step.idle_activations() <= 8
 
 
 def test_signatures_change_while_others_call() -> None:
@@ -486,11 +487,11 @@ def test_calls_do_not_wait(
         (compiled,) = f._specializations.entries.values()
         step = compiled.executable()
         assert step.native is None
-        assert step.idle_frames() == 1
+        assert step.idle_activations() == 1
     y, state = f(X, 2.0)  # finds that it is there now
     assert float(state) == 5
     assert step.native is not None
-    assert step.idle_frames() == 1, "the frames of calls through Python are gone"
+    assert step.idle_activations() == 1, "the activations of calls through Python are gone"
     in_python.clear()
     assert float(f(X, 2.0)[1]) == 6
     assert not in_python

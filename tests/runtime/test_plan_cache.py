@@ -526,8 +526,8 @@ def test_the_first_call_does_not_wait_for_the_pool(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(type(POOL), "is_ready", lambda self: ready[0])
     first = step.run([x])
     assert step._pool is None
-    assert step.idle_frames() == 0, "a frame for one thread is not kept"
+    assert step.idle_activations() == 0, "an activation for one thread is not kept"
     ready[0] = True
     assert_same_bits(step.run([x]), first)
     assert step._pool == (step.pool, step.threads)
-    assert step.idle_frames() == 1
+    assert step.idle_activations() == 1

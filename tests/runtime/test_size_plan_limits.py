@@ -48,7 +48,7 @@ def test_a_plan_made_for_large_sizes_takes_no_memory_for_small_ones() -> None:
                 session.run(out, {x: np.ones((n, 1)), y: np.ones((n + 64, 1))})
         (plan,) = filled_by(session)
         assert plan._made.plan.arena_bytes == 0
-        assert len(plan._new_frame([]).arena) < 1 << 26  # what threads need by themselves
+        assert len(plan._new_activation([]).arena) < 1 << 26  # what threads need by themselves
         session.close()
 
 
@@ -165,8 +165,8 @@ def test_layers_of_other_widths_share_memory() -> None:
             for n in (1000, 1010, 1020):
                 session.run(out, {x: np.ones((n, 64))})
             (plan,) = filled_by(session)
-            (frame,) = plan._idle
-            assert frame.room < 5 * 1020 * 256 * 4
+            (activation,) = plan._idle
+            assert activation.room < 5 * 1020 * 256 * 4
 
 
 def test_sizes_that_are_filled_in_warn_of_no_compilation() -> None:
@@ -201,6 +201,6 @@ def test_a_size_is_computed_without_the_tensor_that_has_it() -> None:
                 (plan,) = filled_by(session)
                 numbers = plan.numbers(((1_000_000, 4),))
                 assert numbers is not None
-                frame = plan._new_frame([])
-                plan._outputs.resize(frame, numbers)
-                assert frame.room < 10_000  # of its arena
+                activation = plan._new_activation([])
+                plan._outputs.resize(activation, numbers)
+                assert activation.room < 10_000  # of its arena

@@ -278,7 +278,7 @@ def test_a_large_arena_is_given_back() -> None:
         for n in (50, 60, 70, 9000, 80, 9001, 90):
             session.run(out, {x: np.ones((n, 64)), y: np.ones((64, 64))})
         plans = [p for known, _ in session._sized._known.values() for p in known._plans]
-        rooms = [frame.room for plan in plans for frame in plan._idle]
+        rooms = [activation.room for plan in plans for activation in plan._idle]
         session.close()
     assert rooms
     assert min(rooms) < 1 << 20

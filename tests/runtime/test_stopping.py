@@ -19,7 +19,7 @@ import pytest
 import weft as wf
 from weft.codegen.faults import STOPPED, FaultWords
 from weft.codegen.loops.interrupt import API
-from weft.runtime.native.frame import _api
+from weft.runtime.native.activation import _api
 
 #: Loops that do not end: of single values and of small arrays (one kernel each), of kernels, with a
 #: loop inside, and of kernels that are cut over threads.

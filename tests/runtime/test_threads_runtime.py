@@ -77,11 +77,11 @@ def test_one_executable_on_many_threads() -> None:
     assert all(at_once(work))
 
 
-def test_frames_are_reused() -> None:
+def test_activations_are_reused() -> None:
     step = compiled(layer(5))
     for k in range(50):
         step.run(inputs(5, k))
-    assert step.idle_frames() == 1
+    assert step.idle_activations() == 1
 
 
 @pytest.mark.parametrize("shape", [(), (1000,)], ids=str)

@@ -74,7 +74,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The address of the words of the frame's arena of stacks (`kernels/stack.py`)."""
+    """The address of the words of the activation's arena of stacks (`kernels/stack.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from weft.codegen.nests.nest import Nest, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
 from weft.codegen.products.fused import is_product, product_in
 from weft.codegen.steps.plan import NO_CODE
-from weft.ir.analysis.index_maps import INDEX_MAPS, frame_of
+from weft.ir.analysis.index_maps import INDEX_MAPS, row_space_of
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
 from weft.ir.ops import OPS
@@ -109,14 +109,14 @@ def fused_launches(
     the user's line, for an op or a dtype that has no GPU code.
     """
     outputs, operands = [Address(v) for v in op.results], [Address(v) for v in op.operands]
-    frame = frame_of(op.regions[0])
+    row_space = row_space_of(op.regions[0])
     try:
         _check(op)
         if is_product(op):
             is_matmul = product_in(op).name == "matmul"
             return (fused_matmul_launches if is_matmul else fused_conv_launches)(op, in_place)
-        if frame is not None:
-            rows = build_rows(op, frame, in_place)
+        if row_space is not None:
+            rows = build_rows(op, row_space, in_place)
             return row_launches(rows, outputs, operands), rows
         nest = build_nest(op, in_place)
         return plain_launches(nest, outputs, operands), nest

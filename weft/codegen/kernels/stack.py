@@ -1,7 +1,7 @@
 """Kernels of stacks: their elements are in the arena of the running step.
 
-The arena is a list of chunks of memory from the C library, which grow with it; the frame of the
-step has its words (`stacks.WORDS`). An element is {the handle of what is below it, bytes in the
+The arena is a list of chunks of memory from the C library, which grow with it; the activation of
+the step has its words (`stacks.WORDS`). An element is {the handle of what is below it, bytes in the
 arena when the stack began, data}; its address is the handle of the stack. Elements never change, so
 a stack may be used twice. Nothing is freed one by one: `begin` forgets all that an earlier step
 left; a loop out of whose iterations no stack leads notes where the arena ends (`mark`) and goes

@@ -47,7 +47,7 @@ from weft.codegen.nests.row_vectors import VectorRowWriter, is_in_vectors
 from weft.codegen.nests.row_writer import RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest, Schedule, build_rows, schedule
 from weft.codegen.nests.writer import NestWriter, PickWalk, output_of, pick_walks, store_dtype
-from weft.ir.analysis.index_maps import frame_of
+from weft.ir.analysis.index_maps import row_space_of
 from weft.ir.cost import streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
@@ -269,9 +269,9 @@ def nest_calls(
 ) -> tuple[list[KernelCall], Nest | RowNest]:
     """The kernel calls for a `fused` op, and the nest for people to read."""
     outputs, operands = [Address(v) for v in op.results], [Address(v) for v in op.operands]
-    frame = frame_of(op.regions[0])
-    if frame is not None:
-        rows = build_rows(op, frame, in_place)
+    row_space = row_space_of(op.regions[0])
+    if row_space is not None:
+        rows = build_rows(op, row_space, in_place)
         return rows_calls(rows, outputs, operands), rows
     nest = build_nest(op, in_place)
     return plain_calls(nest, outputs, operands), nest

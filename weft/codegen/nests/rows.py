@@ -31,8 +31,8 @@ from weft.codegen.nests.nest import (
     pattern,
 )
 from weft.ir.analysis.index_maps import (
-    Frame,
     Read,
+    RowSpace,
     contiguous_strides,
     folded,
     indexed_axis,
@@ -196,16 +196,20 @@ def _product(sizes: tuple[int, ...]) -> int:
     return total
 
 
-def build_rows(op: Operation, frame: Frame, in_place: tuple[tuple[int, int], ...] = ()) -> RowNest:
+def build_rows(
+    op: Operation, row_space: RowSpace, in_place: tuple[tuple[int, int], ...] = ()
+) -> RowNest:
     """The row kernel of a `fused` op, its loops simplified. UnsupportedError as `build_nest`."""
-    return _merge(_RowBuilder(op, frame, in_place).build())
+    return _merge(_RowBuilder(op, row_space, in_place).build())
 
 
 class _RowBuilder:
-    def __init__(self, op: Operation, frame: Frame, in_place: tuple[tuple[int, int], ...]) -> None:
+    def __init__(
+        self, op: Operation, row_space: RowSpace, in_place: tuple[tuple[int, int], ...]
+    ) -> None:
         self.op = op
         (self.region,) = op.regions
-        self.frame = frame
+        self.row_space = row_space
         self.in_place = in_place
         self.nodes: list[Node] = []
         self.number: dict[Value, int] = {}
@@ -213,9 +217,9 @@ class _RowBuilder:
         self.checks: dict[int, int] = {}  # index node -> its check
         self.argument = {value: i for i, value in enumerate(self.region.args)}
         # unit axes are no loops
-        self.loops = [k for k in frame.outer if frame.space[k] != 1]
+        self.loops = [k for k in row_space.outer if row_space.space[k] != 1]
         self.outer = len(self.loops)
-        self.loops += [k for k in frame.inner if frame.space[k] != 1]
+        self.loops += [k for k in row_space.inner if row_space.space[k] != 1]
 
     def build(self) -> RowNest:
         for op in self.region.ops:
@@ -232,14 +236,14 @@ class _RowBuilder:
                 dtype = _dtype(op.result)
                 self.number[op.result] = self._add(Node("fold", dtype, dtype, op.name, (source,)))
         outputs = tuple(self._output(i, v) for i, v in enumerate(self.region.results))
-        extents = tuple(self.frame.space[k] for k in self.loops)
+        extents = tuple(self.row_space.space[k] for k in self.loops)
         kind = str(self.op.attrs["kind"])
-        nodes, by_columns = tuple(self.nodes), self.frame.by_columns
+        nodes, by_columns = tuple(self.nodes), self.row_space.by_columns
         return RowNest(kind, extents, self.outer, nodes, outputs, self.in_place, by_columns)
 
     def _indexed(self, op: Operation) -> int:
         """One element of each row: read (take_along_axis), or added to (scatter_along_axis_add)."""
-        space, dtype, index = self.frame.space, _dtype(op.result), op.operands[1]
+        space, dtype, index = self.row_space.space, _dtype(op.result), op.operands[1]
         whole = self._node(op.operands[0], space)
         raw = self._node(index, static_shape(index))
         if raw not in self.checks:
@@ -260,8 +264,8 @@ class _RowBuilder:
         return self.region.ops[: self.region.ops.index(op)]
 
     def _is_row_fold(self, op: Operation) -> bool:
-        over_space = static_shape(op.operands[0]) == self.frame.space
-        return over_space and folded(op) == frozenset(self.frame.inner)
+        over_space = static_shape(op.operands[0]) == self.row_space.space
+        return over_space and folded(op) == frozenset(self.row_space.inner)
 
     def _add(self, node: Node) -> int:
         if node not in self.known:
@@ -276,10 +280,10 @@ class _RowBuilder:
         """The node for an operand of an op over the shape `over`."""
         read = nest_read(value)
         if read.source in self.number:
-            if not self.frame.reads_own_element(read, over):
+            if not self.row_space.reads_own_element(read, over):
                 raise InternalError("a row kernel reads another row or element than its own")
             return self.number[read.source]
-        strides = self._pick(self.frame.over_axes(over, read.strides))
+        strides = self._pick(self.row_space.over_axes(over, read.strides))
         made = read.source.op
         dtype = _dtype(value)
         if made is None:
@@ -296,7 +300,8 @@ class _RowBuilder:
 
     def _index(self, read: Read, over: tuple[int, ...]) -> int:
         """The node for the index operand of a gather that an op over `over` reads through."""
-        strides, dtype = self._pick(self.frame.over_axes(over, read.strides)), _dtype(read.source)
+        strides = self._pick(self.row_space.over_axes(over, read.strides))
+        dtype = _dtype(read.source)
         leaf = self.argument[read.source]
         return self._add(Node("load", dtype, dtype, leaf=leaf, offset=read.offset, strides=strides))
 
@@ -305,19 +310,19 @@ class _RowBuilder:
         if op is not None and is_reduction(op) and not self._is_row_fold(op):
             return self._total(output, op)
         source = self._node(value, shape)
-        strides = self._pick(self.frame.over_axes(shape, contiguous_strides(shape)))
+        strides = self._pick(self.row_space.over_axes(shape, contiguous_strides(shape)))
         return Output(output, dtype, source, strides)
 
     def _total(self, output: int, op: Operation) -> Output:
         given, over = op.operands[0], static_shape(op.operands[0])
         source, dtype = self._node(given, over), _dtype(op.result)
         still = (0,) * len(self.loops)
-        if over != self.frame.space:  # row values
+        if over != self.row_space.space:  # row values
             return Output(output, dtype, source, still, op.name)
         if folded(op) == wide_axes(over):
             row = self._add(Node("fold", dtype, dtype, op.name, (source,)))
             return Output(output, dtype, row, still, op.name)
-        kept = tuple(d if k in self.frame.inner else 1 for k, d in enumerate(over))
+        kept = tuple(d if k in self.row_space.inner else 1 for k, d in enumerate(over))
         return Output(output, dtype, source, self._pick(contiguous_strides(kept)), op.name)
 
 

@@ -1,7 +1,7 @@
 """Epilogues and prologues of products: kernels that the product's kernel calls block by block.
 
-An epilogue, `epilogue(frame, 0, 1, worker)`, takes each finished block of C while it is in the
-cache: the words of `gemm.FRAME` say where the block is, its own words come after those of the
+An epilogue, `epilogue(where, 0, 1, worker)`, takes each finished block of C while it is in the
+cache: the words of `gemm.BLOCK_WORDS` say where the block is, its own words come after those of the
 product. So products share one kernel, whatever follows them.
 
 The words of an epilogue: one address per output, one per operand that is not in place, then for
@@ -14,7 +14,7 @@ each block of rows in scratch memory, and `Follow.calls` adds them up in order: 
 sizes alone, and so do the bits. Their words come last: the blocks of a matrix, the rows of a
 block, the columns of C, for each fold where its partial results are, as an address and an offset.
 
-A prologue, `prologue(frame, 0, 1, worker)` with the same frame, is a nest in place of packing:
+A prologue, `prologue(where, 0, 1, worker)` with the same words, is a nest in place of packing:
 before each run of k it computes a block of an operand - rows of A by k, k by rows of a transposed
 A, k by columns of B - and writes it row by row to the worker's scratch, where the micro-kernel
 reads it. The operand is never stored. Its words: one address per operand of the nest, then for each
@@ -36,7 +36,7 @@ from weft.codegen.nests.cut import cut_kind
 from weft.codegen.nests.nest import Access, Nest, Statement, Store, plain_nest
 from weft.codegen.nests.writer import NestWriter, output_of
 from weft.codegen.products.calls import Before, Follow, Prologues, gemm_calls, load_words
-from weft.codegen.products.gemm import FRAME, Product
+from weft.codegen.products.gemm import BLOCK_WORDS, Product
 from weft.codegen.tiles.tile import converts, tile_of
 from weft.ir.analysis.index_maps import (
     contiguous_strides,
@@ -202,8 +202,8 @@ def _moving(nest: Nest, c: int) -> list[Access]:
 
 def _emit_epilogue(e: Emitter, nest: Nest, c: int) -> None:
     b = e.builder
-    frame = {name: e.argument(k) for k, name in enumerate(FRAME)}
-    words = b.inttoptr(frame["words"], I64.as_pointer())
+    where = {name: e.argument(k) for k, name in enumerate(BLOCK_WORDS)}
+    words = b.inttoptr(where["words"], I64.as_pointer())
     position = iter(range(1 << 30))
 
     def word() -> ir.Value:
@@ -215,25 +215,25 @@ def _emit_epilogue(e: Emitter, nest: Nest, c: int) -> None:
     bases = [b.inttoptr(word(), memory_type(dtype).as_pointer()) for dtype in kinds]
     order: list[Walk] = [*nest.stores, *loads]
     numbers = [[word() for _ in range(3 if _is_index(w) else 2)] for w in order]
-    row = b.add(b.mul(frame["matrix"], word()), frame["row"])
-    partial = _partials(e, nest, frame, word) if any(nest.reduced) else iter(())
+    row = b.add(b.mul(where["matrix"], word()), where["row"])
+    partial = _partials(e, nest, where, word) if any(nest.reduced) else iter(())
 
     def start(steps: list[ir.Value]) -> ir.Value:
-        return b.add(b.mul(row, steps[0]), b.mul(frame["column"], steps[1]))
+        return b.add(b.mul(row, steps[0]), b.mul(where["column"], steps[1]))
 
     at = dict(zip((id(w) for w in order), numbers, strict=True))
     pointers = {
         id(w): e.at(base, start(at[id(w)]))
         for w, base in zip([*order[: len(nest.stores)], *buffers], bases, strict=True)
     }
-    block = b.inttoptr(frame["tile"], memory_type(_block_dtype(nest, c)).as_pointer())
-    scalars: list[ir.Value] = [frame["rows"], frame["columns"], frame["rows"], frame["columns"]]
+    block = b.inttoptr(where["tile"], memory_type(_block_dtype(nest, c)).as_pointer())
+    scalars: list[ir.Value] = [where["rows"], where["columns"], where["rows"], where["columns"]]
     scalars += [e.index(1), e.index(0)]
     given = [next(partial) if s.reduction else pointers[id(s)] for s in nest.stores]
     for load in nest.loads:
         if load.leaf == c:
             given.append(block)
-            scalars.append(frame["tile_row"])
+            scalars.append(where["tile_row"])
         elif output_of(nest, load) is not None:
             continue
         elif load.leaf == "index":
@@ -244,19 +244,19 @@ def _emit_epilogue(e: Emitter, nest: Nest, c: int) -> None:
             scalars += _free(load, at[id(load)])
     for store in nest.stores:
         scalars += _free(store, at[id(store)])
-    units = frame["rows"] if cut_kind(nest) == "pair" else e.index(1)
+    units = where["rows"] if cut_kind(nest) == "pair" else e.index(1)
     with e.loop_function("block", given, [*scalars, units]) as (f, held, values):
         NestWriter(f, nest, held, values[:-1]).write(f.index(0), values[-1])
 
 
 def _partials(
-    e: Emitter, nest: Nest, frame: dict[str, ir.Value], word: Callable[[], ir.Value]
+    e: Emitter, nest: Nest, where: dict[str, ir.Value], word: Callable[[], ir.Value]
 ) -> Iterator[ir.Value]:
     """Where the block's partial results of each fold begin."""
     b = e.builder
     blocks, rows, columns = (word() for _ in range(3))
-    number = b.add(b.mul(frame["matrix"], blocks), b.sdiv(frame["row"], rows))
-    first = b.add(b.mul(number, columns), frame["column"])
+    number = b.add(b.mul(where["matrix"], blocks), b.sdiv(where["row"], rows))
+    first = b.add(b.mul(number, columns), where["column"])
     for store in nest.stores:
         if store.reduction:
             base = b.inttoptr(b.add(word(), word()), memory_type(store.dtype).as_pointer())
@@ -323,8 +323,8 @@ def _alone(op: Operation, value: Value) -> Operation:
 
 def _emit_prologue(e: Emitter, nest: Nest) -> None:
     b = e.builder
-    frame = {name: e.argument(k) for k, name in enumerate(FRAME)}
-    words = b.inttoptr(frame["words"], I64.as_pointer())
+    where = {name: e.argument(k) for k, name in enumerate(BLOCK_WORDS)}
+    words = b.inttoptr(where["words"], I64.as_pointer())
     position = iter(range(1 << 30))
 
     def word() -> ir.Value:
@@ -333,14 +333,14 @@ def _emit_prologue(e: Emitter, nest: Nest) -> None:
     buffers = [a for a in nest.loads if a.leaf != "index"]
     bases = iter([b.inttoptr(word(), memory_type(a.dtype).as_pointer()) for a in buffers])
     numbers = [[word() for _ in range(3 if a.leaf == "index" else 2)] for a in nest.loads]
-    row = b.add(b.mul(frame["matrix"], word()), frame["row"])
+    row = b.add(b.mul(where["matrix"], word()), where["row"])
 
     def start(steps: list[ir.Value]) -> ir.Value:
-        return b.add(b.mul(row, steps[0]), b.mul(frame["column"], steps[1]))
+        return b.add(b.mul(row, steps[0]), b.mul(where["column"], steps[1]))
 
     (store,) = nest.stores
-    given = [b.inttoptr(frame["tile"], memory_type(store.dtype).as_pointer())]
-    scalars: list[ir.Value] = [frame["rows"], frame["columns"], frame["rows"], frame["columns"]]
+    given = [b.inttoptr(where["tile"], memory_type(store.dtype).as_pointer())]
+    scalars: list[ir.Value] = [where["rows"], where["columns"], where["rows"], where["columns"]]
     scalars += [e.index(1), e.index(0)]
     for load, own in zip(nest.loads, numbers, strict=True):
         if load.leaf == "index":
@@ -349,7 +349,7 @@ def _emit_prologue(e: Emitter, nest: Nest) -> None:
             continue
         given.append(e.at(next(bases), start(own)))
         scalars += [v for s, v in zip(load.strides, own, strict=True) if s not in (0, 1)]
-    scalars.append(frame["tile_row"])
-    units = frame["rows"] if cut_kind(nest) == "pair" else e.index(1)
+    scalars.append(where["tile_row"])
+    units = where["rows"] if cut_kind(nest) == "pair" else e.index(1)
     with e.loop_function("block", given, [*scalars, units]) as (f, held, values):
         NestWriter(f, nest, held, values[:-1]).write(f.index(0), values[-1])

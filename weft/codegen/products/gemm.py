@@ -59,8 +59,8 @@ PACKED_BEFORE = 3
 #: `pack_a`, `pack_b` of an operand that a prologue computes (`weft.codegen.products.fused`): rows
 #: of A by k, k by rows of a transposed A, k by columns of B. Steps are then those of what it makes.
 ROWS_BY_K, K_BY_ROWS, K_BY_COLUMNS = 2, 3, 4
-#: Words of the frame that an epilogue gets: where its block is, and where its own words are.
-FRAME = ("tile", "tile_row", "row", "rows", "column", "columns", "matrix", "words")
+#: Words that an epilogue gets: where its block is, and where its own words are.
+BLOCK_WORDS = ("tile", "tile_row", "row", "rows", "column", "columns", "matrix", "words")
 
 
 def gemm_kernel(dtype: str) -> Kernel:
@@ -299,10 +299,11 @@ class _Gemm:
         return self.e.builder.bitcast(place, self.element)
 
     def _call(self, code: ir.Value, values: tuple[ir.Value, ...], first: ir.Value) -> None:
-        """Hand a block to another kernel: its frame is FRAME, its words begin at number `first`."""
+        """Hand a block to another kernel: BLOCK_WORDS describe it, its own words begin at number
+        `first`."""
         e, b = self.e, self.e.builder
-        frame = e.alloca(ir.ArrayType(I64, len(FRAME)))
-        start = b.bitcast(frame, I64.as_pointer())
+        where = e.alloca(ir.ArrayType(I64, len(BLOCK_WORDS)))
+        start = b.bitcast(where, I64.as_pointer())
         words = b.ptrtoint(e.at(e.arguments, first), I64)
         for k, value in enumerate((*values, words)):
             held = b.ptrtoint(value, I64) if isinstance(value.type, ir.PointerType) else value

@@ -68,9 +68,9 @@ class Table:
     the kernel) to fill with its address, as are codes, in `words`. routines: (word, name) of BLAS.
     arrays: constants, at whose addresses point constants: (word, number of the array, byte offset).
     patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill
-    per frame; workers: words that hold the address of the workers' scratch (`worker_bytes` for each
-    thread that may run the step); status: words that hold the address of the status word; stacks:
-    of the words of the arena of stacks; own: (word, the word at whose address it points).
+    per activation; workers: words that hold the address of the workers' scratch (`worker_bytes` for
+    each thread that may run the step); status: words that hold the address of the status word;
+    stacks: of the words of the arena of stacks; own: (word, the word at whose address it points).
     """
 
     words: list[int] = field(default_factory=list)

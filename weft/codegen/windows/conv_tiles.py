@@ -52,7 +52,7 @@ from weft.codegen.llvm.elements import HALVES, memory_type
 from weft.codegen.llvm.emitter import I64, KERNEL_TYPE, Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.products.calls import Follow
-from weft.codegen.products.gemm import FRAME
+from weft.codegen.products.gemm import BLOCK_WORDS
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.tiles.micro_kernel import (
     I1,
@@ -421,11 +421,11 @@ class _Conv:
         words = b.ptrtoint(e.at(e.arguments, e.index(len(WORDS))), I64)
         tile = b.ptrtoint(e.at(self.block, column), I64)
         values = (tile, w["channels_out"], row, rows, column, columns, e.index(0), words)
-        frame = b.bitcast(e.alloca(ir.ArrayType(I64, len(FRAME))), I64.as_pointer())
+        where = b.bitcast(e.alloca(ir.ArrayType(I64, len(BLOCK_WORDS))), I64.as_pointer())
         for k, value in enumerate(values):
-            b.store(value, e.at(frame, e.index(k)))
+            b.store(value, e.at(where, e.index(k)))
         function = b.inttoptr(w["epilogue"], KERNEL_TYPE.as_pointer())
-        b.call(function, [frame, e.index(0), e.index(1), e.worker])
+        b.call(function, [where, e.index(0), e.index(1), e.worker])
 
     def _run(
         self,

@@ -178,7 +178,7 @@ def _mapped(op: Operation, inner: Read) -> Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class RowSpace:
     """The loops of a row kernel: all of `space`, and which of its axes are within a row.
 
     A row value has one element for each row: its dimensions other than 1 are the outer axes of
@@ -274,8 +274,8 @@ def folded(op: Operation) -> frozenset[int]:
     return frozenset(a for a in ints_attr(op.attrs, "axes") if shape[a] != 1)
 
 
-def frame_of(region: Block) -> Frame | None:
-    """The frame of a ``fused`` op's region that is a row kernel; None for a plain nest.
+def row_space_of(region: Block) -> RowSpace | None:
+    """The row space of a ``fused`` op's region that is a row kernel; None for a plain nest.
 
     A plain nest has one iteration space, and reductions over one set of axes that are used nowhere
     inside. All reductions of a row kernel that take the innermost axis, but not everything, fold
@@ -298,7 +298,7 @@ def frame_of(region: Block) -> Frame | None:
     inner = next((a for a in parts if max(wide) in a), parts[0] if parts else None)
     if inner is None:
         raise InternalError("the reductions of a fused op do not make one loop nest")
-    return Frame(space, tuple(sorted(inner)))
+    return RowSpace(space, tuple(sorted(inner)))
 
 
 def _over(op: Operation) -> tuple[int, ...] | None:

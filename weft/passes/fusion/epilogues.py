@@ -42,10 +42,10 @@ from __future__ import annotations
 import math
 
 from weft.ir.analysis.index_maps import (
-    frame_of,
     is_index_map,
     over_rows,
     read_of,
+    row_space_of,
     shape_of,
     static_shape,
 )
@@ -264,7 +264,7 @@ def _is_plain(region: Block) -> bool:
         op.name == "sum" or is_index_map(op) or "elementwise" in lookup(op.name).traits
         for op in region.ops
     )
-    return plain and bool(region.ops) and frame_of(region) is None
+    return plain and bool(region.ops) and row_space_of(region) is None
 
 
 def _fits(region: Block, k: int) -> bool:
@@ -444,7 +444,7 @@ def _unfit(nest: Operation, product: Operation) -> str:
         return "has sizes that are not known"
     if any(isinstance(v.type, TensorType) and v.type.dtype.kind in _UNFIT for v in values):
         return "computes with what a GPU does not have"
-    if frame_of(region) is not None:
+    if row_space_of(region) is not None:
         return "does rows"
     space, many = static_shape(arg), product.name == "matmul" and _has_many_blocks(product)
     if len(space) < 2 or 0 in space:

@@ -45,8 +45,8 @@ from dataclasses import field
 
 from weft.ir.analysis.index_maps import (
     INDEX_MAPS,
-    Frame,
     Read,
+    RowSpace,
     folded,
     indexed_axis,
     is_fold,
@@ -72,15 +72,15 @@ from weft.passes.fusion.rules import (
     SPACES_DIFFER,
     Edge,
     Scope,
-    choose_frame,
+    choose_row_space,
     edge_fits,
-    fits_frame,
+    fits_row_space,
     iteration_space,
 )
 from weft.passes.rewriting.rewrite import in_regions
 
-#: Groups are offered to each other again until nothing changes, at most so often: a frame that was
-#: found late may let in row values that came early.
+#: Groups are offered to each other again until nothing changes, at most so often: a row space that
+#: was found late may let in row values that came early.
 SWEEPS = 3
 
 
@@ -88,7 +88,7 @@ SWEEPS = 3
 class Group:
     """Ops that become one kernel: a loop nest (`space` is set) or a single other op.
 
-    frame: set for row kernels. folds: the reductions among the ops. edges: what its ops read of
+    row_space: set for row kernels. folds: the reductions among the ops. edges: what its ops read of
     other ops of the graph. size: instructions of its code. reads: the ops whose results the ops
     read; waits: those that they wait for without reading (control). users: the ops that read or
     wait for one of its ops. rank: groups are numbered in order; bit: that number as a mask; above:
@@ -99,7 +99,7 @@ class Group:
     space: Shape | None
     ops: list[Operation]
     rank: int = -1
-    frame: Frame | None = None
+    row_space: RowSpace | None = None
     folds: list[Operation] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     size: int = 0
@@ -158,14 +158,14 @@ class Grouping:
         readers = [g for g in map(self.group.__getitem__, group.users) if op in g.reads]
         readers.sort(key=lambda g: g.rank)
         for host in dict.fromkeys([*makers, *readers]):
-            frame = host.frame
-            if frame is None or frame.inner != (indexed_axis(op),):
+            row_space = host.row_space
+            if row_space is None or row_space.inner != (indexed_axis(op),):
                 continue
-            if shape_of(op.operands[0]) != frame.space:
+            if shape_of(op.operands[0]) != row_space.space:
                 continue
-            group.space = frame.space
+            group.space = row_space.space
             group.folds = [op] if is_fold(op) else []
-            merged = self.merged_frame(group, host)
+            merged = self.merged_space(group, host)
             if not isinstance(merged, str) and self.obstacle(group, host, *merged) is None:
                 self.join(group, host, *merged)
                 return True
@@ -210,22 +210,22 @@ class Grouping:
         a, b = self.group[edge.source], self.group[edge.consumer]
         if a is b or a.space is None or b.space is None:
             return False
-        merged = self.merged_frame(a, b)
+        merged = self.merged_space(a, b)
         if isinstance(merged, str) or self.obstacle(a, b, *merged) is not None:
             return False
         self.join(a, b, *merged)
         return True
 
-    def merged_frame(self, a: Group, b: Group) -> tuple[Shape, Frame | None] | str:
-        """The space and frame that the two would have as one group, or why they do not fit."""
+    def merged_space(self, a: Group, b: Group) -> tuple[Shape, RowSpace | None] | str:
+        """The space and row space that the two would have as one group, or why they do not fit."""
         assert a.space is not None
         assert b.space is not None
         if a in self.apart or b in self.apart:
             return "one of them is to be a kernel of its own"
         if a.size + b.size > MOST_INSTRUCTIONS:
             return f"together they are about {a.size + b.size} instructions: slow to compile"
-        if a.frame is not None or b.frame is not None:
-            return self._into_frame(a, b)
+        if a.row_space is not None or b.row_space is not None:
+            return self._into_row_space(a, b)
         space = (
             a.space if a.space == b.space or _elements(a.space) >= _elements(b.space) else b.space
         )
@@ -233,7 +233,7 @@ class Grouping:
         used = [f for f in folds if self._is_read_by(f, a) or self._is_read_by(f, b)]
         if not used and a.space == b.space and len({folded(f) for f in folds}) <= 1:
             return space, None
-        found = choose_frame(space, folds, used, self.columns)
+        found = choose_row_space(space, folds, used, self.columns)
         if isinstance(found, str):
             return found
         for other in (a.space, b.space):
@@ -242,35 +242,36 @@ class Grouping:
         return space, found
 
     @staticmethod
-    def _into_frame(a: Group, b: Group) -> tuple[Shape, Frame | None] | str:
-        """At least one is a row kernel: the other must fit its frame."""
+    def _into_row_space(a: Group, b: Group) -> tuple[Shape, RowSpace | None] | str:
+        """At least one is a row kernel: the other must fit its row space."""
         assert a.space is not None
         assert b.space is not None
-        frame = a.frame or b.frame
-        assert frame is not None
-        if a.frame and b.frame and a.frame != b.frame:
+        row_space = a.row_space or b.row_space
+        assert row_space is not None
+        if a.row_space and b.row_space and a.row_space != b.row_space:
             return "both are row kernels, of different rows"
         for group in (a, b):
-            if group.frame is not None:
+            if group.row_space is not None:
                 continue
-            if group.space != frame.space and not frame.is_row_shape(group.space or ()):
+            if group.space != row_space.space and not row_space.is_row_shape(group.space or ()):
                 return SPACES_DIFFER
-            if not all(fits_frame(f, frame) for f in group.folds):
+            if not all(fits_row_space(f, row_space) for f in group.folds):
                 return "the reductions of the two fold axes that make no rows in common"
-        return frame.space, frame
+        return row_space.space, row_space
 
     def _is_read_by(self, fold: Operation, group: Group) -> bool:
         return fold in group.reads
 
-    def obstacle(self, a: Group, b: Group, space: Shape, frame: Frame | None) -> str | None:
-        """Why two groups that share a frame must stay apart all the same; None if they need not."""
+    def obstacle(self, a: Group, b: Group, space: Shape, row_space: RowSpace | None) -> str | None:
+        """Why two groups that share a row space must stay apart all the same; None if they need
+        not."""
         for one, other in ((a, b), (b, a)):
             if not one.above & other.bit:
                 continue  # it reads nothing of the other, nor waits for it
             if any(self.group[op] is other for op in one.waits):
                 return "the one must be complete before the other begins"
             for edge in one.edges:
-                if self.group[edge.source] is other and not edge_fits(edge, space, frame):
+                if self.group[edge.source] is other and not edge_fits(edge, space, row_space):
                     return _unfit(edge)
         if self._path_outside(a, b) or self._path_outside(b, a):
             return "joining would make a cycle through an op outside the nest"
@@ -288,11 +289,11 @@ class Grouping:
         """The one that takes the other's ops when they join."""
         return a if len(a.ops) > len(b.ops) else b
 
-    def join(self, a: Group, b: Group, space: Shape, frame: Frame | None) -> None:
+    def join(self, a: Group, b: Group, space: Shape, row_space: RowSpace | None) -> None:
         """Make one group of the two, over this space: the `larger` one."""
         large = self.larger(a, b)
         small = a if large is b else b
-        large.space, large.frame = space, frame
+        large.space, large.row_space = space, row_space
         large.ops += small.ops
         large.folds += small.folds
         large.edges += small.edges
@@ -353,7 +354,7 @@ class Grouping:
 
     def why_apart(self, a: Group, b: Group) -> str | None:
         """The first rule that keeps two nests apart; None if there is none."""
-        merged = self.merged_frame(a, b)
+        merged = self.merged_space(a, b)
         return merged if isinstance(merged, str) else self.obstacle(a, b, *merged)
 
     def _materialise_index_maps(self) -> None:

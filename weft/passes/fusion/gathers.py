@@ -113,7 +113,7 @@ class _Mover:
         for group in readers:
             products = [v for v in self.grouping.inputs(group) if _is_product(v)]
             alone = [v for v in products if len(self.users[v]) == 1]
-            if alone and group.frame is None:
+            if alone and group.row_space is None:
                 assert alone[0].op is not None
                 return f"its reader is applied to the blocks of '{alone[0].op.name}' in the cache"
         return ""

@@ -29,7 +29,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from weft.ir.analysis.index_maps import (
-    Frame,
+    RowSpace,
     contiguous_strides,
     is_fold,
     is_gather,
@@ -186,7 +186,7 @@ class _Joiner:
         pair = one.keys[key], other.keys[key]
         if pair in found.apart:
             return
-        merged = self.grouping.merged_frame(a, b)
+        merged = self.grouping.merged_space(a, b)
         why = merged if isinstance(merged, str) else self._why_not(a, b, merged)
         if isinstance(merged, str) or why is not None:
             found.apart[pair] = str(why)
@@ -239,8 +239,8 @@ class _Joiner:
             else:
                 yield from self._users(op.result)
 
-    def _why_not(self, a: Group, b: Group, merged: tuple[Shape, Frame | None]) -> str | None:
-        """Why the two should not be one nest with this space and frame."""
+    def _why_not(self, a: Group, b: Group, merged: tuple[Shape, RowSpace | None]) -> str | None:
+        """Why the two should not be one nest with this space and row space."""
         return (
             self.grouping.obstacle(a, b, *merged)
             or self._why_size(a, b)
@@ -264,15 +264,15 @@ class _Joiner:
             return f"both compute longer than the {hint(moved)} bytes take that they move"
         return None
 
-    def _why_loops(self, a: Group, b: Group, frame: Frame | None) -> str | None:
+    def _why_loops(self, a: Group, b: Group, row_space: RowSpace | None) -> str | None:
         space = static(a.space or ())
         if space is None or a.space != b.space:
             return "their iteration spaces differ"
         one, other = self._loops(a), self._loops(b)
         if any(_across(w, space) for w in one.walks | other.walks):
             return "one reads an array across its rows, in tiles"
-        if frame is not None:
-            return None if a.frame == b.frame == frame else _why_frame(frame)
+        if row_space is not None:
+            return None if a.row_space == b.row_space == row_space else _why_row_space(row_space)
         folds = other.folds if one.folds is None else one.folds
         run = _run(one.walks | other.walks, folds, space)
         before = max(_run(g.walks, g.folds, space) for g in (one, other))
@@ -312,11 +312,11 @@ class _Joiner:
         return self.timeline.why_not(a, b, _common(one, other) // SPARED)
 
 
-def _why_frame(frame: Frame) -> str | None:
+def _why_row_space(row_space: RowSpace) -> str | None:
     """Why a row kernel should not do what is none by itself."""
-    if frame.by_columns:
+    if row_space.by_columns:
         return "one does blocks of columns, whose arrays have just the room in a cache"
-    rows = prod(frame.space[k] for k in frame.outer)
+    rows = prod(row_space.space[k] for k in row_space.outer)
     return None if rows >= LEAST_ROWS else f"one is cut into {hint(rows)} rows only"
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from weft.ir.analysis.index_maps import frame_of, is_gather, is_index_map, shape_of
+from weft.ir.analysis.index_maps import is_gather, is_index_map, row_space_of, shape_of
 from weft.ir.cost import CACHED, NS_PER_BYTE_CACHED, NS_PER_BYTE_STREAMED, arithmetic
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
@@ -177,7 +177,7 @@ class Choice:
 def _better(region: Block, kept: set[Value], free: set[Value]) -> tuple[Value, list[Value]] | None:
     """A value of a plain nest from which two or more of those `free` follow, and which: 1 + tanh(x)
     and 1 - tanh(x)^2 both follow from tanh(x)."""
-    if len(free) < 2 or frame_of(region) is not None:
+    if len(free) < 2 or row_space_of(region) is not None:
         return None
     for member in region.ops:
         (value,) = member.results
@@ -269,11 +269,11 @@ def _reads_no_more(reader: Operation, result: Value, sources: list[Value]) -> bo
 def _row_values(region: Block) -> set[Value]:
     """The numbers that a row kernel has for each row, and could store."""
     held = [v for op in region.ops for v in (*op.operands, *op.results)]
-    frame = frame_of(region) if all(map(_is_sized, held)) else None
-    if frame is None:
+    row_space = row_space_of(region) if all(map(_is_sized, held)) else None
+    if row_space is None:
         return set()
     values = [v for op in region.ops for v in op.results if not is_index_map(op)]
-    return {v for v in values if frame.is_row_shape(shape_of(v)) and not _is_constant(v)}
+    return {v for v in values if row_space.is_row_shape(shape_of(v)) and not _is_constant(v)}
 
 
 def _follows(value: Value, kept: set[Value]) -> bool:

@@ -1,11 +1,12 @@
-"""The rules of fusion that need no state: kinds of ops, iteration spaces, frames of row kernels."""
+"""The rules of fusion that need no state: kinds of ops, iteration spaces, row spaces of row
+kernels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from weft.ir.analysis.index_maps import Frame, Read, folded, is_fold, shape_of, wide_axes
+from weft.ir.analysis.index_maps import Read, RowSpace, folded, is_fold, shape_of, wide_axes
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation
@@ -82,10 +83,10 @@ def static(shape: Shape) -> tuple[int, ...] | None:
     return known if len(known) == len(shape) else None
 
 
-def choose_frame(
+def choose_row_space(
     space: Shape, folds: Sequence[Operation], used: Sequence[Operation], columns: bool = False
-) -> Frame | str:
-    """The frame in which all `folds` fit one row kernel, or the reason why there is none.
+) -> RowSpace | str:
+    """The row space in which all `folds` fit one row kernel, or the reason why there is none.
 
     used: the folds whose results are needed inside. columns: they may fold other axes than the
     innermost.
@@ -104,27 +105,29 @@ def choose_frame(
     if not candidates:
         return _no_rows(folds, used, wide)
     for inner in candidates:
-        frame = Frame(shape, tuple(sorted(inner)))
-        if all(fits_frame(f, frame) for f in folds) and all(folded(f) == inner for f in used):
-            why = _columns_apart(frame) if frame.by_columns else _few_long_rows(frame)
-            return why if used and why else frame
+        row_space = RowSpace(shape, tuple(sorted(inner)))
+        if all(fits_row_space(f, row_space) for f in folds) and all(
+            folded(f) == inner for f in used
+        ):
+            why = _columns_apart(row_space) if row_space.by_columns else _few_long_rows(row_space)
+            return why if used and why else row_space
     return "the reductions of the two fold axes that make no rows in common"
 
 
-def _few_long_rows(frame: Frame) -> str:
+def _few_long_rows(row_space: RowSpace) -> str:
     """Why a row kernel would not pay; "" if it does."""
-    length = math.prod(frame.space[k] for k in frame.inner)
-    rows = math.prod(frame.space[k] for k in frame.outer)
+    length = math.prod(row_space.space[k] for k in row_space.inner)
+    rows = math.prod(row_space.space[k] for k in row_space.outer)
     if rows >= FEW_ROWS or length <= LONG_ROW:
         return ""
     what = f"{hint(rows)} rows of {hint(length)} elements"
     return f"{what}: no row fits a cache, and they are too few to share"
 
 
-def _columns_apart(frame: Frame) -> str:
+def _columns_apart(row_space: RowSpace) -> str:
     """Why a row kernel whose rows are columns would not pay; "" if it does."""
-    length = math.prod(frame.space[k] for k in frame.inner)
-    columns = math.prod(frame.space[max(frame.inner) + 1 :])
+    length = math.prod(row_space.space[k] for k in row_space.inner)
+    columns = math.prod(row_space.space[max(row_space.inner) + 1 :])
     if length > LONG_COLUMN or length * (columns & -columns) > SAME_SETS:
         what = f"columns of {hint(length)} elements, {hint(columns)} apart"
         return f"{what}: a block does not stay in a cache"
@@ -141,31 +144,32 @@ def _no_rows(folds: Sequence[Operation], used: Sequence[Operation], wide: frozen
     return SPACES_DIFFER
 
 
-def fits_frame(fold: Operation, frame: Frame) -> bool:
-    """Can a row kernel of this frame do the reduction: of a row, over all rows, of everything?"""
+def fits_row_space(fold: Operation, row_space: RowSpace) -> bool:
+    """Can a row kernel of this row space do the reduction: of a row, over all rows, of
+    everything?"""
     source = static(shape_of(fold.operands[0]))
     if source is None:
         return False
     axes = folded(fold)
-    if source == frame.space:
-        wide = wide_axes(frame.space)
-        inner = frozenset(frame.inner)
+    if source == row_space.space:
+        wide = wide_axes(row_space.space)
+        inner = frozenset(row_space.inner)
         # what is folded across columns would go on within vectors
-        return axes in ((inner, wide) if frame.by_columns else (inner, wide - inner, wide))
-    return frame.is_row_shape(source) and axes == wide_axes(source)
+        return axes in ((inner, wide) if row_space.by_columns else (inner, wide - inner, wide))
+    return row_space.is_row_shape(source) and axes == wide_axes(source)
 
 
-def edge_fits(edge: Edge, space: Shape, frame: Frame | None) -> bool:
-    """May both ops of the edge be in one nest over `space` (with a frame: a row kernel)?"""
+def edge_fits(edge: Edge, space: Shape, row_space: RowSpace | None) -> bool:
+    """May both ops of the edge be in one nest over `space` (with a row space: a row kernel)?"""
     source, over = edge.source, static(edge.over)
     if not is_fold(source):
         if edge.direct:
             return True
-    elif frame is None or (shape_of(source.operands[0]), folded(source)) != (
+    elif row_space is None or (shape_of(source.operands[0]), folded(source)) != (
         space,
-        frozenset(frame.inner),
+        frozenset(row_space.inner),
     ):
         return False
-    if frame is None or edge.read is None or over is None:
+    if row_space is None or edge.read is None or over is None:
         return False
-    return frame.reads_own_element(edge.read, over)
+    return row_space.reads_own_element(edge.read, over)

@@ -31,7 +31,7 @@ from weft.runtime.dataflow.nodes import Tables
 from weft.runtime.dataflow.regions import Elsewhere
 from weft.runtime.dataflow.run import Running
 from weft.runtime.dataflow.trace import Labels, NodeTrace
-from weft.runtime.native.executable import MOST_IDLE_FRAMES
+from weft.runtime.native.executable import MOST_IDLE_ACTIVATIONS
 from weft.runtime.plan.planning import REGION, for_machine
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
@@ -118,7 +118,7 @@ class DataflowStep(Step):
 
     def give_back(self, running: Running) -> None:
         """A run has ended without an error."""
-        if len(self._idle) < MOST_IDLE_FRAMES:
+        if len(self._idle) < MOST_IDLE_ACTIVATIONS:
             self._idle.append(running)
 
     def executed(self) -> int:

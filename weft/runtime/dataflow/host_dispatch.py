@@ -86,7 +86,8 @@ def at_once(run: Callable[[list[Array]], list[Any]]) -> Start:
 
 
 def kept_to_the_end(step: Step) -> Start:
-    """As `at_once`, for a plan whose results are stacks: its frame is kept as long as the step."""
+    """As `at_once`, for a plan whose results are stacks: its activation is kept as long as the
+    step."""
 
     def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
         at_once(lambda given: step.run(given, RunContext(keep=cancel.keep)))(arrays, done, cancel)

@@ -29,8 +29,8 @@ from weft.passes.control.dataflow_regions import Region, passed_on, steering
 from weft.runtime.dataflow.host_dispatch import Start
 from weft.runtime.dataflow.host_ops.communication import Exchange
 from weft.runtime.dataflow.host_ops.row import DEAD, Array, Done
+from weft.runtime.native.activation import Activation
 from weft.runtime.native.executable import Executable
-from weft.runtime.native.frame import Frame
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import StepSummary
@@ -156,7 +156,7 @@ class LentRegion:
     def __init__(self, made: Executable, region: Region, devices: Mapping[int, str]) -> None:
         self._made, self._devices = made, dict(devices)
         self._types = [v.type if isinstance(v.type, TensorType) else None for v in region.results]
-        self._frames: list[Frame] = []
+        self._activations: list[Activation] = []
 
     def start(self, arrays: list[Array], done: Done, cancel: CancelToken) -> None:
         """Run it, and say what it gives."""
@@ -179,9 +179,9 @@ class LentRegion:
             if kind is not None and results[i] is None:
                 results[i] = np.empty(kind.static_shape, kind.dtype.numpy)
         try:
-            frame = self._frames.pop()
+            activation = self._activations.pop()
         except IndexError:
-            frame, _, _ = self._made.own_frame()
-        made = self._made.run_with(frame, arrays, results)
-        self._frames[:] = [frame]  # one is enough: arenas are memory
+            activation, _, _ = self._made.own_activation()
+        made = self._made.run_with(activation, arrays, results)
+        self._activations[:] = [activation]  # one is enough: arenas are memory
         return made

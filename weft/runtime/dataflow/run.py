@@ -100,7 +100,7 @@ class Look:
 
 
 class PlanWords:
-    """The row of a plan, and the frame that it runs on. look: raises what is to end its loops;
+    """The row of a plan, and the activation that it runs on. look: raises what is to end its loops;
     alone: it never uses other threads."""
 
     def __init__(
@@ -112,19 +112,21 @@ class PlanWords:
         *,
         alone: bool = False,
     ) -> None:
-        self.frame, walker, slots = made.own_frame(one_thread=alone)
-        self.frame.status.hook = id(look)
+        self.activation, walker, slots = made.own_activation(one_thread=alone)
+        self.activation.status.hook = id(look)
         self._made, self._look = made, look
         self._rows = _result_rows(made, region, slots, state)
         self.words = [
-            walker, self.frame.header, ctypes.addressof(self.frame.slots),
-            ctypes.addressof(self.frame.status), ctypes.addressof(self._rows), len(slots),
+            walker, self.activation.header, ctypes.addressof(self.activation.slots),
+            ctypes.addressof(self.activation.status), ctypes.addressof(self._rows), len(slots),
         ]  # fmt: skip
 
     def raise_failed(self) -> NoReturn:
         """The plan stopped: which op, and why."""
-        frame = self.frame
-        self._made.raise_failed(frame.failed.value, frame.status.value, frame.status.index)
+        activation = self.activation
+        self._made.raise_failed(
+            activation.failed.value, activation.status.value, activation.status.index
+        )
 
 
 def _result_rows(made: Executable, region: Region, slots: list[int], state: State) -> Any:
@@ -171,7 +173,7 @@ class Job:
 
     def check(self) -> None:
         """Raise what stopped it."""
-        if self.plan.frame.status.value:
+        if self.plan.activation.status.value:
             self.plan.raise_failed()
 
 
@@ -297,7 +299,7 @@ class Running:
             own.cancel("its step has failed")
             self._end_helpers()
             self.state.boxes.drop()
-            self._forget_stacks(own)  # whoever keeps the error keeps this frame, too
+            self._forget_stacks(own)  # whoever keeps the error keeps this activation, too
             raise
 
     def end(self) -> list[Array | None]:
@@ -321,7 +323,7 @@ class Running:
         """Give back what stacks took that went from one region to another; nobody uses them now."""
         own.let_go()
         for plan in (*self._plans, *(job.plan for jobs in self._jobs for job in jobs)):
-            plan.frame.forget_stacks()
+            plan.activation.forget_stacks()
 
     def _run(self, until: float | None, cancel: CancelToken, wait: bool) -> bool:
         state, budget, cancel.until = self.state, FIRST_SLICE, until

@@ -112,8 +112,8 @@ class Launching(Protocol):
 
 
 class Call:
-    """The last call of a plan on one frame. name: of the function. number: the calls of a device
-    are numbered as they are all asked for."""
+    """The last call of a plan on one activation. name: of the function. number: the calls of a
+    device are numbered as they are all asked for."""
 
     __slots__ = ("name", "number", "of")
 

@@ -164,35 +164,36 @@ def drop(api: int, objects: int, count: int) -> int:
     return 0
 
 
-def _take_frame(api: int, step: int) -> int:
-    """A frame that no other call uses; 0 with an exception set."""
-    frame = load(step + at.X_FRAMES)
-    if frame != 0:
-        store(step + at.X_FRAMES, load(frame + at.F_NEXT))
+def _take_activation(api: int, step: int) -> int:
+    """An activation that no other call uses; 0 with an exception set."""
+    activation = load(step + at.X_ACTIVATIONS)
+    if activation != 0:
+        store(step + at.X_ACTIVATIONS, load(activation + at.F_NEXT))
         store(step + at.X_IDLE, load(step + at.X_IDLE) - 1)
-        return frame
-    made = call(load(api + at.CALL_NO_ARGS), load(step + at.X_NEW_FRAME))
+        return activation
+    made = call(load(api + at.CALL_NO_ARGS), load(step + at.X_NEW_ACTIVATION))
     if made == 0:
         return 0
-    frame = call(load(api + at.LONG_AS), made)
+    activation = call(load(api + at.LONG_AS), made)
     call(load(api + at.DECREF), made)
-    return frame
+    return activation
 
 
-def _give_frame(api: int, step: int, frame: int) -> int:
+def _give_activation(api: int, step: int, activation: int) -> int:
     if load(step + at.X_IDLE) >= load(step + at.X_MOST_IDLE):
-        return call(load(api + at.DECREF), load(frame + at.F_OWNER))
-    store(frame + at.F_NEXT, load(step + at.X_FRAMES))
-    store(step + at.X_FRAMES, frame)
+        return call(load(api + at.DECREF), load(activation + at.F_OWNER))
+    store(activation + at.F_NEXT, load(step + at.X_ACTIVATIONS))
+    store(step + at.X_ACTIVATIONS, activation)
     store(step + at.X_IDLE, load(step + at.X_IDLE) + 1)
     return 0
 
 
-def _fill(step: int, frame: int, places: int, results: int) -> int:
-    """Tell the frame where inputs and results are. A number lies in a cell of the frame: what the
-    walker takes for an array is the cell's address, kept where an array keeps its data's."""
-    slots = load(frame + at.F_SLOTS)
-    cell = load(frame + at.F_CELLS)
+def _fill(step: int, activation: int, places: int, results: int) -> int:
+    """Tell the activation where inputs and results are. A number lies in a cell of the activation:
+    what the walker takes for an array is the cell's address, kept where an array keeps its
+    data's."""
+    slots = load(activation + at.F_SLOTS)
+    cell = load(activation + at.F_CELLS)
     count = load(step + at.X_INPUTS)
     i = 0
     while i < count:
@@ -225,11 +226,12 @@ def _release_variables(api: int, step: int, end: int) -> int:
     return 0
 
 
-def _take_variables(api: int, step: int, frame: int) -> int:
-    """Lock the variables and tell the frame where they are; ELSEWHERE if one has no value yet."""
+def _take_variables(api: int, step: int, activation: int) -> int:
+    """Lock the variables and tell the activation where they are; ELSEWHERE if one has no value
+    yet."""
     row = load(step + at.X_VARIABLES)
     end = load(step + at.X_VARIABLES_END)
-    slots = load(frame + at.F_SLOTS)
+    slots = load(activation + at.F_SLOTS)
     while row < end:
         taken = call(load(api + at.CALL_NO_ARGS), load(row + at.V_ACQUIRE))
         if taken == 0:
@@ -254,15 +256,15 @@ def _hold(function: int, places: int, count: int) -> int:
     return 0
 
 
-def _run(api: int, step: int, frame: int) -> int:
+def _run(api: int, step: int, activation: int) -> int:
     """The step itself; 1 + the row at which it stopped, or 0."""
     if load(step + at.X_RELEASE) != 0:
         thread = call(load(api + at.SAVE_THREAD))
-        call(load(step + at.X_WALKER), load(frame + at.F_HEADER), 0, 0, 0)
+        call(load(step + at.X_WALKER), load(activation + at.F_HEADER), 0, 0, 0)
         call(load(api + at.RESTORE_THREAD), thread)
     else:
-        call(load(step + at.X_WALKER), load(frame + at.F_HEADER), 0, 0, 0)
-    return load(load(frame + at.F_FAILED)) + 1
+        call(load(step + at.X_WALKER), load(activation + at.F_HEADER), 0, 0, 0)
+    return load(load(activation + at.F_FAILED)) + 1
 
 
 def _raise(api: int, function: int, first: int, second: int, third: int) -> int:
@@ -281,28 +283,28 @@ def _raise(api: int, function: int, first: int, second: int, third: int) -> int:
 def execute(api: int, step: int, places: int, results: int) -> int:
     """Run the step. `places`: (array, or 0 and the bits of a number) of each input. Fills
     `results` with new arrays when it RAN."""
-    frame = _take_frame(api, step)
-    if frame == 0:
+    activation = _take_activation(api, step)
+    if activation == 0:
         return at.RAISED
     if _new_results(api, step, results) == 0:
-        _give_frame(api, step, frame)
+        _give_activation(api, step, activation)
         return _raise(api, load(step + at.X_NO_MEMORY), 0, 0, 0)
-    _fill(step, frame, places, results)
+    _fill(step, activation, places, results)
     inputs = load(step + at.X_INPUTS)
     _hold(load(api + at.INCREF), places, inputs)  # others may drop them without the GIL
     stopped = 0
     status = 0
     index = 0
-    state = _take_variables(api, step, frame)
+    state = _take_variables(api, step, activation)
     if state == at.RAN:
-        stopped = _run(api, step, frame)
-        status = load(load(frame + at.F_STATUS))
-        index = load(load(frame + at.F_STATUS) + 8)
+        stopped = _run(api, step, activation)
+        status = load(load(activation + at.F_STATUS))
+        index = load(load(activation + at.F_STATUS) + 8)
         _release_variables(api, step, load(step + at.X_VARIABLES_END))
-    if stopped != 0:  # with the frame goes what its stacks hold
-        call(load(api + at.DECREF), load(frame + at.F_OWNER))
+    if stopped != 0:  # with the activation goes what its stacks hold
+        call(load(api + at.DECREF), load(activation + at.F_OWNER))
     else:
-        _give_frame(api, step, frame)
+        _give_activation(api, step, activation)
     if state != at.RAN or stopped != 0:
         drop(api, results, load(step + at.X_RESULT_COUNT))
     _hold(load(api + at.DECREF), places, inputs)

@@ -39,9 +39,9 @@ from weft.passes.manager import (
     configure_logging,
     dump_folder,
 )
+from weft.runtime.native.activation import Activation, LinkedPlan, no_room, raise_stopped, watched
 from weft.runtime.native.ahead import compile_ahead, compile_products_ahead, native_walker
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
-from weft.runtime.native.frame import Frame, LinkedPlan, no_room, raise_stopped, watched
 from weft.runtime.native.pool import POOL
 from weft.runtime.native.step import NativeStep
 from weft.runtime.plan.report import CompileReport, Details, Once, details_again, planned
@@ -58,17 +58,17 @@ from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 Array = np.ndarray[Any, Any]
 _log = logging.getLogger("weft.compile")
-MOST_IDLE_FRAMES = 8
+MOST_IDLE_ACTIVATIONS = 8
 LARGE_ARENA = 1 << 20
 
 
 class Executable(Step):
     """A compiled graph: run it with C-contiguous input arrays, get the list of result arrays.
 
-    Each run takes a frame (argument words and arena) of its own; the locks of the variables it uses
-    make its effect on them atomic. A step that fails (an index out of bounds) stops there: what it
-    wrote to initialised variables before stays written, variables that it would have initialised
-    stay uninitialised.
+    Each run takes an activation (argument words and arena) of its own; the locks of the variables
+    it uses make its effect on them atomic. A step that fails (an index out of bounds) stops there:
+    what it wrote to initialised variables before stays written, variables that it would have
+    initialised stay uninitialised.
 
     addresses: of the kernels, by content key. details: graph and report, made when they are asked
     for. threads: how many a call may use, as many as others if None.
@@ -101,7 +101,7 @@ class Executable(Step):
         # one order of locks for all steps, or two could wait for each other; a name is the graph's
         self._variables = sorted(used, key=lambda row: id(row[0]))
         self._result_slots = [number.get(("result", i), -1) for i in range(len(self._results))]
-        self._frames: list[Frame] = []
+        self._activations: list[Activation] = []
         self._walker_address, self._walker = native_walker()
         self._was_called = False
         self.native: NativeStep | None = None
@@ -140,7 +140,8 @@ class Executable(Step):
         return self._pool
 
     def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Any]:
-        """As of `Step`: on a frame of its own if the context asks for more than the results."""
+        """As of `Step`: on an activation of its own if the context asks for more than the
+        results."""
         if context is not PLAIN and not context.is_plain:
             return self._run_in(context, inputs)
         native = self.native or self._next_native_step()
@@ -151,54 +152,58 @@ class Executable(Step):
                     made[number] = inputs[given]
                 return made
         try:
-            frame = self._take_frame()
-            results = self.run_on(frame, inputs, self._walker)
+            activation = self._take_activation()
+            results = self.run_on(activation, inputs, self._walker)
         except ResourceExhaustedError:  # a MemoryError, too: of what the step itself keeps
             raise
         except MemoryError:
             self.raise_no_memory()
-        if self.native is None and self._pool and len(self._frames) < self._most_idle():
-            self._frames.append(frame)
+        if self.native is None and self._pool and len(self._activations) < self._most_idle():
+            self._activations.append(activation)
         return results
 
-    def run_on(self, frame: Frame, inputs: list[Array], walk: Callable[[int], object]) -> list[Any]:
-        """Run one step on `frame`; `walk`, given its header, carries the table out."""
+    def run_on(
+        self, activation: Activation, inputs: list[Array], walk: Callable[[int], object]
+    ) -> list[Any]:
+        """Run one step on `activation`; `walk`, given its header, carries the table out."""
         results = [None if r is None else np.empty(r[0], r[1]) for r in self._results]
-        return self.run_with(frame, inputs, results, walk)
+        return self.run_with(activation, inputs, results, walk)
 
     def run_with(
-        self, frame: Frame, inputs: list[Array], results: list[Any],
+        self, activation: Activation, inputs: list[Array], results: list[Any],
         walk: Callable[[int], object] | None = None,
     ) -> list[Any]:  # fmt: skip
         """As `run_on`, into arrays that are there."""
-        walk, slots = walk or self._walker, frame.slots
+        walk, slots = walk or self._walker, activation.slots
         for i, array in enumerate(inputs):
             slots[i] = id(array)
         for result, slot in zip(results, self._result_slots, strict=True):
             if result is not None:
                 slots[slot] = id(result)
         if self._variables:
-            self._run_with_state(frame, walk)
+            self._run_with_state(activation, walk)
         else:
-            walk(frame.header)
-        if frame.failed.value >= 0:
-            frame.forget_stacks()  # whoever keeps the error keeps the frame
-            self.raise_failed(frame.failed.value, frame.status.value, frame.status.index)
+            walk(activation.header)
+        if activation.failed.value >= 0:
+            activation.forget_stacks()  # whoever keeps the error keeps the activation
+            self.raise_failed(
+                activation.failed.value, activation.status.value, activation.status.index
+            )
         for number, given in self._donated:
             results[number] = inputs[given]
         return results
 
     def _run_in(self, context: RunContext, inputs: list[Array]) -> list[Any]:
-        frame, _, _ = self.own_frame()
+        activation, _, _ = self.own_activation()
         if context.keep is not None:
-            context.keep(frame)
-        with watched(frame.status, context):
+            context.keep(activation)
+        with watched(activation.status, context):
             if context.recorder is None:
-                return self.run_on(frame, inputs, self._walker)
+                return self.run_on(activation, inputs, self._walker)
             # who takes no traces does not wait for this module
             from weft.runtime.native.kernel_times import run_traced
 
-            return run_traced(self, frame, inputs, context.recorder)
+            return run_traced(self, activation, inputs, context.recorder)
 
     def passes(self) -> Sequence[PassReport]:
         return self.report.passes
@@ -214,29 +219,33 @@ class Executable(Step):
 
         return explain_native(self.report)
 
-    def own_frame(self, *, one_thread: bool = False) -> tuple[Frame, int, list[int]]:
-        """For the dataflow executor: a frame of its own, the walker's address, the results' slots
-        (-1: a token). one_thread: one that never uses the pool."""
+    def own_activation(self, *, one_thread: bool = False) -> tuple[Activation, int, list[int]]:
+        """For the dataflow executor: an activation of its own, the walker's address, the results'
+        slots (-1: a token). one_thread: one that never uses the pool."""
         pool = (0, 1) if one_thread else self.pool_and_threads()
-        return Frame(self._linked, *pool), self._walker_address, self._result_slots
+        return Activation(self._linked, *pool), self._walker_address, self._result_slots
 
     @property
     def uses_state(self) -> bool:
         """Whether it reads or writes variables."""
         return bool(self._variables)
 
-    def idle_frames(self) -> int:
-        """How many frames wait for the next call."""
-        return len(self._frames) + (0 if self.native is None else self.native.idle_frames())
+    def idle_activations(self) -> int:
+        """How many activations wait for the next call."""
+        return len(self._activations) + (
+            0 if self.native is None else self.native.idle_activations()
+        )
 
-    def _take_frame(self) -> Frame:
+    def _take_activation(self) -> Activation:
         try:
-            return self._frames.pop()
+            return self._activations.pop()
         except IndexError:
             pass
         if self._pool is None and not POOL.is_ready():
-            return Frame(self._linked, 0, 1)  # the first call does not wait for the pool's code
-        return Frame(self._linked, *self.pool_and_threads())
+            return Activation(
+                self._linked, 0, 1
+            )  # the first call does not wait for the pool's code
+        return Activation(self._linked, *self.pool_and_threads())
 
     def describe(self) -> str:
         """The step for people: each kernel call as pseudo-code, then where the values are."""
@@ -255,7 +264,7 @@ class Executable(Step):
         """The key and name of each kernel that is called."""
         return list({c.call.kernel.key: c.call.kernel.name for c in self.report.calls}.items())
 
-    def _run_with_state(self, frame: Frame, walk: Callable[[int], object]) -> None:
+    def _run_with_state(self, activation: Activation, walk: Callable[[int], object]) -> None:
         with ExitStack() as stack:
             for variable, _, read in self._variables:
                 stack.enter_context(variable.lock)
@@ -265,9 +274,9 @@ class Executable(Step):
             for variable in fresh:
                 variable.array = np.empty(variable.shape, variable.dtype.numpy)
             for variable, slot, _ in self._variables:
-                frame.slots[slot] = id(variable.array)
-            walk(frame.header)
-            if frame.failed.value >= 0:
+                activation.slots[slot] = id(variable.array)
+            walk(activation.header)
+            if activation.failed.value >= 0:
                 for variable in fresh:
                     variable.array = None
 
@@ -284,7 +293,7 @@ class Executable(Step):
         api = native_api_or_none()
         if self.native is None and api is not None:
             self.native = self._make_native_step(api)
-            self._frames.clear()  # the native path has frames of its own
+            self._activations.clear()  # the native path has activations of its own
         return self.native
 
     def _make_native_step(self, api: NativeApi) -> NativeStep:
@@ -297,19 +306,22 @@ class Executable(Step):
                           not self.plan.short, self._most_idle())  # fmt: skip
 
     def _most_idle(self) -> int:
-        """How many frames are kept for later calls: their arenas are memory that nobody uses."""
+        """How many activations are kept for later calls: their arenas are memory that nobody
+        uses."""
         if self._linked.arena_bytes >= LARGE_ARENA:
             return 1
-        return 2 if self.plan.table.stacks else MOST_IDLE_FRAMES  # each keeps up to stacks.KEPT
+        return (
+            2 if self.plan.table.stacks else MOST_IDLE_ACTIVATIONS
+        )  # each keeps up to stacks.KEPT
 
-    def new_frame(self) -> int:
-        """The address of the words of a new frame, which belongs to who asked."""
+    def new_activation(self) -> int:
+        """The address of the words of a new activation, which belongs to who asked."""
         try:
-            frame = Frame(self._linked, *self.pool_and_threads())
+            activation = Activation(self._linked, *self.pool_and_threads())
         except MemoryError:
             self.raise_no_memory()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))
-        return ctypes.addressof(frame.native)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(activation))
+        return ctypes.addressof(activation.native)
 
     def raise_no_memory(self, *_: int) -> NoReturn:
         """Arena or results did not fit into memory."""

@@ -14,8 +14,8 @@ import numpy as np
 from weft.codegen.steps.walker import CALL_WORDS, FALSE, FIRST_ADDRESS, HEADER, JUMP, NEXT
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
+from weft.runtime.native.activation import Activation
 from weft.runtime.native.executable import Executable
-from weft.runtime.native.frame import Frame
 from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
 
 Array = np.ndarray[Any, Any]
@@ -24,15 +24,15 @@ _TARGET = {JUMP: 1, FALSE: 2, NEXT: 2}  # which word of the row is the row to go
 
 
 def run_traced(
-    executable: Executable, frame: Frame, inputs: list[Array], recorder: TraceRecorder
+    executable: Executable, activation: Activation, inputs: list[Array], recorder: TraceRecorder
 ) -> list[Array | None]:
-    """Run the step once on a frame, and note what took how long.
+    """Run the step once on an activation, and note what took how long.
 
     Results, effects and errors are those of any run.
     """
-    walk = _TracedWalk(executable, frame, recorder.next_step())
+    walk = _TracedWalk(executable, activation, recorder.next_step())
     try:
-        return executable.run_on(frame, inputs, walk)
+        return executable.run_on(activation, inputs, walk)
     finally:
         recorder.add(walk)
 
@@ -51,10 +51,10 @@ def moved_bytes(op: Operation) -> int:
 
 
 class _TracedWalk:
-    def __init__(self, executable: Executable, frame: Frame, step: int) -> None:
-        self.executable, self.frame, self._step = executable, frame, step
+    def __init__(self, executable: Executable, activation: Activation, step: int) -> None:
+        self.executable, self.activation, self._step = executable, activation, step
         self.rows: list[TraceEvent] = []
-        self._table = frame.linked.calls.copy()
+        self._table = activation.linked.calls.copy()
         self._walker = executable._walker
 
     def events(self) -> list[TraceEvent]:
@@ -62,7 +62,7 @@ class _TracedWalk:
         return self.rows
 
     def __call__(self, header: int) -> None:
-        block, rows = self.frame.block, self._table
+        block, rows = self.activation.block, self._table
         block[_CALLS] = rows.ctypes.data
         first_row = rows[:CALL_WORDS].copy()
         for start, stop in self._pieces():
@@ -75,7 +75,7 @@ class _TracedWalk:
             rows[:CALL_WORDS] = first_row
             self._note(start, stop, begin, end)
             block[_PATCHES] = 0  # the addresses of this call's arrays are in the words now
-            if self.frame.failed.value >= 0:
+            if self.activation.failed.value >= 0:
                 return
 
     def _pieces(self) -> Iterator[tuple[int, int]]:

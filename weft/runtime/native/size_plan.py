@@ -33,8 +33,8 @@ from weft.ir.types import TensorType, Type
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
 from weft.passes.sizes.specialize import specialize_inputs
+from weft.runtime.native.activation import Activation, LinkedPlan, aligned, raise_stopped, watched
 from weft.runtime.native.executable import LARGE_ARENA, Executable, compile_graph
-from weft.runtime.native.frame import Frame, LinkedPlan, aligned, raise_stopped, watched
 from weft.runtime.plan.planning import for_machine
 from weft.runtime.plan.report import CompileReport, Details, planned
 from weft.runtime.plan.step_plan import StepPlan, step_plan
@@ -46,7 +46,7 @@ Shapes = tuple[tuple[int, ...], ...]
 Numbers = np.ndarray[Any, Any]
 #: Columns of the table that hold sizes; of patches, moves and others as a flat list.
 _COLUMNS = ("words", "calls", "patches", "moves")
-#: Frames that wait for the next call.
+#: Activations that wait for the next call.
 MOST_IDLE = 2
 #: An arena that is too small becomes larger than it must be by this part.
 SPARE = 0.25
@@ -119,7 +119,7 @@ class SizePlan:
         self._made = _Resized(
             graph.name, _plain(plan, 0), variables, self._addresses, self._details, threads
         )
-        self._idle: list[_Frame] = []
+        self._idle: list[_Activation] = []
 
     def numbers(self, shapes: Shapes) -> Numbers | None:
         """What the plan has to know of inputs of these shapes; None: it is not right for them."""
@@ -138,38 +138,38 @@ class SizePlan:
     def run(self, numbers: Numbers, arrays: list[Array], context: RunContext = PLAIN) -> list[Any]:
         """As `Step.run`, for the sizes of these numbers."""
         if context is not PLAIN and not context.is_plain:
-            frame = self._new_frame(arrays)
+            activation = self._new_activation(arrays)
             if context.keep is not None:
-                context.keep(frame)
+                context.keep(activation)
             if context.recorder is not None:
                 raise InternalError("a plan for many sizes cannot be traced")
-            with watched(frame.status, context):
-                return self._run_on(frame, numbers, arrays)
+            with watched(activation.status, context):
+                return self._run_on(activation, numbers, arrays)
         try:
-            frame = self._idle.pop()
+            activation = self._idle.pop()
         except IndexError:
-            frame = self._new_frame(arrays)
-        results = self._run_on(frame, numbers, arrays)
-        if len(self._idle) < (1 if frame.room >= LARGE_ARENA else MOST_IDLE):
-            self._idle.append(frame)
+            activation = self._new_activation(arrays)
+        results = self._run_on(activation, numbers, arrays)
+        if len(self._idle) < (1 if activation.room >= LARGE_ARENA else MOST_IDLE):
+            self._idle.append(activation)
         return results
 
-    def _new_frame(self, arrays: Sequence[Array]) -> _Frame:
+    def _new_activation(self, arrays: Sequence[Array]) -> _Activation:
         made = self._made
         try:
-            return _Frame(LinkedPlan(made.plan, self._addresses), *made.pool_and_threads())
+            return _Activation(LinkedPlan(made.plan, self._addresses), *made.pool_and_threads())
         except MemoryError:
             self._exact(arrays).raise_no_memory()
 
-    def _run_on(self, frame: _Frame, numbers: Numbers, arrays: list[Array]) -> list[Any]:
+    def _run_on(self, activation: _Activation, numbers: Numbers, arrays: list[Array]) -> list[Any]:
         try:
-            if frame.numbers is not numbers:
-                self._outputs.resize(frame, numbers)
+            if activation.numbers is not numbers:
+                self._outputs.resize(activation, numbers)
             results = self._outputs.results(numbers)
         except MemoryError:
             self._exact(arrays).raise_no_memory()
         try:
-            return self._made.run_with(frame, arrays, results)
+            return self._made.run_with(activation, arrays, results)
         except _Failed as failed:
             row, status, index = failed.where
             if status == STOPPED:
@@ -202,7 +202,7 @@ class _Failed(Exception):
 
 
 class _Resized(Executable):
-    """It runs on frames of other sizes than its plan's."""
+    """It runs on activations of other sizes than its plan's."""
 
     def native_step(self) -> None:
         """None: native code makes results of the plan's own sizes."""
@@ -211,8 +211,8 @@ class _Resized(Executable):
         raise _Failed(call, status, index)
 
 
-class _Frame(Frame):
-    """A frame whose numbers are those of the sizes that it ran on last."""
+class _Activation(Activation):
+    """An activation whose numbers are those of the sizes that it ran on last."""
 
     __slots__ = ("numbers", "room")
 
@@ -311,7 +311,7 @@ class _Outputs:
         self._number: dict[frozenset[Any], int] = {}
         table = plan.table
         for _, _, offset in table.constants:
-            int(offset)  # a condition, if it is traced: no frame has constants of its own
+            int(offset)  # a condition, if it is traced: no activation has constants of its own
         self.columns = {name: self._column(getattr(table, name)) for name in _COLUMNS}
         within = [(word, offset) for word, offset in table.arena if hint(offset) >= 0]
         self.arena_words = _indices(word for word, _ in within)
@@ -345,28 +345,28 @@ class _Outputs:
         return [None if r is None else np.empty([given[k] for k in r[0]], r[1])
                 for r in self._results]  # fmt: skip
 
-    def resize(self, frame: _Frame, numbers: Numbers) -> None:
-        """Make a frame one for these sizes."""
-        frame.numbers = None
-        linked = frame.linked
+    def resize(self, activation: _Activation, numbers: Numbers) -> None:
+        """Make an activation one for these sizes."""
+        activation.numbers = None
+        linked = activation.linked
         held = {
-            "words": frame.words, "calls": linked.calls, "patches": linked.patches,
+            "words": activation.words, "calls": linked.calls, "patches": linked.patches,
             "moves": linked.moves,
         }  # fmt: skip
         for name, column in self.columns.items():
             if len(column.at):
                 held[name][column.at] = numbers[column.rows]
         arena, scratch, workers = (int(numbers[k]) for k in self.totals)
-        needed = aligned(arena + scratch) + workers * frame.threads + 64
-        if needed > frame.room or frame.room > max(LARGE_ARENA, MOST_SPARE * needed):
-            frame.arena = np.empty(int(needed * (1 + SPARE)), np.uint8)
-            frame.room = len(frame.arena)
-        base = (int(frame.arena.ctypes.data) + 63) // 64 * 64
-        words = frame.words
+        needed = aligned(arena + scratch) + workers * activation.threads + 64
+        if needed > activation.room or activation.room > max(LARGE_ARENA, MOST_SPARE * needed):
+            activation.arena = np.empty(int(needed * (1 + SPARE)), np.uint8)
+            activation.room = len(activation.arena)
+        base = (int(activation.arena.ctypes.data) + 63) // 64 * 64
+        words = activation.words
         words[self.arena_words] = numbers[self.arena_rows] + base
         words[self.scratch_words] = base + arena
         words[self.worker_words] = base + aligned(arena + scratch)
-        frame.numbers = numbers
+        activation.numbers = numbers
 
 
 def _indices(numbers: Any) -> Numbers:

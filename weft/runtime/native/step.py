@@ -35,9 +35,9 @@ class NativeStep:
     of result arrays, or None if a variable has no value yet.
 
     results: (NumPy dtype, shape, slot), or None for a result without a value. variables: (state,
-    slot). The callbacks belong to `owner`, of which only a weak reference is kept: `new_frame()`
-    gives the address of a frame's words, `raise_failed(row, status, index)`, `raise_no_memory()`
-    and `raise_not_arrays()` raise.
+    slot). The callbacks belong to `owner`, of which only a weak reference is kept:
+    `new_activation()` gives the address of an activation's words, `raise_failed(row, status,
+    index)`, `raise_no_memory()` and `raise_not_arrays()` raise.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class NativeStep:
         words = (ctypes.c_int64 * 16)()
         self._words = words
         # a `__del__` would run while the interpreter goes down, without this module's names
-        weakref.finalize(self, _free_frames, words).atexit = False
+        weakref.finalize(self, _free_activations, words).atexit = False
         self._keep: list[Any] = []
         self.address = ctypes.addressof(words)
         rows = self._result_rows(results)
@@ -67,7 +67,7 @@ class NativeStep:
             at.X_RELEASE: int(release),
         }  # fmt: skip
         callbacks = {
-            at.X_NEW_FRAME: "new_frame", at.X_FAILED: "raise_failed",
+            at.X_NEW_ACTIVATION: "new_activation", at.X_FAILED: "raise_failed",
             at.X_NO_MEMORY: "raise_no_memory", at.X_NOT_ARRAYS: "raise_not_arrays",
         }  # fmt: skip
         for offset, name in callbacks.items():
@@ -83,8 +83,8 @@ class NativeStep:
             _method(api.functions["run_list"]), capsule, None
         )
 
-    def idle_frames(self) -> int:
-        """How many frames wait for the next call."""
+    def idle_activations(self) -> int:
+        """How many activations wait for the next call."""
         return int(self._words[at.X_IDLE // 8])
 
     def _result_rows(self, results: Sequence[tuple[Any, tuple[int, ...], int] | None]) -> Any:
@@ -118,20 +118,20 @@ class NativeStep:
         return rows
 
 
-def _free_frames(step: Any) -> None:
-    """Drop the references that the idle frames of a step hold."""
-    frame = step[at.X_FRAMES // 8]
-    while frame:
-        words = (ctypes.c_int64 * 2).from_address(frame)
-        frame = words[at.F_NEXT // 8]
+def _free_activations(step: Any) -> None:
+    """Drop the references that the idle activations of a step hold."""
+    activation = step[at.X_ACTIVATIONS // 8]
+    while activation:
+        words = (ctypes.c_int64 * 2).from_address(activation)
+        activation = words[at.F_NEXT // 8]
         _py.Py_DecRef(ctypes.c_void_p(words[at.F_OWNER // 8]))
 
 
-def frame_words(
+def activation_words(
     owner: object, header: int, slots: int, status: int, failed: int, inputs: int
 ) -> Any:
-    """The words of a frame, then the cells of its inputs. They hold a reference to `owner`, which
-    keeps them: the native code drops it with the frame."""
+    """The words of an activation, then the cells of its inputs. They hold a reference to `owner`,
+    which keeps them: the native code drops it with the activation."""
     first = at.F_CELLS // 8 + 1
     words = (ctypes.c_int64 * (first + 2 * inputs))()
     cells = ctypes.addressof(words) + 8 * first

@@ -97,7 +97,7 @@ class StepPlan:
     (donated: number of the result -> of the input). read, written: the variables whose value before
     the step is used, and those that it writes. cut: whether a call is worth several threads.
     short: whether the step is over before another Python thread could use the GIL. leaves_stacks:
-    whether results are handles of stacks in the frame's arena.
+    whether results are handles of stacks in the activation's arena.
     """
 
     table: Table

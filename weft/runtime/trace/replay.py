@@ -35,8 +35,8 @@ from weft.codegen.steps.walker import (
 )
 from weft.ir.dataclass import dataclass
 from weft.ir.types import TensorType
+from weft.runtime.native.activation import Activation, raise_stopped
 from weft.runtime.native.executable import Executable
-from weft.runtime.native.frame import Frame, raise_stopped
 from weft.runtime.native.pool import POOL
 from weft.runtime.resources.variables import VariableState
 
@@ -46,7 +46,7 @@ Row = tuple[int, int, int, int]
 class Walk:
     """Rows of a walker's table on `words`, run by `run`.
 
-    rows: as in `walker.py`. pool, threads: as in the header of a frame. `failed` is the
+    rows: as in `walker.py`. pool, threads: as in the header of an activation. `failed` is the
     row at which a kernel set the status word, or -1.
     """
 
@@ -207,8 +207,8 @@ class Replay:
         changing = [v.array for v, _, _ in self.step._variables if v.array is not None]
         changing += [self.inputs[i] for i in taken]
         self._changing = [(a, a.copy()) for a in changing]
-        self._frame = Frame(self.step._linked, self.step.pool, self.step.threads)
-        words = self._frame.words
+        self._activation = Activation(self.step._linked, self.step.pool, self.step.threads)
+        words = self._activation.words
         for word, slot, offset in self.step._linked.patches.reshape(-1, 3).tolist():
             words[word] = arrays[slot].ctypes.data + offset
         self._first_words = words.copy()
@@ -262,7 +262,7 @@ class Replay:
     # ------------------------------------------------------------------------------------- moving
 
     def _reset(self) -> None:
-        self._frame.words[:] = self._first_words
+        self._activation.words[:] = self._first_words
         self.restore()
         self._done = 0
 
@@ -273,7 +273,7 @@ class Replay:
             self._done = row
             return True
         self._reset()
-        status = self._frame.status
+        status = self._activation.status
 
         def stop(*_: int) -> None:
             status.value = 1
@@ -294,13 +294,18 @@ class Replay:
         if rows:
             failed = self._walk(rows).run()
             if failed >= 0:
-                status = self._frame.status
+                status = self._activation.status
                 self.step.raise_failed(first + failed, status.value, status.index)
 
     def _walk(self, rows: Sequence[Row]) -> Walk:
         step = self.step
         return Walk(
-            self._frame.words, rows, step._linked.moves, step.pool, step.threads, self._frame.status
+            self._activation.words,
+            rows,
+            step._linked.moves,
+            step.pool,
+            step.threads,
+            self._activation.status,
         )
 
     # ------------------------------------------------------------------------------------- timing
@@ -313,7 +318,7 @@ class Replay:
         after = [a.copy() for a in written]
         self._run(rows, piece.first)
         changes = any(a.tobytes() != b.tobytes() for a, b in zip(written, after, strict=True))
-        words, status = self._frame.words, self._frame.status
+        words, status = self._activation.words, self._activation.status
         runs = [Repeat(words, rows, 0, 1, status)]
         if any(c.call.chunk for c in piece.calls) and min(self.step.threads, POOL.limit) > 1:
             runs.append(Repeat(words, rows, self.step.pool, self.step.threads, status))
@@ -348,7 +353,7 @@ class Replay:
             for k, arg in enumerate(planned.call.args):
                 if not isinstance(arg, Address) or arg.value not in results:
                     continue
-                place = int(self._frame.words[self._rows[row][1] + k]) - arg.offset
+                place = int(self._activation.words[self._rows[row][1] + k]) - arg.offset
                 held = arg.value.type
                 assert isinstance(held, TensorType)
                 if place not in seen and held.nbytes:

@@ -26,7 +26,7 @@ from weft.passes.manager import Pass, PassOptions, configure_logging
 from weft.passes.memory.plan_memory import variable_name
 from weft.passes.pipelines import GPU
 from weft.runtime.device.array import DeviceValue, OnDevice, check_there, give_back, on_device
-from weft.runtime.device.execution.frame import Frame, Frames, KeptFrames, Shelf
+from weft.runtime.device.execution.activation import Activation, Activations, KeptActivations, Shelf
 from weft.runtime.device.execution.launches import FaultFound
 from weft.runtime.device.execution.out_of_memory import Short, let_go, named
 from weft.runtime.device.execution.segments import Base
@@ -171,7 +171,7 @@ class DeviceExecutable(DeviceStep):
     ) -> None:
         self.name, self.plan = name, plan
         self._find, self._details = find, details
-        self.frames = Frames(name, plan, shelf or Shelf())
+        self.activations = Activations(name, plan, shelf or Shelf())
         self._states: dict[Base, VariableState] = {
             ("variable", n): variables[n] for n in plan.variables
         }
@@ -210,7 +210,7 @@ class DeviceExecutable(DeviceStep):
     @property
     def nbytes(self) -> int:
         """Bytes of the device that one call at a time takes, beside variables and constants."""
-        small, inputs, count = self.frames.layout, len(self.plan.inputs), 0
+        small, inputs, count = self.activations.layout, len(self.plan.inputs), 0
         types = (*enumerate(self.plan.inputs), *enumerate(self.plan.results))
         for k, (i, t) in enumerate(types):
             held = small.inputs if k < inputs else {**small.results, **self.plan.donated}
@@ -255,12 +255,12 @@ class DeviceExecutable(DeviceStep):
         with context.token().within(context.timeout) as own:
             if context.recorder is not None:
                 return self._run_traced(inputs, context.recorder, own)
-            return self._called(inputs, Frame.run, None, own)
+            return self._called(inputs, Activation.run, None, own)
 
     def call(
         self,
         inputs: Sequence[Array | DeviceValue],
-        keep: KeptFrames | None = None,
+        keep: KeptActivations | None = None,
         cancel: CancelToken | None = None,
     ) -> list[DeviceValue | None]:
         """Run one step whose results stay on the device. Returns before the device is done if no op
@@ -270,44 +270,44 @@ class DeviceExecutable(DeviceStep):
         and `DeviceValue.taken` says whether it came to that. keep: is given what must
         live as long as the stacks among the results do; other calls with it, one at a time, go on
         there."""
-        return self._called(inputs, Frame.start, keep, cancel)
+        return self._called(inputs, Activation.start, keep, cancel)
 
     def _run_traced(
         self, inputs: list[Array], recorder: TraceRecorder, cancel: CancelToken
     ) -> list[Any]:
         """Run one step, and note what took how long."""
         device = self.device()
-        watch, keep = Watch(device, recorder), KeptFrames()
-        keep[self] = self.frames.make(device, self._runs_as())
+        watch, keep = Watch(device, recorder), KeptActivations()
+        keep[self] = self.activations.make(device, self._runs_as())
 
-        def run(frame: Frame, given: list[Any], variables: dict[Base, int]) -> list[Any]:
-            frame.launches.watch = watch
-            return frame.run(given, variables)
+        def run(activation: Activation, given: list[Any], variables: dict[Base, int]) -> list[Any]:
+            activation.launches.watch = watch
+            return activation.run(given, variables)
 
         try:
-            return self._called(inputs, run, keep, cancel)  # on a frame of its own
+            return self._called(inputs, run, keep, cancel)  # on an activation of its own
         finally:
             recorder.add(watch)
 
     def _called(
         self,
         inputs: Sequence[Array | DeviceValue],
-        run: Callable[[Frame, list[Any], dict[Base, int]], list[Any]],
-        keep: KeptFrames | None,
+        run: Callable[[Activation, list[Any], dict[Base, int]], list[Any]],
+        keep: KeptActivations | None,
         cancel: CancelToken | None,
     ) -> list[Any]:
-        frame, there = None, list(inputs)
+        activation, there = None, list(inputs)
         try:
             device = self.device()
             there = [v.on(device) if isinstance(v, DeviceValue) else v for v in inputs]
-            frame = self._frame(device, keep)
-            frame.launches.cancel = cancel
-            results = self._run(device, frame, there, run)
+            activation = self._activation(device, keep)
+            activation.launches.cancel = cancel
+            results = self._run(device, activation, there, run)
         except BaseException as error:
             give_back(there)
-            if isinstance(error, FaultFound) and keep is None and frame is not None:
-                self.frames.give(frame)
-            frame, there, inputs = None, [], ()
+            if isinstance(error, FaultFound) and keep is None and activation is not None:
+                self.activations.give(activation)
+            activation, there, inputs = None, [], ()
             let_go(error)  # or whoever holds the error, a prompt for one, would hold the memory
             if isinstance(error, FaultFound):
                 raise error.error(self.told()) from None
@@ -317,11 +317,15 @@ class DeviceExecutable(DeviceStep):
         give_back(there)
         check_there(there, self.plan.donated.values())
         if keep is None:
-            self.frames.give(frame)
+            self.activations.give(activation)
         return results
 
-    def _frame(self, device: Device, keep: KeptFrames | None) -> Frame:
-        return self.frames.take(device) if keep is None else self.frames.kept(device, keep, self)
+    def _activation(self, device: Device, keep: KeptActivations | None) -> Activation:
+        return (
+            self.activations.take(device)
+            if keep is None
+            else self.activations.kept(device, keep, self)
+        )
 
     def _runs_as(self) -> DevicePlan:
         """`plan`, with its ops."""
@@ -332,20 +336,20 @@ class DeviceExecutable(DeviceStep):
         in so many calls, and so do copies of donated inputs. records: as one recording; else launch
         by launch. UnsupportedError on an emulated device."""
         device = self.device()
-        frame = self.frames.take(device)
-        frame.launches.records = records
+        activation = self.activations.take(device)
+        activation.launches.records = records
         with self._held_variables(device) as held:
-            frame.send(inputs, _addresses(held))
+            activation.send(inputs, _addresses(held))
             for _ in range(3):  # launched, recorded, replayed
-                frame.work()
+                activation.work()
             device.synchronize()
             on_device, on_host = [], []
             for _ in range(repeats):
                 began = time.perf_counter()
-                frame.work()
+                activation.work()
                 on_host.append(time.perf_counter() - began)
                 device.synchronize()
-                on_device.append(device.timed(frame.work))
+                on_device.append(device.timed(activation.work))
         return StepTimes(tuple(on_device), tuple(on_host), len(self.plan.launches()))
 
     def launch_times(self, inputs: list[Array], rounds: int = 20) -> list[list[float]]:
@@ -353,28 +357,28 @@ class DeviceExecutable(DeviceStep):
         calls, each waited for. Else as `measure`."""
         device = self.device()
         timed = TimedDevice(device)
-        layout, constants = self.frames.layout, self.frames.constants(device)
-        frame = Frame(self.name, self.plan, layout, cast(Device, timed), constants)
-        frame.launches.records = False
+        layout, constants = self.activations.layout, self.activations.constants(device)
+        activation = Activation(self.name, self.plan, layout, cast(Device, timed), constants)
+        activation.launches.records = False
         with self._held_variables(device) as held:
-            frame.send(inputs, _addresses(held))
-            frame.work()  # what is loaded when it first runs
+            activation.send(inputs, _addresses(held))
+            activation.work()  # what is loaded when it first runs
             for seconds in timed.seconds:
                 seconds.clear()
             for _ in range(rounds):
-                frame.work()
+                activation.work()
             device.synchronize()
         return timed.seconds
 
     def _run(
         self,
         device: Device,
-        frame: Frame,
+        activation: Activation,
         inputs: list[Any],
-        run: Callable[[Frame, list[Any], dict[Base, int]], list[Any]],
+        run: Callable[[Activation, list[Any], dict[Base, int]], list[Any]],
     ) -> list[Any]:
-        with self._held_variables(device, frame.launches.cancel) as held:
-            results = run(frame, inputs, _addresses(held))
+        with self._held_variables(device, activation.launches.cancel) as held:
+            results = run(activation, inputs, _addresses(held))
             for one in held.values():
                 if one.state.resident is not one:
                     one.state.move(one)  # it has a value now

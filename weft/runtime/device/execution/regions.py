@@ -18,8 +18,8 @@ from weft.passes.sizes.specialize import is_symbolic, specialize_inputs
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends.registry import gpu
+from weft.runtime.device.execution.activation import KeptActivations
 from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
-from weft.runtime.device.execution.frame import KeptFrames
 from weft.runtime.device.execution.size_plan import DeviceSizePlans
 from weft.runtime.device.protocol import Device
 from weft.runtime.native.size_plan import SizedGraph
@@ -139,11 +139,11 @@ class GpuRegion:
         return made or self._compiled(specialize_inputs(self.graph, shapes))
 
 
-def _kept(cancel: CancelToken) -> KeptFrames:
+def _kept(cancel: CancelToken) -> KeptActivations:
     """What the step of the token keeps on the device."""
-    found = cancel.kept(KeptFrames)
+    found = cancel.kept(KeptActivations)
     if found is None:
-        found = KeptFrames()
+        found = KeptActivations()
         cancel.keep(found)
     return found
 

@@ -32,7 +32,7 @@ from weft.runtime.device.protocol import Device, LibraryCall, Prepared, Recordin
 
 #: Launches and copies in one recording, at most: making one takes about a microsecond for each.
 MOST_NODES = 1024
-#: And in all recordings that a frame keeps, as each takes memory of the driver.
+#: And in all recordings that an activation keeps, as each takes memory of the driver.
 MOST_KEPT = 16 * MOST_NODES
 #: Sets of addresses - of variables, large inputs and results - for which recordings are kept. What
 #: comes beyond takes over those of the set that was used longest ago, with other addresses.

@@ -17,8 +17,8 @@ from weft.ir.dtypes import MathMode
 from weft.ir.size_tape import Sizes, Tape, Terms
 from weft.ir.sizes import is_traced, terms_of
 from weft.passes.manager import Pass, PassOptions
+from weft.runtime.device.execution.activation import Shelf
 from weft.runtime.device.execution.executable import DeviceExecutable
-from weft.runtime.device.execution.frame import Shelf
 from weft.runtime.device.plan import DevicePlan
 from weft.runtime.device.planning.stored_plan import DeviceDetails, Wanted
 from weft.runtime.device.protocol import Device

@@ -12,7 +12,7 @@ from weft.runtime.step import Step, StepSummary
 if TYPE_CHECKING:
     from weft.passes.manager import PassReport
     from weft.runtime.device.array import DeviceValue
-    from weft.runtime.device.execution.frame import KeptFrames
+    from weft.runtime.device.execution.activation import KeptActivations
     from weft.runtime.device.plan import DevicePlan
     from weft.runtime.device.planning.stored_plan import DeviceReport
     from weft.runtime.device.protocol import Array, Device
@@ -43,7 +43,7 @@ class DeviceStep(Step):
     def call(
         self,
         inputs: Sequence[Array | DeviceValue],
-        keep: KeptFrames | None = None,
+        keep: KeptActivations | None = None,
         cancel: CancelToken | None = None,
     ) -> list[DeviceValue | None]:
         """Run one step whose results stay on the device."""

@@ -1,11 +1,12 @@
-"""Frames: the memory of one running step - argument words, arena, stacks, buffer addresses, status.
+"""Activations: the memory of one running step - argument words, arena, stacks, buffer addresses,
+status.
 
 The arena of stacks holds what loops keep for their gradients (`codegen/stacks.py`). It grows
 up to WEFT_STACK_BYTES (if not set, three quarters of the machine's or container's memory); after a
 step at most 256 MiB stay for the next one, as fresh pages cost as much as what is written to them.
 
-Fault words of a frame let native loops be stopped (`weft.codegen.loops.interrupt`), by a signal or
-by a
+Fault words of an activation let native loops be stopped (`weft.codegen.loops.interrupt`), by a
+signal or by a
 hook, and hold the exception that stopped one."""
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from weft.ir.graph import Block, Graph, Operation
 from weft.ir.interpreter.stacks import CHECKPOINT_HINT, too_large
 from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
-from weft.runtime.native.step import frame_words
+from weft.runtime.native.step import activation_words
 from weft.runtime.plan.step_plan import StepPlan
 from weft.runtime.step import RunContext
 
 
 def new_fault_words() -> FaultWords:
-    """Of a frame: its loops hear of signals, and of the hook that `watch` sets."""
+    """Of an activation: its loops hear of signals, and of the hook that `watch` sets."""
     return FaultWords(api=_api())
 
 
@@ -84,7 +85,7 @@ def _address(name: str) -> int:
     return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
 
 
-#: What a frame keeps for its next step, or an eighth of the machine's memory.
+#: What an activation keeps for its next step, or an eighth of the machine's memory.
 KEPT = 256 << 20
 
 
@@ -207,7 +208,7 @@ class LinkedPlan:
         self.slot_count = max(len(plan.slots), 1)
 
 
-class Frame:
+class Activation:
     """What one running step owns. `pool`, `threads`: the pool's words and how many threads of it
     may take part (0, 1: the calling thread alone)."""
 
@@ -256,7 +257,7 @@ class Frame:
         }
         self.block: Any = (ctypes.c_int64 * len(HEADER))(*(given[name] for name in HEADER))
         self.header = ctypes.addressof(self.block)
-        self.native = frame_words(self, self.header, given["slots"], given["status"],
+        self.native = activation_words(self, self.header, given["slots"], given["status"],
                                   given["failed"], linked.plan.inputs)  # fmt: skip
 
     def forget_stacks(self) -> None:

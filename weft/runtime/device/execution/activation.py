@@ -1,8 +1,8 @@
-"""`Frame`: one step's memory on a device, and its launches with their arguments.
+"""`Activation`: one step's memory on a device, and its launches with their arguments.
 
 With it: staging buffers, in which arguments of the host arrive while the device is still at the
-call before; the constants of a plan, there as long as a frame that uses them is; and the frames of
-a plan, those that calls run on and those that wait for the next one."""
+call before; the constants of a plan, there as long as an activation that uses them is; and the
+activations of a plan, those that calls run on and those that wait for the next one."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Constants:
 
 
 class Shelf:
-    """Where plans with the same constants find those of a device: idle frames are given up where
-    memory is short, and constants that no frame uses go with them."""
+    """Where plans with the same constants find those of a device: idle activations are given up
+    where memory is short, and constants that no activation uses go with them."""
 
     def __init__(self) -> None:
         self._lock = ForkLock()
@@ -107,7 +107,7 @@ __all__ = ["Constants", "Shelf"]
 STAGED = 64 << 20
 
 
-class Frame:
+class Activation:
     """Memory and launches for one call at a time of a plan on a device. A call may be asked for
     while the device is at the one before.
 
@@ -342,64 +342,64 @@ class Frame:
         bytes_of(target)[:] = staging
 
 
-__all__ = ["FaultFound", "Frame"]
+__all__ = ["FaultFound", "Activation"]
 
 
-MOST_IDLE_FRAMES = 2
+MOST_IDLE_ACTIVATIONS = 2
 
 
-class KeptFrames(dict[object, Frame]):
+class KeptActivations(dict[object, Activation]):
     """What plans that are called several times in a step keep until it ends, by plan."""
 
 
-class Frames:
-    """The frames of a plan. shelf: where its constants are. A device asks it to let go what is
+class Activations:
+    """The activations of a plan. shelf: where its constants are. A device asks it to let go what is
     idle (`blocks.Holder`). Any thread may call any of these."""
 
     def __init__(self, name: str, plan: DevicePlan, shelf: Shelf) -> None:
         self.layout = layout_of(plan)
         self._name, self._plan, self._shelf = name, plan, shelf
-        self.idle: list[Frame] = []
+        self.idle: list[Activation] = []
 
-    def make(self, device: Device, plan: DevicePlan | None = None) -> Frame:
+    def make(self, device: Device, plan: DevicePlan | None = None) -> Activation:
         """One more. plan: the same, with what people are told."""
         constants = self.constants(device)
-        return Frame(self._name, plan or self._plan, self.layout, device, constants)
+        return Activation(self._name, plan or self._plan, self.layout, device, constants)
 
     def constants(self, device: Device) -> Constants:
         """The plan's, on the device."""
         arrays = self._plan.constants
         return self._shelf.on(device, lambda: Constants(self._name, arrays, device))
 
-    def take(self, device: Device) -> Frame:
+    def take(self, device: Device) -> Activation:
         """An idle one, or one more."""
         with suppress(IndexError):
             return self.idle.pop()
         device.resident.may_ask(self)
         return self.make(device)
 
-    def give(self, frame: Frame) -> None:
+    def give(self, activation: Activation) -> None:
         """It is idle now."""
-        if len(self.idle) < MOST_IDLE_FRAMES:
-            self.idle.append(frame)
+        if len(self.idle) < MOST_IDLE_ACTIVATIONS:
+            self.idle.append(activation)
 
-    def kept(self, device: Device, keep: KeptFrames, key: object) -> Frame:
+    def kept(self, device: Device, keep: KeptActivations, key: object) -> Activation:
         """That of a step that goes on where the plan was left."""
-        frame = keep.get(key)
-        if frame is None:
-            frame = keep[key] = self.make(device)
-            frame.launches.goes_on = True
-        return frame
+        activation = keep.get(key)
+        if activation is None:
+            activation = keep[key] = self.make(device)
+            activation.launches.goes_on = True
+        return activation
 
     def drop_spare(self) -> None:
-        """Give up where arguments of idle frames arrive."""
-        for frame in self.idle.copy():
-            frame.landing.clear()
+        """Give up where arguments of idle activations arrive."""
+        for activation in self.idle.copy():
+            activation.landing.clear()
 
     def drop_idle(self) -> None:
-        """Give up what only waits for the next call: frames with what is recorded of them, and the
-        constants that no other frame uses."""
+        """Give up what only waits for the next call: activations with what is recorded of them, and
+        the constants that no other activation uses."""
         self.idle.clear()
 
 
-__all__ = ["Frames", "KeptFrames"]
+__all__ = ["Activations", "KeptActivations"]
