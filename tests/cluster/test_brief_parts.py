@@ -18,7 +18,7 @@ from weft.ir.errors import AbortedError, CancelledError, InvalidArgumentError, W
 from weft.runtime.cluster.exchange import LostLinkError, StepExchange
 from weft.runtime.cluster.master import Once
 from weft.runtime.cluster.part import Registered, read_part
-from weft.runtime.cluster.small_step import BriefRun
+from weft.runtime.cluster.small_step import SmallRun
 from weft.runtime.dataflow.executor import DataflowStep, Stepping
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.store import Store
@@ -116,7 +116,7 @@ class Part:
         given = [np.array(x, np.float32) for x in inputs]
         if self.brief:
             assert self.part.brief is not None
-            run = BriefRun(
+            run = SmallRun(
                 self.part.brief, wire, ME, self.step, self.counters, self.outcomes.append  # type: ignore[arg-type]
             )  # fmt: skip
             run.begin(given)

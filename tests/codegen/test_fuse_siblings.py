@@ -116,7 +116,7 @@ class TestRandomGraphs:
 def fuse_apart(graph: Graph) -> Graph:
     """The graph with nests, of which none have joined for what they read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "join_siblings", lambda grouping: False)
+        patch.setattr(groups, "join_horizontally", lambda grouping: False)
         return fuse(graph)
 
 

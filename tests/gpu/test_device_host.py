@@ -21,7 +21,7 @@ from weft.ir.errors import InvalidArgumentError
 from weft.runtime.device.backends import cuda, registry
 from weft.runtime.device.backends.cuda import CudaDevice
 from weft.runtime.device.execution import segments
-from weft.runtime.device.execution.segments import Recorded
+from weft.runtime.device.execution.segments import Captures
 
 Array = np.ndarray[Any, Any]
 
@@ -563,9 +563,9 @@ def test_sets_of_addresses_that_come_in_turn_are_replayed_as_they_are(
     """Nothing is looked through, launch by launch."""
     monkeypatch.setattr("weft.runtime.device.plan.SMALL_INPUT", 64)
     api, looked = fake(), list[object]()
-    given = Recorded._given
+    given = Captures._given
     monkeypatch.setattr(
-        Recorded, "_given", lambda self, ask: (looked.append(ask), given(self, ask))[1]
+        Captures, "_given", lambda self, ask: (looked.append(ask), given(self, ask))[1]
     )
     there = [wf.to_device(_random(3, 700) + np.float32(k), "gpu:0") for k in range(2)]
     step = wf.compile(device="gpu:0")(lambda x: wf.sum(wf.cumulative_sum(x, axis=1), axis=0)[:3])

@@ -62,7 +62,7 @@ from weft.ir.locations import merge_locations
 from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.passes.fusion.gathers import Gathers, move_gathers
-from weft.passes.fusion.horizontal import Siblings, join_siblings
+from weft.passes.fusion.horizontal import HorizontalJoins, join_horizontally
 from weft.passes.fusion.liveness import in_order
 from weft.passes.fusion.rules import (
     ELEMENTWISE,
@@ -138,8 +138,8 @@ class Grouping:
         self._sweep_and_adopt()
         self.columns = True
         self._sweep_and_adopt()
-        self.siblings = Siblings()
-        if join_siblings(self):
+        self.siblings = HorizontalJoins()
+        if join_horizontally(self):
             self._sweep()
         self._materialise_index_maps()
         if scope.moves:

@@ -77,7 +77,7 @@ Key = tuple[Value, int, tuple[int, ...], Space]
 
 
 @dataclass(slots=True)
-class Siblings:
+class HorizontalJoins:
     """The decisions on pairs of nests, by the first op in each that reads what both read: `why`
     they are `apart`; those `joined`, and the bytes that are not read again.
     """
@@ -86,7 +86,7 @@ class Siblings:
     joined: dict[tuple[Operation, Operation], int] = field(default_factory=dict)
 
 
-def join_siblings(grouping: Grouping) -> bool:
+def join_horizontally(grouping: Grouping) -> bool:
     """Join what the module's rules allow, and note in `grouping.siblings` what was decided; whether
     anything was joined.
     """

@@ -29,7 +29,7 @@ from weft.passes.placement import Placement
 from weft.runtime.cluster.exchange import StepExchange
 from weft.runtime.cluster.part import PartStep, part_step
 from weft.runtime.dataflow.host_dispatch import Resources
-from weft.runtime.dataflow.regions import Elsewhere
+from weft.runtime.dataflow.regions import RegionDevice
 from weft.runtime.dataflow.threads import StepThreads
 from weft.runtime.device.execution.out_of_memory import let_go
 from weft.runtime.recorder import TraceRecorder
@@ -88,7 +88,7 @@ class PartedStep(Step):
         results: int,
         variables: Mapping[str, VariableState],
         resources: Resources,
-        where: Callable[[str, str], Elsewhere | None],
+        where: Callable[[str, str], RegionDevice | None],
         control_flow: str = "auto",
         *,
         deterministic: bool = False,

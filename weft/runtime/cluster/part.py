@@ -21,7 +21,7 @@ from weft.ir.type_rules import int_attr
 from weft.passes.manager import Pass
 from weft.passes.pipelines import PIPELINES, STANDARD
 from weft.passes.sizes.specialize import is_symbolic
-from weft.runtime.cluster.small_step import BriefProgram, brief_program
+from weft.runtime.cluster.small_step import SmallProgram, small_program
 from weft.runtime.dataflow.executor import (
     DataflowStep,
     dataflow_step,
@@ -30,7 +30,7 @@ from weft.runtime.dataflow.executor import (
     is_small,
 )
 from weft.runtime.dataflow.host_dispatch import Resources
-from weft.runtime.dataflow.regions import Elsewhere
+from weft.runtime.dataflow.regions import RegionDevice
 from weft.runtime.files.permissions import AllowFiles, grant
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.size_plan import SizedStep
@@ -50,7 +50,7 @@ def part_step(
     *,
     deterministic: bool = False,
     passes: Sequence[Pass] = STANDARD,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RegionDevice | None = None,
 ) -> PartStep:
     """A part, compiled. elsewhere: the device that it runs on, if it is not this processor: always
     on the executor, which may find that all of it is one region. Errors as `compile_graph` and
@@ -90,7 +90,7 @@ class Registered:
     peers: frozenset[str]
     receivers: Mapping[int, Operation]
     small: bool
-    brief: BriefProgram | None
+    brief: SmallProgram | None
     generation: int
     again: Callable[[], Registered]
 
@@ -146,13 +146,13 @@ def read_part(
         read_part, text, constants, store, keys, peers, control_flow, pipeline, device, allow_files
     )
     small = elsewhere is None and is_small(graph)
-    brief = brief_program(step) if small and step.kind == "dataflow" else None
+    brief = small_program(step) if small and step.kind == "dataflow" else None
     return Registered(
         graph, step, tuple(constants), peers, receivers, small, brief, generation, again
     )
 
 
-def _elsewhere(device: str, passes: Sequence[Pass]) -> Elsewhere | None:
+def _elsewhere(device: str, passes: Sequence[Pass]) -> RegionDevice | None:
     """What runs the part on a GPU of this process; None for the processor."""
     if DeviceSpec.parse(device).kind in (None, "cpu"):
         return None

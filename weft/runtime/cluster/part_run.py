@@ -25,7 +25,7 @@ from weft.runtime.cluster.exchange import (
 )
 from weft.runtime.cluster.messages import Deliver, Derived, Direct, Received, Wire, to_wire
 from weft.runtime.cluster.part import Registered
-from weft.runtime.cluster.small_step import BriefRun
+from weft.runtime.cluster.small_step import SmallRun
 from weft.runtime.dataflow.executor import Stepping
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.step import RunContext
@@ -131,7 +131,7 @@ class PartRun:
         self._home, self._meta = home, meta
         self._exchange: StepExchange | None = None
         self._cancel: CancelToken | None = None
-        self._brief: BriefRun | None = None
+        self._brief: SmallRun | None = None
         self._error: WeftError | None = None  # which another one's error is the cause of
         self._derived = Derived.ABORTED
         self._begun = time.monotonic()
@@ -168,7 +168,7 @@ class PartRun:
         return token
 
     @property
-    def is_brief(self) -> bool:
+    def is_small(self) -> bool:
         """Whether `begin` may run it on a thread that others need."""
         return self.part.small and self.trace is None and "g" not in self._meta
 
@@ -188,7 +188,7 @@ class PartRun:
             Stepping(step, self._finish).begin(ready, self._token())
             return
         home = self._home
-        run = BriefRun(brief, home.wire, home.name, self.step, home.counters, self._finish)
+        run = SmallRun(brief, home.wire, home.name, self.step, home.counters, self._finish)
         self._brief = run
         if self._error is not None:
             run.stop(self._error.what)

@@ -296,7 +296,7 @@ class Worker:
             self._end(run, run.exchange.lost(peer, cause), Derived.LOST_LINK)
         if "r" in meta:
             self._watch()
-        if run.is_brief:
+        if run.is_small:
             run.begin()
         else:
             self._threads.submit(run.carry_out)

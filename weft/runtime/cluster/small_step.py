@@ -46,7 +46,7 @@ _TOKEN: Sequence[Any] = (None,)
 
 
 class Run(Protocol):
-    """What the functions need of a `brief.BriefRun`."""
+    """What the functions need of a `SmallRun`."""
 
     step: int
     wire: Wire
@@ -214,7 +214,7 @@ _STOPPED = -1
 
 class Segment:
     """Rows that are carried out one after the other, once all that they wait for has come. place:
-    in `BriefProgram.left`; -1 if they wait for one thing at most."""
+    in `SmallProgram.left`; -1 if they wait for one thing at most."""
 
     __slots__ = ("acts", "place", "rows")
 
@@ -223,7 +223,7 @@ class Segment:
         self.acts: tuple[Act, ...] = tuple([row.act for row in self.rows])
 
 
-class BriefProgram:
+class SmallProgram:
     """The nodes of a part. values: what feeds and constants give, by row; first: what waits for
     nothing; then: by row of those that begin something, what waits for that to come. left: for how
     many a segment waits, if for several. count: of the rows that begin something; waits: whether
@@ -284,7 +284,7 @@ def _segments(
     return dict(sorted(found.items(), key=lambda item: len(item[0])))
 
 
-def brief_program(step: DataflowStep) -> BriefProgram | None:
+def small_program(step: DataflowStep) -> SmallProgram | None:
     """The program of a step whose graph is small; None where it has control flow."""
     built = step.built
     number = {node: i for i, node in enumerate(built.nodes)}
@@ -304,10 +304,10 @@ def brief_program(step: DataflowStep) -> BriefProgram | None:
         before = [source for source, _ in (*node.inputs, *control_of(node))]
         there = (at.FEED, at.CONSTANT)  # from the beginning
         after.append([number[source] for source in before if source.kind not in there])
-    return BriefProgram(built, [row_of(built, node, number) for node in built.nodes], after)
+    return SmallProgram(built, [row_of(built, node, number) for node in built.nodes], after)
 
 
-class BriefRun:
+class SmallRun:
     """One run, of a task. finished: called in whichever thread ends it. Values are never written
     to."""
 
@@ -318,7 +318,7 @@ class BriefRun:
 
     def __init__(
         self,
-        program: BriefProgram,
+        program: SmallProgram,
         wire: Wire,
         task: str,
         step: int,

@@ -43,9 +43,9 @@ from weft.runtime.dataflow.host_dispatch import (
 from weft.runtime.dataflow.host_ops.functions import READ_ONLY
 from weft.runtime.dataflow.nodes import Frame, Node, Port
 from weft.runtime.dataflow.regions import (
-    Elsewhere,
-    LentRegion,
-    RegionElsewhere,
+    LoanedRegion,
+    RegionDevice,
+    RemoteRegion,
     Where,
     landing,
     large_results,
@@ -106,7 +106,7 @@ class Built:
     frames: list[Frame] = field(default_factory=lambda: [Frame(-1)])
     hosts: list[HostOp] = field(default_factory=list)
     plans: list[Executable] = field(default_factory=list)
-    compiled: list[Executable | SizedStep | RegionElsewhere] = field(default_factory=list)
+    compiled: list[Executable | SizedStep | RemoteRegion] = field(default_factory=list)
     notes: list[RegionNote] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     fetches: list[TensorType | None] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Built:
     feed_names: tuple[str, ...] = ()
     open_feeds: tuple[bool, ...] = ()
     brought: tuple[bool, ...] = ()
-    elsewhere: Elsewhere | None = None
+    elsewhere: RegionDevice | None = None
     labels: dict[Node, str] = field(default_factory=dict)  # of enters, for messages
     unit: ExternalCell = field(default_factory=ExternalCell)
     constants: list[tuple[ExternalCell, Array]] = field(default_factory=list)
@@ -132,7 +132,7 @@ def build(
     passes: Sequence[Pass] = STANDARD,
     threads: int | None = None,
     deterministic: bool = False,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RegionDevice | None = None,
 ) -> Built:
     """The nodes of a lowered graph. Errors as `compile_graph` and `host_start`.
 
@@ -151,7 +151,7 @@ class _Builder:
         passes: Sequence[Pass],
         threads: int | None,
         deterministic: bool,
-        elsewhere: Elsewhere | None,
+        elsewhere: RegionDevice | None,
     ) -> None:
         most = POOL.limit if threads is None else min(threads, POOL.limit)
         self.built = Built(threads=most, deterministic=deterministic, elsewhere=elsewhere)
@@ -357,7 +357,7 @@ class _Builder:
         built.notes.append(RegionNote(text, why))
         if lent:
             types, gives = _types(region)
-            start = LentRegion(plan, region, lent).start
+            start = LoanedRegion(plan, region, lent).start
             return HostOp(
                 start, types, region.ops[-1], gives, reads_only=True, dear=self._beside(region)
             )

@@ -28,7 +28,7 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, build
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.nodes import Tables
-from weft.runtime.dataflow.regions import Elsewhere
+from weft.runtime.dataflow.regions import RegionDevice
 from weft.runtime.dataflow.run import Running
 from weft.runtime.dataflow.trace import Labels, NodeTrace
 from weft.runtime.native.executable import MOST_IDLE_ACTIVATIONS
@@ -58,7 +58,7 @@ class DataflowStep(Step):
         threads: int | None = None,
         deterministic: bool = False,
         passes: Sequence[Pass] = STANDARD,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: RegionDevice | None = None,
         reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
         self.name, self.graph, self._reports = graph.name, graph, reports
@@ -150,7 +150,7 @@ def dataflow_step(
     *,
     deterministic: bool = False,
     passes: Sequence[Pass] = STANDARD,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RegionDevice | None = None,
 ) -> DataflowStep:
     """`graph`, with inputs of static shapes, for the dataflow executor: branches and loops as
     Switch and Merge, all or (control_flow="auto") those that native code cannot hold. passes: of

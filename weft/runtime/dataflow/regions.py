@@ -5,10 +5,10 @@ whose sizes are known is: many regions never see another one. With the second se
 that other sizes fill in (`native/size_plan.py`); another such plan where planning would have
 decided otherwise.
 
-`LentRegion` computes large results that are sent to other tasks where those read them, if a task is
-on this host, so that no copy is made on the way.
+`LoanedRegion` computes large results that are sent to other tasks where those read them, if a task
+is on this host, so that no copy is made on the way.
 
-`RegionElsewhere` runs on a device which is not this processor: its values stay there from one
+`RemoteRegion` runs on a device which is not this processor: its values stay there from one
 region to the next, and the executor passes them on as it does others. A value on a device is
 whatever has `shape`, `dtype`, `nbytes` and `numpy()`, which copies it to the host and waits for it.
 Such a value is copied back where the executor itself, an op of the host or another device reads it;
@@ -36,7 +36,7 @@ from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import StepSummary
 
 
-class RegionElsewhere(Protocol):
+class RemoteRegion(Protocol):
     """A region compiled for a device."""
 
     def summary(self) -> StepSummary:
@@ -52,12 +52,12 @@ class RegionElsewhere(Protocol):
         ...
 
 
-class Elsewhere(Protocol):
+class RegionDevice(Protocol):
     """The device that the regions of a graph run on."""
 
     def region(
         self, graph: Graph, variables: Mapping[str, VariableState], back: Sequence[int]
-    ) -> RegionElsewhere:
+    ) -> RemoteRegion:
         """A region; its results `back` are to be on the host. Errors as compiling has."""
         ...
 
@@ -149,7 +149,7 @@ def large_results(region: Region, sent: Mapping[Value, str]) -> dict[int, str]:
     }
 
 
-class LentRegion:
+class LoanedRegion:
     """A region as a host node. devices: see `large_results`. Any number of threads may begin it at
     once."""
 

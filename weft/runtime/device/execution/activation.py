@@ -25,7 +25,7 @@ from weft.runtime.device.protocol import Array, Device, Mark, Memory, bytes_of
 MOST = 64 << 20
 
 
-class Landing:
+class StagingBuffer:
     """Memory in which arguments arrive while kernels read those of the call before; from there
     copies on the device bring them to where kernels find them. what: whose, for errors."""
 
@@ -60,7 +60,7 @@ class Landing:
         self._held.clear()
 
 
-__all__ = ["Landing"]
+__all__ = ["StagingBuffer"]
 
 
 class Constants:
@@ -140,7 +140,7 @@ class Activation:
         self._homes: dict[Base, Memory] = {}
         self._pinned: dict[Base, Array] = {}
         self._sent: Mark | None = None
-        self.landing = Landing(device, f"arguments of '{name}'")
+        self.staging = StagingBuffer(device, f"arguments of '{name}'")
         self.launches = Launches(name, plan, device, known, self._faults)
         self._done = device.mark()  # of the last call that nobody has waited for
         self._over: Mark | None = None  # the same, if there was one
@@ -289,7 +289,7 @@ class Activation:
         return address
 
     def _upload(self, key: int, address: int, source: Array) -> None:
-        if not (self._ahead and self.landing.upload(key, address, source)):
+        if not (self._ahead and self.staging.upload(key, address, source)):
             self.device.upload(address, source, self._done)
 
     def _home(self, kind: str, i: int, nbytes: int) -> int:
@@ -394,7 +394,7 @@ class Activations:
     def drop_spare(self) -> None:
         """Give up where arguments of idle activations arrive."""
         for activation in self.idle.copy():
-            activation.landing.clear()
+            activation.staging.clear()
 
     def drop_idle(self) -> None:
         """Give up what only waits for the next call: activations with what is recorded of them, and

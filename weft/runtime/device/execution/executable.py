@@ -28,7 +28,7 @@ from weft.passes.pipelines import GPU
 from weft.runtime.device.array import DeviceValue, OnDevice, check_there, give_back, on_device
 from weft.runtime.device.execution.activation import Activation, Activations, KeptActivations, Shelf
 from weft.runtime.device.execution.launches import FaultFound
-from weft.runtime.device.execution.out_of_memory import Short, let_go, named
+from weft.runtime.device.execution.out_of_memory import AllocationError, let_go, named
 from weft.runtime.device.execution.segments import Base
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.device.libraries.choice import OwnKernels
@@ -311,7 +311,7 @@ class DeviceExecutable(DeviceStep):
             let_go(error)  # or whoever holds the error, a prompt for one, would hold the memory
             if isinstance(error, FaultFound):
                 raise error.error(self.told()) from None
-            if isinstance(error, Short):
+            if isinstance(error, AllocationError):
                 raise named(error, self.exact) from None
             raise
         give_back(there)
@@ -419,7 +419,7 @@ class DeviceExecutable(DeviceStep):
         try:
             return on_device(state, device)
         except ResourceExhaustedError as error:
-            raise Short(error, ("variable", name)) from None
+            raise AllocationError(error, ("variable", name)) from None
 
 
 def _acquire(state: VariableState, cancel: CancelToken | None) -> None:

@@ -23,14 +23,14 @@ from weft.runtime.device.execution.segments import (
     Ask,
     Base,
     Branch,
+    Captures,
     Counted,
     Cutter,
     Loop,
     Noted,
-    Part,
-    Piece,
     Places,
-    Recorded,
+    Section,
+    Segment,
     Still,
     Sums,
     places_of,
@@ -188,10 +188,10 @@ class Launches:
         self._places = Places(plan, dict(bases))
         self._late: list[tuple[Prepared, int, Place]] = []
         self._fixed = frozenset(bases)
-        self._recorded = Recorded(device, self._places)
+        self._captures = Captures(device, self._places)
         cutter = Cutter(plan, self._prepared, self._chosen)
-        self._parts = cutter.parts(plan.nodes)
-        self._recorded.pieces = cutter.pieces
+        self._sections = cutter.sections(plan.nodes)
+        self._captures.segments = cutter.segments
         self._cells = Cells(name, device)
         self._call = Call(name, self)
         self.goes_on = False  # whether what loops kept the last time is still used
@@ -234,7 +234,7 @@ class Launches:
 
     def point(self, new: Mapping[Base, int]) -> None:
         """The addresses of the other buffers, all of them, for what follows."""
-        if self._recorded.use(tuple(new.values())):
+        if self._captures.use(tuple(new.values())):
             self._places.bases.update(new)
             for launch, word, place in self._late:
                 launch.words[word] = self._places.at(place)
@@ -247,43 +247,43 @@ class Launches:
         self._begun = self._cells.used
         self._device.calls.begin(self._call)
         try:
-            self._do_all(self._parts)
+            self._do_all(self._sections)
         finally:
             self._device.calls.end(self._call)
             self.cancel = None
 
-    def _do_all(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            match part:
-                case Piece():
-                    self._do(part)
+    def _do_all(self, sections: Sequence[Section]) -> None:
+        for section in sections:
+            match section:
+                case Segment():
+                    self._do(section)
                 case Loop():
-                    self._loop(part)
+                    self._loop(section)
                 case Branch():
                     if not self._around:  # else with the next iteration: variables keep whole ones
-                        self._go_on(part.node.op)
-                    held = self._holds(part.node.decision)
-                    self._do_all(part.then if held else part.orelse)
+                        self._go_on(section.node.op)
+                    held = self._holds(section.node.decision)
+                    self._do_all(section.then if held else section.orelse)
                 case CheckFaults():
                     self._faults.look()
                 case Noted():
                     self._faults.mark()
                 case DevicePush():
-                    self._push(part)
+                    self._push(section)
                 case DevicePop():
-                    self._pop(part)
+                    self._pop(section)
                 case Sums():
-                    at, node = self._places.at, part.node
+                    at, node = self._places.at, section.node
                     a, b = self._handle(at(node.a)), self._handle(at(node.b))
-                    made = self._sum(part, a, b, node.depth)
+                    made = self._sum(section, a, b, node.depth)
                     self._device.put(at(node.result), made)
 
-    # -- pieces -----------------------------------------------------------------------------------
+    # -- segments ----------------------------------------------------------------------------------
 
-    def _do(self, piece: Piece) -> None:
-        if not (self.records and self.watch is None and self._recorded.replay(piece, self._ask)):
-            self._ask(piece.stills)
-        if piece.checks:
+    def _do(self, segment: Segment) -> None:
+        if not (self.records and self.watch is None and self._captures.replay(segment, self._ask)):
+            self._ask(segment.stills)
+        if segment.checks:
             self._faults.asked()
 
     def _ask(self, stills: Sequence[Still]) -> None:
@@ -296,15 +296,15 @@ class Launches:
                 inside = [(loop, self._places.iteration[loop]) for loop in self._around]
                 self.watch(still.node, inside, partial(self._ask_one, still))
 
-    def _count(self, part: Counted) -> None:
+    def _count(self, section: Counted) -> None:
         iteration = self._places.iteration
-        first = 0 if part.begins else iteration[part.loop]
-        if part.begins:
-            self._around.append(part.loop)
-        for i in range(first, first + part.count):
-            iteration[part.loop] = i
-            self._ask(part.body)
-        if part.begins:
+        first = 0 if section.begins else iteration[section.loop]
+        if section.begins:
+            self._around.append(section.loop)
+        for i in range(first, first + section.count):
+            iteration[section.loop] = i
+            self._ask(section.body)
+        if section.begins:
             self._around.pop()
 
     def _ask_one(self, ask: Ask) -> None:
@@ -319,7 +319,7 @@ class Launches:
                 ask.launch.words[word] = at(place)
             self._launch(ask.launch, node.op)
         if ask.late:
-            self._recorded.note(ask)
+            self._captures.note(ask)
 
     def _launch(self, launch: Prepared, op: Operation | None) -> None:
         try:

@@ -17,7 +17,7 @@ from weft.runtime.device.protocol import Device, Memory
 from weft.runtime.native.kernel_times import traced_names
 
 
-class Short(ResourceExhaustedError):
+class AllocationError(ResourceExhaustedError):
     """There is no memory for a buffer of a plan, by its kind and number or name, as of `Place`;
     ("arena", 0) is a step's own block, ("constant", 0) all constants, ("results", 0) all small
     results."""
@@ -28,11 +28,11 @@ class Short(ResourceExhaustedError):
 
 
 def allocate_for(device: Device, nbytes: int, what: str, base: Base) -> Memory:
-    """`Device.allocate`, whose error is `Short`."""
+    """`Device.allocate`, whose error is `AllocationError`."""
     try:
         return device.allocate(nbytes, what)
     except ResourceExhaustedError as error:
-        raise Short(error, base) from None
+        raise AllocationError(error, base) from None
 
 
 def let_go(error: BaseException) -> None:
@@ -54,7 +54,7 @@ def let_go(error: BaseException) -> None:
             place = place.tb_next
 
 
-__all__ = ["Short", "allocate_for", "let_go"]
+__all__ = ["AllocationError", "allocate_for", "let_go"]
 
 
 #: Of what is fused, so many ops are told of.
@@ -75,7 +75,7 @@ class Tensor:
         return text + (f", of op {_named(self.op)}" if self.op is not None else "")
 
 
-def named(error: Short, details: Callable[[], DeviceDetails]) -> ResourceExhaustedError:
+def named(error: AllocationError, details: Callable[[], DeviceDetails]) -> ResourceExhaustedError:
     """The error with the tensor that there was no memory for; of a block of many, the largest."""
     try:
         found = [tensor for tensor in _tensors(error, details()) if tensor is not None]
@@ -89,7 +89,7 @@ def named(error: Short, details: Callable[[], DeviceDetails]) -> ResourceExhaust
     )
 
 
-def _tensors(error: Short, made: DeviceDetails) -> Sequence[Tensor | None]:
+def _tensors(error: AllocationError, made: DeviceDetails) -> Sequence[Tensor | None]:
     """One, or where scratch memory of an op is larger than any value that first."""
     kind, which = error.base
     graph, plan = made.graph, made.plan

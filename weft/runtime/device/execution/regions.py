@@ -33,7 +33,7 @@ MOST_SIZES = 64
 
 
 class OnGpu:
-    """The regions of one part of a step on a GPU (`dataflow.elsewhere.Elsewhere`).
+    """The regions of one part of a step on a GPU (`dataflow.regions.RegionDevice`).
 
     find: the device, asked for at once; its errors are raised here. passes: of the regions.
     """

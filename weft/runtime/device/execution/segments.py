@@ -1,8 +1,8 @@
 """Segments of a step and their captures: what the device does without waiting for the host.
 
-A segment (`Piece`) is launches and copies, and loops of them whose number of iterations is known:
+A segment (`Segment`) is launches and copies, and loops of them whose number of iterations is known:
 nothing in it waits for the host, so all of it may be captured and launched as one. What is larger
-than `MOST_NODES` is cut into segments of some iterations each. `Recorded` keeps the captures, each
+than `MOST_NODES` is cut into segments of some iterations each. `Captures` keeps the captures, each
 for the sets of addresses that were used last."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_KEPT = 16 * MOST_NODES
 MOST_SETS = 4
 
 Base = tuple[str, int | str]
-#: The number of the set of addresses; in which iteration each loop is that a piece follows, or
+#: The number of the set of addresses; in which iteration each loop is that a segment follows, or
 #: whether that is an odd one.
 Key = tuple[int, ...]
 
@@ -90,7 +90,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Piece:
+class Segment:
     """A segment. size: launches and copies of all iterations. checks: whether some check indices.
     fixed: whether a recording cannot get other addresses. follows: the loops around it, or before
     it, that move its places, and whether by every iteration (else every second is the same)."""
@@ -104,7 +104,7 @@ class Piece:
     kept: dict[Key, Kept] = field(default_factory=dict)
 
     def key(self, iteration: Mapping[Operation, int]) -> tuple[int, ...]:
-        """What the addresses in the piece depend on, beside those that `Launches.point` gets."""
+        """What the addresses in the segment depend on, beside those that `Launches.point` gets."""
         return tuple([iteration[op] if each else iteration[op] % 2 for op, each in self.follows])
 
 
@@ -113,10 +113,10 @@ class Loop:
     """A loop that the host leads, `step` iterations at a time. rest: those that are left then."""
 
     node: DeviceLoop
-    test: list[Part]
-    body: list[Part]
+    test: list[Section]
+    body: list[Section]
     step: int = 1
-    rest: list[Part] = field(default_factory=list)
+    rest: list[Section] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -124,8 +124,8 @@ class Branch:
     """A branch that the host takes."""
 
     node: DeviceBranch
-    then: list[Part]
-    orelse: list[Part]
+    then: list[Section]
+    orelse: list[Section]
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class Noted:
     """The point up to which the next look for faults has to wait."""
 
 
-Part = Piece | Loop | Branch | CheckFaults | Noted | DevicePush | DevicePop | Sums
+Section = Segment | Loop | Branch | CheckFaults | Noted | DevicePush | DevicePop | Sums
 
 
 @dataclass(slots=True)
@@ -179,65 +179,65 @@ class Cutter:
         chosen: Callable[[PlannedProduct], Sequence[Ask]],
     ) -> None:
         self._plan, self._prepared, self._chosen = plan, prepared, chosen
-        self.pieces: list[Piece] = []
+        self.segments: list[Segment] = []
 
-    def parts(self, nodes: Sequence[DeviceNode]) -> list[Part]:
-        """The parts, whose pieces are in `pieces`, too."""
-        parts = self._cut(nodes, last=True)
-        self.pieces = list(_pieces(parts))
-        for piece in self.pieces:
-            piece.follows = self._follows(piece)
-            piece.fixed = any(map(_is_fixed, _all(piece.stills)))
-        return parts
+    def sections(self, nodes: Sequence[DeviceNode]) -> list[Section]:
+        """The sections, whose segments are in `segments`, too."""
+        sections = self._cut(nodes, last=True)
+        self.segments = list(_segments(sections))
+        for segment in self.segments:
+            segment.follows = self._follows(segment)
+            segment.fixed = any(map(_is_fixed, _all(segment.stills)))
+        return sections
 
-    def _cut(self, nodes: Sequence[DeviceNode], last: bool = False) -> list[Part]:
-        parts: list[Part] = []
+    def _cut(self, nodes: Sequence[DeviceNode], last: bool = False) -> list[Section]:
+        sections: list[Section] = []
         noted = marks(nodes, last)
         for k, node in enumerate(nodes):
             match node:
                 case PlannedLaunch() | PlannedCopy():
-                    _join(parts, [self._prepared(node)], 1, checks(node))
+                    _join(sections, [self._prepared(node)], 1, checks(node))
                 case PlannedProduct():
                     asks = self._chosen(node)
-                    _join(parts, asks, len(asks), checks(node))
+                    _join(sections, asks, len(asks), checks(node))
                 case DeviceLoop():
-                    self._loop(parts, node)
+                    self._loop(sections, node)
                 case DeviceBranch():
-                    parts.append(Branch(node, self._cut(node.then), self._cut(node.orelse)))
+                    sections.append(Branch(node, self._cut(node.then), self._cut(node.orelse)))
                 case DeviceAdd():
-                    parts.append(Sums(node, tuple(map(self._prepared, node.launches))))
+                    sections.append(Sums(node, tuple(map(self._prepared, node.launches))))
                 case CheckFaults() | DevicePush() | DevicePop():
-                    parts.append(node)
+                    sections.append(node)
             if k in noted:
-                parts.append(Noted())
-        return parts
+                sections.append(Noted())
+        return sections
 
-    def _loop(self, parts: list[Part], node: DeviceLoop) -> None:
+    def _loop(self, sections: list[Section], node: DeviceLoop) -> None:
         test, body = self._cut(node.test), self._cut(node.body)
         only = body[0] if len(body) == 1 else None
-        if node.decision is not None or not isinstance(only, Piece):
-            parts.append(Loop(node, test, body))
+        if node.decision is not None or not isinstance(only, Segment):
+            sections.append(Loop(node, test, body))
             return
         inner, op = tuple(only.stills), node.op
         if node.limit * only.size <= MOST_NODES:
             size = node.limit * only.size
-            _join(parts, [Counted(op, node.limit, inner, True)], size, only.checks)
+            _join(sections, [Counted(op, node.limit, inner, True)], size, only.checks)
             return
         step = MOST_NODES // only.size // 2 * 2  # from an even iteration on, each time
         if step < 2:
-            parts.append(Loop(node, [], body))
+            sections.append(Loop(node, [], body))
             return
 
-        def some(count: int) -> list[Part]:
+        def some(count: int) -> list[Section]:
             still = Counted(op, count, inner, False)
-            return [Piece([still], count * only.size, only.checks)] if count else []
+            return [Segment([still], count * only.size, only.checks)] if count else []
 
-        parts.append(Loop(node, [], some(step), step, some(node.limit % step)))
+        sections.append(Loop(node, [], some(step), step, some(node.limit % step)))
 
-    def _follows(self, piece: Piece) -> tuple[tuple[Operation, bool], ...]:
+    def _follows(self, segment: Segment) -> tuple[tuple[Operation, bool], ...]:
         own: set[Operation] = set()
         found: dict[Operation, bool] = {}
-        for still in _all(piece.stills):
+        for still in _all(segment.stills):
             if isinstance(still, Counted):
                 if still.begins:
                     own.add(still.loop)
@@ -256,12 +256,12 @@ class Cutter:
         self._note(odd, found)
 
 
-def _join(parts: list[Part], stills: Sequence[Still], size: int, checked: bool) -> None:
-    """Put more at the end of the last piece, if it has room."""
-    last = parts[-1] if parts else None
-    if not isinstance(last, Piece) or last.size + size > MOST_NODES:
-        last = Piece()
-        parts.append(last)
+def _join(sections: list[Section], stills: Sequence[Still], size: int, checked: bool) -> None:
+    """Put more at the end of the last segment, if it has room."""
+    last = sections[-1] if sections else None
+    if not isinstance(last, Segment) or last.size + size > MOST_NODES:
+        last = Segment()
+        sections.append(last)
     last.stills += stills
     last.size += size
     last.checks = last.checks or checked
@@ -283,15 +283,15 @@ def _all(stills: Sequence[Still]) -> Iterator[Still]:
             yield from _all(still.body)
 
 
-def _pieces(parts: Sequence[Part]) -> Iterator[Piece]:
-    for part in parts:
-        match part:
-            case Piece():
-                yield part
+def _segments(sections: Sequence[Section]) -> Iterator[Segment]:
+    for section in sections:
+        match section:
+            case Segment():
+                yield section
             case Loop():
-                yield from _pieces([*part.test, *part.body, *part.rest])
+                yield from _segments([*section.test, *section.body, *section.rest])
             case Branch():
-                yield from _pieces([*part.then, *part.orelse])
+                yield from _segments([*section.then, *section.orelse])
             case _:
                 pass
 
@@ -303,8 +303,8 @@ def places_of(node: PlannedLaunch | PlannedCopy | LibraryCall) -> list[Place]:
     return [arg for arg in node.args if isinstance(arg, Place)]
 
 
-class Recorded:
-    """The recordings of `pieces`.
+class Captures:
+    """The recordings of `segments`.
 
     A set of addresses - of variables, large inputs and results - has a number, and `MOST_SETS` of
     them have recordings: memory that is given back and asked for again comes back in turn. One more
@@ -314,7 +314,7 @@ class Recorded:
 
     def __init__(self, device: Device, places: Places) -> None:
         self._device, self._places = device, places
-        self.pieces: list[Piece] = []
+        self.segments: list[Segment] = []
         self._size = 0  # nodes in all recordings
         # the number of each, and the tuple that `Kept.addresses` is; the last one used last
         self._sets: dict[tuple[int, ...], tuple[int, tuple[int, ...]]] = {}
@@ -331,35 +331,35 @@ class Recorded:
             number = len(self._sets) + 1
         elif not number:
             number, _ = self._sets.pop(next(iter(self._sets)))
-            for piece in self.pieces:
-                if piece.fixed:
-                    self._drop(piece, number)
+            for segment in self.segments:
+                if segment.fixed:
+                    self._drop(segment, number)
         self._addresses, self._number = addresses, number
         self._sets[addresses] = number, addresses
         return True
 
-    def _drop(self, piece: Piece, number: int) -> None:
-        piece.seen = {key for key in piece.seen if key[0] != number}
-        for key in [key for key in piece.kept if key[0] == number]:
-            self._forget(piece, key)
+    def _drop(self, segment: Segment, number: int) -> None:
+        segment.seen = {key for key in segment.seen if key[0] != number}
+        for key in [key for key in segment.kept if key[0] == number]:
+            self._forget(segment, key)
 
-    def _forget(self, piece: Piece, key: Key) -> None:
-        del piece.kept[key]
-        self._size -= piece.size
+    def _forget(self, segment: Segment, key: Key) -> None:
+        del segment.kept[key]
+        self._size -= segment.size
 
-    def replay(self, piece: Piece, ask: Callable[[Sequence[Still]], None]) -> bool:
-        """Do a piece as it is recorded; False: it is not, and is to be asked for. ask: asks for it
-        launch by launch, and tells `note` of each."""
-        if piece.size < 2:
+    def replay(self, segment: Segment, ask: Callable[[Sequence[Still]], None]) -> bool:
+        """Do a segment as it is recorded; False: it is not, and is to be asked for. ask: asks for
+        it launch by launch, and tells `note` of each."""
+        if segment.size < 2:
             return False
-        key = (self._number, *piece.key(self._places.iteration))
-        kept = piece.kept.get(key)
+        key = (self._number, *segment.key(self._places.iteration))
+        kept = segment.kept.get(key)
         if kept is not None and kept.addresses is not self._addresses and not self._moved(kept):
-            piece.fixed = True  # the driver does not do it
-            self._forget(piece, key)
+            segment.fixed = True  # the driver does not do it
+            self._forget(segment, key)
             kept = None
         if kept is None:
-            kept = self._recorded(piece, key, ask)
+            kept = self._recorded(segment, key, ask)
         if kept is not None:
             kept.again()
         return kept is not None
@@ -367,26 +367,26 @@ class Recorded:
     # -- making one -------------------------------------------------------------------------------
 
     def _recorded(
-        self, piece: Piece, key: Key, ask: Callable[[Sequence[Still]], None]
+        self, segment: Segment, key: Key, ask: Callable[[Sequence[Still]], None]
     ) -> Kept | None:
-        """The piece as a recording, if that is worth it: the first time may be the only one."""
-        if key not in piece.seen:
-            piece.seen.add(key)
+        """The segment as a recording, if that is worth it: the first time may be the only one."""
+        if key not in segment.seen:
+            segment.seen.add(key)
             return None
-        if self._size + piece.size > MOST_KEPT:
+        if self._size + segment.size > MOST_KEPT:
             return None
         nodes: list[Node] = []
-        self._nodes = None if piece.fixed else nodes
+        self._nodes = None if segment.fixed else nodes
         iteration = dict(self._places.iteration)
         try:
-            again = self._device.capture(lambda: ask(piece.stills))
+            again = self._device.capture(lambda: ask(segment.stills))
         finally:
             self._nodes = None
         if again is None:
             self._restore(iteration)  # it is asked for from there
             return None
-        kept = piece.kept[key] = Kept(again, self._addresses, nodes)
-        self._size += piece.size
+        kept = segment.kept[key] = Kept(again, self._addresses, nodes)
+        self._size += segment.size
         return kept
 
     def note(self, ask: Ask) -> None:
@@ -439,4 +439,4 @@ class Recorded:
         self._places.iteration.update(iteration)
 
 
-__all__ = ["Recorded"]
+__all__ = ["Captures"]
