@@ -235,6 +235,8 @@ def test_refused_when_the_graph_is_built(graph: wf.Graph) -> None:
         q.enqueue([x, 1])
     with pytest.raises(wf.errors.TypeRuleError, match="component 1"):
         q.enqueue([x[:2], x[0]])
+    with pytest.raises(wf.errors.TypeRuleError, match="component 1"):  # as eagerly, not cut to 1
+        q.enqueue([x[:2], 1.5])
     with pytest.raises(wf.errors.InvalidArgumentError, match="RunOptions"):
         q.dequeue(timeout=1)
     anything = wf.FIFOQueue(5, wf.float32)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -230,11 +230,6 @@ def seconds(timeout: Any) -> float | None:
     """A timeout, checked."""
     check_timeout(timeout)
     return None if timeout is None else float(timeout)
-
-
-def tensors(arrays: Sequence[Array]) -> list[Tensor]:
-    """Arrays that are the caller's from now on."""
-    return [Tensor(contiguous(a)) for a in arrays]
 
 
 def count(number: int) -> Tensor:

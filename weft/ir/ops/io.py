@@ -15,12 +15,11 @@ from weft.ir.dtypes import bool_, float32, float64, int32, int64, string, uint8
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block, Operation
 from weft.ir.ops.dynamic import SIZES, fill_sizes
-from weft.ir.ops.resources import part_type
+from weft.ir.ops.resources import asks, part_type, parts_of
 from weft.ir.ops.strings import strings_operands
 from weft.ir.spec import Array, Attrs, AttrSpec, OpSpec, int_attr, ints_attr, tensors
 from weft.ir.types import TOKEN, HandleType, TensorType, Type
 
-Rule = Callable[[Sequence[Type], Attrs, Sequence[Block]], list[Type]]
 _FILE_EFFECT = frozenset({"host", "no_fold", "no_cse", "no_dce"})
 _LOOK = frozenset({"host", "no_fold", "no_cse"})  # what it gives may change
 _PURE = frozenset({"host", "no_fold"})
@@ -47,11 +46,11 @@ def _reader_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
     return [HandleType("reader", ())]
 
 
-def _check_reader(op: str, types: Sequence[Type], *, queue: bool = False) -> None:
-    reader, *rest = types if types else [None]
-    if not isinstance(reader, HandleType) or reader.kind != "reader":
-        raise TypeRuleError(f"op '{op}' takes a reader as its first operand, got {reader}")
-    if queue and (len(rest) != 1 or rest[0] != HandleType("queue", (_TEXT,))):
+def _check_reader(op: str, types: Sequence[Type]) -> None:
+    """A reader, and a queue of names."""
+    parts_of(op, types, "reader")
+    rest = types[1:]
+    if len(rest) != 1 or rest[0] != HandleType("queue", (_TEXT,)):
         raise TypeRuleError(
             f"op '{op}' takes a queue of names (queue<string[]>), got {rest[0] if rest else None}",
             hint="make it with wf.train.string_input_producer, or wf.FIFOQueue(n, wf.string, [[]])",
@@ -59,24 +58,16 @@ def _check_reader(op: str, types: Sequence[Type], *, queue: bool = False) -> Non
 
 
 def _read_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    _check_reader("reader_read", types, queue=True)
+    _check_reader("reader_read", types)
     return [_TEXT, _TEXT]
 
 
 def _read_up_to_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    _check_reader("reader_read_up_to", types, queue=True)
+    _check_reader("reader_read_up_to", types)
     if int_attr(attrs, "n") < 1:
         raise InvalidArgumentError("op 'reader_read_up_to': n must be at least 1")
     (found,) = fill_sizes("reader_read_up_to", [TensorType(string, (None,))], attrs)
     return [found, found]
-
-
-def _of_reader(op: str, result: Type) -> Rule:
-    def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-        _check_reader(op, types)
-        return [result]
-
-    return rule
 
 
 # -------------------------------------------------------------------------------------- whole files
@@ -207,20 +198,15 @@ FILE_TABLE = (
         "The keys and values of the next records of one file, `n` at most.",
         {"n": AttrSpec("int"), "sizes": _SIZES}, _FILE_EFFECT,
     ),
-    OpSpec(
-        "reader_num_records_produced", 1,
-        _of_reader("reader_num_records_produced", TensorType(int64)), None,
+    asks(
+        "reader_num_records_produced", ["reader"], TensorType(int64),
         "How many records it has read.", traits=_LOOK,
     ),
-    OpSpec(
-        "reader_num_work_units_completed", 1,
-        _of_reader("reader_num_work_units_completed", TensorType(int64)), None,
+    asks(
+        "reader_num_work_units_completed", ["reader"], TensorType(int64),
         "How many files it has read to their end.", traits=_LOOK,
     ),
-    OpSpec(
-        "reader_reset", 1, _of_reader("reader_reset", TOKEN), None,
-        "Make the reader as new.", traits=_FILE_EFFECT,
-    ),
+    asks("reader_reset", ["reader"], TOKEN, "Make the reader as new."),
     OpSpec(
         "read_file", 1, _read_file_type, None, "All bytes of a file.", {"within": _WITHIN}, _LOOK
     ),

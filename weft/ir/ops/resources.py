@@ -13,7 +13,7 @@ is last in, first out (what gradients of loops use is the type `stack`: `control
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.dtypes import ALL, bool_, int32, int64, string
@@ -27,7 +27,10 @@ from weft.ir.types import TOKEN, HandleType, TensorType, Type
 QUEUE_KINDS = ("fifo", "padding", "shuffle", "priority")
 _PART = re.compile(r"(\w+)\[((?:\?|\d+)(?:,(?:\?|\d+))*)?\]")
 _DTYPES = {d.short: d for d in ALL}
-_QUEUE_TRAITS = frozenset({"host", "no_fold", "no_cse", "no_dce"})
+#: The traits of an op on a resource.
+HOST = frozenset({"host", "no_fold", "no_cse", "no_dce"})
+#: The traits of an op that names one.
+NAMES = frozenset({"handle", "no_fold"})
 
 
 def part_type(text: str) -> TensorType:
@@ -38,164 +41,6 @@ def part_type(text: str) -> TensorType:
     sizes = found[2].split(",") if found[2] else []
     return TensorType(_DTYPES[found[1]], tuple(None if s == "?" else int(s) for s in sizes))
 
-
-def _queue_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    parts = attrs["parts"]
-    assert isinstance(parts, tuple)
-    if attrs["kind"] not in QUEUE_KINDS:
-        raise TypeRuleError(
-            f"op 'queue': there is no kind {attrs['kind']!r}",
-            hint=f"the kinds are {', '.join(QUEUE_KINDS)}",
-        )
-    if not parts:
-        raise TypeRuleError("op 'queue': there must be at least one component")
-    return [HandleType("queue", tuple(part_type(str(p)) for p in parts))]
-
-
-def _parts(op: str, types: Sequence[Type]) -> tuple[TensorType, ...]:
-    handle = types[0] if types else None
-    if not isinstance(handle, HandleType) or handle.kind != "queue":
-        raise TypeRuleError(f"op '{op}' takes a queue as its first operand, got {handle}")
-    return handle.parts
-
-
-def _batched(part: TensorType, size: int | None) -> TensorType:
-    return TensorType(part.dtype, (size, *part.shape))
-
-
-def _check_values(op: str, parts: Sequence[TensorType], given: Sequence[Type]) -> None:
-    values = tensors(op, given)
-    if len(values) != len(parts):
-        raise TypeRuleError(
-            f"op '{op}': elements of this queue have {len(parts)} components, got {len(values)}"
-        )
-    for i, (part, value) in enumerate(zip(parts, values, strict=True)):
-        if value.dtype is not part.dtype:
-            raise TypeRuleError(f"op '{op}': component {i} is {part}, got {value}")
-        if not fits(value.shape, part.shape):
-            raise ShapeError(f"op '{op}': component {i} is {part}, got {value}")
-
-
-def _enqueue_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    _check_values("enqueue", _parts("enqueue", types), types[1:])
-    return [TOKEN]
-
-
-def _enqueue_many_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    parts = _parts("enqueue_many", types)
-    values = tensors("enqueue_many", types[1:])
-    if any(not v.rank for v in values):
-        raise ShapeError("op 'enqueue_many': the values need a first axis that counts the elements")
-    if len({v.shape[0] for v in values if isinstance(v.shape[0], int)}) > 1:
-        raise ShapeError(
-            "op 'enqueue_many': the components have different numbers of elements: "
-            + ", ".join(map(str, values))
-        )
-    _check_values("enqueue_many", parts, [TensorType(v.dtype, v.shape[1:]) for v in values])
-    return [TOKEN]
-
-
-def _dequeue_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    return fill_sizes("dequeue", _parts("dequeue", types), attrs)
-
-
-def _dequeue_many_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    n = int_attr(attrs, "n")
-    if n < 0:
-        raise ShapeError(f"op 'dequeue_many': n={n} is negative")
-    return fill_sizes(
-        "dequeue_many", [_batched(p, n) for p in _parts("dequeue_many", types)], attrs
-    )
-
-
-def _dequeue_up_to_type(
-    types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
-) -> list[Type]:
-    parts, n = _parts("dequeue_up_to", types), int_attr(attrs, "n")
-    if n < 0:
-        raise ShapeError(f"op 'dequeue_up_to': n={n} is negative")
-    names = size_names(attrs)
-    count = SymbolicDim.symbol(names[0]) if names else None  # all components have one count
-    batches = [TensorType(p.dtype, (count, *p.shape)) for p in parts]
-    return fill_sizes("dequeue_up_to", batches, {**attrs, "sizes": names[1:]})
-
-
-def _queue_size_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    _parts("queue_size", types)
-    return [TensorType(int32)]
-
-
-def _queue_close_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    _parts("queue_close", types)
-    return [TOKEN]
-
-
-def _is_closed_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    _parts("queue_is_closed", types)
-    return [TensorType(bool_)]
-
-
-QUEUE_TABLE = (
-    OpSpec(
-        "queue",
-        0,
-        _queue_type,
-        None,
-        "A handle to the queue called `name`, which steps share; made when a step first needs it.",
-        {
-            "name": AttrSpec("str"),
-            "kind": AttrSpec("str", "fifo"),
-            "capacity": AttrSpec("int", -1),
-            "parts": AttrSpec("strs"),
-            "min_after_dequeue": AttrSpec("int", 0),
-            "seed": AttrSpec("int", -1),
-        },
-        frozenset({"handle", "no_fold"}),
-    ),
-    OpSpec(
-        "enqueue", None, _enqueue_type, None,
-        "Append one element, its components the operands after the handle; waits for room.",
-        traits=_QUEUE_TRAITS,
-    ),
-    OpSpec(
-        "enqueue_many", None, _enqueue_many_type, None,
-        "Append the elements that lie along the first axis of the operands; waits for room.",
-        traits=_QUEUE_TRAITS,
-    ),
-    OpSpec(
-        "dequeue", 1, _dequeue_type, None,
-        "Take one element: its components; waits for it.", SIZES, _QUEUE_TRAITS,
-    ),
-    OpSpec(
-        "dequeue_many", 1, _dequeue_many_type, None,
-        "Take `n` elements, stacked along a new first axis; waits for them.",
-        {"n": AttrSpec("int"), **SIZES}, _QUEUE_TRAITS,
-    ),
-    OpSpec(
-        "dequeue_up_to", 1, _dequeue_up_to_type, None,
-        "Take `n` elements, or what is left of a closed queue, stacked along a new first axis.",
-        {"n": AttrSpec("int"), **SIZES}, _QUEUE_TRAITS,
-    ),
-    OpSpec(
-        "queue_size", 1, _queue_size_type, None,
-        "How many elements it holds now.", traits=_QUEUE_TRAITS,
-    ),
-    OpSpec(
-        "queue_close", 1, _queue_close_type, None,
-        "Accept no more elements; with cancel_pending not from those that wait either.",
-        {"cancel_pending": AttrSpec("bool", False)}, _QUEUE_TRAITS,
-    ),
-    OpSpec(
-        "queue_is_closed", 1, _is_closed_type, None,
-        "Whether it was closed.", traits=_QUEUE_TRAITS,
-    ),
-)  # fmt: skip
-
-
-#: The traits of an op on a resource.
-HOST = frozenset({"host", "no_fold", "no_cse", "no_dce"})
-#: The traits of an op that names one.
-NAMES = frozenset({"handle", "no_fold"})
 
 #: The name of a size that depends on values, one for the whole op (see `ir.ops.dynamic`).
 _COUNT_SIZES = {"sizes": AttrSpec("strs", ())}
@@ -256,6 +101,144 @@ def nothing_more(op: str, types: Sequence[Type], *kinds: str) -> tuple[TensorTyp
     return parts
 
 
+def asks(
+    op: str, kinds: Sequence[str], result: Type, doc: str,
+    attrs: Mapping[str, AttrSpec] | None = None, traits: frozenset[str] = HOST,
+) -> OpSpec:  # fmt: skip
+    """The row of an op whose only operand is the handle, and whose result has one type."""
+
+    def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+        nothing_more(op, types, *kinds)
+        return [result]
+
+    return OpSpec(op, 1, rule, None, doc, attrs or {}, traits)
+
+
+def _queue_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    parts = attrs["parts"]
+    assert isinstance(parts, tuple)
+    if attrs["kind"] not in QUEUE_KINDS:
+        raise TypeRuleError(
+            f"op 'queue': there is no kind {attrs['kind']!r}",
+            hint=f"the kinds are {', '.join(QUEUE_KINDS)}",
+        )
+    if not parts:
+        raise TypeRuleError("op 'queue': there must be at least one component")
+    return [HandleType("queue", tuple(part_type(str(p)) for p in parts))]
+
+
+def _batched(part: TensorType, size: int | None) -> TensorType:
+    return TensorType(part.dtype, (size, *part.shape))
+
+
+def _check_values(op: str, parts: Sequence[TensorType], given: Sequence[Type]) -> None:
+    values = tensors(op, given)
+    if len(values) != len(parts):
+        raise TypeRuleError(
+            f"op '{op}': elements of this queue have {len(parts)} components, got {len(values)}"
+        )
+    for i, (part, value) in enumerate(zip(parts, values, strict=True)):
+        if value.dtype is not part.dtype:
+            raise TypeRuleError(f"op '{op}': component {i} is {part}, got {value}")
+        if not fits(value.shape, part.shape):
+            raise ShapeError(f"op '{op}': component {i} is {part}, got {value}")
+
+
+def _enqueue_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    _check_values("enqueue", parts_of("enqueue", types, "queue"), types[1:])
+    return [TOKEN]
+
+
+def _enqueue_many_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    parts = parts_of("enqueue_many", types, "queue")
+    values = tensors("enqueue_many", types[1:])
+    if any(not v.rank for v in values):
+        raise ShapeError("op 'enqueue_many': the values need a first axis that counts the elements")
+    if len({v.shape[0] for v in values if isinstance(v.shape[0], int)}) > 1:
+        raise ShapeError(
+            "op 'enqueue_many': the components have different numbers of elements: "
+            + ", ".join(map(str, values))
+        )
+    _check_values("enqueue_many", parts, [TensorType(v.dtype, v.shape[1:]) for v in values])
+    return [TOKEN]
+
+
+def _dequeue_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    return fill_sizes("dequeue", parts_of("dequeue", types, "queue"), attrs)
+
+
+def _dequeue_many_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    n = int_attr(attrs, "n")
+    if n < 0:
+        raise ShapeError(f"op 'dequeue_many': n={n} is negative")
+    return fill_sizes(
+        "dequeue_many", [_batched(p, n) for p in parts_of("dequeue_many", types, "queue")], attrs
+    )
+
+
+def _dequeue_up_to_type(
+    types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
+) -> list[Type]:
+    parts, n = parts_of("dequeue_up_to", types, "queue"), int_attr(attrs, "n")
+    if n < 0:
+        raise ShapeError(f"op 'dequeue_up_to': n={n} is negative")
+    names = size_names(attrs)
+    count = SymbolicDim.symbol(names[0]) if names else None  # all components have one count
+    batches = [TensorType(p.dtype, (count, *p.shape)) for p in parts]
+    return fill_sizes("dequeue_up_to", batches, {**attrs, "sizes": names[1:]})
+
+
+QUEUE_TABLE = (
+    OpSpec(
+        "queue",
+        0,
+        _queue_type,
+        None,
+        "A handle to the queue called `name`, which steps share; made when a step first needs it.",
+        {
+            "name": AttrSpec("str"),
+            "kind": AttrSpec("str", "fifo"),
+            "capacity": AttrSpec("int", -1),
+            "parts": AttrSpec("strs"),
+            "min_after_dequeue": AttrSpec("int", 0),
+            "seed": AttrSpec("int", -1),
+        },
+        NAMES,
+    ),
+    OpSpec(
+        "enqueue", None, _enqueue_type, None,
+        "Append one element, its components the operands after the handle; waits for room.",
+        traits=HOST,
+    ),
+    OpSpec(
+        "enqueue_many", None, _enqueue_many_type, None,
+        "Append the elements that lie along the first axis of the operands; waits for room.",
+        traits=HOST,
+    ),
+    OpSpec(
+        "dequeue", 1, _dequeue_type, None,
+        "Take one element: its components; waits for it.", SIZES, HOST,
+    ),
+    OpSpec(
+        "dequeue_many", 1, _dequeue_many_type, None,
+        "Take `n` elements, stacked along a new first axis; waits for them.",
+        {"n": AttrSpec("int"), **SIZES}, HOST,
+    ),
+    OpSpec(
+        "dequeue_up_to", 1, _dequeue_up_to_type, None,
+        "Take `n` elements, or what is left of a closed queue, stacked along a new first axis.",
+        {"n": AttrSpec("int"), **SIZES}, HOST,
+    ),
+    asks("queue_size", ["queue"], TensorType(int32), "How many elements it holds now."),
+    asks(
+        "queue_close", ["queue"], TOKEN,
+        "Accept no more elements; with cancel_pending not from those that wait either.",
+        {"cancel_pending": AttrSpec("bool", False)},
+    ),
+    asks("queue_is_closed", ["queue"], TensorType(bool_), "Whether it was closed."),
+)  # fmt: skip
+
+
 #: The kinds of tables, by the attribute `kind`.
 TABLE_KINDS = ("mutable", "static", "vocabulary")
 
@@ -292,11 +275,15 @@ def _check_held(name: str, attrs: Attrs, wanted: TensorType) -> Array:
     return array
 
 
-def _pairs(op: str, types: Sequence[Type]) -> None:
-    key, value = parts_of(op, types, "table")
-    keys, values = given_tensors(op, types, "keys", "values")
-    check_operand(op, "keys", keys, TensorType(key.dtype, keys.shape))
-    check_operand(op, "values", values, TensorType(value.dtype, (*keys.shape, *value.shape)))
+def _takes_pairs(op: str, doc: str) -> OpSpec:
+    def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+        key, value = parts_of(op, types, "table")
+        keys, values = given_tensors(op, types, "keys", "values")
+        check_operand(op, "keys", keys, TensorType(key.dtype, keys.shape))
+        check_operand(op, "values", values, TensorType(value.dtype, (*keys.shape, *value.shape)))
+        return [TOKEN]
+
+    return OpSpec(op, 3, rule, None, doc, traits=HOST)
 
 
 def _lookup_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
@@ -314,16 +301,6 @@ def _lookup_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
     return [TensorType(value.dtype, (*keys.shape, *value.shape))]
 
 
-def _table_insert_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    _pairs("table_insert", types)
-    return [TOKEN]
-
-
-def _import_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    _pairs("table_import", types)
-    return [TOKEN]
-
-
 def _remove_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
     key, _ = parts_of("table_remove", types, "table")
     (keys,) = given_tensors("table_remove", types, "keys")
@@ -335,11 +312,6 @@ def _export_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
     key, value = nothing_more("table_export", types, "table")
     n = count_dim("table_export", attrs)
     return [TensorType(key.dtype, (n,)), TensorType(value.dtype, (n, *value.shape))]
-
-
-def _table_size_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    nothing_more("table_size", types, "table")
-    return [TensorType(int64)]
 
 
 HASH_TABLE_TABLE = (
@@ -364,10 +336,7 @@ HASH_TABLE_TABLE = (
         "operand.",
         traits=HOST,
     ),
-    OpSpec(
-        "table_insert", 3, _table_insert_type, None,
-        "Store values for keys; the last of a duplicate key stays.", traits=HOST,
-    ),
+    _takes_pairs("table_insert", "Store values for keys; the last of a duplicate key stays."),
     OpSpec(
         "table_remove", 2, _remove_type, None,
         "Forget keys; those that are not there are skipped.", traits=HOST,
@@ -377,11 +346,8 @@ HASH_TABLE_TABLE = (
         "All keys and all values, in the order in which the keys came.",
         _COUNT_SIZES, HOST,
     ),
-    OpSpec(
-        "table_import", 3, _import_type, None,
-        "Hold exactly these keys and values.", traits=HOST,
-    ),
-    OpSpec("table_size", 1, _table_size_type, None, "How many keys there are.", traits=HOST),
+    _takes_pairs("table_import", "Hold exactly these keys and values."),
+    asks("table_size", ["table"], TensorType(int64), "How many keys there are."),
 )  # fmt: skip
 
 
@@ -433,23 +399,6 @@ def _count(op: str, attrs: Attrs) -> int:
     return n
 
 
-def _barrier_close_type(
-    types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
-) -> list[Type]:
-    nothing_more("barrier_close", types, "barrier")
-    return [TOKEN]
-
-
-def _ready_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    nothing_more("barrier_ready_size", types, "barrier")
-    return [TensorType(int32)]
-
-
-def _incomplete_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    nothing_more("barrier_incomplete_size", types, "barrier")
-    return [TensorType(int32)]
-
-
 BARRIER_TABLE = (
     OpSpec(
         "barrier", 0, _barrier_type, None,
@@ -471,18 +420,17 @@ BARRIER_TABLE = (
         "As barrier_take_many; those that are left when it is closed will do.",
         {"n": AttrSpec("int"), **_COUNT_SIZES}, HOST,
     ),
-    OpSpec(
-        "barrier_close", 1, _barrier_close_type, None,
+    asks(
+        "barrier_close", ["barrier"], TOKEN,
         "Accept no new keys; with cancel_pending those that miss components are dropped.",
-        {"cancel_pending": AttrSpec("bool", False)}, HOST,
+        {"cancel_pending": AttrSpec("bool", False)},
     ),
-    OpSpec(
-        "barrier_ready_size", 1, _ready_type, None,
-        "How many elements are complete now.", traits=HOST,
+    asks(
+        "barrier_ready_size", ["barrier"], TensorType(int32), "How many elements are complete now."
     ),
-    OpSpec(
-        "barrier_incomplete_size", 1, _incomplete_type, None,
-        "How many keys miss components now.", traits=HOST,
+    asks(
+        "barrier_incomplete_size", ["barrier"], TensorType(int32),
+        "How many keys miss components now.",
     ),
 )  # fmt: skip
 
@@ -562,11 +510,6 @@ def _set_step_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
     return [TOKEN]
 
 
-def _number_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    nothing_more("accumulator_num_accumulated", types, *_KINDS)
-    return [TensorType(int32)]
-
-
 _ACCUMULATOR_ATTRS = {
     "name": AttrSpec("str"),
     "parts": AttrSpec("strs"),
@@ -604,9 +547,9 @@ ACCUMULATOR_TABLE = (
         "accumulator_set_global_step", 2, _set_step_type, None,
         "Drop gradients of earlier steps from now on.", traits=HOST,
     ),
-    OpSpec(
-        "accumulator_num_accumulated", 1, _number_type, None,
-        "How many gradients were added since the last take.", traits=HOST,
+    asks(
+        "accumulator_num_accumulated", _KINDS, TensorType(int32),
+        "How many gradients were added since the last take.",
     ),
 )  # fmt: skip
 
@@ -627,16 +570,6 @@ def _pop_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> 
     return fill_sizes("host_stack_pop", nothing_more("host_stack_pop", types, "host_stack"), attrs)
 
 
-def _stack_size_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    nothing_more("host_stack_size", types, "host_stack")
-    return [TensorType(int32)]
-
-
-def _stack_close_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    nothing_more("host_stack_close", types, "host_stack")
-    return [TOKEN]
-
-
 HOST_STACK_TABLE = (
     OpSpec(
         "host_stack", 0, _stack_type, None,
@@ -649,14 +582,8 @@ HOST_STACK_TABLE = (
         "Put a value on top, and give it back.", traits=HOST,
     ),
     OpSpec("host_stack_pop", 1, _pop_type, None, "Take the value on top.", _COUNT_SIZES, HOST),
-    OpSpec(
-        "host_stack_size", 1, _stack_size_type, None,
-        "How many values it holds now.", traits=HOST,
-    ),
-    OpSpec(
-        "host_stack_close", 1, _stack_close_type, None,
-        "Free the values; later ops on it fail.", traits=HOST,
-    ),
+    asks("host_stack_size", ["host_stack"], TensorType(int32), "How many values it holds now."),
+    asks("host_stack_close", ["host_stack"], TOKEN, "Free the values; later ops on it fail."),
 )  # fmt: skip
 
 
