@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from layer_programs import programs as layers
 from program_forms import Call, Outcome, Program, near, of_case
 from resource_programs import LOOP_AFTER_BRANCH, PROGRAMS, program
+from sized_layers import LAYERS
 from structured_programs import PAIR, programs
 from ways import ON_GPU, REAL, TRAITS, WAYS, check, outcome, traits
 
@@ -95,6 +96,12 @@ def test_every_way_and_kind_of_step_runs_programs() -> None:
     kinds = Counter(WAYS[way].kind for way, _ in runs())
     assert not {kind: kinds[kind] for kind in get_args(Kind) if kinds[kind] < LEAST}
     assert len(runs()) >= 6500
+
+
+@pytest.mark.parametrize("name", sorted(LAYERS.keys() - {"parts"}))  # whose sizes values decide
+def test_open_sizes_are_filled_in(name: str) -> None:
+    steps = outcome(corpus()[f"sized/{name}"], "session, open sizes", 0).steps
+    assert any(step.is_filled for step in steps)
 
 
 def test_every_trait_is_that_of_a_program() -> None:
