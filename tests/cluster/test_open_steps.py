@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from shares import every
-from sized_layers import DIM, EMPTY_FAILS, LAYERS
+from sized_layers import DIM
 
 import weft as wf
 from weft.frontend.session import sized_steps
@@ -57,34 +57,6 @@ def sized_steps_of(session: wf.Session) -> list[Any]:
 
 def data(n: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(n).normal(size=(n, DIM)).astype(np.float32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LAYERS)
-def test_each_layer_has_the_bits_of_one_process(
-    name: str, target: str, definitions: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its operands on another task than the layer, from the second set of sizes on."""
-    monkeypatch.setattr(sized_steps, "MOST_OWN", 1)
-    sizes = [n for n in SIZES if n or name not in EMPTY_FAILS]
-    found = []
-    for where in (target, ""):
-        with wf.Graph().as_default():
-            x = wf.placeholder(wf.float32, [None, DIM])
-            with on(where, "ps"):
-                w = wf.Variable(data(DIM), name=f"w_{name}")
-                scaled = wf.tanh(x) + 1.0
-            with on(where, "worker"):
-                y = LAYERS[name](scaled, w.read())
-                fetches = [y, wf.sum(y), wf.shape(y)]
-            init = wf.global_variables_initializer()
-            with wf.Session(where, reproducible=True) as session:
-                session.run(init)
-                found.append([session.run(fetches, {x: data(n)}) for n in sizes])
-    for n, ours, theirs in zip(sizes, *found, strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), n
-    assert len(definitions) == 3
 
 
 def test_training_makes_few_definitions(target: str, definitions: list[str]) -> None:

@@ -54,7 +54,7 @@ ELSEWHERE = {
 
 #: Why public functions and classes have no row. A name stands once.
 EXEMPT = {
-    "derivatives of what it is given; of every op: test_gradients.py, test_structured_gradients.py":
+    "derivatives of what it is given; of every op: test_gradients.py, test_ways.py":
         "grad gradients jvp vjp value_and_grad custom_gradient",
     "control flow: it computes what its functions do (test_control_flow.py, semantic_programs.py)":
         "case cond switch_case while_loop fori_loop scan map_fn foldl foldr switch merge enter "

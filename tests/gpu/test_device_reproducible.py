@@ -4,70 +4,14 @@ machine code does, too, is read off the PTX.)"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from cuda_toolchain import needs_toolchain
-from layers_in_parts import EVERY
 
 import weft as wf
 from weft.codegen.cuda.cubins.compile import emit_ptx
-from weft.ir.graph import Graph, Operation, Value
-from weft.ir.ops.builder import Builder
-from weft.passes.pipelines import GPU_REPRODUCIBLE
-from weft.passes.simplify.effects import strip_gradient_ops
-from weft.runtime.device.backends import registry
-from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
-
-Array = np.ndarray[Any, Any]
-_QUICK = ("softmax", "norm", "picked", "strided", "transposed sum", "matrix times vector", "mish")
-
-
-def _planned(graph: Graph) -> DeviceExecutable:
-    return compile_for_device(graph, find=lambda: registry.gpu(0), passes=GPU_REPRODUCIBLE)
-
-
-def _one(op: Operation) -> Graph:
-    """A graph of one op."""
-    given = list(dict.fromkeys(op.operands))
-    builder = Builder([v.type for v in given])
-    made = builder.clone(op, dict(zip(given, builder.args, strict=True)))
-    return builder.graph(op.name, [f"a{k}" for k in range(len(given))], list(made))
-
-
-def _one_by_one(graph: Graph, inputs: Sequence[Array]) -> list[Any]:
-    """The results where every op is a step of its own."""
-    held: dict[Value, Any] = dict(zip(graph.args, inputs, strict=True))
-    known: dict[str, DeviceExecutable] = {}
-    for op in graph.ops:
-        single = _one(op)
-        text = str(single)
-        if text not in known:
-            known[text] = _planned(single)
-        given = [np.ascontiguousarray(held[v]) for v in dict.fromkeys(op.operands)]
-        held.update(zip(op.results, known[text].run(given), strict=True))
-    return [held[v] for v in graph.results]
-
-
-@pytest.mark.parametrize(
-    "name", [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(EVERY)]
-)
-def test_each_layer_has_the_bits_of_its_ops_one_by_one(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(37, 70)).astype(np.float32)
-    w = (rng.normal(size=(70, 70)) / 8).astype(np.float32)
-    layer = EVERY[name]
-    function = wf.value_and_grad(lambda x, w: wf.sum(layer(x, w) * x), argnums=(0, 1))
-    graph = strip_gradient_ops(wf.compile(function).trace(x, w))
-    whole = _planned(graph).run([x, w])
-    for k, (a, b) in enumerate(zip(_one_by_one(graph, [x, w]), whole, strict=True)):
-        assert a.dtype == b.dtype
-        assert a.tobytes() == b.tobytes(), f"result {k}"
 
 
 @needs_toolchain

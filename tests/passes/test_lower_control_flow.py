@@ -1,73 +1,33 @@
-"""`lower_control_flow` keeps what programs mean, for every order in which ready ops may run.
-
-The golden texts are in tests/cases/lower_control_flow.weft.
-"""
+"""What `lower_control_flow` leaves. That programs mean the same in every order in which ready ops
+may run is in `test_ways.py`, the golden texts in tests/cases/lower_control_flow.weft."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+from corpus import SMALL, small
 from example_counts import examples
+from graphs import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from structured_programs import Program, programs
+from structured_programs import programs
 
+import weft as wf
 from weft.ir.analysis.deadness import Deadness
 from weft.ir.analysis.frames import find_frames
-from weft.ir.analysis.verify import verify
-from weft.ir.graph import Block, Graph
+from weft.ir.graph import Block
 from weft.ir.interpreter.evaluate import interpret
-from weft.ir.interpreter.state import DictState
-from weft.ir.text.parser import parse_graph
-from weft.ir.text.printer import print_graph
-from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.simplify.cse_dce import dce
-
-
-def run(graph: Graph, program: Program, schedule: int | None = None) -> list[Any]:
-    """The results, and the variables afterwards."""
-    state = DictState(program.state)
-    found = interpret(graph, program.inputs, state, schedule=schedule)
-    return [*found, *(state.values[name] for name in sorted(state.values))]
-
-
-def check(program: Program, parallel: int, schedules: list[int]) -> None:
-    verify(program.graph)
-    expected = run(program.graph, program)
-    lowered = lower_control_flow(program.graph, parallel_iterations=parallel)
-    verify(lowered)
-    assert parse_graph(print_graph(lowered)) == lowered
-    smaller = dce(lowered)
-    verify(smaller)
-    cases: list[tuple[Graph, int | None]] = [(lowered, None), (smaller, None)]
-    cases += [(graph, s) for s in schedules for graph in (lowered, smaller)]
-    for graph, schedule in cases:
-        for a, b in zip(expected, run(graph, program, schedule), strict=True):
-            assert a.dtype == b.dtype
-            assert a.shape == b.shape
-            assert a.tobytes() == b.tobytes()
-
+from weft.passes.control.lower_control_flow import lower_control_flow, unroll
+from weft.passes.manager import run_passes
+from weft.passes.pipelines import STANDARD
 
 SCHEDULES = st.lists(st.integers(0, 2**32), min_size=3, max_size=3)
 
 
-@given(programs(), st.integers(1, 4), SCHEDULES)
-@examples(150)
-def test_values(program: Program, parallel: int, schedules: list[int]) -> None:
-    check(program, parallel, schedules)
-
-
-@given(programs(effects=True), st.integers(1, 4), SCHEDULES)
-@examples(150)
-def test_effects(program: Program, parallel: int, schedules: list[int]) -> None:
-    check(program, parallel, schedules)
-
-
 @given(programs())
 @settings(max_examples=30)
-def test_it_is_whole(program: Program) -> None:
+def test_it_is_whole(program: Case) -> None:
     """Nothing structured is left, every op knows its line, twice is once."""
     lowered = lower_control_flow(program.graph)
     assert not {op.name for op in lowered.ops} & {"cond", "while", "scan"}
@@ -77,7 +37,7 @@ def test_it_is_whole(program: Program) -> None:
 
 @given(programs(), st.integers(1, 4), SCHEDULES)
 @examples(60)
-def test_what_is_said_to_be_live_is(program: Program, parallel: int, schedules: list[int]) -> None:
+def test_what_is_said_to_be_live_is(program: Case, parallel: int, schedules: list[int]) -> None:
     """Every value outside of frames that the analysis takes for live has one in each run."""
     lowered = lower_control_flow(program.graph, parallel_iterations=parallel)
     frames = find_frames(lowered.block)
@@ -94,3 +54,15 @@ def test_what_is_said_to_be_live_is(program: Program, parallel: int, schedules: 
         inputs = [np.array(pred), *program.inputs[1:]]
         for schedule in schedules:
             assert all(r is not None for r in interpret(graph, inputs, schedule=schedule))
+
+
+def test_sums_of_a_loop_in_registers_stay_there() -> None:
+    (x,) = SMALL
+    graph = wf.compile(small).trace(x)
+    fused, _ = run_passes(graph, STANDARD)
+    new = unroll(fused, lambda op: True)
+    names = [op.name for op in new.walk()]
+    assert names.count("unrolled") >= 2
+    assert unroll(fused, lambda op: False) is fused
+    for got, wanted in zip(interpret(new, [x]), interpret(fused, [x]), strict=True):
+        assert got.tobytes() == wanted.tobytes()

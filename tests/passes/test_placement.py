@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import pytest
 from example_counts import examples
+from graphs import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from structured_programs import Program, programs
+from structured_programs import programs
 
 from weft.ir.analysis.verify import verify
 from weft.ir.cost.thresholds import MARGIN
@@ -473,7 +474,7 @@ def test_constraints_hold_or_the_conflict_is_minimal(graph: Graph) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(programs(effects=True))
-def test_more_devices_are_never_predicted_to_be_slower(program: Program) -> None:
+def test_more_devices_are_never_predicted_to_be_slower(program: Case) -> None:
     alone = place(program.graph, [WORKER]).predicted_seconds
     assert place(program.graph, DEVICES).predicted_seconds <= alone
     assert place(program.graph, DEVICES, spread=False).predicted_seconds <= alone
@@ -529,3 +530,25 @@ def unplaced(block: Block) -> Block:
         mapping.update(zip(op.results, made.results, strict=True))
         ops.append(made)
     return Block(args, tuple(ops), tuple(mapping[v] for v in block.results))
+
+
+def test_loops_that_share_a_body_are_placed_by_themselves() -> None:
+    """As the gradient of a loop in a loop has them: the inner one and its clone have one region."""
+    graph = parse_graph("""graph @g(%x: f32[]) -> (f32[]) stage=traced {
+  %0 = scan(%x) {carries=1, sequences=0, length=2, reverse=false} : f32[] {
+    ^(%a0: f32[])
+    %0 = exp(%a0) : f32[] device("/job:worker/task:1")
+    %1 = sin(%0) : f32[]
+    yield %1
+  }
+  return %0
+}
+""")
+    builder = Builder([graph.args[0].type])
+    (first,) = builder.clone(graph.ops[0], dict(zip(graph.args, builder.args, strict=True)))
+    (second,) = builder.clone(graph.ops[0], {graph.args[0]: first})
+    shared = builder.graph("g", ["x"], [second])
+    placed = place(shared, [Device(f"/job:worker/task:{k}/cpu:0") for k in range(2)])
+    ops = list(placed.graph.walk())
+    assert len(set(ops)) == len(placed.reasons) == 6
+    assert all(op.device for op in ops)

@@ -1,4 +1,5 @@
-"""Placed, then partitioned, a program gives the bits that it gives whole; spanning or not."""
+"""Gradients of loops, placed and partitioned: the bits of the whole, stacks on one device or many.
+Random programs are in `test_ways.py`."""
 
 from __future__ import annotations
 
@@ -6,10 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_counts import examples
-from hypothesis import given
-from hypothesis import strategies as st
-from structured_programs import Program, programs
 
 import weft as wf
 from weft.ir.graph import Graph
@@ -40,15 +37,6 @@ def check(graph: Graph, args: list[Any], state: dict[str, Any], spread: bool) ->
         n: v.tobytes() for n, v in cut.values.items()
     }
     return len(made.parts)
-
-
-@examples(60, deadline=None)
-@given(programs(effects=True), st.data())
-def test_random_programs_with_random_constraints(program: Program, data: st.DataObject) -> None:
-    ops = list(program.graph.walk())
-    for op in data.draw(st.lists(st.sampled_from(ops), max_size=8)) if ops else ():
-        op.device = data.draw(st.sampled_from(["/job:worker/task:1", "/job:ps", "/job:worker"]))
-    check(program.graph, program.inputs, program.state, data.draw(st.booleans()))
 
 
 SIZE = 4

@@ -14,7 +14,7 @@ from graphs import Case, graph_and_inputs
 from hypothesis import assume, given
 from interpreter_checks import bits_are_defined, exactly, results
 from random_graph_checks import WHOLE, check_exactly
-from structured_programs import Program, programs
+from structured_programs import programs
 
 import weft as wf
 from weft.ir.analysis.verify import verify
@@ -62,7 +62,7 @@ def test_any_graph_means_the_same(case: Case) -> None:
 
 @given(programs(effects=True))
 @examples(60)
-def test_programs_with_variables_mean_the_same(program: Program) -> None:
+def test_programs_with_variables_mean_the_same(program: Case) -> None:
     old, new = DictState(dict(program.state)), DictState(dict(program.state))
     wanted = interpret(program.graph, program.inputs, old)
     got = interpret(anyway(fuse(program.graph)), program.inputs, new)

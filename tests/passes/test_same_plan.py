@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from compiled_checks import PIPELINE
 from example_counts import examples
-from graphs import graphs
+from graphs import Case, graphs
 from hypothesis import given
-from structured_programs import Program, programs
+from structured_programs import programs
 
 import weft as wf
 from weft.ir import dtypes
@@ -46,7 +46,7 @@ def test_any_graph(graph: Graph) -> None:
 
 @given(programs())
 @examples(40)
-def test_control_flow(program: Program) -> None:
+def test_control_flow(program: Case) -> None:
     check(program.graph, 2)
 
 

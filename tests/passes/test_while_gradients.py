@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import shares
 from example_counts import examples
+from graphs import Case
 from hypothesis import given, settings
 from stack_sums import SUMS
-from structured_programs import Program, programs
+from structured_programs import programs
 
 import weft as wf
 from weft.ir.analysis.verify import verify
@@ -689,7 +690,7 @@ def _tested(test: Block, body: Block, carries: int, where: Any) -> Block:
     return builder.block(builder.emit("cond", given, regions=regions, locations=where))
 
 
-def with_loss(program: Program) -> Graph:
+def with_loss(program: Case) -> Graph:
     """The program with one more result, the first: a loss of all that depends on the data."""
     graph = program.graph
     builder = Builder([a.type for a in graph.args])
@@ -701,7 +702,7 @@ def with_loss(program: Program) -> Graph:
     return builder.graph("loss", graph.arg_names, [total.sum([0]).value])
 
 
-def check_program(program: Program, *, on_executor: bool) -> None:
+def check_program(program: Case, *, on_executor: bool) -> None:
     """Values and gradients are those of scans that mask what a while would not run; other ways to
     run the graph give what the interpreter gives of the structured form."""
     loss = with_loss(program)
@@ -723,12 +724,12 @@ def check_program(program: Program, *, on_executor: bool) -> None:
 
 @given(programs())
 @examples(25)
-def test_random_programs(program: Program) -> None:
+def test_random_programs(program: Case) -> None:
     check_program(program, on_executor=False)
 
 
 @pytest.mark.slow
 @given(programs())
 @settings(max_examples=40, deadline=None)
-def test_random_programs_on_the_executor(program: Program) -> None:
+def test_random_programs_on_the_executor(program: Case) -> None:
     check_program(program, on_executor=True)

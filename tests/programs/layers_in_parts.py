@@ -1,53 +1,12 @@
-"""More layers, what their variables hold, and random cuts of them over tasks."""
+"""More layers, by what could make their bits depend on where a graph is cut."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from layer_programs import LAYERS
-from placed_programs import place_at_random
-from tasks_here import run_steps
 
 import weft as wf
-from weft.ir.dtypes import as_dtype
-from weft.ir.graph import Graph
-from weft.passes.partition.partition import partition
-from weft.passes.pipelines import REPRODUCIBLE
-from weft.passes.simplify.effects import strip_gradient_ops
-from weft.runtime.dataflow.executor import dataflow_step
-from weft.runtime.resources.variables import VariableState
-
-Arrays = Sequence[np.ndarray[Any, Any]]
-
-Held = dict[str, VariableState]
-
-
-def held_of(state: dict[str, Any]) -> Held:
-    return {
-        name: VariableState(name, as_dtype(value.dtype), value.shape, value.copy())
-        for name, value in state.items()
-    }
-
-
-def cut(graph: Graph, held: Held, inputs: Arrays, seed: int, count: int) -> list[Any]:
-    bare = strip_gradient_ops(graph)
-    made = partition(place_at_random(bare, seed, count, stay=(seed % 4) / 4))
-    steps = [
-        dataflow_step(part.graph, held, {}, "auto", passes=REPRODUCIBLE) for part in made.parts
-    ]
-    found, exchange = run_steps(made.parts, steps, inputs, 20.0)
-    assert not exchange.left()
-    return found
-
-
-def same(found: Sequence[Any], wanted: Sequence[Any], what: str) -> None:
-    for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
-        assert (a is None) == (b is None)
-        if a is not None:
-            assert a.dtype == b.dtype
-            assert a.tobytes() == b.tobytes(), f"result {k} of {what}"
 
 
 def convolved(x: Any, w: Any) -> Any:

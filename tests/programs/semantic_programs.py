@@ -1,7 +1,7 @@
 """Small programs that pin down what branches, loops, dead values and effects mean.
 
 Each function builds a program in the current `wf.Graph` and says what one step of it gives and
-leaves behind. `test_semantics.py` runs all of them in every way there is; the texts before and
+leaves behind. `test_ways.py` runs all of them in every way there is; the texts before and
 after lowering are in tests/cases/semantics.weft. This file: dead values and branches; then come
 `semantic_loops.py` and `semantic_gradients.py`.
 """

@@ -302,26 +302,30 @@ def _gradients(made: Programs, fetches: list[Any], by: list[Any]) -> list[Any]:
 
 def build(seed: int, placed: bool = True) -> tuple[Any, Any, list[Any], list[Any]]:
     """A wf.Graph, what initialises it, its placeholders and fetches."""
+    with wf.Graph().as_default() as graph:
+        return (graph, *build_here(seed, placed))
+
+
+def build_here(seed: int, placed: bool) -> tuple[Any, list[Any], list[Any]]:
+    """As `build`, in the graph that is current."""
     made = Programs(seed, placed)
-    graph = wf.Graph()
-    with graph.as_default():
-        kinds = ((F32, [2]), (I64, []), (BOOL, []), (F32, ["b", 3]))
-        feeds = [wf.placeholder(*k, name=n) for k, n in zip(kinds, FEEDS, strict=True)]
-        for k, start in enumerate(STARTS):
-            with made.device():
-                made.variables.append(wf.Variable(start, name=f"v{k}"))
-        for k in range(QUEUES):
-            with made.device():
-                made.queues.append(wf.FIFOQueue(1000, I64, shapes=[[]], name=f"q{k}"))
-        init = wf.global_variables_initializer()
-        made.pool += feeds[:3]
-        made.add(lambda: wf.sum(feeds[3], axis=0))
-        made.ops(made.random.randint(3, 8))
-        fetches = made.pool[3:]
-        made.random.shuffle(fetches)
-        fetches = fetches[:8]
-        fetches += _gradients(made, fetches, [feeds[0], feeds[3]])
-    return graph, init, feeds, fetches
+    kinds = ((F32, [2]), (I64, []), (BOOL, []), (F32, ["b", 3]))
+    feeds = [wf.placeholder(*k, name=n) for k, n in zip(kinds, FEEDS, strict=True)]
+    for k, start in enumerate(STARTS):
+        with made.device():
+            made.variables.append(wf.Variable(start, name=f"v{k}"))
+    for k in range(QUEUES):
+        with made.device():
+            made.queues.append(wf.FIFOQueue(1000, I64, shapes=[[]], name=f"q{k}"))
+    init = wf.global_variables_initializer()
+    made.pool += feeds[:3]
+    made.add(lambda: wf.sum(feeds[3], axis=0))
+    made.ops(made.random.randint(3, 8))
+    fetches = made.pool[3:]
+    made.random.shuffle(fetches)
+    fetches = fetches[:8]
+    fetches += _gradients(made, fetches, [feeds[0], feeds[3]])
+    return init, feeds, fetches
 
 
 def arrays(seed: int) -> list[Any]:

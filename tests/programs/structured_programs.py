@@ -5,14 +5,14 @@ counts, captured values, loops that never run, and variables and queues used any
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from graphs import Case
 from hypothesis import strategies as st
 
 from weft.ir.dtypes import bool_, float32, int64
-from weft.ir.graph import Block, Graph, Value
+from weft.ir.graph import Block, Value
 from weft.ir.locations import Location
 from weft.ir.ops.builder import Builder
 from weft.ir.spec import AttrValue, ConstArray
@@ -22,19 +22,6 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 INT, BOOL, PAIR = tensor_type(int64), tensor_type(bool_), tensor_type(float32, 2)
 KINDS = (INT, BOOL, PAIR)
 VARIABLES = ("v", "w")
-
-
-@dataclass(frozen=True)
-class Program:
-    """A graph with inputs, the values of its variables and the names of its queues."""
-
-    graph: Graph
-    inputs: list[Any]
-    state: dict[str, Any]
-    queues: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"{self.graph}on {self.inputs}, {self.state}"
 
 
 class _Region:
@@ -213,7 +200,7 @@ QUEUES = ("q", "r")
 
 
 @st.composite
-def programs(draw: Draw, effects: bool = False, hosts: bool = False) -> Program:
+def programs(draw: Draw, effects: bool = False, hosts: bool = False) -> Case:
     """A program that verifies; with `effects` its regions read and assign variables, with `hosts`
     they use queues of int64[], which must have no bound and hold `int64[]`."""
     top = _Region(draw, [BOOL, INT, PAIR], 0, effects)
@@ -230,4 +217,4 @@ def programs(draw: Draw, effects: bool = False, hosts: bool = False) -> Program:
         np.array([top.int(-3, 3), 0.25], np.float32),
     ]
     state = {name: np.array(top.int(0, 9)) for name in VARIABLES}
-    return Program(graph, inputs, state, QUEUES if hosts else ())
+    return Case(graph, inputs, state, QUEUES if hosts else ())

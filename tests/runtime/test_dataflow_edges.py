@@ -341,3 +341,21 @@ def test_a_long_row_of_branches() -> None:
     )
     step = DataflowStep(parse_graph(text))
     assert step.run([np.array(True), np.array(7)]) == [7]
+
+
+def test_every_graph_on_the_way_is_legal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The regions that the executor compiles hold what passes have made before."""
+    monkeypatch.setenv("WEFT_VERIFY", "ir")
+    graph = wf.Graph()
+    with graph.as_default():
+        x = wf.placeholder(wf.float32, [4])
+        v = wf.Variable(np.arange(4.0, dtype=np.float32), name="v")
+        y = wf.cond(wf.sum(x) > 0.0, lambda: v.read() * 2.0 + x, lambda: wf.identity(x))
+        z = wf.while_loop(lambda s: wf.sum(s) < 100.0, lambda s: s * 2.0 + 1.0, [y])[0]
+    with wf.Session(graph=graph, control_flow="dataflow") as session:
+        session.run(v.initializer)
+        plus = session.run([y, z], {x: np.ones(4, np.float32)})
+        minus = session.run(y, {x: -np.ones(4, np.float32)})
+    assert plus[0].tolist() == [1.0, 3.0, 5.0, 7.0]
+    assert plus[1].tolist() == [15.0, 31.0, 47.0, 63.0]
+    assert minus.tolist() == [-1.0] * 4

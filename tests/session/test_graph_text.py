@@ -16,7 +16,6 @@ from example_counts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from paths import SUPPORT
-from structured_programs import Program, programs
 
 import weft as wf
 from weft.ir.errors import (
@@ -193,28 +192,6 @@ def test_random_graphs_run_alike(elsewhere: Elsewhere, data: st.DataObject) -> N
     feeds = {k: a.astype(dtype.numpy) for k, a in feeds.items()}
     runs = [["init"], names, names]
     assert_same(elsewhere(graph, runs, feeds), here(graph, runs, feeds))
-
-
-@examples(25)
-@given(programs(effects=True), st.sampled_from(["auto", "dataflow"]))
-def test_structured_programs_with_state_run_alike(program: Program, mode: str) -> None:
-    ir = program.graph
-    names = tuple(f"r{i}" for i in range(len(ir.results)))
-    one = wf.Graph.from_text(print_graph(replace(ir, result_names=names)))
-    two = wf.Graph.from_text(one.as_text())
-    assert two.as_text() == one.as_text()
-    with wf.Graph().as_default() as whole:
-        wf.import_graph_def(two, name="part")
-    found = []
-    for graph, prefix in ((one, ""), (two, ""), (whole, "part/")):
-        feeds = {prefix + n: x for n, x in zip(ir.arg_names, program.inputs, strict=True)}
-        for v in graph.variables:
-            v.state.write(np.asarray(program.state[v.name.removeprefix(prefix)]))
-        with wf.Session(graph=graph, control_flow=mode) as session:
-            fetched = session.run([prefix + n for n in names], feeds)
-        results = [None if r is None else r.tobytes() for r in fetched]
-        found.append((results, [v.numpy().tobytes() for v in graph.variables]))
-    assert found[0] == found[1] == found[2]
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)

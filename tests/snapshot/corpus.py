@@ -19,6 +19,7 @@ from cuda_models import MODELS, OPS, Call
 from dataflow_nets import make_net
 from golden_cases import read_cases
 from paths import CASES
+from program_forms import Steps
 from semantic_gradients import PROGRAMS as GRADIENTS
 from semantic_loops import PROGRAMS as LOOPS
 from semantic_programs import PROGRAMS as BRANCHES
@@ -29,7 +30,6 @@ from training_programs import PROGRAMS as TRAINING
 import weft as wf
 from snapshot import inside, sessions
 from snapshot.inside import Files
-from snapshot.sessions import Steps
 from weft.frontend.core import pytree
 from weft.frontend.tools.bench_workloads import CHAINS, Weft
 from weft.ir.errors import WeftError

@@ -3,25 +3,16 @@ GPUs. Each builds in the current graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from program_forms import Steps
 
 import weft as wf
 
 F32 = np.float32
 PS, WORKERS = "/job:ps/task:0", ("/job:worker/task:0", "/job:worker/task:1")
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What is fetched, and what is fed in one step after another. options: of the session."""
-
-    fetches: Any
-    feeds: Sequence[Mapping[Any, Any]]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _ones(*shape: int) -> Any:
@@ -100,7 +91,7 @@ def words() -> Steps:
 def reproducible_session() -> Steps:
     x, y = wf.placeholder(wf.float32, [64, 12]), wf.placeholder(wf.float32, [64, 4])
     feeds = [{x: _ones(64, 12), y: _ones(64, 4)}]
-    return Steps(list(_classifier(x, y)), feeds, {"reproducible": True})
+    return Steps(list(_classifier(x, y)), feeds, options={"reproducible": True})
 
 
 def random_numbers() -> Steps:
@@ -139,7 +130,7 @@ def replicas() -> Steps:
 def replicas_in_bfloat16() -> Steps:
     """What goes between tasks is rounded."""
     made = replicas()
-    return Steps(made.fetches, made.feeds, {"bfloat16_sendrecv": True})
+    return Steps(made.fetches, made.feeds, options={"bfloat16_sendrecv": True})
 
 
 def loop_over_tasks() -> Steps:

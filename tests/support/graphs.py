@@ -47,11 +47,16 @@ class Unfit(Exception):
 
 @dataclass
 class Case:
-    """A graph with inputs for its arguments and values for its variables."""
+    """A graph with inputs for its arguments, values for its variables, and the names of its queues
+    (of int64[], without a bound)."""
 
     graph: Graph
     inputs: list[Array]
     state: dict[str, Array]
+    queues: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.graph}on {self.inputs}, {self.state}"
 
 
 @dataclass

@@ -68,6 +68,10 @@ class HereExchange:
         """What was sent and never received, or waited for and never sent."""
         return [*self._values, *self._waiting]
 
+    def left_alive(self) -> list[Name]:
+        """As `left`, without dead values: who receives one after a size that is dead does not."""
+        return [name for name in self.left() if self._values.get(name) is not DEAD]
+
 
 def steps_of(made: Program, state: Mapping[str, Any]) -> list[DataflowStep]:
     """Each part compiled, with the variables of all."""

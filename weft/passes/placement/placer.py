@@ -483,6 +483,7 @@ def place(
     ResourceExhaustedError if the variables do not fit the memory of a device.
     """
     check_devices(devices)
+    graph = _own_regions(graph)
     problem = find_constraints(graph, devices, held)
     if default is not None:
         add_defaults(problem, devices, default)
@@ -512,6 +513,14 @@ def place(
         _state(problem, names),
         prices.measured,
     )
+
+
+def _own_regions(graph: Graph) -> Graph:
+    """The graph with each op in one place: the clone of a branch or loop shares its regions."""
+    ops = list(graph.walk())
+    if len(set(ops)) == len(ops):
+        return graph
+    return replace(graph, block=with_devices(graph.block, lambda op, _: op.device, {}))
 
 
 class PlacePass:

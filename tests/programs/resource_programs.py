@@ -1,9 +1,7 @@
 """Random programs on tables, barriers, accumulators, stacks and queues, in branches and loops.
 
 One walk over a program does everything at once (Python's if and while, objects outside of graphs),
-another adds it to a `wf.Graph`. What that gives in a session, in the interpreter and in the
-interpreter after `lower_control_flow`, in any order of what is ready, must be the same, and so must
-be what the objects hold then.
+which is the truth; another adds it to a `wf.Graph`.
 """
 
 from __future__ import annotations
@@ -13,18 +11,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-import pytest
-from example_counts import examples
-from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from program_forms import Outcome, Program, Steps, contents
 
 import weft as wf
-from weft.ir.analysis.verify import verify
-from weft.ir.interpreter.evaluate import interpret
-from weft.ir.interpreter.state import DictState
-from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.sizes import tie_sizes
-from weft.runtime.dataflow.host_dispatch import HostObjects
 
 #: ("name of an op", number of a value) or ("cond" / "loop", number of a value, bodies).
 Command = tuple[Any, ...]
@@ -186,73 +176,36 @@ def bodies(inner: st.SearchStrategy[Command]) -> st.SearchStrategy[Command]:
     )
 
 
-PROGRAMS = st.lists(st.recursive(PLAIN, bodies, max_leaves=6), min_size=1, max_size=5)
+COMMANDS = st.lists(st.recursive(PLAIN, bodies, max_leaves=6), min_size=1, max_size=5)
 
 
-def contents(held: dict[str, Any]) -> str:
-    return str({name: thing.state_dict() for name, thing in held.items()})
-
-
-def at_once(program: Sequence[Command], x: int) -> tuple[list[int], str]:
+def at_once(commands: Sequence[Command], x: int) -> Outcome:
     """The values and what the objects hold, without any graph."""
     held = objects()
     pool: list[Any] = [wf.constant(x)]
-    Walk(held, False).commands(program, pool)
-    return [int(v) for v in pool], contents(held)
+    Walk(held, False).commands(commands, pool)
+    return Outcome([[np.asarray(v) for v in pool]], objects=contents(held))
 
 
-def built(program: Sequence[Command]) -> tuple[wf.Graph, dict[str, Any], Any, list[Any], list[Any]]:
-    """The graph, its objects, its placeholder, the values and what comes last."""
-    with wf.Graph().as_default() as graph:
+def program(commands: Sequence[Command], x: int) -> Program:
+    """Commands as steps in a graph."""
+
+    def steps() -> Steps:
         held = objects()
-        x = wf.placeholder(wf.int64, [], name="x")
-        pool: list[Any] = [x]
+        given = wf.placeholder(wf.int64, [], name="x")
+        pool: list[Any] = [given]
         walk = Walk(held, True)
-        walk.commands(program, pool)
-    return graph, held, x, pool, walk.last
+        walk.commands(commands, pool)
+        with wf.control_dependencies(walk.last):
+            values = [wf.identity(v) for v in pool]
+        return Steps(values, [{given: np.int64(x)}])
+
+    return Program(f"resources {commands}", steps, want=at_once(commands, x))
 
 
-def in_session(program: Sequence[Command], x: int, control_flow: str) -> tuple[list[int], str]:
-    graph, held, given_x, pool, last = built(program)
-    options = wf.RunOptions(timeout=20)
-    with wf.Session(graph=graph, control_flow=control_flow) as session:
-        values, _ = session.run([pool, last], {given_x: x}, options=options)
-    return [int(v) for v in values], contents(held)
-
-
-def interpreted(
-    program: Sequence[Command], x: int, schedule: int | None = None
-) -> tuple[list[int], str]:
-    """By the interpreter; lowered, with the ready ops in the order of that seed, unless None."""
-    graph, held, _, pool, _ = built(program)
-    ir = graph.ir(pool)
-    if schedule is not None:
-        ir = lower_control_flow(tie_sizes(ir), mode="dataflow")
-        verify(ir)
-    host = HostObjects(graph.resources, timeout=2)
-    values = interpret(ir, [np.int64(x)], DictState({}), schedule=schedule, host=host)
-    return [int(v) for v in values], contents(held)
-
+PROGRAMS = st.builds(program, COMMANDS, st.integers(0, 96))
 
 #: In the body of a loop: a branch with a loop that waits for the branch, and a loop with host ops.
 LOOP_AFTER_BRANCH: list[Command] = [
     ("loop", 2, [("cond", 0, [], [("loop", 0, []), ("loop", 0, [("apply", 5), ("push", 4)])])])
 ]
-
-
-@given(PROGRAMS, st.integers(0, 96), st.integers(0, 1 << 30))
-@example(LOOP_AFTER_BRANCH, 63, 0)
-@examples(12)
-def test_all_ways_agree(program: list[Command], x: int, schedule: int) -> None:
-    wanted = at_once(program, x)
-    assert interpreted(program, x) == wanted
-    assert interpreted(program, x, schedule) == wanted
-    assert in_session(program, x, "auto") == wanted
-    assert in_session(program, x, "dataflow") == wanted
-
-
-@pytest.mark.slow
-@given(PROGRAMS, st.integers(0, 96), st.integers(0, 1 << 30))
-@settings(max_examples=300, deadline=None)
-def test_many(program: list[Command], x: int, schedule: int) -> None:
-    test_all_ways_agree.hypothesis.inner_test(program, x, schedule)  # type: ignore[attr-defined]

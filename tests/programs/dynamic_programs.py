@@ -1,5 +1,5 @@
-"""Random programs with sizes that depend on values: the executor, the interpreter on the structured
-and on the lowered form, and NumPy give the same."""
+"""Random programs with sizes that depend on values (a hypothesis strategy), and what NumPy makes of
+them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from program_forms import Call, Outcome, Program
 
 import weft as wf
-from weft.frontend.session.step import step_graph
-from weft.ir.interpreter.evaluate import interpret
-from weft.passes.control.lower_control_flow import lower_control_flow
 
 Array = np.ndarray[Any, Any]
 #: An operation: on weft's vectors, and on NumPy's. Values stay small integers, so all is exact.
@@ -45,6 +40,7 @@ def _scattered(v: Array, c: int) -> Array:
     return out
 
 
+DYNAMIC = frozenset({"dynamic"})
 UNARY: dict[str, Callable[[int], Step]] = {
     "mask": lambda c: (lambda v: v[v > c], lambda v: v[v > c]),
     "affine": lambda c: (lambda v: _small(v * 3 + c), lambda v: _small_np(v * 3 + c)),
@@ -129,63 +125,30 @@ def _steps(draw: st.DrawFn) -> Step:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Step:
-    """From one vector to another, of any size."""
+def programs(draw: st.DrawFn) -> Program:
+    """From one vector to another, of any size, and a sum of ones of that size."""
     first, second, last = draw(_steps()), draw(_steps()), draw(_chains(2))
     both = BINARY[draw(st.sampled_from(sorted(BINARY)))]
 
-    def run(which: int) -> Callable[[Any], Any]:
-        return lambda v: last[which](both[which](first[which](v), second[which](v)))
+    def run(which: int, v: Any) -> Any:
+        return last[which](both[which](first[which](v), second[which](v)))
 
-    return run(0), run(1)
+    def function(v: Any) -> Any:
+        out = run(0, v) * 1.0
+        return out, wf.sum(out * wf.ones([out.shape[0]]))
 
-
-def _check(program: Step) -> None:
-    with wf.Graph().as_default() as graph:
-        x = wf.placeholder(wf.float32, [None])
-        out = program[0](x) * 1.0
-        total = wf.sum(out * wf.ones([out.shape[0]]))
-        for mode in ("auto", "dataflow"):
-            session = wf.Session(control_flow=mode)
-            for feed in FEEDS:
-                v = np.array(feed, np.float32)
-                wanted = program[1](v)
-                got, added = session.run([out, total], {x: v})
-                assert_array_equal(got, wanted)
-                assert added == wanted.sum()
-    for feed in FEEDS:
-        v = np.array(feed, np.float32)
-        step = step_graph(graph._trace, [out._value, total._value], [], [(x._value, v.shape)])
-        lowered = lower_control_flow(step)
-        for form, schedule in ((step, None), (lowered, None), (lowered, 0), (lowered, 1)):
-            got, added = interpret(form, [v], schedule=schedule)
-            assert_array_equal(got, program[1](v))
-            assert added == program[1](v).sum()
-        assert_array_equal(np.asarray(program[0](wf.asarray(v))), program[1](v))
+    feeds = [np.array(feed, np.float32) for feed in FEEDS]
+    wanted = [run(1, v) for v in feeds]
+    want = Outcome([[out, out.sum()] for out in wanted])
+    call = Call(function, [(v,) for v in feeds])
+    return Program("dynamic", call=lambda: call, want=want, told=DYNAMIC, near=0.0)
 
 
-@given(programs())
-@settings(max_examples=3)
-def test_programs(program: Step) -> None:
-    _check(program)
-
-
-@pytest.mark.slow
-@given(programs())
-@settings(max_examples=150)
-def test_many_programs(program: Step) -> None:
-    _check(program)
-
-
-@given(_chains(3), st.integers(0, 2**31 - 1))
-@settings(max_examples=10)
-def test_gradients(chain: Step, seed: int) -> None:
-    """Of what lets gradients through: a session gives what the interpreter gives."""
+@st.composite
+def slopes(draw: st.DrawFn) -> Program:
+    """The gradient of a sum of squares, by what lets gradients through."""
+    chain, seed = draw(_chains(3)), draw(st.integers(0, 2**31 - 1))
     v = np.random.default_rng(seed).integers(-6, 6, 7).astype(np.float32)
-    loss = lambda t: wf.sum(wf.square(chain[0](t * 1.0)))  # noqa: E731
-    wanted = np.asarray(wf.grad(loss)(wf.asarray(v)))
-    with wf.Graph().as_default():
-        x = wf.placeholder(wf.float32, [None])
-        (slope,) = wf.gradients(loss(x), [x])
-        got = np.zeros_like(v) if slope is None else wf.Session().run(slope, {x: v})
-    assert_array_equal(got, wanted)
+    function = wf.grad(lambda t: wf.sum(wf.square(chain[0](t * 1.0))))
+    call = Call(function, [(v,)])
+    return Program("dynamic slopes", call=lambda: call, told=DYNAMIC, near=0.0)
