@@ -25,7 +25,7 @@ import weft as wf
 from weft.frontend.tools import cluster as cli_top
 from weft.frontend.tools.main import main, make_parser
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.runtime.cluster import master, messages
+from weft.runtime.cluster import master, messages, part_run
 from weft.runtime.trace.analysis import critical_path, straggler
 from weft.runtime.trace.timeline import Timeline
 
@@ -151,7 +151,8 @@ def test_a_trace_of_many_events_comes_as_a_tensor(
     cluster: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than fit into one message; the results are the same."""
-    monkeypatch.setattr(messages, "SMALL", 1000)
+    for module in (messages, part_run):
+        monkeypatch.setattr(module, "SMALL_MESSAGE_BYTES", 1000)
     with wf.Graph().as_default(), wf.device(W0):
         n = wf.placeholder(wf.int32, [], "n")
         v = wf.Variable(np.int32(0), name="counted")

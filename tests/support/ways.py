@@ -26,7 +26,6 @@ from cuda_device import use_device, use_fake
 from placed_programs import DEVICES, place_at_random
 from program_forms import Call, Held, Outcome, Program, Steps, contents, near, same_bits
 from tasks_here import run_steps
-from weft.passes.sizes.tie_sizes import tie_sizes
 
 import weft as wf
 from weft.codegen.llvm import cache as disk
@@ -51,6 +50,7 @@ from weft.passes.pipelines import GPU_REPRODUCIBLE, REPRODUCIBLE, STANDARD
 from weft.passes.placement import CostModel, Device, Links, place
 from weft.passes.simplify.cse_dce import dce
 from weft.passes.simplify.effects import strip_gradient_ops
+from weft.passes.sizes import tie_sizes
 from weft.runtime import sized_step
 from weft.runtime.cluster.multi_device import DevicesStep
 from weft.runtime.compile_step import CompileOptions
