@@ -23,7 +23,7 @@ from harness import Comparison, compare, report
 import weft as wf
 from weft.codegen.llvm.jit import compile_kernels
 from weft.codegen.products.gemm import WORDS, gemm_kernel
-from weft.codegen.tiles.tile import tile_of
+from weft.codegen.tiles.micro_kernel import tile_of
 from weft.frontend.tools.bench_workloads import LONG_PAUSE_SECONDS, PAUSE_SECONDS
 
 #: (batch, m, n, k, A is stored transposed, B is stored transposed)

@@ -22,9 +22,9 @@ from weft.codegen.call import Address
 from weft.codegen.llvm.jit import compile_kernels, kernel_asm
 from weft.codegen.llvm.target import host_isas, using
 from weft.codegen.products import calls, gemm
+from weft.codegen.products.calls import product_of
 from weft.codegen.products.gemm import gemm_kernel
-from weft.codegen.products.matmul import product_of
-from weft.codegen.tiles.tile import tile_of
+from weft.codegen.tiles.micro_kernel import tile_of
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret

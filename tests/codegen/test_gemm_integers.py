@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 import weft as wf
 from weft.codegen.llvm.target import has_feature, host_isas, using
 from weft.codegen.products import gemm
-from weft.codegen.tiles import tile as dots
-from weft.codegen.tiles.tile import tile_of
+from weft.codegen.tiles import micro_kernel as dots
+from weft.codegen.tiles.micro_kernel import tile_of
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import TypeRuleError
 from weft.passes.pipelines import PIPELINES, REPRODUCIBLE, STANDARD

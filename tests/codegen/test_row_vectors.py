@@ -24,7 +24,7 @@ from weft.codegen.nests.calls import nest_calls
 from weft.codegen.nests.row_vectors import OPS
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
-from weft.codegen.tiles.tile import Vectors, tile_of
+from weft.codegen.tiles.micro_kernel import Vectors, tile_of
 from weft.ir import dtypes
 from weft.passes.fusion.fuse import fuse
 from weft.passes.simplify.effects import strip_gradient_ops

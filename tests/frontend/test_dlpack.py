@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.core.arrays import foreign_array
+from weft.frontend.core.tensor import foreign_array
 from weft.ir.errors import TypeRuleError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

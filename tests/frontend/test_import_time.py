@@ -15,7 +15,7 @@ import weft as wf
 
 #: All of weft that `import weft` may load: what ops on arrays need.
 LOADED = (
-    "weft.ir", "weft.frontend.ops", "weft.frontend.linalg", "weft.frontend.core.arrays",
+    "weft.ir", "weft.frontend.ops", "weft.frontend.linalg",
     "weft.frontend.core.device_scope", "weft.frontend.core.operators", "weft.frontend.core.pytree",
     "weft.frontend.core.tensor", "weft.frontend.core.trace", "weft.frontend.eager.native",
     "weft.frontend.eager.numpy_calls",

@@ -15,7 +15,7 @@ from fake_driver import FakeDriver
 import weft as wf
 from weft.codegen.cuda.cubins.cache import KernelReport, occupancy
 from weft.frontend.tools.bench import measure_on_gpu
-from weft.frontend.tools.bench_targets import Target
+from weft.frontend.tools.bench_report import Target
 from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 

@@ -9,7 +9,7 @@ import pytest
 from cuda_sources import kernel, results
 
 from weft.codegen.cuda.emulator import EmulationError, run
-from weft.codegen.cuda.source.language import DIVISIONS
+from weft.codegen.cuda.source.kernel import DIVISIONS
 
 Array = np.ndarray[Any, Any]
 #: Both ways to carry out a kernel: all threads together, and each alone in a random order.

@@ -18,8 +18,8 @@ from cuda_toolchain import needs_toolchain
 
 from weft.codegen.cuda.cubins.compile import emit_ptx
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.source import language
-from weft.codegen.cuda.source.language import (
+from weft.codegen.cuda.source import kernel as language
+from weft.codegen.cuda.source.kernel import (
     ATOMICS,
     BARRIERS,
     CASTS,

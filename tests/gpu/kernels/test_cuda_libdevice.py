@@ -16,8 +16,7 @@ from weft.codegen.cuda.cubins.compile import module_text
 from weft.codegen.cuda.cubins.llvm_instructions import ONE_INSTRUCTION
 from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.codegen.cuda.emulator import translator
-from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
-from weft.codegen.cuda.source.language import MATHS, TWO
+from weft.codegen.cuda.source.kernel import MATHS, TWO, CudaKernel, Parameter
 
 pytestmark = needs_toolchain
 

@@ -16,8 +16,7 @@ from cuda_toolchain import needs_toolchain
 
 import weft as wf
 from weft.codegen.cuda.emulator import run as emulate
-from weft.codegen.cuda.source.kernel import CudaKernel
-from weft.codegen.cuda.source.language import CASTS, NUMPY
+from weft.codegen.cuda.source.kernel import CASTS, NUMPY, CudaKernel
 from weft.ir.interpreter.evaluate import interpret
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import GPU

@@ -11,7 +11,7 @@ from cuda_on_cpu import run as on_cpu
 from cuda_toolchain import needs_toolchain
 
 from weft.codegen.cuda.cubins.compile import compile_kernel, emit_ptx
-from weft.codegen.cuda.source import language
+from weft.codegen.cuda.source import kernel as language
 from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
 from weft.codegen.llvm.jit import CodegenError
 

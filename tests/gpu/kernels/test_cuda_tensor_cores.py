@@ -18,8 +18,7 @@ from gpu_kinds import REAL
 
 from weft.codegen.cuda.cubins.compile import assemble, emit_ptx
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.source.kernel import CudaKernel, Launch
-from weft.codegen.cuda.source.language import MMAS
+from weft.codegen.cuda.source.kernel import MMAS, CudaKernel, Launch
 from weft.codegen.cuda.source.typecheck import EmulationError
 
 Array = np.ndarray[Any, Any]

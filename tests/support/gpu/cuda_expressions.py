@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.codegen.cuda.source.language import CASTS, NUMPY
+from weft.codegen.cuda.source.kernel import CASTS, NUMPY
 
 INTEGERS = [d for d in CASTS if d[0] in "iu"]
 COUNT = 24

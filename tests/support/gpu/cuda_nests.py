@@ -10,8 +10,7 @@ import numpy as np
 from weft.codegen.call import Address, Arg, Scratch
 from weft.codegen.cuda.emulator import run as emulate
 from weft.codegen.cuda.nests.plain_nests import plain_launches
-from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.cuda.source.language import memory_dtype
+from weft.codegen.cuda.source.kernel import Launch, memory_dtype
 from weft.codegen.nests.nest import Nest, build_nest
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph, Operation, Value

@@ -12,8 +12,7 @@ from weft.codegen.call import Address, Arg, Pool, Scratch, Status
 from weft.codegen.cuda.emulator import run as emulate
 from weft.codegen.cuda.kernels.data_movement import check_launches
 from weft.codegen.cuda.lowerings import fused_launches, launches_of
-from weft.codegen.cuda.source.kernel import Launch, fault_of
-from weft.codegen.cuda.source.language import memory_dtype
+from weft.codegen.cuda.source.kernel import Launch, fault_of, memory_dtype
 from weft.ir.analysis.index_maps import is_gather
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph, Operation, Value

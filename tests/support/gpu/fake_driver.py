@@ -36,8 +36,7 @@ from fake_driver_types import (
 )
 
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.source.kernel import CudaKernel
-from weft.codegen.cuda.source.language import memory_dtype
+from weft.codegen.cuda.source.kernel import CudaKernel, memory_dtype
 
 NUMPY_OF = {"u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4", "u64": "u8",
           "i64": "i8", "f32": "f4", "f64": "f8"}  # fmt: skip

@@ -38,14 +38,17 @@ from weft.codegen.llvm.jit import Kernel
 from weft.codegen.products.gemm import RUN, up
 from weft.codegen.tiles.micro_kernel import (
     I1,
+    I32,
+    Tile,
+    Vectors,
     call_narrowest,
     emit_micro,
     for_each_form,
     internal_function,
     row_tiles,
+    tile_of,
 )
 from weft.codegen.tiles.packing import emit_pack_b
-from weft.codegen.tiles.tile import I32, Tile, Vectors, tile_of
 from weft.codegen.vector import exp_log
 from weft.codegen.vector.float_builder import FloatBuilder, splat_constant
 from weft.ir.cost.rates import SCORE_NS

@@ -26,13 +26,15 @@ from weft.codegen.nests.nest import Nest
 from weft.codegen.products.calls import (
     Lower,
     calls_another,
+    lower_matmul,
+    matmul_into,
+    matmul_with,
     operands_of,
     product_calls,
     product_in,
     prologues,
     result_strides,
 )
-from weft.codegen.products.matmul import lower_matmul, matmul_into, matmul_with
 from weft.codegen.windows.conv import conv_with, lower_conv
 from weft.codegen.windows.reduce import lower_window, lower_window_place
 from weft.ir.errors import UnsupportedError

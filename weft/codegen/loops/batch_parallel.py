@@ -19,7 +19,7 @@ from weft.codegen.kernels.lowerings import LOWERINGS, fused_product_calls
 from weft.codegen.llvm.target import narrower
 from weft.codegen.nests.calls import nest_calls
 from weft.codegen.products.calls import is_product
-from weft.codegen.tiles.tile import ACCUMULATOR, multiply_adds_per_ns
+from weft.codegen.tiles.micro_kernel import ACCUMULATOR, multiply_adds_per_ns
 from weft.ir.analysis.index_maps import is_fold, is_gather
 from weft.ir.cost.rates import arithmetic
 from weft.ir.cost.thresholds import (

@@ -38,7 +38,7 @@ from weft.codegen.nests.row_writer import At, RowWriter, Walk
 from weft.codegen.nests.rows import COLUMNS, Node, Output, Pass, RowNest, Schedule
 from weft.codegen.scalar.element_access import constant, load_element, store_element
 from weft.codegen.scalar.integers import COMPARISONS
-from weft.codegen.tiles.tile import Vectors, tile_of
+from weft.codegen.tiles.micro_kernel import Vectors, tile_of
 from weft.codegen.vector.float_builder import splat_constant
 from weft.ir.dataclass import dataclass
 

@@ -13,8 +13,8 @@ The sums over k are cut by `block_k` alone, a function of k, and never over thre
 on the sizes only. Consecutive units go down the rows if they share a panel of B that is packed here
 for all of them, else along the columns; a small B that all matrices share is packed by a call
 before the product (`pack_kernel`), over threads too.
-Blocking after Goto and van de Geijn and BLIS, see `weft.codegen.tiles.tile`. A thread's block of A
-and its scratch stay in its L2 cache, a panel of B in L1 or L2.
+Blocking after Goto and van de Geijn and BLIS, see `weft.codegen.tiles.micro_kernel`. A thread's
+block of A and its scratch stay in its L2 cache, a panel of B in L1 or L2.
 
 Before a run a block of an operand may be computed by a prologue, after its last run a block may be
 handed to an epilogue, which reads it while it is in the cache (`weft.codegen.products.calls`).
@@ -35,9 +35,16 @@ from llvmlite import ir
 
 from weft.codegen.llvm.emitter import I64, KERNEL_TYPE, Emitter
 from weft.codegen.llvm.jit import Kernel
-from weft.codegen.tiles.micro_kernel import call_narrowest, emit_micro, for_each_form, row_tiles
+from weft.codegen.tiles.micro_kernel import (
+    Tile,
+    call_narrowest,
+    converts,
+    emit_micro,
+    for_each_form,
+    row_tiles,
+    tile_of,
+)
 from weft.codegen.tiles.packing import emit_pack_a, emit_pack_b, packed_steps
-from weft.codegen.tiles.tile import Tile, converts, tile_of
 from weft.ir.cost.rates import (
     AGAIN_CYCLES,
     BLOCK_CYCLES,

@@ -27,8 +27,15 @@ from llvmlite import ir
 
 from weft.codegen.llvm.emitter import I64, Emitter, is_signed, memory_type, width_bits
 from weft.codegen.scalar.element_access import has_f16_instructions, load_element
-from weft.codegen.tiles.micro_kernel import internal_function
-from weft.codegen.tiles.tile import BIASES, I32, Tile, Vectors, add_products, converts
+from weft.codegen.tiles.micro_kernel import (
+    BIASES,
+    I32,
+    Tile,
+    Vectors,
+    add_products,
+    converts,
+    internal_function,
+)
 from weft.ir.dataclass import dataclass
 
 #: Groups of A packed side by side: more would share sets of the cache where they are written.

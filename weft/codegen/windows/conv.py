@@ -37,7 +37,7 @@ from weft.codegen.products.calls import Follow, Prologues, gemm_calls, stored_ca
 from weft.codegen.products.gemm import Product, dense_product
 from weft.codegen.scalar.element_access import constant, load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
-from weft.codegen.tiles.tile import ACCUMULATOR, tile_of
+from weft.codegen.tiles.micro_kernel import ACCUMULATOR, tile_of
 from weft.codegen.windows.conv_tiles import (
     UNITS,
     add_parts,

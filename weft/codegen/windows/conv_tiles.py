@@ -57,13 +57,14 @@ from weft.codegen.tiles.micro_kernel import (
     I1,
     Accumulators,
     Forms,
+    Tile,
     call_narrowest,
     clamped_rows,
     for_each_form,
     internal_function,
     row_tiles,
+    tile_of,
 )
-from weft.codegen.tiles.tile import Tile, tile_of
 from weft.codegen.windows.geometry import (
     Gather,
     Sizes,

@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.frontend.core import pytree
-from weft.frontend.core.arrays import (
+from weft.frontend.core.device_array import DeviceArray, borrowed_array
+from weft.frontend.core.operators import Operators
+from weft.frontend.core.tensor import (
     BUFFERS,
+    Tensor,
+    as_tensor,
     contiguous,
     foreign_array,
     is_foreign,
     owned_array,
     plain_array,
 )
-from weft.frontend.core.device_array import DeviceArray, borrowed_array
-from weft.frontend.core.operators import Operators
-from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import check_usable
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import format_shape

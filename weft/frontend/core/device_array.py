@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from weft.frontend.core import pytree
-from weft.frontend.core.arrays import Array, foreign_array
 from weft.frontend.core.operators import Operators
-from weft.frontend.core.tensor import DonatedMemory, Tensor, as_tensor
+from weft.frontend.core.tensor import Array, DonatedMemory, Tensor, as_tensor, foreign_array
 from weft.ir.device import is_local, local_gpu, named_device
 from weft.ir.dims import Shape
 from weft.ir.dlpack import CPU, is_on_gpu

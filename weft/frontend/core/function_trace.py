@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core import pytree
-from weft.frontend.core.arrays import Array, contiguous
 from weft.frontend.core.operators import Operators
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Array, Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace, current_trace
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.core.arrays import contiguous
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import (
     Running,
     Trace,

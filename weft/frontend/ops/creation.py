@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from weft.frontend.core.arrays import contiguous, foreign_array
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor, as_tensor, contiguous, foreign_array
 from weft.frontend.core.trace import current_trace, graph_around
 from weft.frontend.ops.dispatch import apply, in_order
 from weft.frontend.ops.elementwise import add, equal, greater_equal, multiply, subtract, where

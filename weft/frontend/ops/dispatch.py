@@ -10,9 +10,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from weft.frontend.core.arrays import contiguous
 from weft.frontend.core.device_scope import device_scopes, scopes_spec
-from weft.frontend.core.tensor import Tensor
+from weft.frontend.core.tensor import Tensor, contiguous
 from weft.frontend.core.trace import (
     Trace,
     check_usable,

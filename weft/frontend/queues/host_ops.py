@@ -8,8 +8,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from weft.frontend.core.arrays import contiguous
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace, current_trace, graph_around
 from weft.frontend.ops.dispatch import apply, fresh_sizes
 from weft.frontend.ops.promotion import check_int

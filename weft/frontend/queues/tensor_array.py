@@ -15,8 +15,7 @@ from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 import numpy as np
 
 from weft.frontend.core import pytree
-from weft.frontend.core.arrays import contiguous
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import current_trace
 from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.dispatch import apply

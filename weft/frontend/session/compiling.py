@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from weft.frontend.compile.specializations import Specialization
-from weft.frontend.core.arrays import Array
 from weft.frontend.core.function_trace import needed_ops
+from weft.frontend.core.tensor import Array
 from weft.frontend.session.fetches import fetch_values, is_tensor
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.graph_import import add_graph

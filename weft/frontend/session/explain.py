@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.frontend.compile.explain import explain
-from weft.frontend.core.arrays import Array
+from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
 from weft.frontend.session.graph import Graph
 from weft.ir.graph import Graph as IRGraph

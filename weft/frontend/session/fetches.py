@@ -9,9 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from weft.frontend.core import pytree
-from weft.frontend.core.arrays import Array, contiguous
 from weft.frontend.core.device_array import DeviceArray
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Array, Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace
 from weft.frontend.session.graph import Graph
 from weft.frontend.state.variable import Variable

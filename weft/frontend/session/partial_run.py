@@ -13,8 +13,8 @@ from dataclasses import field
 
 import numpy as np
 
-from weft.frontend.core.arrays import Array
 from weft.frontend.core.function_trace import needed_ops
+from weft.frontend.core.tensor import Array
 from weft.frontend.core.trace import Trace
 from weft.ir.analysis.deadness import Deadness
 from weft.ir.analysis.frames import find_frames

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from weft.frontend.core.arrays import Array
 from weft.frontend.core.device_array import DeviceArray, guarded, transfer
+from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition
 from weft.frontend.session.fetches import is_tensor
 from weft.frontend.session.graph import Graph

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 from weft.frontend.compile.specializations import CacheInfo, RecompileWarning
 from weft.frontend.core import pytree
-from weft.frontend.core.arrays import Array
 from weft.frontend.core.operators import Operators
-from weft.frontend.core.tensor import Tensor
+from weft.frontend.core.tensor import Array, Tensor
 from weft.frontend.core.trace import Effect, set_thread_default, thread_default
 from weft.frontend.session.compiling import StepDefinition, compile_definition, pruned, step_reports
 from weft.frontend.session.explain import explain_step

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.frontend.compile.gpu import maker_for_gpu
 from weft.frontend.compile.specializations import Specializations
-from weft.frontend.core.arrays import Array
+from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition
 from weft.frontend.session.fetches import Fetches, is_tensor
 from weft.frontend.session.graph import Graph

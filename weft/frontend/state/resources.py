@@ -13,10 +13,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from weft.frontend.core.arrays import contiguous
 from weft.frontend.core.device_scope import device_scopes, place
 from weft.frontend.core.operators import Operators
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import (
     Trace,
     bring_in,

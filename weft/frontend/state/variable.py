@@ -16,10 +16,9 @@ from typing import cast as cast_type
 
 import numpy as np
 
-from weft.frontend.core.arrays import contiguous
 from weft.frontend.core.function_trace import constant_value, needed_ops
 from weft.frontend.core.operators import METHODS, Operators, array_function
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import (
     Effect,
     RegionTrace,

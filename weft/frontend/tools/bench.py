@@ -24,8 +24,7 @@ from weft.frontend.compile.gpu import gpu_number
 from weft.frontend.compile.threads import checked
 from weft.frontend.tools import bench_report
 from weft.frontend.tools import run as cli_run
-from weft.frontend.tools.bench_report import Options, checked_peers, measure_all
-from weft.frontend.tools.bench_targets import Target, targets
+from weft.frontend.tools.bench_report import Options, Target, checked_peers, measure_all, targets
 from weft.frontend.tools.bench_workloads import DEFAULT, PEERS, machine
 from weft.frontend.tools.compile import check_targets, targets_of
 from weft.frontend.tools.run import write_text

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft.frontend.tools import bench as cli_bench
-from weft.frontend.tools import cache as cli_cache
 from weft.frontend.tools import cluster, explain
 from weft.frontend.tools import compile as cli_compile
 from weft.frontend.tools import devices as cli_devices
@@ -275,7 +274,7 @@ def _view(args: Namespace) -> int:
 
 
 def _cache(args: Namespace) -> int:
-    for line in cli_cache.run_cache(args):
+    for line in cli_compile.run_cache(args):
         print(line)
     return SUCCESS
 
@@ -379,7 +378,10 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("diff", "compare the structure of two graphs", _diff_arguments, _diff),
     Command(
-        "cache", "list or remove the compiled kernels kept on disk", cli_cache.add_arguments, _cache
+        "cache",
+        "list or remove the compiled kernels kept on disk",
+        cli_compile.add_cache_arguments,
+        _cache,
     ),
     Command("view", "print a graph as Graphviz DOT text, for `dot -Tsvg`", _view_arguments, _view),
     Command(

@@ -11,7 +11,7 @@ Before::
 
 After: ``%4 = fused(%x, %w) { astype, astype, matmul }``, which reads the i8 of `%x` and `%w`. What
 is widened is never stored, and several products of narrow integers are one instruction
-(`weft.codegen.tiles.tile`). The rules:
+(`weft.codegen.tiles.micro_kernel`). The rules:
 
 * the product is i32 or u32, and each operand ends with a conversion from i8, u8 or i16, perhaps
   reshaped or copied since, or is a constant whose elements fit such a type;

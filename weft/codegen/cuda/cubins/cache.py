@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.codegen.cuda.cubins.toolchain import stamp
-from weft.codegen.cuda.source.kernel import CudaKernel
-from weft.codegen.cuda.source.language import WARP
+from weft.codegen.cuda.source.kernel import WARP, CudaKernel
 from weft.codegen.llvm.cache import CUBIN_SUFFIX, CachedRecord, cuda_sources, kernel_cache
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import DataLossError, InvalidArgumentError

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from weft.codegen.cuda.cubins import llvm_instructions as llvm
 from weft.codegen.cuda.cubins.llvm_instructions import TYPES, literal
-from weft.codegen.cuda.source.language import CASTS, DIVISIONS, FUNCTIONS, Kind, Pointer, wide
+from weft.codegen.cuda.source.kernel import CASTS, DIVISIONS, FUNCTIONS, Kind, Pointer, wide
 from weft.codegen.cuda.source.typecheck import Function, cuda_name
 
 #: LLVM's number of each space of memory, as the NVPTX target has them.

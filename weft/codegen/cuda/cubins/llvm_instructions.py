@@ -22,7 +22,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from weft.codegen.cuda.source.language import (
+from weft.codegen.cuda.source.kernel import (
     ATOMICS,
     FLOATS,
     LANES,

@@ -19,15 +19,7 @@ import numpy.typing as npt
 from weft.codegen.cuda.emulator import memory
 from weft.codegen.cuda.emulator.memory import Elements, Lane, Locals, Mask, Shadow, Value
 from weft.codegen.cuda.emulator.translator import Text, multiply_add
-from weft.codegen.cuda.source.language import (
-    CASTS,
-    FUNCTIONS,
-    MMAS,
-    SHUFFLES,
-    VOTES,
-    Pointer,
-    poison,
-)
+from weft.codegen.cuda.source.kernel import CASTS, FUNCTIONS, MMAS, SHUFFLES, VOTES, Pointer, poison
 from weft.codegen.cuda.source.typecheck import (
     EmulationError,
     Function,

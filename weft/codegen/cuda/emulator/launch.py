@@ -20,8 +20,15 @@ import numpy.typing as npt
 from weft.codegen.cuda.emulator.lanes import Lanes, LaneText
 from weft.codegen.cuda.emulator.memory import Elements, Shadow
 from weft.codegen.cuda.emulator.translator import Text, multiply_add
-from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
-from weft.codegen.cuda.source.language import MMAS, NUMPY, SHUFFLES, THREAD_LIMIT, poison
+from weft.codegen.cuda.source.kernel import (
+    MMAS,
+    NUMPY,
+    SHUFFLES,
+    THREAD_LIMIT,
+    CudaKernel,
+    Parameter,
+    poison,
+)
 from weft.codegen.cuda.source.typecheck import EmulationError, Program, is_sync, read
 
 

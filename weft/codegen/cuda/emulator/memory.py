@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from weft.codegen.cuda.source.language import NUMPY, poison
+from weft.codegen.cuda.source.kernel import NUMPY, poison
 
 if TYPE_CHECKING:
     from weft.codegen.cuda.emulator.lanes import Lanes

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from weft.codegen.cuda.source.language import (
+from weft.codegen.cuda.source.kernel import (
     CASTS,
     DIVISIONS,
     FLOATS,
@@ -248,7 +248,7 @@ _GROUP, _T = np.divmod(np.arange(32), 4)
 
 
 def multiply_add(name: str, values: Sequence[Array]) -> list[Array]:
-    """The four c of each lane; values: the ten of it, as `language.py` says, [warp, lane] each.
+    """The four c of each lane; values: its ten, as `source/kernel.py` says, [warp, lane] each.
 
     Products are exact in f64; their sums, which begin with C, are rounded to f32 once, at the end.
     A GPU's are less exact: "Numerical behavior of NVIDIA tensor cores", M. Fasi et al., 2021."""

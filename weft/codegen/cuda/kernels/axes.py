@@ -11,8 +11,7 @@ import math
 
 from weft.codegen.cuda.nests.plain_nests import Split, split
 from weft.codegen.cuda.source.dtypes import DTYPES
-from weft.codegen.cuda.source.kernel import THREADS
-from weft.codegen.cuda.source.language import WARP
+from weft.codegen.cuda.source.kernel import THREADS, WARP
 from weft.codegen.cuda.source.writer import Source
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError

@@ -39,8 +39,7 @@ from weft.codegen.cuda.source.dtypes import (
     stored,
 )
 from weft.codegen.cuda.source.elementwise import expression, identity
-from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.cuda.source.language import LANES, LOADS, STORES, WARP, memory_dtype
+from weft.codegen.cuda.source.kernel import LANES, LOADS, STORES, WARP, Launch, memory_dtype
 from weft.codegen.cuda.source.writer import Source, index_dtype
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation

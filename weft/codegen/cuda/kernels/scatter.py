@@ -41,8 +41,7 @@ from weft.codegen.cuda.source.dtypes import (
     stored,
 )
 from weft.codegen.cuda.source.elementwise import expression
-from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.cuda.source.language import LANES, LOADS, STORES, memory_dtype
+from weft.codegen.cuda.source.kernel import LANES, LOADS, STORES, Launch, memory_dtype
 from weft.codegen.cuda.source.writer import MANY, Source, index_dtype
 from weft.ir.analysis.index_maps import index_sizes
 from weft.ir.dataclass import dataclass

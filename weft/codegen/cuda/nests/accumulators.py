@@ -20,8 +20,7 @@ from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.nests.row_nodes import COLUMNS
 from weft.codegen.cuda.source.dtypes import load, nbytes, stored
 from weft.codegen.cuda.source.elementwise import fold_expression, identity, running_dtype
-from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.cuda.source.language import WARP
+from weft.codegen.cuda.source.kernel import WARP, Launch
 from weft.codegen.cuda.source.writer import Source, index_dtype
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import next_power

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from weft.codegen.call import Address, Arg
 from weft.codegen.cuda.source.dtypes import literal, load, loaded, nbytes, stored
 from weft.codegen.cuda.source.elementwise import expression
-from weft.codegen.cuda.source.language import LANES, LOADS, STORES, memory_dtype
+from weft.codegen.cuda.source.kernel import LANES, LOADS, STORES, memory_dtype
 from weft.codegen.cuda.source.writer import MANY, IndexDtype, Source, index_dtype, product
 from weft.codegen.nests.nest import Access, Nest
 from weft.ir.dataclass import dataclass

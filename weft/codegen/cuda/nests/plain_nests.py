@@ -41,8 +41,7 @@ from weft.codegen.cuda.nests.body import (
 from weft.codegen.cuda.source import dtypes as memory
 from weft.codegen.cuda.source.dtypes import DTYPES, loaded, nbytes, stored
 from weft.codegen.cuda.source.elementwise import running_dtype
-from weft.codegen.cuda.source.kernel import THREADS, Launch
-from weft.codegen.cuda.source.language import LANES, WARP, memory_dtype
+from weft.codegen.cuda.source.kernel import LANES, THREADS, WARP, Launch, memory_dtype
 from weft.codegen.cuda.source.writer import Source, product
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
 from weft.codegen.nests.writer import crosses

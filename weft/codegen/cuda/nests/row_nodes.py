@@ -31,8 +31,7 @@ from weft.codegen.cuda.source.dtypes import (
     stored,
 )
 from weft.codegen.cuda.source.elementwise import expression
-from weft.codegen.cuda.source.kernel import FAULT_FUNCTION
-from weft.codegen.cuda.source.language import LANES, LOADS, STORES, WARP, memory_dtype
+from weft.codegen.cuda.source.kernel import FAULT_FUNCTION, LANES, LOADS, STORES, WARP, memory_dtype
 from weft.codegen.cuda.source.writer import Source
 from weft.codegen.nests.rows import Node, Output, Pass, RowNest, Schedule
 from weft.ir.dataclass import dataclass

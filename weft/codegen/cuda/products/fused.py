@@ -17,11 +17,11 @@ from weft.codegen.products.calls import (
     is_computed,
     operands_of,
     product_in,
+    product_of,
     result_strides,
     without_product,
 )
 from weft.codegen.products.gemm import Product
-from weft.codegen.products.matmul import product_of
 from weft.ir.analysis.index_maps import contiguous_strides, read_of, static_shape
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError

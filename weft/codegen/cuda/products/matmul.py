@@ -48,8 +48,7 @@ from weft.codegen.cuda.products.tiles import (
 )
 from weft.codegen.cuda.source.dtypes import DTYPES, literal, nbytes
 from weft.codegen.cuda.source.elementwise import expression
-from weft.codegen.cuda.source.kernel import THREADS, Launch
-from weft.codegen.cuda.source.language import WARP
+from weft.codegen.cuda.source.kernel import THREADS, WARP, Launch
 from weft.codegen.cuda.source.writer import IndexDtype, Source, index_dtype, product
 from weft.codegen.nests.nest import Nest
 from weft.codegen.products.gemm import Product

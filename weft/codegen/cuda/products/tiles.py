@@ -12,7 +12,7 @@ cycles that the 32 banks of 4 bytes allow (a test counts them): lines of a tile 
 padding, and the lanes of a warp are 4 x 8 of the tile, pairs of lanes below each other, as CUTLASS
 has them (its `MmaSimtPolicy` with `RowMajorInterleaved<2>`).
 
-Tensor cores. The warp-wide product of 16 x 8 x 16 (`mma_sync_...` of `source/language.py`) asks
+Tensor cores. The warp-wide product of 16 x 8 x 16 (`mma_sync_...` of `source/kernel.py`) asks
 each lane for rows and columns of its own. Which of the tile those are is free: here a thread gets
 whole vectors, at the places where `TileLoop` has them, so that the epilogue is the same. Lane 4 g +
 t of a warp, which has 8 threads above each other and 4 side by side, brings to the instructions 4
@@ -43,7 +43,7 @@ from itertools import product as pairs
 from weft.codegen.call import Address, table_of
 from weft.codegen.cuda.source.dtypes import HALVES, literal, load, nbytes
 from weft.codegen.cuda.source.elementwise import expression
-from weft.codegen.cuda.source.language import LOADS, STORES
+from weft.codegen.cuda.source.kernel import LOADS, STORES
 from weft.codegen.cuda.source.writer import Source
 from weft.codegen.products.gemm import Product
 from weft.ir.cost.rates import (

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from functools import lru_cache
 
-from weft.codegen.cuda.source.kernel import CudaKernel
-from weft.codegen.cuda.source.language import (
+from weft.codegen.cuda.source.kernel import (
     ATOMIC_DTYPES,
     ATOMICS,
     BARRIERS,
@@ -33,6 +32,7 @@ from weft.codegen.cuda.source.language import (
     VOTES,
     WIDE_LOADS,
     WIDE_STORES,
+    CudaKernel,
     Kind,
     Pointer,
     lanes,

@@ -1,7 +1,7 @@
 """Writer of kernel source: parameters with their arguments, lines, blocks, fresh names.
 
 Index arithmetic is in u32 where a kernel's buffers have less than 2**31 elements, else in i64; the
-methods of `Source` wrap it as the vocabulary (`language.py`) asks for."""
+methods of `Source` wrap it as the vocabulary (`kernel.py`) asks for."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from typing import Literal
 
 from weft.codegen.call import Arg
-from weft.codegen.cuda.source import language
+from weft.codegen.cuda.source import kernel as language
 from weft.codegen.cuda.source.elementwise import device_functions
-from weft.codegen.cuda.source.kernel import THREADS, CudaKernel, Launch, Parameter
-from weft.codegen.cuda.source.language import memory_dtype
+from weft.codegen.cuda.source.kernel import THREADS, CudaKernel, Launch, Parameter, memory_dtype
 from weft.ir.sizes import of_sizes
 
 IndexDtype = Literal["u32", "i64"]

@@ -15,8 +15,7 @@ import numpy as np
 
 from weft.codegen.cuda.cubins.cache import architecture
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.cuda.source.language import memory_dtype
+from weft.codegen.cuda.source.kernel import Launch, memory_dtype
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,

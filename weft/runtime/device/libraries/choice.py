@@ -26,7 +26,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from weft.codegen.cuda.source.language import memory_dtype
+from weft.codegen.cuda.source.kernel import memory_dtype
 from weft.codegen.llvm.cache import CHOICE_SUFFIX, CachedRecord, KernelCache, kernel_cache
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
