@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from weft.frontend.compile.threads import get_num_threads, set_num_threads
     from weft.frontend.state.variable import Variable
     from weft.frontend.core.trace import Effect
-    from weft.runtime.resources.cancel import CancelToken
+    from weft.runtime.resources.attempts import CancelToken
 
 _MODULES = ("data", "lookup", "nn", "random", "tf1", "train")  # public modules, of weft.frontend
 _LATER = {
@@ -144,7 +144,7 @@ _LATER = {
     "weft.frontend.compile.threads": "get_num_threads set_num_threads",
     "weft.frontend.state.variable": "Variable",
     "weft.frontend.core.trace": "Effect",
-    "weft.runtime.resources.cancel": "CancelToken",
+    "weft.runtime.resources.attempts": "CancelToken",
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names.split()}
 

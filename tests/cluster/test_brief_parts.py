@@ -20,7 +20,7 @@ from weft.runtime.cluster.master import Once
 from weft.runtime.cluster.part import Registered, read_part
 from weft.runtime.cluster.small_step import SmallRun
 from weft.runtime.dataflow.executor import DataflowStep, Stepping
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.store import Store
 from weft.runtime.trace.counters import Counters
 

@@ -41,7 +41,7 @@ from weft.runtime.cluster.master import Failure, Master, Pending
 from weft.runtime.cluster.messages import Derived, from_wire, to_wire
 from weft.runtime.cluster.server import FORGET_EVERY, Worker
 from weft.runtime.dataflow.threads import MOST_IDLE, StepThreads
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.step import RunContext
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"

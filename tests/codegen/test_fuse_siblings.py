@@ -28,11 +28,11 @@ from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.passes.analysis.metrics import bytes_moved
 from weft.passes.fusion import fuse as groups
-from weft.passes.fusion.explain import fusion_reasons, shared_reads
 from weft.passes.fusion.fuse import fuse
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.simplify.cse_dce import dce
 from weft.passes.simplify.effects import order_effects
+from weft.runtime.plan.explain import fusion_reasons, shared_reads
 
 Array = np.ndarray[Any, Any]
 STATE = [

@@ -15,7 +15,7 @@ import pytest
 import weft as wf
 from weft.runtime.device.execution import segments
 from weft.runtime.device.execution.launches import Launches
-from weft.runtime.resources import cancel
+from weft.runtime.resources import attempts
 
 LATE = wf.RunOptions(timeout=60)
 
@@ -61,7 +61,7 @@ class _Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     made = _Clock()
-    monkeypatch.setattr(cancel, "time", made)
+    monkeypatch.setattr(attempts, "time", made)
     return made
 
 

@@ -40,7 +40,7 @@ from weft.runtime.dataflow.host_dispatch import kept_to_the_end
 from weft.runtime.native import activation as stacks
 from weft.runtime.native.activation import StackArena
 from weft.runtime.native.executable import compile_graph
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]

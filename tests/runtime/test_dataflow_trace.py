@@ -19,7 +19,7 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import HostOp
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.host_dispatch import at_once
-from weft.runtime.dataflow.trace import ROOM
+from weft.runtime.dataflow.run import ROOM
 from weft.runtime.recorder import TraceEvent, TraceRecorder
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext

@@ -39,7 +39,7 @@ from weft.passes.pipelines import PASSES, STANDARD
 from weft.runtime.native import executable
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
-from weft.runtime.plan import report, store
+from weft.runtime.plan import step_plan, store
 
 #: Compiled steps have no ops of the host.
 OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})
@@ -94,7 +94,7 @@ import weft.codegen.llvm.jit
 import weft.runtime.native.executable
 weft.codegen.llvm.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
 from weft.codegen.llvm.jit import compile_count
-from weft.runtime.plan import report as details
+from weft.runtime.plan import step_plan as details
 planned, runs = details.planned, []
 for module in (details, sys.modules["weft.runtime.native.executable"]):
     module.planned = lambda *a, **k: (runs.append(1), planned(*a, **k))[1]
@@ -423,8 +423,8 @@ def test_a_plan_that_passes_do_not_make_any_more(
     compile_graph(graph, {})
     wait_for_background()
     step = compile_graph(graph, {})
-    made = report.planned
-    monkeypatch.setattr(report, "planned", lambda graph, *rest: made(other, *rest))
+    made = step_plan.planned
+    monkeypatch.setattr(step_plan, "planned", lambda graph, *rest: made(other, *rest))
     with pytest.raises(wf.errors.InternalError, match="weft cache clear"):
         step.report  # noqa: B018
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from weft.ir.dtypes import int64
 from weft.ir.errors import CancelledError, OutOfRangeError, WeftError
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.components import Components
 from weft.runtime.resources.queue import Queue
 from weft.runtime.resources.queue_kinds import IndexStream, PriorityQueue, ShuffleQueue

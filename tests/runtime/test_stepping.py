@@ -9,7 +9,7 @@ import pytest
 from weft.ir.errors import CancelledError, OutOfRangeError
 from weft.ir.text.parser import parse_graph
 from weft.runtime.dataflow.executor import Stepping, dataflow_step, is_small
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.store import remake
 
 TAKES = """graph @g(%x: f32[]) -> (f32[]) stage=traced {

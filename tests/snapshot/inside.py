@@ -39,8 +39,13 @@ from weft.runtime.cluster.multi_device import DevicesStep
 from weft.runtime.cluster.part import part_step
 from weft.runtime.compile_step import CompileOptions
 from weft.runtime.dataflow.build import Built
-from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op, holds_strings
-from weft.runtime.dataflow.explain import describe_nodes
+from weft.runtime.dataflow.executor import (
+    DataflowStep,
+    dataflow_step,
+    describe_nodes,
+    executor_op,
+    holds_strings,
+)
 from weft.runtime.dataflow.nodes import Node
 from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.execution.regions import GpuRegion

@@ -14,7 +14,7 @@ from weft.ir.graph import Operation
 from weft.ir.program import Part, Program
 from weft.runtime.dataflow.executor import DataflowStep, dataflow_step
 from weft.runtime.dataflow.host_ops.row import DEAD
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext
 

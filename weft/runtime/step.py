@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from weft.ir.dataclass import dataclass
 from weft.runtime.recorder import TraceRecorder
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 
 if TYPE_CHECKING:
     from weft.ir.program import Edge

@@ -16,8 +16,13 @@ from weft.frontend.data.readers import (
     read_npz,
     read_tfrecords,
 )
-from weft.runtime.files.decoding import decode_example, encode_example
-from weft.runtime.files.images import decode_image, read_image, resize_image
+from weft.runtime.files.decoding import (
+    decode_example,
+    decode_image,
+    encode_example,
+    read_image,
+    resize_image,
+)
 from weft.runtime.files.records import RecordWriter as TFRecordWriter
 
 __all__ = [

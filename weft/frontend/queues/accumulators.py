@@ -33,7 +33,7 @@ from weft.ir.dtypes import DType, as_dtype, string
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
 from weft.ir.locations import caller_location
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.components import Components
 from weft.runtime.resources.queue_kinds import Barrier as BarrierCore
 

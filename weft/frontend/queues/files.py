@@ -22,7 +22,7 @@ from weft.ir.dtypes import DType, as_dtype, string, uint8
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.runtime.files.records import Layout
 from weft.runtime.files.streams import check_compression
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.queue import Queue
 from weft.runtime.resources.reader import Reader
 

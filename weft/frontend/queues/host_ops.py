@@ -19,8 +19,7 @@ from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.ir.spec import AttrValue
 from weft.runtime.dataflow.host_dispatch import run_now
-from weft.runtime.resources.attempts import Resource
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken, Resource
 from weft.runtime.resources.components import ComponentShape
 
 P = ParamSpec("P")

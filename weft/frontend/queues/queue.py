@@ -32,7 +32,7 @@ from weft.frontend.state.shared_names import shared
 from weft.ir.dtypes import DType, int64
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
 from weft.ir.locations import caller_location
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.components import Components, ComponentShape
 from weft.runtime.resources.queue import PaddingQueue, Queue
 from weft.runtime.resources.queue_kinds import PriorityQueue as PriorityCore

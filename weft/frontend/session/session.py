@@ -46,7 +46,7 @@ from weft.passes.control.lower_control_flow import MODES
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.compile_step import CompileOptions
 from weft.runtime.files.permissions import AllowFiles
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import clear_containers
 from weft.runtime.step import RunContext
 

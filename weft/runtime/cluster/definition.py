@@ -39,7 +39,7 @@ from weft.runtime.cluster import messages as m
 from weft.runtime.cluster.exchange import Array, sendable, task_of
 from weft.runtime.cluster.master import NOTHING, Failure, Master, Pending, Who
 from weft.runtime.cluster.messages import Derived, to_wire
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.store import Key
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 from weft.runtime.trace.task_trace import StepTrace

@@ -32,7 +32,7 @@ from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.regions import RegionDevice
 from weft.runtime.dataflow.threads import StepThreads
 from weft.runtime.device.execution.out_of_memory import let_go
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext, StepSummary
 

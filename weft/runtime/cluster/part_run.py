@@ -28,7 +28,7 @@ from weft.runtime.cluster.messages import Deliver, Derived, Direct, Received, Wi
 from weft.runtime.cluster.part import Registered
 from weft.runtime.cluster.small_step import SmallRun
 from weft.runtime.dataflow.executor import Stepping
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.step import RunContext
 from weft.runtime.trace.counters import Counters
 from weft.runtime.trace.task_trace import RunTrace

@@ -28,7 +28,7 @@ from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.dataflow.nodes import Node
 from weft.runtime.dataflow.run import check_fits
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.trace.counters import Counters
 
 COMPUTE, HOST, SEND, RECV, FETCH = range(5)

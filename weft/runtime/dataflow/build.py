@@ -41,7 +41,7 @@ from weft.runtime.dataflow.host_dispatch import (
     host_start,
     kept_to_the_end,
 )
-from weft.runtime.dataflow.host_ops.functions import READ_ONLY
+from weft.runtime.dataflow.host_ops.rows import READ_ONLY
 from weft.runtime.dataflow.nodes import Frame, Node, Port
 from weft.runtime.dataflow.regions import (
     LoanedRegion,

@@ -1,4 +1,5 @@
-"""`DataflowStep`: a step that the dataflow executor runs, and how it is made from a step's graph.
+"""`DataflowStep`: a step that the dataflow executor runs, how it is made from a step's graph, and
+its nodes, regions and ops of the host as text.
 
 `Stepping` is a run that gives its thread back where it would wait, and goes on in the thread that
 brings what it waited for: for small steps, which take less than another thread takes to begin."""
@@ -24,16 +25,15 @@ from weft.passes.manager import BoundPass, Pass, PassOptions, PassReport, run_pa
 from weft.passes.pipelines import STANDARD
 from weft.passes.sizes import is_symbolic, tie_sizes
 from weft.runtime.dataflow import layout as at
-from weft.runtime.dataflow.build import Array, build
+from weft.runtime.dataflow.build import Array, Built, build
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.nodes import Tables
 from weft.runtime.dataflow.regions import RegionDevice
-from weft.runtime.dataflow.run import Running
-from weft.runtime.dataflow.trace import Labels, NodeTrace
+from weft.runtime.dataflow.run import Labels, NodeTrace, Running
 from weft.runtime.native.executable import MOST_IDLE_ACTIVATIONS
 from weft.runtime.plan.planning import REGION, for_machine
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
@@ -109,7 +109,6 @@ class DataflowStep(Step):
         return sum((made.summary() for made in built.compiled), own)
 
     def explain(self) -> Iterator[str]:
-        from weft.runtime.dataflow.explain import describe_nodes
 
         return describe_nodes(self.built)
 
@@ -266,3 +265,42 @@ class Stepping:
             self._running.put = self._running._done.put
             self._step.give_back(self._running)
         self._finished(outcome)
+
+
+_MOST_LINES = 40
+
+
+def describe_nodes(built: Built) -> Iterator[str]:
+    """The nodes of the executor: regions with their kernels, ops of the host, control flow."""
+    regions = list(zip(built.region_of.items(), built.notes, strict=True))
+    yield f"{len(built.nodes)} nodes"
+    yield f"  {len(regions)} compiled regions"
+    for (node, region), note in regions[:_MOST_LINES]:
+        python = node.kind == at.HOST and note.python
+        how = f", run by Python, since {note.python}" if python else ""
+        inside = f", in loop {built.frame_names[node.frame]}" if node.frame else ""
+        yield f"    {_names(region.ops)}{inside}: {note.text}{how}"
+    if len(regions) > _MOST_LINES:
+        yield f"    and {len(regions) - _MOST_LINES} more"
+    alone = {node: op for node, op in built.op_of.items() if node not in built.region_of}
+    hosts = [op for node, op in alone.items() if node.kind == at.HOST]
+    yield f"  {len(hosts)} ops of the host"
+    yield from (f"    {op.name}{_at(op)}" for op in hosts[:_MOST_LINES])
+    if len(hosts) > _MOST_LINES:
+        yield f"    and {len(hosts) - _MOST_LINES} more"
+    counts: dict[str, int] = {}
+    for node, op in alone.items():
+        if node.kind != at.HOST:
+            counts[op.name] = counts.get(op.name, 0) + 1
+    listed = ", ".join(f"{n} {name}" for name, n in counts.items())
+    yield f"  control flow: {listed or 'none'}"
+
+
+def _names(ops: Sequence[Operation]) -> str:
+    names = list(dict.fromkeys(op.name for op in ops if op.name not in ("constant", "variable")))
+    where = next((_at(op) for op in ops if op.locations), "")
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "") + where
+
+
+def _at(op: Operation) -> str:
+    return f" at {op.locations[0]}" if op.locations else ""

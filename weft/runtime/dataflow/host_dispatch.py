@@ -28,8 +28,8 @@ from weft.ir.types import HandleType, TensorType
 from weft.passes.control.dataflow_regions import HANDLES, origin
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.host_ops.row import Array, Done
-from weft.runtime.dataflow.host_ops.variables import STRING_ROWS
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.dataflow.host_ops.rows import STRING_ROWS
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext, Step
 

@@ -32,7 +32,7 @@ from weft.runtime.dataflow.host_ops.communication import Exchange
 from weft.runtime.dataflow.host_ops.row import DEAD, Array, Done
 from weft.runtime.native.activation import Activation
 from weft.runtime.native.executable import Executable
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import StepSummary
 

@@ -43,11 +43,15 @@ from weft.runtime.native.ahead import compile_ahead, compile_products_ahead, nat
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
 from weft.runtime.native.pool import POOL
 from weft.runtime.native.step import NativeStep
-from weft.runtime.plan.report import CompileReport, Details, Once, details_again, planned
 from weft.runtime.plan.step_plan import (
+    CompileReport,
+    Details,
+    Once,
     StepPlan,
+    details_again,
     load_plan,
     pack_plan,
+    planned,
     step_plan,
     variable_name,
 )

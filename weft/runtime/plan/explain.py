@@ -1,4 +1,8 @@
-"""Explanation of a plan as text: passes, kernels, what was not fused and why, memory."""
+"""Explanation of a plan as text: passes, kernels, what was not fused and by which rule, memory.
+
+What was not fused is derived from the groups that `fuse` makes of the same graph. What costs
+nothing is left out: variables are read and written where they are, views and index maps are read
+through."""
 
 from __future__ import annotations
 
@@ -7,20 +11,23 @@ from collections.abc import Iterator, Sequence
 from weft.codegen.kernels.user_kernels import choose_kernel
 from weft.codegen.llvm.jit import kept_limit
 from weft.ir.analysis.index_maps import is_index_map
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
-from weft.ir.graph import Graph, Operation
+from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops import REGISTERED
 from weft.ir.ops.control_flow import CONTROL
 from weft.passes.fusion.attention import attention_reasons
 from weft.passes.fusion.epilogues import epilogue_reasons, is_product, product_reasons
-from weft.passes.fusion.explain import fusion_reasons, shared_reads
+from weft.passes.fusion.fuse import Group, Grouping
+from weft.passes.fusion.horizontal import small_siblings
 from weft.passes.fusion.product_operands import copy_reasons, copy_reasons_on_gpu, narrow_reasons
 from weft.passes.fusion.prologues import prologue_reasons
 from weft.passes.fusion.recompute import recompute_reasons, rematerialization_reasons
 from weft.passes.manager import PassReport
 from weft.passes.memory.schedule import order_reasons
+from weft.passes.rewriting.rewrite import is_view
 from weft.passes.simplify.sparse_updates import sparse_reasons
-from weft.runtime.plan.report import CompileReport
+from weft.runtime.plan.step_plan import CompileReport
 
 
 def explain_native(report: CompileReport) -> Iterator[str]:
@@ -179,3 +186,85 @@ def _inside_products(graph: Graph) -> list[set[tuple[object, ...]]]:
     """Of each product that has taken something over, the ops that its kernel does."""
     fused = [op.regions[0] for op in graph.ops if op.name == "fused"]
     return [{_key(op) for op in region.ops} for region in fused if any(map(is_product, region.ops))]
+
+
+#: Ops that compute nothing: their results are in memory before the step, or written where they are.
+STORAGE = frozenset({"variable", "read", "constant", "assign"})
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two ops in different kernels: `consumer` reads what `producer` makes, or, if `siblings`, both
+    read the same. why: the rule that keeps them apart.
+    """
+
+    producer: Operation
+    consumer: Operation
+    why: str
+    siblings: bool = False
+
+
+def fusion_reasons(graph: Graph) -> list[Apart]:
+    """The ops of an unfused graph that `fuse` leaves in different kernels though one reads what the
+    other makes, or both read the same value over the same loops. Bodies of loops and branches are
+    graphs of their own: nothing is said of them.
+    """
+    grouping = Grouping(graph)
+    out: dict[tuple[Operation, Operation], Apart] = {}
+    for group in dict.fromkeys(grouping.group.values()):
+        for consumer in group.ops:
+            if consumer.name in STORAGE or is_view(consumer):
+                continue
+            for value in dict.fromkeys(consumer.operands):
+                for producer in _makers(grouping, group, value):
+                    if grouping.group[producer] is not group:
+                        why = _why(grouping, producer, consumer)
+                        out.setdefault((producer, consumer), Apart(producer, consumer, why))
+    return [*out.values(), *_siblings(grouping)]
+
+
+def shared_reads(graph: Graph) -> list[tuple[Operation, Operation, int]]:
+    """Of an unfused graph, pairs of ops that share a nest only since both read the same, and how
+    many bytes the second does not read again.
+    """
+    return [(a, b, nbytes) for (a, b), nbytes in Grouping(graph).siblings.joined.items()]
+
+
+def _makers(grouping: Grouping, reader: Group, value: Value) -> Iterator[Operation]:
+    """The ops in groups that compute what `reader` reads as `value`, through all that moves no
+    data: views, and, for a nest, index maps and gathers.
+    """
+    op = value.op
+    if op is None or op.name in STORAGE:
+        return
+    inside = op not in grouping.group or (reader.space is not None and is_index_map(op))
+    if inside or (is_view(op) and grouping.group[op].space is None):
+        for operand in op.operands:
+            yield from _makers(grouping, reader, operand)
+    else:
+        yield op
+
+
+def _why(grouping: Grouping, producer: Operation, consumer: Operation) -> str:
+    """The first rule that keeps the groups of two ops apart."""
+    a, b = grouping.group[producer], grouping.group[consumer]
+    if is_index_map(consumer):
+        return f"what '{consumer.name}' makes is needed in memory: it is copied there"
+    for op, group in ((producer, a), (consumer, b)):
+        if op in grouping.gathers.stored:
+            return f"'{op.name}' is stored: {grouping.gathers.stored[op]}"
+        if op.name in CONTROL:
+            kind = "branch" if op.name == "cond" else "loop"
+            return f"'{op.name}' is a {kind}: what it reads and gives is stored"
+        if group.space is None:
+            return f"'{op.name}' is no loop nest: it is done by itself"
+    return grouping.why_apart(a, b) or "they fit only since other ops have joined one of them"
+
+
+def _siblings(grouping: Grouping) -> Iterator[Apart]:
+    """Nests that read the same value over the same loops, but nothing of each other."""
+    for (first, second), why in grouping.siblings.apart.items():
+        if grouping.group[first] is not grouping.group[second]:
+            yield Apart(first, second, why, True)
+    for first, second, why in small_siblings(grouping):
+        yield Apart(first, second, why, True)

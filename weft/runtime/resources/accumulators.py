@@ -19,8 +19,7 @@ from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.spec import AttrValue
-from weft.runtime.resources.attempts import Attempt, Done, Resource
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import Attempt, CancelToken, Done, Resource
 from weft.runtime.resources.components import (
     Array,
     ComponentShape,

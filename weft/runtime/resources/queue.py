@@ -24,8 +24,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.spec import AttrValue
-from weft.runtime.resources.attempts import Attempt, Done, Resource
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import Attempt, CancelToken, Done, Resource
 from weft.runtime.resources.components import (
     Array,
     Components,

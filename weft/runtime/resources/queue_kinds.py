@@ -20,8 +20,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.spec import AttrValue
-from weft.runtime.resources.attempts import Attempt, Done
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import Attempt, CancelToken, Done
 from weft.runtime.resources.components import Array, Components, Element, check_saved, saved_integer
 from weft.runtime.resources.queue import Queue
 

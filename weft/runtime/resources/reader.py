@@ -24,8 +24,7 @@ from weft.ir.errors import (
 )
 from weft.ir.spec import AttrValue
 from weft.runtime.files.records import Layout, Record, records
-from weft.runtime.resources.attempts import Attempt, Done, Resource
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import Attempt, CancelToken, Done, Resource
 from weft.runtime.resources.components import Array
 from weft.runtime.resources.queue import Queue
 

@@ -1,4 +1,4 @@
-"""Host ops: how Python carries each out, one row for each op, one file for each family.
+"""Host ops: how Python carries each out, one row for each op.
 
 Enters: an op, its object and arrays. Leaves: arrays, given to a callback. Imports: `runtime.files`,
 `resources`, `checkpoint`; nothing of the executor."""
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.runtime.dataflow.host_ops import communication, files, functions, resources, variables
+from weft.runtime.dataflow.host_ops import communication, rows
 from weft.runtime.dataflow.host_ops.row import HostRow
 
 #: What each op does.
 HOST_OPS: Mapping[str, HostRow] = {
-    **communication.ROWS, **functions.ROWS, **files.READER_ROWS, **files.FILE_ROWS,
-    **resources.QUEUE_ROWS, **resources.TABLE_ROWS, **resources.BARRIER_ROWS,
-    **resources.ACCUMULATOR_ROWS, **resources.STACK_ROWS, **variables.ROWS,
+    **communication.ROWS, **rows.CALL_ROWS, **rows.READER_ROWS, **rows.FILE_ROWS,
+    **rows.QUEUE_ROWS, **rows.TABLE_ROWS, **rows.BARRIER_ROWS,
+    **rows.ACCUMULATOR_ROWS, **rows.STACK_ROWS, **rows.VARIABLE_ROWS,
 }  # fmt: skip

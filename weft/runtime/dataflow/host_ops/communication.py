@@ -13,7 +13,7 @@ import numpy as np
 from weft.ir.errors import CancelledError, FailedPreconditionError, WeftError
 from weft.ir.graph import Operation
 from weft.runtime.dataflow.host_ops.row import Array, Done, HostRow
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 
 
 class Exchange(Protocol):

@@ -14,8 +14,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.spec import Attrs
-from weft.runtime.resources.attempts import Attempt, Resource
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import Attempt, CancelToken, Resource
 
 Array = np.ndarray[Any, Any]
 

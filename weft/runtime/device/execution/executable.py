@@ -37,7 +37,7 @@ from weft.runtime.device.planning.stored_plan import DeviceDetails, DeviceReport
 from weft.runtime.device.protocol import Array, Device, Prepared
 from weft.runtime.native.kernel_times import moved_bytes, traced_names
 from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState, check_variables
 from weft.runtime.step import PLAIN, RunContext
 

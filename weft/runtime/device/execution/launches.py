@@ -46,7 +46,7 @@ from weft.runtime.device.plan import (
     PlannedProduct,
 )
 from weft.runtime.device.protocol import Array, Call, Device, LibraryCall, Mark, Memory, Prepared
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 
 HEADER = 16
 _FIRST = 1 << 20

@@ -20,7 +20,7 @@ from weft.runtime.device.execution.activation import KeptActivations
 from weft.runtime.device.execution.executable import DeviceExecutable
 from weft.runtime.device.execution.size_plan import DeviceMaker
 from weft.runtime.device.protocol import Device
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.sized_step import SizedGraph, SizedStep
 from weft.runtime.step import StepSummary

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.runtime.device.plan import DevicePlan
     from weft.runtime.device.planning.stored_plan import DeviceReport
     from weft.runtime.device.protocol import Array, Device
-    from weft.runtime.resources.cancel import CancelToken
+    from weft.runtime.resources.attempts import CancelToken
 
 
 #: What each math mode means, for people.

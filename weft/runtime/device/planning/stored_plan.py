@@ -34,7 +34,7 @@ from weft.runtime.device.gemm_conv import CONVOLUTIONS
 from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.plan import DevicePlan
 from weft.runtime.device.protocol import Device
-from weft.runtime.plan.report import Once
+from weft.runtime.plan.step_plan import Once
 from weft.runtime.plan.store import (
     Fields,
     NotKeptError,
