@@ -17,10 +17,9 @@ from paths import ROOT
 from weft.frontend.tools.main import main
 from weft.ir.dtypes import bfloat16
 from weft.ir.graph import Graph
-from weft.ir.text.diff import diff_graphs
-from weft.ir.text.dot import dot
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
+from weft.ir.text.views import diff_graphs, dot
 
 
 @pytest.fixture

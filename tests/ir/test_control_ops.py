@@ -13,9 +13,9 @@ from weft.ir.errors import ParseError, ShapeError, TypeRuleError, VerifyError
 from weft.ir.graph import Block, Graph
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.builder import Builder
-from weft.ir.text.dot import dot
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
+from weft.ir.text.views import dot
 from weft.ir.types import TensorType, Type, tensor_type
 from weft.passes.differential import check_same_meaning
 from weft.passes.simplify.cse_dce import dce

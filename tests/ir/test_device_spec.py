@@ -14,9 +14,9 @@ from weft.ir.dtypes import float32
 from weft.ir.graph import Graph, Operation, canonical
 from weft.ir.ops.builder import Builder
 from weft.ir.text.digest import digest_graph
-from weft.ir.text.dot import dot
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
+from weft.ir.text.views import dot
 from weft.ir.types import TensorType
 
 NUMBERS = st.one_of(st.none(), st.integers(0, 10**9 - 1))

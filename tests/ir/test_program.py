@@ -16,9 +16,9 @@ from weft.ir.errors import InvalidArgumentError, ParseError, PassError, VerifyEr
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.partitioned import interpret_program
 from weft.ir.program import Program
-from weft.ir.text.diff import diff_programs
 from weft.ir.text.parser import parse_graph, parse_program
 from weft.ir.text.printer import print_graph, print_program
+from weft.ir.text.views import diff_programs
 from weft.passes.manager import BoundPass, PassOptions, ProgramPass, run_pipeline
 from weft.passes.partition.partition import partition, partition_pass
 from weft.passes.simplify.cse_dce import dce

@@ -20,7 +20,7 @@ from weft.ir.process import load as _load
 if TYPE_CHECKING:
     from weft.frontend.control.branches import case
     from weft.frontend.control.loops import foldl, foldr
-    from weft.frontend.data.readers import FixedLenFeature, VarLenFeature
+    from weft.frontend.data.dataset import FixedLenFeature, VarLenFeature
     from weft.frontend.ops.creation import constant
     from weft.frontend.ops.dynamic import boolean_mask, unique, unique_with_counts
     from weft.frontend.ops.elementwise import squared_difference
@@ -62,13 +62,13 @@ if TYPE_CHECKING:
         AUTO_REUSE, VariableScope, get_variable, get_variable_scope, global_variables,
         initialize_all_variables, trainable_variables, variable_scope, variables_initializer,
     )
-    from weft.frontend.state.shared_names import container
+    from weft.frontend.state.resources import container
     from weft.ir.dtypes import bool_
 
 _LATER = {
     "weft.frontend.control.branches": "case",
     "weft.frontend.control.loops": "foldl foldr",
-    "weft.frontend.data.readers": "FixedLenFeature VarLenFeature",
+    "weft.frontend.data.dataset": "FixedLenFeature VarLenFeature",
     "weft.frontend.ops.creation": "constant",
     "weft.frontend.ops.dynamic": "boolean_mask unique unique_with_counts",
     "weft.frontend.ops.elementwise": "squared_difference",
@@ -101,7 +101,7 @@ _LATER = {
     "weft.frontend.session.variables":
         "AUTO_REUSE VariableScope get_variable get_variable_scope global_variables "
         "initialize_all_variables trainable_variables variable_scope variables_initializer",
-    "weft.frontend.state.shared_names": "container",
+    "weft.frontend.state.resources": "container",
     "weft.ir.dtypes": "bool_",
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names.split()}

@@ -5,11 +5,13 @@ are in `runtime/files`."""
 
 from __future__ import annotations
 
-from weft.frontend.data.dataset import Dataset, DatasetIterator, progress
-from weft.frontend.data.readers import (
+from weft.frontend.data.dataset import (
+    Dataset,
+    DatasetIterator,
     FixedLenFeature,
     VarLenFeature,
     parse_single_example,
+    progress,
     read_csv,
     read_lines,
     read_npy,

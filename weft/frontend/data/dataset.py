@@ -1,16 +1,18 @@
-"""`Dataset`: elements from arrays, files or generators, and the steps on their way to training.
+"""`Dataset`: elements from arrays, files or generators, and the steps on their way to training;
+readers of one file each, and the features of a tf.train.Example.
 
 `DatasetIterator` is one pass over a dataset, which can be saved and goes on where it was;
 `progress` shows a bar in the terminal while something is iterated."""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -33,6 +35,8 @@ from weft.frontend.data.stages import (
     at_least,
 )
 from weft.frontend.random.generator import default_generator
+from weft.ir.dims import format_shape
+from weft.ir.dtypes import DType, as_dtype, float32, int64, string
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -41,7 +45,132 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.locations import caller_location
-from weft.runtime.files.streams import Path
+from weft.ir.types import TensorType
+from weft.runtime.files import array_files, records, streams
+from weft.runtime.files.decoding import bytes_array, parse_examples
+from weft.runtime.files.streams import Path, check_compression
+
+
+def read_tfrecords(path: Path, compression_type: str | None = None) -> Iterator[bytes]:
+    """The records of a TFRecord file, as bytes; compression_type: "", "GZIP" or "ZLIB".
+
+    Both checksums of each record are verified: DataLossError with file, record number (from 0) and
+    byte for a file that is truncated or has a bit flipped. NotFoundError if there is none.
+    """
+    check_compression(compression_type)
+    return records.read_records(path, compression_type)
+
+
+def read_csv(
+    path: Path,
+    columns: Any,
+    *,
+    header: bool = True,
+    delimiter: str = ",",
+    quotechar: str = '"',
+) -> Iterator[dict[str, Any]]:
+    """The rows of a CSV file, each a dict of arrays without axes.
+
+    columns: {name: dtype} or {name: (dtype, default)}; the default is for empty fields, which are
+    an error without one (strings: b""). With a header the names choose columns; without, they name
+    all of them in order. Strings are bytes. Errors name file, line and column.
+    """
+    return array_files.read_csv(
+        path,
+        array_files.as_columns(columns),
+        header=header,
+        delimiter=delimiter,
+        quotechar=quotechar,
+    )
+
+
+def read_lines(path: Path, compression_type: str | None = None) -> Iterator[bytes]:
+    """The lines of a text file as bytes, without their ends ("\\n" or "\\r\\n")."""
+    check_compression(compression_type)
+    return streams.read_lines(path, compression_type)
+
+
+def read_npy(path: Path) -> Any:
+    """The array of a .npy file, read-only. It is mapped: what is used is read, when it is used.
+
+    DataLossError if it is damaged, InvalidArgumentError if it holds pickled objects.
+    """
+    return array_files.read_npy(path)
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """The arrays of a .npz file by name, read-only; mapped, unless they are compressed."""
+    return array_files.read_npz(path)
+
+
+Array = np.ndarray[Any, Any]
+
+
+class FixedLenFeature(NamedTuple):
+    """A feature of one shape. default_value: for examples that do not have it."""
+
+    shape: Sequence[int]
+    dtype: Any
+    default_value: Any = None
+
+
+class VarLenFeature(NamedTuple):
+    """A feature of any length: an array with one axis, of length 0 where it is not there."""
+
+    dtype: Any
+
+
+def parse_single_example(
+    serialized: bytes, features: Mapping[str, FixedLenFeature | VarLenFeature]
+) -> dict[str, Array]:
+    """The features of a serialized tf.train.Example as arrays of float32, int64 or string (bytes).
+
+    InvalidArgumentError, naming the feature, if one is missing without a default, or has another
+    type or number of values; DataLossError if `serialized` is no Example.
+    """
+    named = {name: part_of(name, wanted) for name, wanted in features.items()}
+    defaults = {i: d for i, (_, d) in enumerate(named.values()) if d is not None}
+    given = np.empty((), object)
+    given[()] = serialized
+    found = parse_examples(given, list(named), [t for t, _ in named.values()], defaults)
+    return dict(zip(named, found, strict=True))
+
+
+def part_of(name: str, wanted: FixedLenFeature | VarLenFeature) -> tuple[TensorType, Array | None]:
+    """The type of a feature (`[?]` for one of any length), and what an example without it has."""
+    dtype = _dtype(name, wanted.dtype)
+    if isinstance(wanted, VarLenFeature):
+        return TensorType(dtype, (None,)), None
+    shape = tuple(int(d) for d in wanted.shape)
+    default = None
+    if wanted.default_value is not None:
+        default = _default(name, wanted.default_value, dtype, shape)
+    return TensorType(dtype, shape), default
+
+
+def _dtype(name: str, given: Any) -> DType:
+    dtype = as_dtype(given)
+    if dtype not in (float32, int64, string):
+        raise InvalidArgumentError(
+            f"feature {name!r}: an Example holds float32, int64 and string, not {dtype.name}"
+        )
+    return dtype
+
+
+def _default(name: str, value: Any, dtype: DType, shape: tuple[int, ...]) -> Array:
+    if dtype is string:
+        given = [value] if isinstance(value, (bytes, str)) else list(value)
+        flat = bytes_array([v.encode() if isinstance(v, str) else v for v in given])
+        array = flat.reshape(()) if isinstance(value, (bytes, str)) else flat
+    else:
+        array = np.asarray(value, dtype.numpy)
+    try:
+        return np.broadcast_to(array if array.size != math.prod(shape) else array.reshape(shape),
+                               shape).copy()  # fmt: skip
+    except ValueError:
+        raise InvalidArgumentError(
+            f"feature {name!r}: default_value={value!r:.60} does not fit {format_shape(shape)}"
+        ) from None
 
 
 class DatasetIterator:

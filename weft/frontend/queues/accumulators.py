@@ -24,10 +24,10 @@ from weft.frontend.state.resources import (
     one_shape,
     operand,
     shape_list,
+    shared,
     whole_number,
     whole_numbers,
 )
-from weft.frontend.state.shared_names import shared
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, string
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError

@@ -26,9 +26,9 @@ from weft.frontend.state.resources import (
     name_list,
     operand,
     shape_list,
+    shared,
 )
 from weft.frontend.state.scopes import control_dependencies
-from weft.frontend.state.shared_names import shared
 from weft.ir.dtypes import DType, int64
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
 from weft.ir.locations import caller_location

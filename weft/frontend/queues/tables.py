@@ -19,9 +19,9 @@ from weft.frontend.state.resources import (
     label,
     made_at_once,
     operand,
+    shared,
     value_of,
 )
-from weft.frontend.state.shared_names import shared
 from weft.ir.dtypes import DType, as_dtype, int64, string
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
 from weft.runtime.files.streams import read_lines

@@ -35,9 +35,9 @@ from weft.frontend.state.resources import (
     one_shape,
     operand,
     rows_of,
+    shared,
     value_of,
 )
-from weft.frontend.state.shared_names import shared
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, same
 from weft.ir.dtypes import DType, int32, int64

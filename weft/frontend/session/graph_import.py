@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, unique_name
-from weft.frontend.state.shared_names import Shareable, shared, shared_as
+from weft.frontend.state.resources import Shareable, shared, shared_as
 from weft.frontend.state.variable import Variable, _restored, variables_of
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import (

@@ -11,7 +11,7 @@ import numpy as np
 from weft.comm.errors import CommError
 from weft.frontend.session.compiling import QUIET, StepDefinition, pruned
 from weft.frontend.session.graph import Graph
-from weft.frontend.state.shared_names import shared_as
+from weft.frontend.state.resources import shared_as
 from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import MathMode, bfloat16
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError

@@ -1,5 +1,5 @@
 """`Session`: runs the part of a graph that the fetches need, as one compiled step (paper, section
-3.2).
+3.2), and explains where a step's ops run, and why.
 
 The default session of a thread is the one that `tensor.eval` and `effect.run` use;
 `InteractiveSession` is the default from the start, for notebooks and shells. `GrowthWatch` notices
@@ -16,13 +16,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Never, Self
 
+from weft.frontend.compile.explain import explain
 from weft.frontend.compile.specializations import CacheInfo, RecompileWarning
 from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Array, Tensor
 from weft.frontend.core.trace import Effect, set_thread_default, thread_default
-from weft.frontend.session.compiling import StepDefinition, compile_definition, pruned, step_reports
-from weft.frontend.session.explain import explain_step
+from weft.frontend.session.compiling import (
+    StepDefinition,
+    compile_definition,
+    gpu_use,
+    pruned,
+    step_reports,
+)
 from weft.frontend.session.fetches import (
     Fetches,
     fed_value,
@@ -37,18 +43,19 @@ from weft.frontend.session.graph_import import add_graph
 from weft.frontend.session.partial_run import PartialRuns
 from weft.frontend.session.run import RunMetadata, RunOptions, check_options, execute, new_recorder
 from weft.frontend.session.sized_steps import SizedSteps, own_step, steps_of
-from weft.frontend.state.shared_names import forget
+from weft.frontend.state.resources import forget
 from weft.ir.dtypes import checked_math
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError, WeftError
+from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import Location, caller_location
-from weft.passes.control.lower_control_flow import MODES
+from weft.passes.control.lower_control_flow import MODES, lowering_reasons
 from weft.passes.pipelines import PIPELINES
-from weft.runtime.compile_step import CompileOptions
+from weft.runtime.compile_step import CompileOptions, choose
 from weft.runtime.files.permissions import AllowFiles
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import clear_containers
-from weft.runtime.step import RunContext
+from weft.runtime.step import RunContext, Step
 
 if TYPE_CHECKING:
     from weft.frontend.session.remote import Remote
@@ -608,3 +615,65 @@ class InteractiveSession(Session):
             _open.sessions[place]._before = self._before
         elif thread_default() is self.graph._trace:
             set_thread_default(self._before)
+
+
+def explain_step(
+    graph: Graph,
+    values: Sequence[Value | None],
+    feeds: Mapping[Value, Array],
+    control_flow: str,
+    step: StepDefinition,
+    cached: bool,
+) -> str:
+    """The report as text: the choice and its reason, branches and loops, then the plan or the
+    nodes."""
+    ir, made = pruned(graph, values, feeds), step.executable
+    fields = {name: str(a.type) for name, a in zip(ir.arg_names, ir.args, strict=True)}
+    new = "it was compiled before" if cached else "these fetches, feeds and sizes are new"
+    if made.kind == "gpu":
+        return explain("one plan of a GPU", fields, [new], caller_location(), made)
+    lines = [f"step of '{graph.name}': {len(ir.ops)} of {len(graph._trace.builder.ops)} ops"]
+    if made.kind == "devices":
+        return "\n".join([*lines, _why_parts(ir, made, control_flow), "", *made.explain()])
+    choice = choose(ir, control_flow)
+    why, op = choice.why, choice.forced
+    if op is not None:
+        why = f"op '{op.name}'{_at(op)} runs there only"
+    runs = "the dataflow executor" if choice.executor else "one native plan"
+    lines += [
+        f"  runs as {runs}: {why}",
+        *_loops(ir, control_flow if choice.executor else "native", choice.executor),
+        "",
+    ]
+    if made.kind == "dataflow":
+        return "\n".join([*lines, "feeds", *_fed(fields), "", *made.explain()])
+    return "\n".join([*lines, explain("native plan", fields, [new], caller_location(), made)])
+
+
+def _why_parts(ir: IRGraph, step: Step, control_flow: str) -> str:
+    use = gpu_use(ir, control_flow)
+    moved = "soft placement has moved ops to the processor"
+    why = use.why if use is not None and use.why else moved
+    devices = step.summary().devices
+    count = "1 part" if len(devices) == 1 else f"{len(devices)} parts"
+    return f"  runs in {count}, on {' and '.join(devices)}: {why}"
+
+
+def _fed(fields: Mapping[str, str]) -> list[str]:
+    return [f"  {name}  {kind}" for name, kind in fields.items()] or ["  none"]
+
+
+def _loops(ir: IRGraph, control_flow: str, executor: bool) -> Iterator[str]:
+    """Each branch and loop: native or lowered, and why."""
+    found = lowering_reasons(ir, control_flow)
+    if not found:
+        return
+    yield "  branches and loops"
+    for op, lowered, why in found:
+        way = "Switch and Merge" if lowered else "native"
+        reason = why if executor else "the whole step is native"
+        yield f"    {op.name}{_at(op)}: {way}, {reason}"
+
+
+def _at(op: Operation) -> str:
+    return f" at {op.locations[0]}" if op.locations else ""

@@ -31,7 +31,7 @@ from weft.frontend.core.trace import (
 )
 from weft.frontend.ops.dispatch import check_eager_device
 from weft.frontend.ops.promotion import cast, common_dtype, expand, is_scalar
-from weft.frontend.state.shared_names import current_container, shared
+from weft.frontend.state.resources import current_container, shared
 from weft.ir.dims import Shape, broadcast_shapes, format_shape, product, same
 from weft.ir.dtypes import DEFAULT_COMPLEX, DEFAULT_FLOAT, DType, as_dtype
 from weft.ir.errors import (

@@ -25,9 +25,8 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, suggest
 from weft.ir.graph import Graph
 from weft.ir.program import Program
-from weft.ir.text.diff import diff_programs
-from weft.ir.text.dot import dot_program
 from weft.ir.text.parser import parse_program
+from weft.ir.text.views import diff_programs, dot_program
 from weft.passes.manager import (
     AnyPass,
     BoundPass,
