@@ -76,11 +76,10 @@ if TYPE_CHECKING:
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, jvp, stop_gradient, value_and_grad, vjp,
     )
-    from weft.frontend.control.branches import cond, switch_case
-    from weft.frontend.control.loops import fori_loop, map_fn, scan, while_loop
-    from weft.frontend.control.primitives import (
-        enter, exit, loop_cond, merge, next_iteration, switch,
+    from weft.frontend.control.branches import (
+        cond, enter, exit, loop_cond, merge, next_iteration, switch, switch_case,
     )
+    from weft.frontend.control.loops import fori_loop, map_fn, scan, while_loop
     from weft.frontend.tools.bench_report import bench
     from weft.frontend.state.scopes import (
         bfloat16_transfer, colocate_with, control_dependencies, device, group, name_scope, no_op,
@@ -117,9 +116,9 @@ _MODULES = ("data", "lookup", "nn", "random", "tf1", "train")  # public modules,
 _LATER = {
     "weft.frontend.autodiff.gradients":
         "grad gradients jvp stop_gradient value_and_grad vjp custom_gradient",
-    "weft.frontend.control.branches": "cond switch_case",
+    "weft.frontend.control.branches":
+        "cond enter exit loop_cond merge next_iteration switch switch_case",
     "weft.frontend.control.loops": "fori_loop while_loop map_fn scan",
-    "weft.frontend.control.primitives": "enter exit loop_cond merge next_iteration switch",
     "weft.frontend.tools.bench_report": "bench",
     "weft.frontend.state.scopes":
         "bfloat16_transfer colocate_with device control_dependencies group name_scope no_op",

@@ -26,9 +26,9 @@ from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
-from weft.passes.analysis.metrics import bytes_moved
 from weft.passes.fusion import fuse as groups
 from weft.passes.fusion.fuse import fuse
+from weft.passes.manager import bytes_moved
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.simplify.cse_dce import dce
 from weft.passes.simplify.effects import order_effects

@@ -13,11 +13,11 @@ from weft.ir.device import LOCAL_TASK, DeviceSpec, canonical_device
 from weft.ir.dtypes import float32
 from weft.ir.graph import Graph, Operation, canonical
 from weft.ir.ops.builder import Builder
-from weft.ir.text.digest import digest_graph
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.text.views import dot
 from weft.ir.types import TensorType
+from weft.runtime.plan.store import digest_graph
 
 NUMBERS = st.one_of(st.none(), st.integers(0, 10**9 - 1))
 SPECS = st.builds(

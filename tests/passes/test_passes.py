@@ -24,7 +24,6 @@ from weft.ir.interpreter.evaluate import evaluate_op, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.spec import ConstArray
 from weft.ir.text.parser import parse_graph
-from weft.passes.analysis.metrics import bytes_moved, kernel_count, peak_bytes
 from weft.passes.differential import (
     difference,
     random_inputs,
@@ -32,6 +31,7 @@ from weft.passes.differential import (
     random_state,
     unequal,
 )
+from weft.passes.manager import bytes_moved, kernel_count, peak_bytes
 from weft.passes.pipelines import PASSES, PIPELINES, STANDARD
 from weft.passes.simplify.algebra import is_lossless, simplify
 from weft.passes.sizes import infer_sizes, specialize

@@ -33,13 +33,13 @@ from weft.frontend.tools.main import main
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.graph import Graph
 from weft.ir.ops import lookup
-from weft.ir.text.digest import digest_graph
 from weft.ir.text.parser import parse_graph
 from weft.passes.pipelines import PASSES, STANDARD
 from weft.runtime.native import executable
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
 from weft.runtime.plan import step_plan, store
+from weft.runtime.plan.store import digest_graph
 
 #: Compiled steps have no ops of the host.
 OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})

@@ -18,7 +18,7 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter.evaluate import carry_out
 from weft.ir.types import TensorType
-from weft.passes.analysis.in_place import UPDATES
+from weft.passes.in_place import UPDATES
 
 Array = np.ndarray[Any, Any]
 #: Ops that move or name what is in memory: the plan has no launch for them.

@@ -435,7 +435,7 @@ def describe_plan(
 ) -> str | None:
     """All that the plan of a traced graph depends on; None if that cannot be known.
 
-    graph: its digest (`ir/text/digest.py`). target: what it is for, if not for this processor.
+    graph: its digest (`runtime/plan/store.py`). target: what it is for, if not for this processor.
     Constants are folded with NumPy.
     """
     common, sources = _common_once(), _plan_sources()

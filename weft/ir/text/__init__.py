@@ -1,4 +1,4 @@
-"""The text form of the IR: printed, parsed, compared, drawn and digested.
+"""The text form of the IR: printed, parsed, compared and drawn.
 
-Enters: a graph or its text. Leaves: the other one, exactly, at every stage; a diff, a drawing, a
-digest. Imports: `weft/ir` itself and its `ops`."""
+Enters: a graph or its text. Leaves: the other one, exactly, at every stage; a diff, a
+drawing. Imports: `weft/ir` itself and its `ops`."""

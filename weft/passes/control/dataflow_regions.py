@@ -48,7 +48,7 @@ from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.spec import int_attr
 from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
-from weft.passes.analysis import in_place
+from weft.passes import in_place
 
 #: Ops with one of these traits run as early as they can.
 STAYS = frozenset({"writes_state", "no_dce"})

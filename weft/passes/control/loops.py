@@ -23,7 +23,7 @@ from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL, length_attr
 from weft.ir.ops.products import is_narrow_product
 from weft.ir.spec import ConstArray, int_attr
-from weft.passes.analysis.in_place import may_fail
+from weft.passes.in_place import may_fail
 from weft.passes.rewriting.rewrite import copy_needed, has_effect, tensor
 
 LOOPS = frozenset({"while", "scan"})

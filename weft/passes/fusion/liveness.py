@@ -16,9 +16,9 @@ from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.sizes import hint, largest
 from weft.ir.types import TensorType
-from weft.passes.analysis.in_place import UPDATES
 from weft.passes.fusion.epilogues import variable_of
 from weft.passes.fusion.rules import static
+from weft.passes.in_place import UPDATES
 from weft.passes.memory.block import aligned
 from weft.passes.rewriting.rewrite import behind_views
 

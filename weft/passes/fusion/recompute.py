@@ -73,9 +73,9 @@ from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.sizes import hint, now
 from weft.ir.types import TensorType
-from weft.passes.analysis.in_place import UPDATES, may_fail
 from weft.passes.fusion.epilogues import emit_nest, matmul_of, variable_of
 from weft.passes.fusion.liveness import makers_of
+from weft.passes.in_place import UPDATES, may_fail
 from weft.passes.memory.block import MemoryPlan
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.memory.schedule import can_be_planned, copied_bytes, nbytes_of

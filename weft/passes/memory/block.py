@@ -23,7 +23,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.sizes import at_most, hint, is_traced
 from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import TensorType
-from weft.passes.analysis.in_place import in_place_operands, writes_in_place
+from weft.passes.in_place import in_place_operands, writes_in_place
 from weft.passes.rewriting.rewrite import is_view
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
-from weft.passes.analysis.in_place import UPDATES, checks, in_place_operands, may_fail_midway
+from weft.passes.in_place import UPDATES, checks, in_place_operands, may_fail_midway
 from weft.passes.memory.block import BlockPlanner, Copy, MemoryPlan, Moving, Shared, Slot
 
 

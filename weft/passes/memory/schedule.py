@@ -29,8 +29,8 @@ from weft.ir.graph import Graph, Value
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.sizes import hint
 from weft.ir.types import TensorType
-from weft.passes.analysis.in_place import UPDATES, may_fail
 from weft.passes.control.lower_control_flow import executor_only
+from weft.passes.in_place import UPDATES, may_fail
 from weft.passes.memory.block import MemoryPlan
 from weft.passes.memory.plan_memory import plan_memory, variable_name
 from weft.passes.rewriting.rewrite import is_view, rebuilt, with_block

@@ -54,8 +54,8 @@ from weft.ir.locations import Locations
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.spec import int_attr
 from weft.ir.types import HandleType, RefType, StackType, TensorType, Type
-from weft.passes.analysis.metrics import NOT_KERNELS
 from weft.passes.fusion.fuse import Group, Grouping
+from weft.passes.manager import NOT_KERNELS
 from weft.passes.placement.constraints import inside
 from weft.passes.placement.devices import CPU, Device, Links, Rates, links_from
 from weft.passes.sizes import is_symbolic, specialize

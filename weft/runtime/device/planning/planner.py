@@ -27,8 +27,8 @@ from weft.ir.ops.control_flow import element_type
 from weft.ir.sizes import largest
 from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import RefType, TensorType
-from weft.passes.analysis.in_place import UPDATES
 from weft.passes.fusion.fuse import fuse
+from weft.passes.in_place import UPDATES
 from weft.passes.manager import Pass
 from weft.passes.memory.block import Copy, MemoryPlan, Moving, Slot, aligned
 from weft.passes.memory.plan_memory import variable_name
