@@ -36,6 +36,7 @@ def scanned(w: Any, b: Any, xs: Any, h: Any, c: Any) -> Any:
 
 def looped(w: Any, b: Any, xs: Any, h: Any, c: Any) -> Any:
     """The same as a while whose length depends on the data: its gradient pops from stacks."""
+    xs = wf.asarray(xs)
 
     def going(i: Any, h: Any, c: Any) -> Any:
         return (i < xs.shape[0]) & (wf.sum(h) < 1e6)

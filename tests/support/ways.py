@@ -80,6 +80,7 @@ TRAITS: dict[str, Callable[[Graph], bool] | None] = {
     "ordered": None,
     "minimizes": None,
     "unread size": None,
+    "read transposed": None,
     "large": None,
     "state": lambda g: any(isinstance(r.type, RefType) for op in g.walk() for r in op.results),
     "queues": lambda g: any(isinstance(r.type, HandleType) for op in g.walk() for r in op.results),
@@ -589,6 +590,8 @@ _ALONE = {
     "state": "ops on a variable are no steps of their own",
     "loops": "nor are bodies of loops",
     "branches": "nor are branches",
+    "read transposed": "a fault: a product of few rows that reads a transpose adds up in another "
+    "order than one of its copy",
 }
 _PARTS = {
     "python": "Python functions stay in their process",
