@@ -70,7 +70,7 @@ def test_functions_of_libdevice_carried_out_here(name: str) -> None:
 def text_of(body: str, maths: Path | None) -> str:
     source = f"def k(p):\n    p[0] = {body}\n"
     kernel = CudaKernel("k", source, (Parameter("p", "pointer", "f32"),))
-    return module_text(kernel, "k", (9, 0), translator)
+    return module_text(kernel, "k", (9, 0), maths)
 
 
 def test_a_module_takes_what_it_calls() -> None:
