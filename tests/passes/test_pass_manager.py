@@ -131,6 +131,18 @@ def test_who_is_not_asked_any_more_logs_no_more(
     assert passes_log.level == level
 
 
+def test_passes_that_run_again_for_people_leave_the_log_as_it_is(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, passes_log: logging.Logger,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WEFT_LOG", "passes")
+    run_passes(graph, [cse])
+    run_passes(graph, [cse], options=PassOptions())
+    capsys.readouterr()
+    passes_log.debug("still here")
+    assert "still here" in capsys.readouterr().err
+
+
 def test_unknown_log_topics_are_refused(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
     monkeypatch.setenv("WEFT_LOG", "compile,pases")
     with pytest.raises(PassError, match=r"the topic 'pases'.*did you mean 'passes'") as caught:

@@ -103,14 +103,24 @@ class PassOptions:
 
     @staticmethod
     def from_environment() -> PassOptions:
-        """What WEFT_VERIFY, WEFT_DUMP and WEFT_LOG say. Raises PassError for a wrong value."""
+        """What WEFT_VERIFY, WEFT_DUMP and WEFT_LOG say; from now on is logged what they name.
+        Raises PassError for a wrong value."""
         dump = os.environ.get("WEFT_DUMP", "")
         topics = os.environ.get("WEFT_LOG", "").split(",")
-        return PassOptions(
+        options = PassOptions(
             os.environ.get("WEFT_VERIFY", ""),
             Path(dump) if dump else None,
             frozenset(t.strip() for t in topics if t.strip()),
         )
+        configure_logging(options.log)
+        return options
+
+    @staticmethod
+    def of_step(options: PassOptions | None, name: str) -> PassOptions:
+        """`options` if they are those of a step already, else for a step of this name; None: the
+        environment's."""
+        options = options or PassOptions.from_environment()
+        return options if options.dumps else options.for_step(name)
 
     def for_step(self, name: str) -> PassOptions:
         """These for all that compiling one step runs, whose dumps stand in one new folder."""
@@ -191,10 +201,11 @@ def run_pipeline(
     must. Raises PassError, naming the pass and the repro file, if a pass broke a graph or its
     meaning.
     """
-    options = PassOptions.from_environment() if options is None else options
-    configure_logging(options.log)
+    if options is not None and options.log:  # those of the environment have logged since
+        configure_logging(options.log)
     name = program.name
-    dumps = options.dumps or options.for_step(name).dumps
+    options = PassOptions.of_step(options, name)
+    dumps = options.dumps
     count = _count(program)
     reports = [PassReport("traced", 0.0, count, count, program, False)]
     if options.verify and is_valid:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
@@ -33,15 +33,13 @@ if TYPE_CHECKING:
 #: What a graph on one device becomes.
 OneDeviceStep: TypeAlias = "Executable | NativeSizedStep | DeviceExecutable | DataflowStep"
 
-#: "native": one plan, or UnsupportedError; "dataflow": always the executor; "auto": what can be.
-ControlFlow = Literal["native", "auto", "dataflow"]
-
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """How a step is compiled.
 
-    passes: the pipeline of what is compiled, that of the device. control_flow: as of a session.
+    passes: the pipeline of what is compiled, that of the device. control_flow: "native" for one
+    plan or an error, "dataflow" for the executor, "auto" for that where it is needed.
     deterministic: the executor runs nodes in one order. threads: how many a native step may use
     (None: as many as all others). donated: inputs whose memory results may take. math_mode: how
     libraries of a GPU may compute products of f32. passing: verifying, dumps and logs; the

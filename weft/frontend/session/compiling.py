@@ -46,7 +46,7 @@ from weft.runtime.plan.planning import gpu_passes
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
 
-#: For passes that run again for people: nothing is verified, dumped or logged.
+#: For passes that run again for people: nothing is verified or dumped.
 QUIET = PassOptions()
 
 
@@ -238,16 +238,22 @@ def compile_definition(
         made = compile_gpu_step(step, gpu, states, graph.resources, how, soft)
     else:
         step = on_local_device(step)
-        choice = choose(step, how.control_flow)
-        if choice.executor and how.control_flow == "native":
-            raise UnsupportedError(
-                choice.why,
-                hint="make the session with control_flow='auto'",
-                location=choice.forced.locations if choice.forced is not None else (),
-            )
+        if how.control_flow == "native":
+            _check_native(step)
         made = compile_step(step, states, graph.resources, how)
     seconds = time.perf_counter() - begun
     return StepDefinition(made, len(step.ops), seconds, graph, values, feeds, gpu)
+
+
+def _check_native(step: IRGraph) -> None:
+    """UnsupportedError for a step that needs the dataflow executor."""
+    choice = choose(step, "native")
+    if choice.executor:
+        raise UnsupportedError(
+            choice.why,
+            hint="make the session with control_flow='auto'",
+            location=choice.forced.locations if choice.forced is not None else (),
+        )
 
 
 NAMES = (

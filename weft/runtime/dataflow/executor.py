@@ -72,7 +72,7 @@ class DataflowStep(Step):
                 threads,
                 deterministic,
                 elsewhere,
-                options or PassOptions.from_environment(),
+                options,
             )
             self.tables = Tables(self.built.nodes, self.built.frames)
         self._inputs, self._names = len(graph.args), graph.arg_names
@@ -175,8 +175,7 @@ def dataflow_step(
         passes = REGION
     lower = partial(lower_control_flow, mode=control_flow, whole_updates=True)
     pipeline.append(BoundPass("lower_control_flow", lower))
-    options = options or PassOptions.from_environment()
-    options = options if options.dumps else options.for_step(graph.name)
+    options = PassOptions.of_step(options, graph.name)
     lowered, _ = run_passes(graph, pipeline, options=options)
     made = DataflowStep(
         lowered, variables, resources,

@@ -36,7 +36,6 @@ from weft.passes.manager import (
     STANDARD,
     PassOptions,
     PassReport,
-    configure_logging,
 )
 from weft.runtime.native.activation import Activation, LinkedPlan, no_room, raise_stopped, watched
 from weft.runtime.native.ahead import compile_ahead, compile_products_ahead, native_walker
@@ -399,8 +398,7 @@ def compile_graph(
     variables, own = variables or {}, isa()
     check_variables(graph, variables)
     compile_ahead()
-    options = options or PassOptions.from_environment()
-    configure_logging(options.log)
+    options = PassOptions.of_step(options, graph.name)
     key = plan_key(graph, passes, options, donated) if kept else None
     found = None if key is None else load_plan(key)
 
@@ -415,7 +413,6 @@ def compile_graph(
                   len(addresses), spent[1] * 1e3)  # fmt: skip
         return Executable(graph.name, plan, variables, addresses, again, threads)
     compile_products_ahead(graph)
-    options = options if options.dumps else options.for_step(graph.name)
     with collector_paused():
         fused, reports, memory, program = planned(graph, passes, donated, options)
         addresses = hold_kernels(program.kernels)

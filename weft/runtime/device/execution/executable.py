@@ -22,7 +22,7 @@ from weft.ir.dtypes import MathMode
 from weft.ir.errors import ResourceExhaustedError, WeftError
 from weft.ir.graph import Graph, Operation
 from weft.ir.process import ForkLock
-from weft.passes.manager import Pass, PassOptions, configure_logging
+from weft.passes.manager import Pass, PassOptions
 from weft.passes.memory.plan_memory import variable_name
 from weft.passes.pipelines import GPU
 from weft.runtime.device.array import DeviceValue, OnDevice, check_there, give_back, on_device
@@ -451,8 +451,7 @@ def compile_for_device(
     """
     started, variables = time.perf_counter(), variables or {}
     check_variables(graph, variables)
-    options = options or PassOptions.from_environment()
-    configure_logging(options.log)
+    options = PassOptions.of_step(options, graph.name)
     label = name or graph.name
     wanted = Wanted(graph, passes, math_mode, donated, ahead)
     key = wanted.key(options, find)
@@ -461,7 +460,6 @@ def compile_for_device(
         _log.info("loaded the plan of %s for a GPU: %d launches, %.1f ms", label,
                   len(found[0].launches()), (time.perf_counter() - started) * 1e3)  # fmt: skip
         return DeviceExecutable(label, found[0], variables, find, found[1])
-    options = options if options.dumps else options.for_step(graph.name)
     made = wanted.details(options)
     plan = made.plan
     _log.info("planned %s for a GPU: %d launches, %d kernels, %.1f ms; %s", label,
