@@ -28,6 +28,7 @@ strides; last the rows of a matrix."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -440,15 +441,16 @@ def _moving(nest: Nest, c: int) -> list[Access]:
     return [a for a in nest.loads if a.leaf != c and output_of(nest, a) is None]
 
 
+def _words(e: Emitter) -> tuple[dict[str, ir.Value], Callable[[], ir.Value]]:
+    """What describes the block, by name, and what loads the next of the kernel's own words."""
+    where = {name: e.argument(k) for k, name in enumerate(BLOCK_WORDS)}
+    words, position = e.builder.inttoptr(where["words"], I64.as_pointer()), itertools.count()
+    return where, lambda: e.builder.load(e.at(words, e.index(next(position))))
+
+
 def _emit_epilogue(e: Emitter, nest: Nest, c: int) -> None:
     b = e.builder
-    where = {name: e.argument(k) for k, name in enumerate(BLOCK_WORDS)}
-    words = b.inttoptr(where["words"], I64.as_pointer())
-    position = iter(range(1 << 30))
-
-    def word() -> ir.Value:
-        return b.load(e.at(words, e.index(next(position))))
-
+    where, word = _words(e)
     loads = _moving(nest, c)
     buffers = [a for a in loads if a.leaf != "index"]
     kinds = [w.dtype for w in nest.stores] + [w.dtype for w in buffers]
@@ -563,13 +565,7 @@ def _alone(op: Operation, value: Value) -> Operation:
 
 def _emit_prologue(e: Emitter, nest: Nest) -> None:
     b = e.builder
-    where = {name: e.argument(k) for k, name in enumerate(BLOCK_WORDS)}
-    words = b.inttoptr(where["words"], I64.as_pointer())
-    position = iter(range(1 << 30))
-
-    def word() -> ir.Value:
-        return b.load(e.at(words, e.index(next(position))))
-
+    where, word = _words(e)
     buffers = [a for a in nest.loads if a.leaf != "index"]
     bases = iter([b.inttoptr(word(), memory_type(a.dtype).as_pointer()) for a in buffers])
     numbers = [[word() for _ in range(3 if a.leaf == "index" else 2)] for a in nest.loads]

@@ -57,12 +57,12 @@ class StateHandle:
 
     @property
     def dtype(self) -> DType:
-        """The dtype of its value."""
+        """The element type."""
         return self.state.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of its value."""
+        """The sizes of the axes."""
         return self.state.shape
 
     def _used_in(self, trace: Trace) -> None:

@@ -189,30 +189,22 @@ def pruned(
 ) -> IRGraph:
     """The part of the graph that `values` need, with the sizes of the feeds, or for any. options:
     of the passes; nothing is dumped unless they say so. Errors as `step_program`."""
-    return _pruned(graph, values, feeds, done, sized=sized, options=options)[0]
+    fetched, shapes = tensors_and_effects(values), [(v, a.shape) for v, a in feeds.items()]
+    return step_program(graph._trace, *fetched, shapes, done, sized=sized, options=options)[0]
 
 
-def _pruned(
-    graph: Graph,
-    values: Sequence[Value | None],
-    feeds: Mapping[Value, Array],
-    done: frozenset[Value] = frozenset(),
-    *,
-    sized: bool = True,
-    options: PassOptions = QUIET,
-) -> tuple[IRGraph, list[PassReport]]:
-    """As `pruned`, and what the passes did."""
-    results = [v for v in values if v is not None and is_tensor(v)]
-    effects = [v for v in values if v is not None and not is_tensor(v)]
-    shapes = [(v, a.shape) for v, a in feeds.items()]
-    return step_program(graph._trace, results, effects, shapes, done, sized=sized, options=options)
+def tensors_and_effects(values: Sequence[Value | None]) -> tuple[list[Value], list[Value]]:
+    """What is fetched, apart."""
+    given = [v for v in values if v is not None]
+    return [v for v in given if is_tensor(v)], [v for v in given if not is_tensor(v)]
 
 
 def step_reports(
     graph: Graph, values: Sequence[Value | None], feeds: Mapping[Value, Array], made: Step
 ) -> list[PassReport]:
     """What each pass does from the whole graph to the plan of `made`, or to its parts."""
-    reports = _pruned(graph, values, feeds)[1]
+    fetched, shapes = tensors_and_effects(values), [(v, a.shape) for v, a in feeds.items()]
+    reports = step_program(graph._trace, *fetched, shapes, options=QUIET)[1]
     return [*reports, *(r for r in made.passes() if r.name != "traced")]
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from weft.frontend.compile.gpu import maker_for_gpu
 from weft.frontend.compile.specializations import Specializations
 from weft.frontend.core.tensor import Array
-from weft.frontend.session.compiling import StepDefinition
-from weft.frontend.session.fetches import Fetches, is_tensor
+from weft.frontend.session.compiling import StepDefinition, tensors_and_effects
+from weft.frontend.session.fetches import Fetches
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.step import step_graph
 from weft.ir.dims import SymbolicDim
@@ -187,13 +187,11 @@ class SizedSteps:
         return ClusterMaker(self._sized(values, fed), own, of_any_size)
 
     def _sized(self, values: Fetches, feeds: list[Value], gpu: int | None = None) -> SizedGraph:
-        results = [v for v in values if v is not None and is_tensor(v)]
-        effects = [v for v in values if v is not None and not is_tensor(v)]
-        trace = self._graph._trace
+        fetched, trace = tensors_and_effects(values), self._graph._trace
 
         def at(shapes: Sequence[tuple[int, ...]]) -> IRGraph:
             given = list(zip(feeds, shapes, strict=True))
-            step = step_graph(trace, results, effects, given)
+            step = step_graph(trace, *fetched, given)
             return step if self._remote is not None else on_local_device(step, gpu)
 
         return SizedGraph(self._graph.name, tuple([v.type for v in feeds]), at)

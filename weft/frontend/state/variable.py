@@ -391,16 +391,6 @@ class Variable(Operators, StateHandle):
 
     # ---------------------------------------------------------------------------------- what it is
     @property
-    def dtype(self) -> DType:
-        """The element type."""
-        return self.state.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes of the axes."""
-        return self.state.shape
-
-    @property
     def ndim(self) -> int:
         """The number of axes."""
         return len(self.state.shape)
