@@ -91,7 +91,7 @@ def test_a_step_of_one_task_is_one_plan(target: str, definitions: list[str]) -> 
         with wf.Session(target) as session, wf.Session() as own:
             for n in (*SIZES, 11, 12, 13):
                 assert_allclose(session.run(y, {x: data(n)}), own.run(y, {x: data(n)}), rtol=1e-6)
-            (entry,) = {s.maker._open for s in sized_steps_of(session)}
+            (entry,) = {s._made for s in sized_steps_of(session)}
             assert len(entry.parts) == 1
     assert len(definitions) == MOST_OWN + 1
 
@@ -254,3 +254,34 @@ def test_what_a_task_refuses_with_open_sizes_has_sizes_of_its_own(
                 assert_allclose(session.run(y, {x: np.ones(n)}), np.full(n, 2 * np.tanh(1)), 1e-6)
             assert not sized_steps_of(session)
     assert len(definitions) == 7 + 1
+
+
+def test_sizes_that_share_no_guards_still_share_the_step(
+    target: str, definitions: list[str]
+) -> None:
+    """However often planning decides otherwise: the tasks have taken it."""
+    with wf.Graph().as_default():
+        feeds = [wf.placeholder(wf.float32, [name]) for name in "abcde"]
+        out = wf.concat([x * 2 for x in feeds], axis=0)
+        with wf.Session(target) as session:
+            for k in range(2**5):
+                given = {x: np.ones(1 + 2 * (k >> i & 1), np.float32) for i, x in enumerate(feeds)}
+                assert len(session.run(out, given)) == sum(map(len, given.values()))
+    assert len(definitions) == MOST_OWN + 1
+
+
+def test_a_fault_in_making_the_step_is_raised(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(*_: Any) -> Any:
+        raise AttributeError("a fault")
+
+    monkeypatch.setattr(Remote, "open", fault)
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [None])
+        with wf.Session(target) as session:
+            for n in range(2, 2 + MOST_OWN):
+                session.run(x * 2, {x: np.ones(n)})
+            y = x * 2
+            for n in range(2, 2 + MOST_OWN):
+                session.run(y, {x: np.ones(n)})
+            with pytest.raises(AttributeError, match="a fault"):
+                session.run(y, {x: np.ones(40)})

@@ -197,3 +197,24 @@ def test_regions_whose_sizes_depend_on_values(plans: list[DeviceSizePlan]) -> No
                 np.tanh(_random(70)[picked] * 2.0).sum(axis=0), rtol=1e-5, atol=1e-5,
             )  # fmt: skip
     assert 0 < len(plans) < 4
+
+
+def test_the_first_sizes_of_a_region_have_a_plan_of_their_own(
+    plans: list[DeviceSizePlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [40])
+        with wf.device("/cpu:0"):
+            some = wf.boolean_mask(x, x > 0)
+        with wf.device("/gpu:0"):
+            y = wf.tanh(some) * 2
+        made = []
+        for count in (10, 20, 30):
+            given = np.where(np.arange(40) < count, 1.0, -1.0).astype(np.float32)
+            np.testing.assert_allclose(
+                session.run(y, {x: given}), np.tanh(np.ones(count)) * 2, rtol=1e-6
+            )
+            made.append(len(plans))
+    assert made[0] == 0
+    assert made[1] == made[2] > 0

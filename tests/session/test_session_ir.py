@@ -139,6 +139,19 @@ def test_each_step_dumps_into_one_folder(tmp_path: Path, monkeypatch: pytest.Mon
         check(file.read_text(), None if "traced" in file.name else wanted)
 
 
+def test_regions_of_open_sizes_dump_into_the_folder_of_their_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [6])
+        kept = wf.exp(wf.boolean_mask(x, x > 0)) * 2
+        for least in (-2, 1):
+            session.run(kept, {x: np.arange(6, dtype=np.float32) + least})
+        (folder,) = tmp_path.iterdir()
+        assert len([*folder.glob("region*/00-traced.weft")]) > 1
+
+
 @pytest.mark.net
 def test_a_step_on_a_cluster_dumps_into_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,8 +2,8 @@
 
 Compiled functions, sessions, parts on devices and on the tasks of a cluster, and the command line
 all compile by it. A graph whose sizes are known becomes one native plan or one plan for a GPU; one
-with open sizes, a plan for each set of sizes that comes; and what neither holds (ops of the host,
-strings, Switch and Merge) runs on the dataflow executor.
+with open sizes, on the processor, a `SizedStep`; and what neither holds (ops of the host, strings,
+Switch and Merge) runs on the dataflow executor.
 """
 
 from __future__ import annotations

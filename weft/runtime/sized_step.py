@@ -78,11 +78,15 @@ class SizedGraph:
         )
 
 
+class NotTraceableError(Exception):
+    """Planning gives a size to code that takes no number but Python's own, or none so large."""
+
+
 class SizePlan(ABC, Generic[S]):
     """A plan for many sizes, and for which it is right.
 
     shapes: of all inputs, those that it is made for. wide: as of `Tape`. Errors as planning has;
-    TypeError if planning gives a size to what takes no such number.
+    NotTraceableError.
     """
 
     def __init__(self, graph: SizedGraph, shapes: Shapes, *, wide: bool) -> None:
@@ -91,8 +95,11 @@ class SizePlan(ABC, Generic[S]):
         self._given = _Given(graph.types, shapes, tape)
         self._terms: list[Terms] = []
         self._places: dict[frozenset[Any], int] = {}
-        self._plan(graph.at(self._given.shapes))
-        self._sizes: Sizes = tape.sizes(self._terms)
+        try:
+            self._plan(graph.at(self._given.shapes))
+            self._sizes: Sizes = tape.sizes(self._terms)
+        except (TypeError, AttributeError, OverflowError) as error:
+            raise NotTraceableError(f"{error}") from error
 
     @abstractmethod
     def _plan(self, graph: Graph) -> None:
@@ -190,6 +197,34 @@ def may_share(graph: SizedGraph, shapes: Shapes) -> bool:
     return not watched and graph.has_open(shapes)
 
 
+class FilledStep(Step):
+    """A graph for inputs of some sizes, which a plan for many has been filled in for: it runs, and
+    cannot be looked at. made: what runs it."""
+
+    kind: Literal["sized"] = "sized"
+
+    def __init__(self, name: str, made: Runs) -> None:
+        self.name, self._made = name, made
+
+    def run(self, inputs: list[Any], context: RunContext = PLAIN) -> list[Any]:
+        """As of `Step`."""
+        return self._made.run(inputs, context)
+
+    def summary(self) -> StepSummary:
+        """Nothing: a plan of its own says it."""
+        return StepSummary()
+
+    def explain(self) -> Iterator[str]:
+        yield "filled in by a plan for many sizes"
+
+    def feeds_on_gpus(self, count: int) -> list[list[str]]:
+        made = self._made
+        return made.feeds_on_gpus(count) if isinstance(made, Step) else super().feeds_on_gpus(count)
+
+    def results_on_gpus(self) -> Sequence[tuple[int, str]]:
+        return self._made.results_on_gpus() if isinstance(self._made, Step) else ()
+
+
 class _Entry(Generic[S]):
     __slots__ = ("made", "used")
 
@@ -201,20 +236,19 @@ class _Entry(Generic[S]):
 class SizedStep(Step, Generic[S]):
     """A graph for any sizes of its inputs, from which those of the results follow. own: so many
     sets of sizes are planned for by themselves, before a plan for many is made; other sizes then
-    compile no kernel that is not there. most: for so many sets it keeps what it found out.
+    compile no kernel that is not there.
 
     Any number of threads may run it at once; two may make the same plan.
     """
 
     kind: Literal["sized"] = "sized"
 
-    def __init__(self, maker: StepMaker[S], own: int = 1, *, most: int | None = None) -> None:
+    def __init__(self, maker: StepMaker[S], own: int = 1) -> None:
         self.name, self.maker = maker.graph.name, maker
         self._open = [
             i for i, t in enumerate(maker.graph.types)
             if isinstance(t, TensorType) and not t.is_static
         ]  # fmt: skip
-        self._most = MOST_SIZES if most is None else most
         self._made: dict[Shapes, _Entry[S]] = {}
         self._plans: list[SizePlan[S]] = []  # that used last first
         self._own = own
@@ -240,20 +274,6 @@ class SizedStep(Step, Generic[S]):
     def explain(self) -> Iterator[str]:
         yield "compiled for the sizes that come"
 
-    def feeds_on_gpus(self, count: int) -> list[list[str]]:
-        like = self._like()
-        return super().feeds_on_gpus(count) if like is None else like.feeds_on_gpus(count)
-
-    def results_on_gpus(self) -> Sequence[tuple[int, str]]:
-        like = self._like()
-        return () if like is None else like.results_on_gpus()
-
-    def _like(self) -> Step | None:
-        """A step for some of the sizes: all have inputs and results on the same devices."""
-        with self._lock:
-            made = next((entry.made for entry in self._made.values()), None)
-        return made if isinstance(made, Step) else None
-
     # --------------------------------------------------------------------------------- by the sizes
     def __len__(self) -> int:
         """For how many sets of sizes it knows what to do."""
@@ -271,24 +291,26 @@ class SizedStep(Step, Generic[S]):
             entry.used = True
             return entry.made
         made = self.shared(shapes)
-        return self._keep(shapes, self.alone(shapes)) if made is None else made
+        return self._keep(shapes, self.alone(shapes) if made is None else made)
 
     def shared(self, shapes: Shapes) -> S | None:
         """What a plan for many sizes makes of these; None where they are to have one of their
-        own: at first, and where plans for many are of no use."""
+        own: at first, and where plans for many are of no use. It is not kept."""
         if self._own > 0:
-            self._own -= 1
             return None
         made = self._found(shapes)
-        if made is None:
-            made = self._new(shapes)
-        return None if made is None else self._keep(shapes, made)
+        return self._new(shapes) if made is None else made
+
+    def count_own(self) -> None:
+        """Sizes have got a plan of their own, here or elsewhere."""
+        self._own = max(self._own - 1, 0)
 
     def alone(self, shapes: Sequence[tuple[int, ...]]) -> S:
         """What runs inputs of these shapes only."""
         # of plans, the first is kept on disk; writing others takes longer than making most of them
         made = self.maker.alone(tuple(shapes), kept=not self._alone)
         self._alone += 1
+        self.count_own()
         return made
 
     def _found(self, shapes: Shapes) -> S | None:
@@ -310,8 +332,7 @@ class SizedStep(Step, Generic[S]):
         begun = time.perf_counter()
         try:
             plan = self.maker.many(shapes, wide=self._many >= MOST_NARROW)
-        except (TypeError, AttributeError, OverflowError) as error:
-            # code that takes no number but Python's own, or none so large
+        except NotTraceableError as error:
             _log.warning("no plan of %s for many sizes: %s", self.name, error)
             self._in_vain = MOST_IN_VAIN
             return None
@@ -333,7 +354,7 @@ class SizedStep(Step, Generic[S]):
 
     def _keep(self, shapes: Shapes, made: S) -> S:
         with self._lock:
-            while len(self._made) >= self._most:
+            while len(self._made) >= MOST_SIZES:
                 oldest = next(iter(self._made))
                 held = self._made.pop(oldest)
                 if held.used:  # since it was last looked at: it gets another turn

@@ -38,7 +38,6 @@ from weft.ir.types import TensorType
 from weft.passes.manager import AnyPass, PassOptions, PassReport, run_pipeline
 from weft.passes.pipelines import before_placement
 from weft.runtime.compile_step import CompileOptions, choose, compile_step
-from weft.runtime.dataflow.executor import executor_op, holds_strings
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.device.backends.local import not_here, on_local_device
 from weft.runtime.device.execution.step import DeviceStep
@@ -70,17 +69,10 @@ def gpu_use(step: IRGraph, control_flow: str) -> GpuUse | None:
     number, first = found
     there = DeviceSpec(LOCAL_JOB, 0, "gpu", number)
     other = next((op for spec, op in named if not spec.matches(there)), None)
-    host = executor_op(step)
-    why = ""
     if other is not None:
-        why = f"op '{other.name}' is on {other.device}"
-    elif host is not None:
-        why = f"op '{host.name}' runs on the dataflow executor only"
-    elif holds_strings(step):
-        why = "strings go in or out"
-    elif control_flow == "dataflow":
-        why = "the session was made with control_flow='dataflow'"
-    return GpuUse(number, first, why)
+        return GpuUse(number, first, f"op '{other.name}' is on {other.device}")
+    choice = choose(step, control_flow)
+    return GpuUse(number, first, choice.why if choice.executor else "")
 
 
 def compile_gpu_step(

@@ -30,7 +30,15 @@ from weft.passes.pipelines import PIPELINES
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.native.size_plan import NativeMaker
 from weft.runtime.plan.planning import gpu_passes
-from weft.runtime.sized_step import Numbers, Shapes, SizedGraph, SizedStep, SizePlan, StepMaker
+from weft.runtime.sized_step import (
+    FilledStep,
+    Numbers,
+    Shapes,
+    SizedGraph,
+    SizedStep,
+    SizePlan,
+    StepMaker,
+)
 from weft.runtime.step import Step
 
 if TYPE_CHECKING:
@@ -91,6 +99,12 @@ class ClusterMaker:
                 return None
         return OpenPlan(self.graph, shapes, self._open, wide=wide)
 
+    def opened(self, shapes: Shapes) -> Step | None:
+        """The step for any sizes if it is there, after a check of these."""
+        if self._open is not None:
+            self.graph.at(shapes)
+        return self._open
+
 
 def may_be_open(feeds: Mapping[Value, Array]) -> bool:
     """Whether a definition may leave the sizes of these feeds open: there are such sizes, and all
@@ -127,12 +141,19 @@ class SizedSteps:
         if known is None:
             step = compiled(values, feeds)
             if any(map(_is_open, feeds)):
-                self._know(key, self._sized_step(values, feeds, step), step.ops)
+                self._know(key, self._maker(values, feeds, step), step)
             return step
         begun, (sized, ops) = perf_counter(), known
-        if sized.shared(tuple([a.shape for a in feeds.values()])) is None:
-            return compiled(values, feeds)
-        step = StepDefinition(sized, ops, perf_counter() - begun, self._graph, values, feeds)
+        shapes = tuple([a.shape for a in feeds.values()])
+        made = sized.shared(shapes)
+        if made is None and isinstance(sized.maker, ClusterMaker):
+            made = sized.maker.opened(shapes)
+        if made is None:
+            step = compiled(values, feeds)
+            sized.count_own()
+            return step
+        filled = FilledStep(sized.name, made)
+        step = StepDefinition(filled, ops, perf_counter() - begun, self._graph, values, feeds)
         step.compiled = False
         return step
 
@@ -140,25 +161,19 @@ class SizedSteps:
         """Free all plans."""
         self._known.clear()
 
-    def _know(self, key: object, sized: SizedStep[Any] | None, ops: int) -> None:
-        if sized is not None:
-            if len(self._known) >= MOST:
-                self._known.clear()
-            self._known[key] = sized, ops
-
-    def _sized_step(
-        self, values: Fetches, feeds: Mapping[Value, Array], first: StepDefinition
-    ) -> SizedStep[Any] | None:
-        """A step for any sizes, from the second set of them on; None where one plan is not all that
-        a step is. first: that for the first set."""
-        own, maker = 0, self._maker(values, feeds, first)
-        if first.executable.kind == "cluster":
-            own = MOST_OWN - 1
-        return None if maker is None else SizedStep(maker, own, most=MOST)
+    def _know(self, key: object, maker: StepMaker[Any] | None, first: StepDefinition) -> None:
+        """Have a step for any sizes, from the second set of them on. first: that for the first."""
+        if maker is None:
+            return
+        if len(self._known) >= MOST:
+            self._known.clear()
+        own = MOST_OWN - 1 if isinstance(maker, ClusterMaker) else 0
+        self._known[key] = SizedStep(maker, own), first.ops
 
     def _maker(
         self, values: Fetches, feeds: Mapping[Value, Array], first: StepDefinition
     ) -> StepMaker[Any] | None:
+        """None where one plan is not all that a step is. first: that for the first sizes."""
         remote = self._remote
         if remote is not None:
             return self._on_cluster(remote, values, feeds) if may_be_open(feeds) else None

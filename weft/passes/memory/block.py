@@ -293,8 +293,12 @@ class MemoryPlan:
 
     def constant_arrays(self) -> list[np.ndarray[Any, Any]]:
         """What the constants hold, by their numbers."""
-        held = [op.attrs["value"] for op in self.constants]
-        return [c.array for c in held if isinstance(c, ConstArray)]
+        found = []
+        for op in self.constants:
+            held = op.attrs["value"]
+            assert isinstance(held, ConstArray)
+            found.append(held.array)
+        return found
 
     def place_arena(self, arena: Arena) -> None:
         """Put every range of the arena where it is to be."""

@@ -334,7 +334,7 @@ class _Builder:
         if built.elsewhere is not None and not self._is_steering(region):
             assert self.where is not None
             back = self.where.read_on_host(region.results)
-            there = built.elsewhere.region(graph, self.variables, back, self._passing())
+            there = built.elsewhere.region(graph, self.variables, back, self.options)
             built.compiled.append(there)
             built.notes.append(RegionNote(there.describe()))
             types, gives = _types(region)
@@ -342,7 +342,9 @@ class _Builder:
                 there.start, types, region.ops[-1], gives, reads_only=True, elsewhere=True
             )
         if is_symbolic(graph.block):
-            lazy = native_step_of_any_size(graph, self.variables, self.threads, self.passes)
+            lazy = native_step_of_any_size(
+                graph, self.variables, self.threads, self.passes, self.options
+            )
             built.compiled.append(lazy)
             note = RegionNote("compiled for the sizes that come", "its sizes depend on values")
             built.notes.append(note)
@@ -354,7 +356,7 @@ class _Builder:
             passes=self.passes,
             threads=self.threads,
             donated=given_inputs(region),
-            options=self._passing(),
+            options=self.options.for_part("region"),
         )
         built.compiled.append(plan)
         size = plan.summary()
@@ -374,9 +376,6 @@ class _Builder:
         built.regions.append(region)
         built.wide.append(plan.plan.cut and is_wide(region.ops))
         return None
-
-    def _passing(self) -> PassOptions:
-        return self.options.for_part("region")
 
     def _by_python(self, region: Region, made: Step) -> HostOp:
         """A region that Python runs."""

@@ -60,19 +60,20 @@ class Filled:
 @dataclass(frozen=True, slots=True)
 class NativeMaker:
     """Native plans of a graph, as a `StepMaker`. variables, passes, threads: as of
-    `compile_graph`."""
+    `compile_graph`. step: options of the passes of the step that it is a region of."""
 
     graph: SizedGraph
     variables: Mapping[str, VariableState]
     threads: int | None = None
     passes: Sequence[Pass] = STANDARD
+    step: PassOptions | None = None
 
     def alone(self, shapes: Shapes, *, kept: bool) -> Executable:
         """A plan for inputs of these shapes only."""
         graph = self.graph.at(shapes)
         return compile_graph(
             graph, self.variables, name=graph.name, passes=self.passes, threads=self.threads,
-            kept=kept,
+            kept=kept, options=self.step and self.step.for_part("region"),
         )  # fmt: skip
 
     def many(self, shapes: Shapes, *, wide: bool) -> NativeSizePlan | None:
@@ -89,10 +90,11 @@ def native_step_of_any_size(
     variables: Mapping[str, VariableState],
     threads: int | None = None,
     passes: Sequence[Pass] = STANDARD,
+    step: PassOptions | None = None,
 ) -> NativeSizedStep:
     """A graph whose sizes follow from those of its inputs as native plans, the first of them for
-    the sizes that come first alone."""
-    return SizedStep(NativeMaker(SizedGraph.of(graph), variables, threads, passes))
+    the sizes that come first alone. step: as of `NativeMaker`."""
+    return SizedStep(NativeMaker(SizedGraph.of(graph), variables, threads, passes, step))
 
 
 class NativeSizePlan(SizePlan["Executable | Filled"]):

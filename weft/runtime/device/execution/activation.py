@@ -15,7 +15,7 @@ import numpy as np
 from weft.ir.errors import ResourceExhaustedError
 from weft.ir.process import ForkLock
 from weft.runtime.device.array import DeviceValue
-from weft.runtime.device.execution.launches import FaultFound, FaultWords, Launches
+from weft.runtime.device.execution.launches import FaultWords, Launches
 from weft.runtime.device.execution.out_of_memory import allocate_for
 from weft.runtime.device.execution.segments import Base
 from weft.runtime.device.plan import ALIGNMENT, DevicePlan, Layout, layout_of, offsets_of
@@ -60,9 +60,6 @@ class StagingBuffer:
         self._held.clear()
 
 
-__all__ = ["StagingBuffer"]
-
-
 class Constants:
     """`arrays` on a device. addresses: where each is. Errors as `allocate_for`."""
 
@@ -97,9 +94,6 @@ class Shelf:
                 found = make()
                 self._there[device] = weakref.ref(found)
             return found
-
-
-__all__ = ["Constants", "Shelf"]
 
 
 #: Small inputs and results of so many bytes together, and large ones of so many each, go through
@@ -342,9 +336,6 @@ class Activation:
         bytes_of(target)[:] = staging
 
 
-__all__ = ["FaultFound", "Activation"]
-
-
 MOST_IDLE_ACTIVATIONS = 2
 
 
@@ -400,6 +391,3 @@ class Activations:
         """Give up what only waits for the next call: activations with what is recorded of them, and
         the constants that no other activation uses."""
         self.idle.clear()
-
-
-__all__ = ["Activations", "KeptActivations"]

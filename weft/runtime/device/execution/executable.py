@@ -439,12 +439,13 @@ def compile_for_device(
     math_mode: MathMode = "ieee",
     ahead: bool = False,
     donated: Sequence[int] = (),
+    kept: bool = True,
     options: PassOptions | None = None,
 ) -> DeviceExecutable:
     """Plan a traced graph of static shapes for the device that `find` gives when it is needed.
     math_mode: how libraries may compute products of f32. ahead: for another machine, which may have
     libraries that are not here. donated: inputs whose memory results may take (`DevicePlan`).
-    options: of the passes, the environment's if None.
+    kept: whether its plan is kept on disk. options: of the passes, the environment's if None.
 
     Needs no device itself. Raises UnsupportedError for an op or dtype without a GPU kernel, and
     what `check_variables` raises.
@@ -454,7 +455,7 @@ def compile_for_device(
     options = PassOptions.of_step(options, graph.name)
     label = name or graph.name
     wanted = Wanted(graph, passes, math_mode, donated, ahead)
-    key = wanted.key(options, find)
+    key = wanted.key(options, find) if kept else None
     found = None if key is None else wanted.load(key)
     if found is not None:
         _log.info("loaded the plan of %s for a GPU: %d launches, %.1f ms", label,

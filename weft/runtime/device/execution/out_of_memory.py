@@ -54,9 +54,6 @@ def let_go(error: BaseException) -> None:
             place = place.tb_next
 
 
-__all__ = ["AllocationError", "allocate_for", "let_go"]
-
-
 #: Of what is fused, so many ops are told of.
 MOST_NAMES = 4
 
@@ -158,6 +155,3 @@ def _named(op: Operation) -> str:
     names = list(dict.fromkeys(traced_names(op)))
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(f"'{name}'" for name in names[:MOST_NAMES]) + more
-
-
-__all__ = ["named"]

@@ -49,14 +49,19 @@ class OnGpu:
         back: Sequence[int],
         options: PassOptions,
     ) -> GpuRegion:
-        """A region; its results `back` are to be on the host. options: of its passes. Errors as
-        `compile_for_device`."""
+        """A region; its results `back` are to be on the host. options: of the passes
+        of the step. Errors as `compile_for_device`."""
         maker = DeviceMaker(
-            SizedGraph.of(graph, self._name), variables, self._find, self._passes, self._math_mode
+            SizedGraph.of(graph, self._name),
+            variables,
+            self._find,
+            self._passes,
+            self._math_mode,
+            options,
         )
         if is_symbolic(graph.block):
-            return GpuRegion(graph, SizedStep(maker, 0), back)
-        return GpuRegion(graph, maker.compiled(graph, options), back)
+            return GpuRegion(graph, SizedStep(maker), back)
+        return GpuRegion(graph, maker.compiled(graph), back)
 
     def bring(self, array: Array | DeviceValue, what: str) -> DeviceValue:
         """Copy an array of the host or of another GPU to the device; ResourceExhaustedError."""

@@ -437,6 +437,3 @@ class Captures:
     def _restore(self, iteration: dict[Operation, int]) -> None:
         self._places.iteration.clear()
         self._places.iteration.update(iteration)
-
-
-__all__ = ["Captures"]

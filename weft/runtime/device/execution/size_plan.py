@@ -31,23 +31,24 @@ _Fill = Callable[[Sequence[int]], Any]
 @dataclass(frozen=True, slots=True)
 class DeviceMaker:
     """Plans of a graph for a GPU, as a `StepMaker`. find, passes, math_mode: as of
-    `compile_for_device`."""
+    `compile_for_device`. step: options of the passes of the step that it is a region of."""
 
     graph: SizedGraph
     variables: Mapping[str, VariableState]
     find: Callable[[], Device]
     passes: Sequence[Pass]
     math_mode: MathMode = "ieee"
+    step: PassOptions | None = None
 
     def alone(self, shapes: Shapes, *, kept: bool) -> DeviceExecutable:
         """A plan for inputs of these shapes only."""
-        return self.compiled(self.graph.at(shapes))
+        return self.compiled(self.graph.at(shapes), kept=kept)
 
-    def compiled(self, graph: Graph, options: PassOptions | None = None) -> DeviceExecutable:
-        """A plan of a graph of static shapes. options: of the passes."""
+    def compiled(self, graph: Graph, *, kept: bool = True) -> DeviceExecutable:
+        """A plan of a graph of static shapes."""
         return compile_for_device(
             graph, self.variables, find=self.find, name=self.graph.name, passes=self.passes,
-            math_mode=self.math_mode, options=options,
+            math_mode=self.math_mode, kept=kept, options=self.step and self.step.for_part("region"),
         )  # fmt: skip
 
     def many(self, shapes: Shapes, *, wide: bool) -> DeviceSizePlan | None:

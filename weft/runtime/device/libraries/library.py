@@ -16,7 +16,7 @@ KEPT = 32 << 20
 
 
 class Call(Protocol):
-    """A call of a library, but for addresses: => `gemm.Gemm`, `conv.Conv`.
+    """A call of a library, but for addresses.
 
     dtype: of all operands; 16 bits are summed in f32. mode: how f32 is multiplied. epilogue: what
     the library does to the sums ("none": nothing).
