@@ -55,7 +55,7 @@ from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.size_plan import Filled
 from weft.runtime.plan.store import NotKeptError
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.sized_step import SizedStep
+from weft.runtime.sized_step import FilledStep, SizedStep
 
 #: Texts by their paths, which have forward slashes.
 Files = dict[str, str]
@@ -150,8 +150,8 @@ def files_of(step: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Files:
         case GpuRegion():
             files = {"ir.txt": print_graph(step.graph)}
             return files if step.step.kind == "sized" else files | _on_gpu(step.step)
-        case SizedStep() if shapes:
-            return files_of(step.at(tuple(shapes)), shapes)
+        case FilledStep():
+            return files_of(step._made, shapes)
         case SizedStep():
             made_of: Any = step.maker.graph.at
             (graph,) = made_of.args

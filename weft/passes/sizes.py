@@ -1,9 +1,7 @@
 """Symbolic sizes: give them numbers, so that a graph for any batch size becomes one for this batch,
 and order ops after the values that tell them.
 
-Give symbolic dimensions their sizes: a graph for any batch size becomes one for this batch.
-
-Before, with ``sizes={"b": 32}``::
+Before `specialize`, with ``sizes={"b": 32}``::
 
     graph @step(%x: f32[b,784]) -> (f32[b]) {
       %0 = reshape(%x) {shape=[b,28,28]} : f32[b,28,28]
@@ -12,9 +10,7 @@ After: ``%x: f32[32,784]`` and ``%0 = reshape(%x) {shape=[32,28,28]} : f32[32,28
 is inferred anew, so a size that does not fit is an error at the user's line. Sizes that depend on
 values stay symbols; `specialize_inputs` fills them in for the ops that come after.
 
-Size dependencies: order an op after a value that tells it the size that it needs.
-
-Before, where only %0 says what n is::
+Before `tie_sizes`, where only %0 says what n is::
 
     %0 = nonzero(%x) {sizes=["n"]} : i64[n,1]
     %1 = broadcast_to(%one) {shape=[n]} : f32[n]

@@ -201,9 +201,6 @@ def warn_elsewhere(name: str, gpu: int, trace: Trace, told: set[str]) -> None:
     told.add(where)  # not where that is an error
 
 
-__all__ = ["DeviceWarning", "warn_elsewhere"]
-
-
 class Inspection:
     """Reports of a `CompiledFunction`, a mixin: each method takes the arguments of a call (values,
     or `TensorType`s in place of tensors) and compiles for them if that is not done yet."""

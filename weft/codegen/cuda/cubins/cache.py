@@ -5,7 +5,6 @@ The key: the kernel's content, the architecture, the versions of the toolchain a
 WEFT_CUBINS names folders that `weft compile --target` wrote (as PATH does): a cubin found there is
 taken first, whichever toolchain made it, so that a machine with a GPU needs none.
 
-Resource usage of a compiled kernel: registers, shared and local memory, spills, occupancy.
 Registers, stack and shared memory are read from the cubin, an ELF file: they count what the kernel
 calls, too. Layout: `.nv.info` holds records of (format, attribute, size, bytes); those used here
 are pairs of a symbol's number and a value. Spills are in no section: nvJitLink's log tells of them.

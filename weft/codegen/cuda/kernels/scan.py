@@ -9,10 +9,10 @@ on. All in one order, which comes from the sizes: a part's elements are read twi
 block waits for another one (D. Merrill and M. Garland, "Single-pass Parallel Prefix Scan with
 Decoupled Look-back", 2016, calls this reduce-then-scan).
 
-argmax and argmin: the first position of a line's largest (least) element, or of its first NaN. A
-thread looks through its elements, some of them read ahead; the best of all threads of a line are
-compared by shuffles and in shared memory. Long lines are cut into parts (`axes.py`), whose best
-elements a second launch compares. There is one best element, whatever the order."""
+For argmax and argmin a thread looks through its elements, some of them read ahead; the best of all
+threads of a line are compared by shuffles and in shared memory. Long lines are cut into parts
+(`axes.py`), whose best elements a second launch compares. There is one best element, whatever the
+order."""
 
 from __future__ import annotations
 

@@ -5,12 +5,11 @@ Sums of f32 (and of 16-bit floats, kept in f32) carry what each addition rounds 
 D. Knuth, "The Art of Computer Programming", volume 2, 4.2.2), so that the only roundings that add
 up are those of the tree over threads and of the few lanes of a vector.
 
-Folds over the threads of a group, and of partial results in scratch memory by a second launch. Both
-are fixed trees. Within a group: shuffles within a warp, shared memory beyond; every thread of the
-group gets the result, and all threads of the block must come here together. Partial results are
-`units` rows of `count` numbers. Columns lie side by side: a block has 32 of them, each folded by
-several threads; a single number is folded by one block. Sums of f32 carry along what they round
-off, as those of loop nests."""
+Both kinds of folds are fixed trees. Within a group: shuffles within a warp, shared memory beyond;
+every thread of the group gets the result, and all threads of the block must come here together.
+Partial results are `units` rows of `count` numbers. Columns lie side by side: a block has 32 of
+them, each folded by several threads; a single number is folded by one block. Sums of f32 carry
+along what they round off, as those of loop nests."""
 
 from __future__ import annotations
 

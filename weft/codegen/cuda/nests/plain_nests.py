@@ -1,11 +1,10 @@
 """Plain loop nests as launches: elementwise nests, and folds, along rows (the last loop is reduced)
 or down columns.
 
-Folds: loop nests with reductions, along rows (the last loop is reduced) or down columns. Threads of
-a warp or a block share a row where the last loop is reduced; where it is not, they stand side by
-side on columns, eight deep. Large folds with few results are split over blocks, which leave partial
-results in scratch memory, folded in order by a second launch. All of it is chosen by sizes, so the
-bits are the same on every run and every device.
+Folds: threads of a warp or a block share a row where the last loop is reduced; where it is not,
+they stand side by side on columns, eight deep. Large folds with few results are split over blocks,
+which leave partial results in scratch memory, folded in order by a second launch. All of it is
+chosen by sizes, so the bits are the same on every run and every device.
 
 * Loop order, for coalescing: the 32 threads of a warp read 32 neighbouring elements at once, so the
   last loop is to be one that buffers are contiguous in: a reduced one (threads share a row) or not
@@ -13,13 +12,12 @@ bits are the same on every run and every device.
 * Rows of odd length begin anywhere: vectors are counted from the last address before the row that
   is a multiple of 128 bits. The first and the last one are read one by one.
 
-Plain loop nests as launches: elementwise nests here, folds by `folds.py`. Which kernel a nest
-becomes follows from its loops and extents alone. Nests without reductions are one grid-stride loop
-over all elements, vector by vector; those that read across their last two loops are transposed by
-tiles in shared memory. A tile is 32 x 32. What is contiguous in the last loop but one is read along
-it, 32 threads side by side, and taken from shared memory along the last loop, in which everything
-else is contiguous. A row of a tile has one element more than it needs, so that neither way meets
-one memory bank twice."""
+Which kernel a nest becomes follows from its loops and extents alone. Elementwise nests are one
+grid-stride loop over all elements, vector by vector; those that read across their last two loops
+are transposed by tiles in shared memory. A tile is 32 x 32. What is contiguous in the last loop but
+one is read along it, 32 threads side by side, and taken from shared memory along the last loop, in
+which everything else is contiguous. A row of a tile has one element more than it needs, so that
+neither way meets one memory bank twice."""
 
 from __future__ import annotations
 

@@ -244,9 +244,6 @@ class Streams(ABC):
         return int(number)
 
 
-__all__ = ["ENDED", "FORGET", "CudaMark", "Dead", "Streams"]
-
-
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _OTHERS = "other programs may use the device too: nvidia-smi shows them"
 
@@ -416,9 +413,6 @@ class Memories(Streams):
         return np.asarray(Pinned(address, nbytes, self._dead))
 
 
-__all__ = ["OUT_OF_MEMORY", "Block", "Memories", "Pinned", "is_pinned"]
-
-
 #: Bytes of a small slot, for words that the host looks at; so many of them are taken at once.
 SMALL, SMALL_AT_ONCE = 4096, 16
 #: Bytes of a large one: what is larger is copied in parts, and so many are on their way at once.
@@ -580,9 +574,6 @@ class Copies(Memories):
         self._driver.call("cuStreamWaitEvent", stream, event, 0)
 
 
-__all__ = ["Copies", "Staging"]
-
-
 _log = logging.getLogger("weft.run")
 
 
@@ -720,9 +711,6 @@ class CudaRecording:
         self._dead.append(("cuGraphExecDestroy", self._ready, 0, ""))
         if self._graph is not None:
             self._dead.append(("cuGraphDestroy", self._graph, 0, ""))
-
-
-__all__ = ["CudaRecording", "Recordings"]
 
 
 D = TypeVar("D")
