@@ -245,5 +245,3 @@ def test_signatures_that_are_none() -> None:
         wf.compile(layer, input_signature=[3, W])
     with pytest.raises(UnsupportedError, match="donate="):
         wf.compile(layer, input_signature=[X, W], donate="x")
-    with pytest.raises(UnsupportedError, match="device="):
-        wf.compile(layer, input_signature=[X, W], device="gpu:0")

@@ -64,6 +64,31 @@ def test_results_of_many_kinds() -> None:
         np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_open_sizes_are_traced_once_and_share_plans(caplog: pytest.LogCaptureFixture) -> None:
+    rows, weights = _random(40, 12), wf.to_device(_random(12, 5), "gpu:0")
+    given = [wf.TensorType(wf.float32, (None, 12)), wf.TensorType(wf.float32, (12, 5))]
+
+    def layer(x: wf.Tensor, w: wf.Tensor) -> wf.Tensor:
+        return wf.nn.softmax(x @ w)
+
+    f = wf.compile(layer, device="gpu:0", input_signature=given)
+    with caplog.at_level("INFO", "weft.compile"):
+        for n in (40, 17, 3, 33, 1, 0, 17, 29):
+            made, expected = f(rows[:n], weights), layer(rows[:n], weights.numpy())
+            assert isinstance(made, wf.DeviceArray)
+            np.testing.assert_allclose(made.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert f.cache_info().made == 1
+    shared = [r.message for r in caplog.records if "planned layer for many sizes" in r.message]
+    assert 1 <= len(shared) <= 3  # sizes 0 and 1 have plans of their own
+    assert "<<<" in f.explain(rows, weights)
+    with wf.transfer_guard("disallow"), pytest.raises(wf.errors.FailedPreconditionError, match="x"):
+        f(rows, weights)
+    same = [wf.TensorType(wf.float32, ("n",))] * 2
+    with pytest.raises(wf.errors.ShapeError, match="the size n is 3 and 4") as caught:
+        wf.compile(lambda a, b: a + b, device="gpu:0", input_signature=same)(_random(3), _random(4))
+    assert caught.value.locations[0].file == __file__
+
+
 def test_an_index_out_of_bounds_is_told_and_no_variable_changes_after_it() -> None:
     table = wf.Variable(_random(6, 4))
     first, later = wf.Variable(np.zeros(2, np.float32)), wf.Variable(np.zeros(2, np.float32))

@@ -646,6 +646,13 @@ WAYS: dict[str, Way] = {
         called(lambda c: wf.compile(c.function, device="gpu:0"), _emulated),
         _COMPILED | _GPU, "gpu", like="eager",
     ),
+    "compiled for a GPU, open sizes": bits(
+        "compiled for a GPU",
+        called(
+            lambda c: wf.compile(c.function, device="gpu:0", input_signature=c.types()), _emulated
+        ),
+        _COMPILED | _GPU | _ONE, kind="sized",
+    ),
     # one process
     "native": Way(on_graphs(_native), _NATIVE, "native"),
     "executor": bits("native", on_graphs(_executor("dataflow")), kind="dataflow"),
@@ -691,4 +698,11 @@ WAYS: dict[str, Way] = {
     ),
 }  # fmt: skip
 #: Those that run on the machine's own GPUs, too.
-ON_GPU = ("compiled for a GPU", "GPU", "GPU, reproducible", "GPU, op by op", "devices")
+ON_GPU = (
+    "compiled for a GPU",
+    "compiled for a GPU, open sizes",
+    "GPU",
+    "GPU, reproducible",
+    "GPU, op by op",
+    "devices",
+)

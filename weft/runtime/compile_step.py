@@ -2,7 +2,7 @@
 
 Compiled functions, sessions, parts on devices and on the tasks of a cluster, and the command line
 all compile by it. A graph whose sizes are known becomes one native plan or one plan for a GPU; one
-with open sizes, on the processor, a `SizedStep`; and what neither holds (ops of the host, strings,
+with open sizes a `SizedStep` of such plans; and what neither holds (ops of the host, strings,
 Switch and Merge) runs on the dataflow executor.
 """
 
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from weft.runtime.dataflow.host_dispatch import Resources
     from weft.runtime.dataflow.regions import RegionDevice
     from weft.runtime.device.execution.executable import DeviceExecutable
+    from weft.runtime.device.execution.size_plan import DeviceSizedStep
     from weft.runtime.device.protocol import Device
     from weft.runtime.native.size_plan import NativeSizedStep
 
 #: What a graph on one device becomes.
-OneDeviceStep: TypeAlias = "Executable | NativeSizedStep | DeviceExecutable | DataflowStep"
+OneDeviceStep: TypeAlias = (
+    "Executable | NativeSizedStep | DeviceExecutable | DeviceSizedStep | DataflowStep"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def compile_step(
 ) -> OneDeviceStep:
     """The compiled step of a graph that names no devices.
 
-    gpu: the number of the GPU for which it is one plan, looked for when that is first called.
+    gpu: the number of the GPU that its plans are for, looked for when one is first called.
     elsewhere: the device that regions run on while the executor runs the rest here. Errors as
     `compile_graph`, `compile_for_device` and `dataflow_step` have.
     """
@@ -126,8 +129,14 @@ def _native(
 
 def _for_gpu(
     graph: Graph, variables: Mapping[str, VariableState], options: CompileOptions, gpu: int
-) -> DeviceExecutable:
+) -> DeviceExecutable | DeviceSizedStep:
     # whoever has no GPU does not wait for these modules when weft is imported
+    if is_symbolic(graph.block):
+        from weft.runtime.device.execution.size_plan import DeviceMaker
+        from weft.runtime.sized_step import SizedGraph, SizedStep
+
+        graphs, find = SizedGraph.of(graph), find_gpu(gpu)
+        return SizedStep(DeviceMaker(graphs, variables, find, options.passes, options.math_mode))
     from weft.runtime.device.execution.executable import compile_for_device
 
     return compile_for_device(

@@ -40,6 +40,7 @@ from weft.runtime.native.executable import Executable
 
 if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue
+    from weft.runtime.device.execution.size_plan import DeviceSizedStep
     from weft.runtime.native.size_plan import NativeSizedStep
 
 
@@ -77,30 +78,30 @@ class Compiled(Specialization):
         self.donated = donated
         self._gpu, self.math_mode = gpu, math_mode
         self._isa = isa
-        self._executable: Executable | DeviceStep | NativeSizedStep | None = None
+        self._executable: Executable | DeviceStep | NativeSizedStep | DeviceSizedStep | None = None
         #: Whether sizes of its inputs are open.
         self.is_open = is_symbolic(traced.graph.block)
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
 
-    def executable(self) -> Executable | DeviceStep | NativeSizedStep:
+    def executable(self) -> Executable | DeviceStep | NativeSizedStep | DeviceSizedStep:
         """The code, compiled on first use. UnsupportedError for an op that has none."""
         with self._lock:
             if self._executable is None:
                 made = self._compiled()
-                if made.kind == "sized":
-                    self._run = functools.partial(self._run_sized, made)
-                elif made.kind == "gpu":
-                    self._run = GpuCall(made, self.traced.graph)
-                else:
+                if made.kind == "native":
                     self._check_donated(made)
                     self._run = made.run
+                elif self._gpu is not None:
+                    self._run = GpuCall(cast("DeviceStep", made), self.traced.graph)
+                else:
+                    self._run = functools.partial(self._run_sized, cast("NativeSizedStep", made))
                 self._executable = made
                 self.run = self._checked_run if self.traced.limits else self._run
             return self._executable
 
-    def _compiled(self) -> Executable | DeviceStep | NativeSizedStep:
+    def _compiled(self) -> Executable | DeviceStep | NativeSizedStep | DeviceSizedStep:
         how = CompileOptions(
             self._passes, "native", threads=self._threads, donated=self.donated,
             math_mode=self.math_mode,
@@ -117,7 +118,7 @@ class Compiled(Specialization):
         if made.kind != "sized":
             return made
         with using(self._isa):
-            return cast(Executable, made.alone(shapes))
+            return cast("Executable | DeviceStep", made.alone(shapes))
 
     def on_cpu(self, what: str, shapes: Sequence[tuple[int, ...]] = ()) -> Executable:
         """The native code. UnsupportedError, which says `what` is not for a GPU, if that is where

@@ -128,7 +128,7 @@ def compile(
     them), None or a name in its shape for a size that is open: the function is traced once, with
     sizes that are symbols, and a size that never came before costs a fraction of a new trace.
     Arguments that do not fit are an InvalidArgumentError; a Python number becomes an array of the
-    given dtype. Open sizes are for the CPU, and not with donate=. Called in the trace of another
+    given dtype. There are no open sizes with donate=. Called in the trace of another
     function it is a part of that one, for whatever types are there.
     """
     if threads is not None:

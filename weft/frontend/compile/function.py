@@ -370,10 +370,9 @@ class CompiledFunction(Inspection, Generic[P, R]):
         made = InputSignature(
             self._name, [n for n in self._parameters if n not in self._static], given
         )
-        if made.is_open and (self._gpu is not None or self._donate):
-            what = "device=" if self._gpu is not None else "donate="
+        if made.is_open and self._donate:
             raise UnsupportedError(
-                f"wf.compile: '{self._name}' has an input_signature with open sizes and {what}",
+                f"wf.compile: '{self._name}' has an input_signature with open sizes and donate=",
                 hint="give the sizes, or leave input_signature out: then each set of sizes is "
                 "planned by itself",
                 location=caller_location(),

@@ -19,7 +19,8 @@ from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.resources.variables import VariableState
 
 if TYPE_CHECKING:
-    from weft.runtime.device.execution.size_plan import DeviceMaker
+    from weft.runtime.device.execution.size_plan import DeviceMaker, DeviceSizedStep
+    from weft.runtime.device.protocol import Device
     from weft.runtime.sized_step import SizedGraph
 
 
@@ -50,26 +51,30 @@ def not_on_gpu(what: str) -> UnsupportedError:
 
 
 class GpuCall:
-    """Calls of a plan whose results stay on the GPU. Host arrays among the inputs, and arrays of
-    another GPU, are transfers that `wf.transfer_guard` may disallow."""
+    """Calls of a plan, or of plans for the sizes that come, whose results stay on the GPU. Host
+    arrays among the inputs, and arrays of another GPU, are transfers that `wf.transfer_guard` may
+    disallow."""
 
-    def __init__(self, step: DeviceStep, graph: Graph) -> None:
+    def __init__(self, step: DeviceStep | DeviceSizedStep, graph: Graph) -> None:
         self._step, self._graph = step, graph
 
     def __call__(self, arrays: list[Any]) -> list[Any]:
-        if guarded():
-            self._check(arrays)
+        step = self._step
         try:
-            return self._step.call(arrays)
+            if step.kind == "sized":
+                step = step.at(tuple([tuple(a.shape) for a in arrays]))
+            if guarded():
+                self._check(step.device(), arrays)
+            return step.call(arrays)
         except WeftError as error:  # of the device, such as too little memory
             raise error.at(caller_location()) from None
 
-    def _check(self, arrays: Sequence[Any]) -> None:
-        graph, gpu = self._graph, self._step.device().name.lstrip("/")
+    def _check(self, device: Device, arrays: Sequence[Any]) -> None:
+        graph, gpu = self._graph, device.name.lstrip("/")
         for name, arg, given in zip(graph.arg_names, graph.args, arrays, strict=True):
             if isinstance(given, np.ndarray):
                 where = "a host array or number"
-            elif given.device is not self._step.device():
+            elif given.device is not device:
                 where = f"an array of {given.device.name.lstrip('/')}"
             else:
                 continue

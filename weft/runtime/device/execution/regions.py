@@ -18,7 +18,7 @@ from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends.registry import gpu
 from weft.runtime.device.execution.activation import KeptActivations
 from weft.runtime.device.execution.executable import DeviceExecutable
-from weft.runtime.device.execution.size_plan import DeviceMaker
+from weft.runtime.device.execution.size_plan import DeviceMaker, DeviceSizedStep
 from weft.runtime.device.protocol import Device
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
@@ -81,7 +81,7 @@ class GpuRegion:
     def __init__(
         self,
         graph: Graph,
-        step: DeviceExecutable | SizedStep[DeviceExecutable],
+        step: DeviceExecutable | DeviceSizedStep,
         back: Sequence[int],
     ) -> None:
         self.graph, self.step, self._back = graph, step, tuple(back)

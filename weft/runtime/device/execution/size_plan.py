@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.nests.nest import Nest
@@ -23,7 +23,7 @@ from weft.runtime.device.execution.executable import DeviceExecutable, compile_f
 from weft.runtime.device.planning.stored_plan import Wanted
 from weft.runtime.device.protocol import Device
 from weft.runtime.resources.variables import VariableState, check_variables
-from weft.runtime.sized_step import Numbers, Shapes, SizedGraph, SizePlan, may_share
+from weft.runtime.sized_step import Numbers, Shapes, SizedGraph, SizedStep, SizePlan, may_share
 
 _Fill = Callable[[Sequence[int]], Any]
 
@@ -54,6 +54,10 @@ class DeviceMaker:
     def many(self, shapes: Shapes, *, wide: bool) -> DeviceSizePlan | None:
         """A plan for these shapes with others in mind."""
         return DeviceSizePlan(self, shapes, wide=wide) if may_share(self.graph, shapes) else None
+
+
+#: A step of plans for a GPU.
+DeviceSizedStep: TypeAlias = SizedStep[DeviceExecutable]
 
 
 class DeviceSizePlan(SizePlan[DeviceExecutable]):
