@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -35,9 +35,11 @@ def name_of(path: Path) -> str:
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function and method of a file, nested ones too."""
-    for node in ast.walk(tree):
+    for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
+        if not isinstance(node, ast.expr):  # most nodes of a file are expressions
+            yield from functions(node)
 
 
 def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -210,35 +212,44 @@ def test_arrows() -> None:
     assert "Contracts: 10 kept, 0 broken." in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("module", "statement", "broken"),
-    [
-        ("ir/x.py", "import weft.runtime", "arrows point down"),
-        ("passes/x.py", "from weft.codegen import y", "arrows point down"),
-        ("codegen/x.py", "def f():\n    import weft.frontend", "arrows point down"),
-        ("ir/x.py", "import weft", "arrows point down"),  # the root imports frontend
-        ("extra/x.py", "", "arrows point down"),  # a folder without a place
-        ("ir/x.py", "import numba", "ir and passes know no backend"),
-        ("passes/x.py", "def f():\n    import zmq", "ir and passes know no backend"),
-        ("passes/x.py", "from llvmlite import ir", "ir and passes know no backend"),
-        ("comm/x.py", "import weft.ir", "comm moves bytes and knows no graph"),
-        ("frontend/core/x.py", "import weft.frontend.ops", "folders of frontend"),
-        ("frontend/extra/x.py", "", "folders of frontend"),
-        ("runtime/plan/x.py", "from weft.runtime.native import y", "folders of runtime"),
-        ("runtime/device/backends/x.py", "import weft.runtime.device.planning",
-         "folders of runtime.device"),
-        ("codegen/nests/x.py", "import weft.codegen.products", "folders of codegen"),
-        ("codegen/cuda/nests/x.py", "import weft.codegen.cuda.kernels", "folders of codegen.cuda"),
-        ("passes/fusion/x.py", "import weft.passes.autodiff", "folders of passes"),
-        ("ir/ops/x.py", "import weft.ir.text", "folders of ir"),
-    ],
-)  # fmt: skip
-def test_arrows_bite(tmp_path: Path, module: str, statement: str, broken: str) -> None:
-    """A tree of empty packages with one wrong import is refused, by the contract meant for it."""
-    package = tmp_path / "weft"
+#: A wrong import by the file that it is in, what of it import-linter says, and the contract.
+WRONG = [
+    ("ir/a.py", "import weft.runtime", "weft.ir.a -> weft.runtime", "arrows point down"),
+    ("passes/b.py", "from weft.codegen import y", "weft.passes.b -> weft.codegen.y",
+     "arrows point down"),
+    ("codegen/c.py", "def f():\n    import weft.frontend", "weft.codegen.c -> weft.frontend",
+     "arrows point down"),
+    ("ir/d.py", "import weft", "weft.ir.d -> weft", "arrows point down"),  # it imports frontend
+    ("ir/e.py", "import numba", "weft.ir.e -> numba", "ir and passes know no backend"),
+    ("passes/f.py", "def f():\n    import zmq", "weft.passes.f -> zmq",
+     "ir and passes know no backend"),
+    ("passes/g.py", "from llvmlite import ir", "weft.passes.g -> llvmlite",
+     "ir and passes know no backend"),
+    ("comm/h.py", "import weft.ir", "weft.comm.h -> weft.ir",
+     "comm moves bytes and knows no graph"),
+    ("frontend/core/i.py", "import weft.frontend.ops", "weft.frontend.core.i -> weft.frontend.ops",
+     "folders of frontend"),
+    ("runtime/plan/j.py", "from weft.runtime.native import y",
+     "weft.runtime.plan.j -> weft.runtime.native.y", "folders of runtime"),
+    ("runtime/device/backends/k.py", "import weft.runtime.device.planning",
+     "weft.runtime.device.backends.k -> weft.runtime.device.planning", "folders of runtime.device"),
+    ("codegen/nests/l.py", "import weft.codegen.products",
+     "weft.codegen.nests.l -> weft.codegen.products", "folders of codegen"),
+    ("codegen/cuda/nests/m.py", "import weft.codegen.cuda.kernels",
+     "weft.codegen.cuda.nests.m -> weft.codegen.cuda.kernels", "folders of codegen.cuda"),
+    ("passes/fusion/n.py", "import weft.passes.autodiff",
+     "weft.passes.fusion.n -> weft.passes.autodiff", "folders of passes"),
+    ("ir/ops/o.py", "import weft.ir.text", "weft.ir.ops.o -> weft.ir.text", "folders of ir"),
+]  # fmt: skip
+
+
+def empty_tree(root: Path, files: Mapping[str, str]) -> None:
+    """A package `weft` of empty folders as they are here, with these files."""
+    package = root / "weft"
     for path in (ROOT / "weft").rglob("__init__.py"):
         (package / path.parent.relative_to(ROOT / "weft")).mkdir(parents=True, exist_ok=True)
-    (package / module).parent.mkdir(exist_ok=True)
+    for file in files:
+        (package / file).parent.mkdir(exist_ok=True)
     for folder in (package, *package.rglob("*/")):
         (folder / "__init__.py").touch()
     (package / "__init__.py").write_text("import weft.frontend\n", encoding="utf-8")
@@ -255,10 +266,30 @@ def test_arrows_bite(tmp_path: Path, module: str, statement: str, broken: str) -
         # the arrows that pyproject.toml allows
         "ir/graph.py": "from weft.ir.text import printer",
         "ir/text/printer.py": "",
-        module: statement,
+        **files,
     }.items():
         (package / file).write_text(text + "\n", encoding="utf-8")
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", root)
+
+
+def test_arrows_bite(tmp_path: Path) -> None:
+    """In a tree of empty packages each wrong import is told, by the contract meant for it."""
+    empty_tree(tmp_path, {module: statement for module, statement, _, _ in WRONG})
+    done = lint_imports(tmp_path)
+    assert done.returncode != 0, done.stdout
+    told = re.split(r"\n([\w. ]+)\n-+\n", done.stdout.split("Broken contracts")[1])
+    said = dict(zip(told[1::2], told[2::2], strict=True))
+    assert said.keys() == {contract for *_, contract in WRONG}
+    for module, _, says, contract in WRONG:
+        assert re.search(rf"{re.escape(says)} \(", said[contract]), (module, said[contract])
+
+
+@pytest.mark.parametrize(
+    ("module", "broken"),
+    [("extra/x.py", "arrows point down"), ("frontend/extra/x.py", "folders of frontend")],
+)
+def test_a_folder_needs_a_place(tmp_path: Path, module: str, broken: str) -> None:
+    empty_tree(tmp_path, {module: ""})
     done = lint_imports(tmp_path)
     assert done.returncode != 0, done.stdout
     assert f"{broken} BROKEN" in done.stdout

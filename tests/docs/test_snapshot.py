@@ -49,6 +49,7 @@ def check_equal(tmp_path: Path, targets: tuple[str, ...], only: tuple[str, ...] 
     return said
 
 
+@pytest.mark.slow
 def test_equal_in_two_processes(tmp_path: Path) -> None:
     """Some of each kind; on the CPU for an instruction set that this machine may lack."""
     said = check_equal(tmp_path, ("x86-64-v4", "sm_90"), SOME)

@@ -19,7 +19,8 @@ NAME = re.compile(r"\bwf((?:\.[A-Za-z_]\w*)+)")
 
 
 def _strings(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)) if NAME.search(text) else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
