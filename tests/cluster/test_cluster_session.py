@@ -1,5 +1,6 @@
 """`wf.Session` on a cluster of tasks in this process, over ZeroMQ on loopback."""
 
+import gc
 import os
 import re
 import tempfile
@@ -15,6 +16,7 @@ import pytest
 import weft as wf
 from weft.runtime.cluster import master
 from weft.runtime.cluster import server as worker
+from weft.runtime.cluster.master import Pending
 from weft.runtime.cluster.server import Server
 from weft.runtime.cluster.transport import ClientAddress
 
@@ -257,6 +259,18 @@ def test_deadline_says_who_waits_for_whom(graph: wf.Graph, target: str) -> None:
     assert re.search(rf"from {PS} since (0\.\d|1\.[0-5]) s, at ", text)
     assert "test_cluster_session.py" in text
     assert f"{PS} waits in its own op dequeue at " in text
+
+
+def test_a_step_that_has_failed_is_not_kept(graph: wf.Graph, target: str) -> None:
+    """By what its tasks remember of it: its error has a traceback, and that the arrays."""
+    y = waiting()
+    before = sum(isinstance(o, Pending) for o in gc.get_objects())
+    with wf.Session(target, graph=graph) as session:
+        with pytest.raises(wf.errors.DeadlineExceededError) as caught:
+            session.run(y, options=wf.RunOptions(timeout=1.5))
+        del caught
+        gc.collect()
+        assert sum(isinstance(o, Pending) for o in gc.get_objects()) <= before
 
 
 def test_deadline_of_a_recv(graph: wf.Graph, target: str) -> None:

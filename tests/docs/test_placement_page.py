@@ -23,5 +23,5 @@ def test_python_blocks_run(capsys: pytest.CaptureFixture[str]) -> None:
     shown = [line for lines in outputs for line in lines if line.strip() not in ("", "...")]
     assert len(shown) > 10
     assert [line for line in shown if line not in printed] == []
-    assert namespace["placed"].predicted_seconds > 0
+    assert namespace["placed"].predict().seconds > 0
     assert namespace["costs"].measured

@@ -25,7 +25,7 @@ from weft.ir.analysis.verify import verify_program
 from weft.ir.text.parser import parse_graph, parse_program
 from weft.passes.control.dataflow_regions import plan_regions, steering
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.runtime.cluster import definition
+from weft.runtime.cluster import definition, multi_device
 from weft.runtime.cluster.server import Server
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends.registry import gpu
@@ -331,6 +331,52 @@ def test_a_step_that_waits_too_long_says_for_what_and_loses_nothing() -> None:
             session.run(put, {given: np.full(2, k, np.float32)})
         for k in range(3):
             assert session.run(product, options=wf.RunOptions(timeout=20))[0] == 3 * k
+
+
+def test_parts_for_which_there_is_no_thread_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(multi_device, "_threads", [None])
+    with wf.Graph().as_default(), wf.Session() as session:
+        given, put, product = _waiting()
+        session.run(put, {given: np.ones(2, np.float32)})
+        begun = time.monotonic()
+        with pytest.raises(AttributeError):
+            session.run(product)
+        assert time.monotonic() - begun < 4  # compiling, no time of grace
+        assert "still runs" not in caplog.text
+        monkeypatch.undo()
+        monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+        assert session.run(product, options=wf.RunOptions(timeout=20))[0] == 3
+
+
+def test_ops_without_a_device_go_with_a_gpu_that_only_a_constant_names() -> None:
+    """It is gone when they are placed: `x * 1` is `x`."""
+    x_ = np.ones((4, 4), np.float32)
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [4, 4])
+        with wf.device("/gpu:0"):
+            one = wf.constant(1.0)
+        with wf.device("/cpu:0"):
+            e = wf.exp(x)
+        y = wf.matmul(x * one, x)
+        text = session.explain([e, y], {x: x_})
+        assert "op 'matmul' names no device and goes with the step's" in text
+        assert "matmul at" in text.split("part of /gpu:0")[1]
+        np.testing.assert_allclose(session.run([e, y], {x: x_})[1], x_ @ x_)
+
+
+def test_a_repeated_constant_of_a_dtype_that_gpus_have_not_stays_with_its_reader() -> None:
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [2])
+        with wf.device("/gpu:0"):
+            y = wf.exp(x)
+        with wf.device("/cpu:0"):
+            v = wf.Variable(np.zeros(4, np.complex64))
+            put = v.assign(np.ones(4, np.complex64))
+        session.run(wf.global_variables_initializer())
+        got = session.run([y, put], {x: np.zeros(2, np.float32)})
+        np.testing.assert_array_equal(got[1], np.ones(4, np.complex64))
 
 
 def test_closing_the_session_ends_a_step_that_waits() -> None:

@@ -141,6 +141,32 @@ def test_kernels_decide_what_is_feasible() -> None:
     assert "only that op 'tanh'" not in placed.fallbacks[0]
 
 
+def test_a_repeated_constant_is_where_it_is_read() -> None:
+    """As the constant is; it is made there, so there is no message."""
+    text = """
+      %c = constant() {value=f32[] 0.5} : f32[]
+      %b = broadcast_to(%c) {shape=[9999]} : f32[9999]
+      %v = variable() {name="v", dtype=f32, shape=[9999]} : ref<f32[9999]> device("/job:ps/task:1")
+      %t = assign_add(%v, %b) : f32[9999]
+      %y = exp(%x) : f32[2]"""
+    placed = place(graph_of(text), DEVICES)
+    assert where(placed, "constant") == where(placed, "broadcast_to") == PS1.name
+    assert why(placed, "constant").startswith("where op 'broadcast_to' reads it first: ")
+    assert all(span.nbytes < 100 for span in placed.predict().timeline)
+
+
+def test_where_nothing_is_left_to_choose_nothing_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> object:
+        raise AssertionError
+
+    monkeypatch.setattr(CostModel, "costs_of", never)
+    graph = graph_of('%y = exp(%x) : f32[2] device("/job:ps/task:1")')
+    placed = place(graph, DEVICES)
+    assert where(placed, "exp") == PS1.name
+    with pytest.raises(AssertionError):
+        placed.predict()
+
+
 def test_what_is_decided_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     graph = graph_of('%y = tanh(%x) : f32[2] device("/job:none")')
     with caplog.at_level("INFO", "weft.place"):
@@ -277,7 +303,7 @@ def test_a_loop_that_constraints_pull_apart() -> None:
     assert (where(placed, "exp"), where(placed, "tanh")) == (PS1.name, OTHER.name)
     whole = place(graph_of(text.replace("FIRST", "")), DEVICES)
     # two messages in each of three iterations
-    assert placed.predicted_seconds > whole.predicted_seconds + 6 * Links().latency_s
+    assert placed.predict().seconds > whole.predict().seconds + 6 * Links().latency_s
 
 
 def test_a_loop_of_switches_stays_whole() -> None:
@@ -337,9 +363,9 @@ def test_work_goes_to_large_data() -> None:
     assert "predicted; where the session is: " in why(placed, "sum")
     stay = place(big_graph(), DEVICES, spread=False)
     assert where(stay, "sum") == WORKER.name
-    assert stay.predicted_seconds > placed.predicted_seconds
+    assert stay.predict().seconds > placed.predict().seconds
     # the whole matrix over the link
-    assert stay.predicted_seconds > 64e6 / Links().bytes_per_s
+    assert stay.predict().seconds > 64e6 / Links().bytes_per_s
 
 
 def parallel_graph(count: int) -> Graph:
@@ -360,7 +386,7 @@ def test_independent_work_is_spread() -> None:
         d.name for d in DEVICES
     }
     alone = place(parallel_graph(4), [WORKER], costs=fast)
-    assert placed.predicted_seconds < 0.3 * alone.predicted_seconds
+    assert placed.predict().seconds < 0.3 * alone.predict().seconds
     slow = CostModel(Links(bytes_per_s=1e6))
     placed = place(parallel_graph(4), DEVICES, costs=slow)
     assert {op.device for op in placed.graph.ops} == {WORKER.name}
@@ -376,8 +402,8 @@ def test_a_slow_device_is_left_alone() -> None:
 def test_the_timeline_is_possible() -> None:
     placed = place(parallel_graph(4), DEVICES, costs=CostModel(Links(bytes_per_s=1e11)))
     rows: dict[str, list[tuple[float, float]]] = {}
-    for span in placed.timeline:
-        assert 0 <= span.begin < span.end <= placed.predicted_seconds
+    for span in placed.predict().timeline:
+        assert 0 <= span.begin < span.end <= placed.predict().seconds
         if " -> " not in span.where:
             rows.setdefault(span.where, []).append((span.begin, span.end))
     assert len(rows) > 1
@@ -392,7 +418,7 @@ def test_a_value_goes_to_a_device_once() -> None:
       %c = cos(%a) : f32[2] device("/job:worker/task:1")
       %y = add(%b, %c) : f32[2] device("/job:worker/task:1")"""
     placed = place(graph_of(text), DEVICES)
-    sent = [s.where for s in placed.timeline if " -> " in s.where]
+    sent = [s.where for s in placed.predict().timeline if " -> " in s.where]
     assert sent.count(f"{PS.name} -> {OTHER.name}") == 1
 
 
@@ -466,18 +492,18 @@ def test_constraints_hold_or_the_conflict_is_minimal(graph: Graph) -> None:
     check_placed(graph, placed, hard=True)
     again = place(graph, DEVICES)
     assert print_graph(again.graph) == print_graph(placed.graph)
-    assert again.predicted_seconds == placed.predicted_seconds
-    home = placed.compared["where the session is"]
-    assert placed.predicted_seconds <= home
-    assert placed.predicted_seconds <= min(placed.compared.values()) * (1 + MARGIN)
+    assert again.predict().seconds == placed.predict().seconds
+    home = placed.predict().compared["where the session is"]
+    assert placed.predict().seconds <= home
+    assert placed.predict().seconds <= min(placed.predict().compared.values()) * (1 + MARGIN)
 
 
 @settings(max_examples=30, deadline=None)
 @given(programs(effects=True))
 def test_more_devices_are_never_predicted_to_be_slower(program: Case) -> None:
-    alone = place(program.graph, [WORKER]).predicted_seconds
-    assert place(program.graph, DEVICES).predicted_seconds <= alone
-    assert place(program.graph, DEVICES, spread=False).predicted_seconds <= alone
+    alone = place(program.graph, [WORKER]).predict().seconds
+    assert place(program.graph, DEVICES).predict().seconds <= alone
+    assert place(program.graph, DEVICES, spread=False).predict().seconds <= alone
 
 
 def check_placed(graph: Graph, placed: Placement, *, hard: bool) -> None:

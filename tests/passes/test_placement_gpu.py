@@ -208,7 +208,7 @@ def _where(placed: Placement) -> list[str]:
 def test_work_goes_to_the_gpu_if_that_pays() -> None:
     large = place_step(_product(2048), spread=True)
     assert set(_where(large)) == {GPU0}
-    assert large.predicted_seconds < large.compared["where the session is"] / 10
+    assert large.predict().seconds < large.predict().compared["where the session is"] / 10
     assert set(_where(place_step(_product(8), spread=True))) == {CPU}
     far = CostModel(Links(bus_bytes_per_s=1e8))  # a slow bus: moving costs more than computing
     assert set(_where(place_step(_product(2048), spread=True, costs=far))) == {CPU}
@@ -246,7 +246,7 @@ def test_independent_work_uses_both_gpus() -> None:
     devices = [Device(CPU), *(replace(gpu_device(d), rates=slow) for d in (GPU0, GPU1))]
     placed = place(graph, devices)
     assert {GPU0, GPU1} <= set(_where(placed))
-    sent = [s for s in placed.timeline if s.where == f"{CPU} -> {GPU0}"]
+    sent = [s for s in placed.predict().timeline if s.where == f"{CPU} -> {GPU0}"]
     assert sent
     assert sent[0].end - sent[0].begin == pytest.approx(10e-6 + 4 * n * n / 20e9)
 

@@ -101,7 +101,7 @@ def compile_gpu_step(
     from weft.runtime.device.backends.placement import place_step
     from weft.runtime.device.execution.regions import on_gpu
 
-    place = PlacePass(partial(place_step, soft=soft))
+    place = PlacePass(partial(place_step, named=(use.number, use.op), soft=soft))
     cut = partition_pass(LOCAL_DEVICES[0])
     whole = Program.of(step)
     passes: list[AnyPass] = [*before_placement(how.passes, step), place, cut]

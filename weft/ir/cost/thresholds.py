@@ -102,6 +102,13 @@ DEVICE_SMALL_RESULT_BYTES = 4 << 10
 #: 0.1 to 0.2 s for it. A nest so long computes for 5 to 20 ns an element; what is written and read
 #: again at the cut takes 0.04 to 0.2.
 MOST_INSTRUCTIONS = 1024
+#: Rows. Fewer than this, each of more elements than that, are left to nests of their own: a row
+#: kernel would save no traffic, and its threads would have no work.
+SPLIT_ROWS, LONG_ROW = 8, 1 << 18
+#: Columns that a row kernel does: a block of them, 64 at once, stays in the second-level cache (256
+#: KB of each array at f32), and there are enough side by side for vectors. Of elements a power of
+#: two apart a cache holds fewer: at most so many times that power.
+LONG_COLUMN, FEW_COLUMNS, SAME_SETS = 1024, 16, 1 << 18
 #: Bytes next to each other that an index moves, at least, if nests are to read through it: a cache
 #: line.
 GATHERED_BYTES = 64
@@ -113,6 +120,9 @@ LEAST_SCORES = 256
 #: Elements. A mask of so many at most is computed while compiling, to see whether it is the causal
 #: one.
 MOST_MASK = 1 << 26
+
+#: Rows of a table for each id of an update of those alone, at least; and elements of the table.
+ROWS_PER_ID, LEAST_TABLE = 4, 4096
 
 #: Recomputation. Ops that cost less than to read an element from beyond the first-level cache.
 REPEATED = frozenset({

@@ -33,7 +33,7 @@ the first is free in between (T. Chen et al., "Training Deep Nets with Sublinear
 XLA and PyTorch's min-cut partitioner do the same). `recompute` does it inside nests, where it costs
 no traffic; this pass stores the tensor twice, so it does so only for large steps. The rules:
 
-* the arena of the step has `REMATERIALIZED_ARENA_BYTES` or more, the tensor `REPEATED_BYTES`;
+* the arena of the step has `REMATERIALIZED_ARENA_BYTES` or more, the tensor `REMATERIALIZED_BYTES`;
 * it is a result of a nest without a product that cannot fail, and no op reads it at the peak, but
   some before and some after it;
 * what the nest reads is alive then in any case: inputs, but for large ones that a result may be

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from weft.ir.analysis.index_maps import Read, RowSpace, folded, is_fold, shape_of, wide_axes
+from weft.ir.cost.thresholds import FEW_COLUMNS, LONG_COLUMN, LONG_ROW, SAME_SETS, SPLIT_ROWS
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation
@@ -14,13 +15,6 @@ from weft.ir.ops import lookup
 from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 
-#: Fewer rows than this, each longer than that, are left to nests of their own: a row kernel would
-#: save no traffic, and its threads would have no work.
-FEW_ROWS, LONG_ROW = 8, 1 << 18
-#: Columns that a row kernel does: a block of them, 64 at once, stays in the second-level cache (256
-#: KB of each array at f32), and there are enough side by side for vectors. Of elements a power of
-#: two apart a cache holds fewer: at most so many times that power.
-LONG_COLUMN, FEW_COLUMNS, SAME_SETS = 1024, 16, 1 << 18
 SPACES_DIFFER = "their iteration spaces differ"
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "all", "any"})
 
@@ -118,7 +112,7 @@ def _few_long_rows(row_space: RowSpace) -> str:
     """Why a row kernel would not pay; "" if it does."""
     length = math.prod(row_space.space[k] for k in row_space.inner)
     rows = math.prod(row_space.space[k] for k in row_space.outer)
-    if rows >= FEW_ROWS or length <= LONG_ROW:
+    if rows >= SPLIT_ROWS or length <= LONG_ROW:
         return ""
     what = f"{hint(rows)} rows of {hint(length)} elements"
     return f"{what}: no row fits a cache, and they are too few to share"

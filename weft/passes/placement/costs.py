@@ -283,20 +283,22 @@ class Costs:
 
     def nbytes(self, value: Value) -> float:
         """Bytes of a value in a message; 0 of what is no data."""
-        return self._type_bytes(value.type)
+        return bytes_of(value.type, self._sizes)
 
-    def _type_bytes(self, t: Type) -> float:
-        if isinstance(t, StackType):
-            return self._type_bytes(t.tensor) * ASSUMED_TRIPS
-        if not isinstance(t, TensorType):
-            return 0.0
-        total = float(t.dtype.itemsize if t.dtype.kind != "string" else ASSUMED_STRING_BYTES)
-        for dim in t.shape:
-            size = substitute_dim(dim, self._sizes) if isinstance(dim, SymbolicDim) else dim
-            if isinstance(size, SymbolicDim):
-                size = substitute_dim(size, dict.fromkeys(size.symbols, ASSUMED_SIZE))
-            total *= max(size, 0) if isinstance(size, int) else ASSUMED_SIZE
-        return total
+
+def bytes_of(t: Type, sizes: Mapping[str, int]) -> float:
+    """Bytes of a value of this type; 0 of what is no data. sizes: as of `CostModel`."""
+    if isinstance(t, StackType):
+        return bytes_of(t.tensor, sizes) * ASSUMED_TRIPS
+    if not isinstance(t, TensorType):
+        return 0.0
+    total = float(t.dtype.itemsize if t.dtype.kind != "string" else ASSUMED_STRING_BYTES)
+    for dim in t.shape:
+        size = substitute_dim(dim, sizes) if isinstance(dim, SymbolicDim) else dim
+        if isinstance(size, SymbolicDim):
+            size = substitute_dim(size, dict.fromkeys(size.symbols, ASSUMED_SIZE))
+        total *= max(size, 0) if isinstance(size, int) else ASSUMED_SIZE
+    return total
 
 
 @dataclass(frozen=True, slots=True, eq=False)

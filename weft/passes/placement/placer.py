@@ -8,7 +8,7 @@ are put together though nothing demands it, as long as some device can have all.
    their readers.
 3. For what is left, several placements are simulated (`costs.py`) and the fastest is taken: all of
    it in the session's place, each op where it finishes first, each where most of its operands are,
-   all on one of the devices (`choose`).
+   all on one of the devices (`choose`). Where nothing is left, nothing is priced, but for people.
 
 Nothing depends on chance, nor on what else runs: the same graph, devices and costs give the same
 placement.
@@ -30,13 +30,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cache
 
 from weft.ir.analysis.effects import HOST, host_keys
 from weft.ir.analysis.frames import find_frames, is_dataflow
+from weft.ir.analysis.known_values import constant_of
 from weft.ir.cost.thresholds import MARGIN, MOST_SINGLE
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import ResourceExhaustedError
-from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.graph import Block, Graph, Operation
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.types import RefType, TensorType
 from weft.passes.placement.constraints import (
@@ -49,7 +51,7 @@ from weft.passes.placement.constraints import (
     uses_handle,
     with_devices,
 )
-from weft.passes.placement.costs import CostModel, Costs, Pick, Simulation, Span
+from weft.passes.placement.costs import CostModel, Costs, Pick, Simulation, Span, bytes_of
 from weft.passes.placement.devices import CPU, Device, check_devices
 from weft.passes.rewriting.rewrite import must_run
 
@@ -181,7 +183,7 @@ def _switches(made: Colocation, problem: Problem, graph: Graph) -> None:
 
 
 def _sources(made: Colocation, problem: Problem, block: Block) -> None:
-    """Constants, and what else needs nothing: where it is read first."""
+    """Constants, repeated or not, and what else needs nothing: where it is read first."""
     reader: dict[Operation, Operation] = {}
     for op in block.ops:
         for value in (*op.operands, *op.control):
@@ -190,10 +192,9 @@ def _sources(made: Colocation, problem: Problem, block: Block) -> None:
         if op.name in CONTROL:
             for region in op.regions:
                 _sources(made, problem, region)
-    for op in block.ops:
+    for op in reversed(block.ops):  # a constant follows what repeats it, which follows its reader
         first = reader.get(op)
-        free = not (op.operands or op.control or op.regions or must_run(op))
-        if free and first is not None and all(isinstance(v.type, TensorType) for v in op.results):
+        if first is not None and _is_source(op):
             made.follow(problem, first, op, f"where op '{first.name}' reads it first")
 
 
@@ -215,8 +216,10 @@ def add_defaults(problem: Problem, devices: Sequence[Device], name: str) -> None
 
 
 def _is_source(op: Operation) -> bool:
-    """Whether the op needs nothing and only makes a tensor."""
-    needs = op.operands or op.control or op.regions or must_run(op)
+    """Whether the op needs nothing and only makes a tensor. One that repeats a constant is as good
+    as that constant: partitioning makes it where it is needed."""
+    repeats = op.name == "broadcast_to" and constant_of(op.operands[0]) is not None
+    needs = (op.operands and not repeats) or op.control or op.regions or must_run(op)
     return not needs and all(isinstance(v.type, TensorType) for v in op.results)
 
 
@@ -224,16 +227,25 @@ HOME = "where the session is"
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """The predicted time of a step: seconds, messages included, and the simulation that says so.
+    compared: seconds of all candidates, by name. measured: how many ops have costs from a trace."""
+
+    seconds: float
+    timeline: tuple[Span, ...]
+    compared: Mapping[str, float]
+    measured: int
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The chosen placement. device: of each op, by its number. why: the name of the candidate.
-    compared: seconds of all candidates, by name. free: the roots of groups that had a choice."""
+    free: the roots of groups that had a choice. predict: what it will take, worked out once."""
 
     device: tuple[int, ...]
     why: str
-    seconds: float
-    spans: tuple[Span, ...]
-    compared: Mapping[str, float]
     free: frozenset[int]
+    predict: Callable[[], Prediction]
 
 
 def choose(
@@ -241,11 +253,11 @@ def choose(
     problem: Problem,
     together: Colocation,
     devices: Sequence[Device],
-    costs: Costs,
+    model: CostModel,
     spread: bool,
 ) -> Choice:
     """Simulate the candidates and take the fastest; staying where the session is wins unless
-    another is faster by `MARGIN`."""
+    another is faster by `MARGIN`. With one candidate that waits until somebody asks."""
     groups = together.groups
     roots = [groups.root(i) for i in range(len(problem.ops))]
     group = dict(zip(problem.ops, roots, strict=True))
@@ -256,14 +268,6 @@ def choose(
         for some in (home, cpus):  # nothing is on a GPU that nothing puts there
             allowed = {r: [k for k in ks if k in some] or ks for r, ks in allowed.items()}
     free = frozenset(r for r, ks in allowed.items() if len(ks) > 1)
-
-    def simulate(prefer: int | None, pick: Pick) -> tuple[float, Simulation]:
-        chosen = {r: ks[0] for r, ks in allowed.items() if len(ks) == 1}
-        if prefer is not None:
-            chosen |= {r: prefer for r, ks in allowed.items() if prefer in ks}
-        simulation = Simulation(graph, devices, costs, group, allowed.__getitem__, chosen, pick)
-        return simulation.run(), simulation
-
     fresh = _fresh_like(devices, allowed)
     candidates: dict[str, tuple[int | None, Pick]] = {HOME: (0, _earliest(fresh))}
     if free:
@@ -271,14 +275,28 @@ def choose(
         candidates["with most of its operands"] = None, _with_operands
         for k in _singles(devices, allowed, free):
             candidates[f"all that may on {devices[k].name}"] = k, _earliest(fresh)
-    done = {name: simulate(*how) for name, how in candidates.items()}
-    best = min(done, key=lambda name: done[name][0])
-    if done[HOME][0] <= done[best][0] * (1 + MARGIN):
-        best = HOME
-    seconds, simulation = done[best]
-    device = tuple(simulation.chosen[r] for r in roots)
-    compared = {name: found[0] for name, found in done.items()}
-    return Choice(device, best, seconds, tuple(simulation.spans), compared, free)
+
+    def simulate(costs: Costs, prefer: int | None, pick: Pick) -> tuple[float, Simulation]:
+        chosen = {r: ks[0] for r, ks in allowed.items() if len(ks) == 1}
+        if prefer is not None:
+            chosen |= {r: prefer for r, ks in allowed.items() if prefer in ks}
+        simulation = Simulation(graph, devices, costs, group, allowed.__getitem__, chosen, pick)
+        return simulation.run(), simulation
+
+    @cache
+    def fastest() -> tuple[str, Mapping[int, int], Prediction]:
+        costs = model.costs_of(graph)
+        done = {name: simulate(costs, *how) for name, how in candidates.items()}
+        best = min(done, key=lambda name: done[name][0])
+        if done[HOME][0] <= done[best][0] * (1 + MARGIN):
+            best = HOME
+        seconds, simulation = done[best]
+        compared = {name: found[0] for name, found in done.items()}
+        spans = tuple(simulation.spans)
+        return best, simulation.chosen, Prediction(seconds, spans, compared, costs.measured)
+
+    why, chosen = fastest()[:2] if free else (HOME, {r: ks[0] for r, ks in allowed.items()})
+    return Choice(tuple(chosen[r] for r in roots), why, free, lambda: fastest()[2])
 
 
 def _bits(mask: int) -> list[int]:
@@ -422,9 +440,10 @@ _LEFT = "the only device that all constraints leave"
 
 def _chosen(choice: Choice) -> str:
     """Why a group that had a choice is where it is."""
-    took = f"{choice.seconds * 1e3:.3g} ms predicted"
-    least = choice.seconds * _NEAR
-    others = {k: v for k, v in choice.compared.items() if abs(v - choice.seconds) > least}
+    found = choice.predict()
+    took = f"{found.seconds * 1e3:.3g} ms predicted"
+    least = found.seconds * _NEAR
+    others = {k: v for k, v in found.compared.items() if abs(v - found.seconds) > least}
     if not others:
         return f"{choice.why} ({took})"
     name = min(others, key=lambda k: others[k])
@@ -440,24 +459,19 @@ _LOG = logging.getLogger("weft.place")
 class Placement:
     """A placed graph: each op, nested ones too, has a full device.
 
-    reasons: for each op of `graph` that runs by itself, why it is where it is. predicted_seconds:
-    of one step, messages included; timeline: the simulation that says so; compared: what other
-    placements would have taken, by name. fallbacks: what soft placement has given up, as text.
-    spanning: the branches and loops (of `graph`) whose ops are on several devices. state: the
-    devices of variables ("w") and objects of the host ("<queue> q"). measured: how many ops have
-    costs from a trace; the others have static ones.
+    reasons: for each op of `graph` that runs by itself, why it is where it is. predict: what a step
+    will take, worked out once. fallbacks: what soft placement has given up, as text. spanning: the
+    branches and loops (of `graph`) whose ops are on several devices. state: the devices of
+    variables ("w") and objects of the host ("<queue> q").
     """
 
     graph: Graph
     devices: tuple[Device, ...]
     reasons: Mapping[Operation, str]
-    predicted_seconds: float
-    timeline: tuple[Span, ...]
-    compared: Mapping[str, float]
+    predict: Callable[[], Prediction]
     fallbacks: tuple[str, ...]
     spanning: tuple[Operation, ...]
     state: Mapping[str, str]
-    measured: int
 
 
 def place(
@@ -489,15 +503,16 @@ def place(
         add_defaults(problem, devices, default)
     groups, fallbacks, wishes = group_up(problem, devices, soft=soft)
     together = colocate(graph, problem, groups, devices)
-    prices = (costs or CostModel()).costs_of(graph)
-    choice = choose(graph, problem, together, devices, prices, spread)
-    _check_memory(problem, choice, devices, prices.nbytes)
+    model = costs or CostModel()
+    choice = choose(graph, problem, together, devices, model, spread)
+    _check_memory(problem, choice, devices, model.sizes)
     copies: dict[Operation, Operation] = {}
-    _LOG.info(
-        "%s: %d ops, %s, %.3g ms predicted%s",
-        graph.name, len(problem.ops), choice.why, choice.seconds * 1e3,
-        "".join(f"; {text}" for text in fallbacks),
-    )  # fmt: skip
+    if _LOG.isEnabledFor(logging.INFO):
+        _LOG.info(
+            "%s: %d ops, %s, %.3g ms predicted%s",
+            graph.name, len(problem.ops), choice.why, choice.predict().seconds * 1e3,
+            "".join(f"; {text}" for text in fallbacks),
+        )  # fmt: skip
     names = {op: devices[k].name for op, k in zip(problem.ops, choice.device, strict=True)}
     block = with_devices(graph.block, names.get, copies)
     texts = reasons_of(problem, together, devices, choice, wishes)
@@ -505,13 +520,10 @@ def place(
         replace(graph, block=block),
         tuple(devices),
         {copies[op]: text for op, text in zip(problem.ops, texts, strict=True)},
-        choice.seconds,
-        choice.spans,
-        choice.compared,
+        choice.predict,
         tuple(fallbacks),
         tuple(copies[op] for op in problem.ops if _spans(op, names)),
         _state(problem, names),
-        prices.measured,
     )
 
 
@@ -550,13 +562,13 @@ def _spans(op: Operation, names: Mapping[Operation, str]) -> bool:
 
 
 def _check_memory(
-    problem: Problem, choice: Choice, devices: Sequence[Device], nbytes: Callable[[Value], float]
+    problem: Problem, choice: Choice, devices: Sequence[Device], sizes: Mapping[str, int]
 ) -> None:
     """Refuse variables that do not fit the memory of their device. ResourceExhaustedError."""
     held: dict[int, dict[str, tuple[float, Operation]]] = {}
     for op, k in zip(problem.ops, choice.device, strict=True):
         if op.name == "variable" and isinstance(op.result.type, RefType):
-            size = nbytes(Value(op.result.type.tensor))
+            size = bytes_of(op.result.type.tensor, sizes)
             held.setdefault(k, {}).setdefault(str(op.attrs["name"]), (size, op))
     for k, variables in held.items():
         total, limit = sum(size for size, _ in variables.values()), devices[k].memory
@@ -591,25 +603,26 @@ def _lines(placement: Placement, measured: float | None, limit: int) -> Iterator
     for op in ops:
         rows[op.device].append(op)
     used = [name for name, held in rows.items() if held]
-    costs = f"{placement.measured} of {len(ops)} ops measured" if placement.measured else "static"
+    found = placement.predict()
+    costs = f"{found.measured} of {len(ops)} ops measured" if found.measured else "static"
     yield (
         f"placement of '{placement.graph.name}': {len(ops)} ops on {len(used)} of "
         f"{len(rows)} devices"
     )
-    seconds = placement.predicted_seconds
+    seconds = found.seconds
     yield f"  a step is predicted to take {_time(seconds)} (costs: {costs})"
     if measured is not None:
         ratio = f"{seconds / measured:.2f} of it" if measured > 0 else "no time at all"
         yield f"  a step took {_time(measured)}: predicted was {ratio}"
-    for name, time in placement.compared.items():
+    for name, time in found.compared.items():
         yield f"    {name}: {_time(time)}"
     for text in placement.fallbacks:
         yield f"  {text}"
     for op in placement.spanning:
         yield f"  op '{op.name}'{_at(op)} is on several devices: it becomes Switch and Merge"
-    messages = [s for s in placement.timeline if " -> " in s.where]
+    messages = [s for s in found.timeline if " -> " in s.where]
     busy: dict[str, float] = {}
-    for span in placement.timeline:
+    for span in found.timeline:
         if " -> " not in span.where:
             busy[span.where] = busy.get(span.where, 0.0) + span.end - span.begin
     for name in used:

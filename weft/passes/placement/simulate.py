@@ -258,7 +258,7 @@ class Workload:
             raise InvalidArgumentError(f"no device of the placement is of the job '{job}'")
         pull, push, busy = (dict.fromkeys(servers, 0.0) for _ in range(3))
         compute = 0.0
-        for span in placement.timeline:
+        for span in placement.predict().timeline:
             first, arrow, second = span.where.partition(" -> ")
             source, target = _task(first), _task(second) if arrow else ""
             if not arrow and source in busy:

@@ -39,6 +39,7 @@ import numpy as np
 
 from weft.ir.analysis.index_maps import is_index_map
 from weft.ir.analysis.known_values import uniform
+from weft.ir.cost.thresholds import LEAST_TABLE, ROWS_PER_ID
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import int64, uint64
 from weft.ir.graph import Graph, Operation, Value
@@ -258,8 +259,6 @@ class Rewriter:
 
 #: Updates of whole variables, and the same of rows.
 _OF_ROWS = {"assign_add": "scatter_add", "assign_sub": "scatter_sub"}
-#: Rows of the table for each id, at least; and elements of the table.
-ROWS_PER_ID, SMALLEST_TABLE = 4, 4096
 
 
 def sparse_updates(graph: Graph) -> Graph:
@@ -440,7 +439,7 @@ def worth_it(leaves: list[Operation]) -> str:
     kinds = {tensor(op.operands[1]).dtype for op in leaves}
     if len(kinds) > 1 and uint64 in kinds:
         return "the ids are of dtypes that have none in common"
-    if rows * prod(rest) < SMALLEST_TABLE:
+    if rows * prod(rest) < LEAST_TABLE:
         return f"the table has only {rows * prod(rest)} elements"
     return "" if ids * ROWS_PER_ID <= rows else f"{ids} ids are too many for {rows} rows"
 

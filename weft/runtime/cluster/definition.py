@@ -38,7 +38,7 @@ from weft.passes.manager import PassReport
 from weft.runtime.cluster import messages as m
 from weft.runtime.cluster.exchange import Array, sendable, task_of
 from weft.runtime.cluster.master import NOTHING, Failure, Master, Pending, Who
-from weft.runtime.cluster.messages import Derived, to_wire
+from weft.runtime.cluster.messages import Derived, from_wire, to_wire
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.store import Key
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
@@ -532,7 +532,9 @@ class TaskRun(PartsRun):
     def close(self) -> None:
         master, error = self._whole.master, self._error
         if error is not None:
-            master.wire.abort(self._step, error)
+            # the rendezvous keeps what ended a step for a while: not the caller's error, whose
+            # traceback holds what the run held
+            master.wire.abort(self._step, from_wire(to_wire(error))[0])
             if self.waits.trace is not None:
                 _add_cut(self.waits)
         master.end(self._step)

@@ -192,8 +192,15 @@ class LocalRun(PartsRun):
 
     def start(self, inputs: Sequence[Array], timeout: float | None) -> None:
         """The first part runs on this thread."""
-        for number in range(1, len(self._whole.parts)):
-            _threads[0].submit(partial(self._part, number, inputs, None))
+        parts, begun = self._whole.parts, 1
+        try:
+            for number in range(1, len(parts)):
+                _threads[0].submit(partial(self._part, number, inputs, None))
+                begun += 1
+        except BaseException:  # no thread to be had, Ctrl-C: nobody need wait for the others
+            for part in (parts[0], *parts[begun:]):
+                self.waits.part(part.who)
+            raise
         self._part(0, inputs, timeout)
 
     def _part(self, number: int, inputs: Sequence[Array], timeout: float | None) -> None:

@@ -28,15 +28,22 @@ def gpu_device(name: str, info: DeviceInfo | None = None) -> Device:
 
 
 def place_step(
-    graph: Graph, *, soft: bool = False, spread: bool = False, costs: CostModel | None = None
+    graph: Graph,
+    *,
+    named: tuple[int, Operation] | None = None,
+    soft: bool = False,
+    spread: bool = False,
+    costs: CostModel | None = None,
 ) -> Placement:
     """A device of this process for each op of a step, in full; `place` says how and what it raises.
 
-    soft: what cannot be where it was asked for, or with the GPU that the step names, goes to the
-    CPU, and `Placement.fallbacks` tells. spread: ops that name no device are where the simulation
-    is fastest. InvalidArgumentError, which says why, for a GPU that is not here.
+    named: the number of the GPU that the step goes with, and the op that says so, where passes may
+    have taken that away; by default the first that an op names. soft: what cannot be where it was
+    asked for, or with the GPU that the step names, goes to the CPU, and `Placement.fallbacks`
+    tells. spread: ops that name no device are where the simulation is fastest.
+    InvalidArgumentError, which says why, for a GPU that is not here.
     """
-    named = _first_gpu(graph)
+    named = named or _first_gpu(graph)
     devices = [Device(LOCAL_DEVICES[0])]
     if named is not None or spread:
         devices += _gpus(None if named is None or soft else named[1])
