@@ -112,7 +112,7 @@ def _semantic(name: str) -> Program:
         fetches = pytree.flatten(case.fetch)[0]
         return Steps(fetches, [dict(case.feed)], want, seen=case.seen[0])
 
-    return Program(f"semantics/{name}", steps, told=_told(name), weight=2)
+    return Program(f"semantics/{name}", steps, told=_told(name), near=2e-6, weight=2)
 
 
 @cache

@@ -150,5 +150,5 @@ def slopes(draw: st.DrawFn) -> Program:
     chain, seed = draw(_chains(3)), draw(st.integers(0, 2**31 - 1))
     v = np.random.default_rng(seed).integers(-6, 6, 7).astype(np.float32)
     function = wf.grad(lambda t: wf.sum(wf.square(chain[0](t * 1.0))))
-    call = Call(function, [(v,)])
+    call = Call(function, [(v,), (v[:4],)])
     return Program("dynamic slopes", call=lambda: call, told=DYNAMIC, near=0.0)

@@ -33,28 +33,30 @@ from weft.runtime.step import Kind
 
 #: Each way runs at least so many programs, and so do the ways of each kind of step.
 LEAST = 15
+#: Of each sort of random programs the default suite tries at least so many.
+LEAST_EXAMPLES = 3
 
 # ------------------------------------------------------------------------------------- the corpus
 
 
 def chosen(name: str, fast: bool) -> list[str]:
     """The ways that the default suite runs a program by, or those that it leaves to slow tests."""
-    number = list(corpus()).index(name)
-    rows = enumerate(WAYS.items())
-    weight = corpus()[name].weight
-    return [w for k, (w, r) in rows if ((number + k) % (r.share * weight) == 0) == fast]
+    program, number = corpus()[name], list(corpus()).index(name)
+    rows = enumerate((w, r) for w, r in WAYS.items() if not r.reason(program))
+    return [w for k, (w, r) in rows if ((number + k) % (r.share * program.weight) == 0) == fast]
 
 
 def run(name: str, ways: Sequence[str]) -> None:
+    if not ways:
+        pytest.skip("its ways are in the slow tests")
     program, known = corpus()[name], dict[str, Outcome]()
     failed = []
     for way in ways:
-        if not WAYS[way].reason(program):
-            try:
-                check(program, way, known)
-            except Exception as error:
-                error.add_note(f"{name}, by way of {way!r}")
-                failed.append(error)
+        try:
+            check(program, way, known)
+        except Exception as error:
+            error.add_note(f"{name}, by way of {way!r}")
+            failed.append(error)
     if failed:
         raise ExceptionGroup(f"{name} differs", failed)
 
@@ -78,7 +80,7 @@ def test_program_by_the_other_ways(name: str) -> None:
 def test_program_on_a_real_gpu(name: str) -> None:
     real = REAL.set(True)
     try:
-        run(name, ON_GPU)
+        run(name, [way for way in ON_GPU if not WAYS[way].reason(corpus()[name])])
     finally:
         REAL.reset(real)
 
@@ -99,8 +101,11 @@ def test_every_way_and_kind_of_step_runs_programs() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(LAYERS.keys() - {"parts"}))  # whose sizes values decide
-def test_open_sizes_are_filled_in(name: str) -> None:
-    steps = outcome(corpus()[f"sized/{name}"], "session, open sizes", 0).steps
+@pytest.mark.parametrize(
+    "way", ["session, open sizes", pytest.param("cluster", marks=pytest.mark.slow)]
+)
+def test_open_sizes_are_filled_in(name: str, way: str) -> None:
+    steps = outcome(corpus()[f"sized/{name}"], way, 0).steps
     assert any(step.kind == "sized" for step in steps)
 
 
@@ -179,7 +184,7 @@ RANDOM = {
         graphs(hosts=True, effects=True), (*ORDERS, "parts", *EXECUTED), 240
     ),
     "values, compiled": Random(graphs(), ("native", *EXECUTED), 90),
-    "state, compiled": Random(graphs(effects=True), (*EXECUTED, "saved"), 140),
+    "state, compiled": Random(graphs(effects=True), ("native", *EXECUTED, "saved"), 140),
     "gradients": Random(slopes(), ("native", "executor", "parts"), 330),
     "layers": Random(in_layers(), ("executor", "reproducible, executor"), 600),
     "layers in parts": Random(in_layers(), ("reproducible, parts",), 200),
@@ -219,9 +224,26 @@ SEEDS = st.integers(0, 2**32)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_programs(name: str) -> None:
     row = RANDOM[name]
-    count = row.count if WHOLE else -(-row.count // 80)
+    count = row.count if WHOLE else max(LEAST_EXAMPLES, -(-row.count // 80))
     run = given(row.drawn, SEEDS)(random_check(name))
     settings(max_examples=count, deadline=None, database=None)(run)()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("way", ["GPU", "devices"])
+def test_random_programs_on_a_real_gpu(way: str) -> None:
+    real = REAL.set(True)
+    try:
+
+        def test(program: Program, seed: int) -> None:
+            if not WAYS[way].reason(program):
+                check(program, way, {}, seed)
+
+        run = given(st.one_of(graphs(), graphs(effects=True)), SEEDS)(test)
+        settings(max_examples=60, deadline=None, database=None)(run)()
+    finally:
+        REAL.reset(real)
 
 
 def test_a_loop_that_waits_for_a_branch() -> None:

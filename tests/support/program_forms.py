@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -215,6 +215,14 @@ def _imported(case: Case) -> Steps:
     return Steps([f"part/{n}" for n in names], [{f"part/{n}": x for n, x in given}])
 
 
+def with_own_names(made: Outcome, program: Program) -> Outcome:
+    """What a session leaves behind of a graph that is a part of its own, by that graph's names."""
+    if program.case is not None:
+        made.variables = {n.removeprefix("part/"): x for n, x in made.variables.items()}
+        made.objects = {n.removeprefix("part/"): x for n, x in made.objects.items()}
+    return made
+
+
 # ---------------------------------------------------------------------------------------- comparing
 def same_bits(found: Outcome, wanted: Outcome, what: str) -> None:
     """Equal in dtype, shape and bits, variables and queues too, as far as both were seen."""
@@ -222,7 +230,7 @@ def same_bits(found: Outcome, wanted: Outcome, what: str) -> None:
     for step, pair in enumerate(zip(found.results, wanted.results, strict=True)):
         for i, (a, b) in enumerate(zip(*pair, strict=True)):
             _same(a, b, f"{what}: result {i} of step {step}")
-    for name in found.variables.keys() & wanted.variables.keys():
+    for name in _shared(found.variables, wanted.variables, what):
         _same(found.variables[name], wanted.variables[name], f"{what}: {name}")
     _check_effects(found, wanted, what)
 
@@ -249,7 +257,7 @@ def near(found: Outcome, wanted: Outcome, rtol: float, what: str) -> None:
     for step, pair in enumerate(zip(found.results, wanted.results, strict=True)):
         for i, (a, b) in enumerate(zip(*pair, strict=True)):
             _near(a, b, rtol, f"{what}: result {i} of step {step}")
-    for name in found.variables.keys() & wanted.variables.keys():
+    for name in _shared(found.variables, wanted.variables, what):
         _near(found.variables[name], wanted.variables[name], rtol, f"{what}: {name}")
     _check_effects(found, wanted, what)
 
@@ -269,7 +277,13 @@ def _near(a: Any, b: Any, rtol: float, what: str) -> None:
     np.testing.assert_allclose(a.astype(wide), b.astype(wide), rtol, rtol, err_msg=what)
 
 
+def _shared(a: Mapping[str, Any], b: Mapping[str, Any], what: str) -> Set[str]:
+    """The names of both. One of them may have seen less, but nothing else."""
+    assert a.keys() <= b.keys() or b.keys() <= a.keys(), f"{what}: {sorted(a)} and {sorted(b)}"
+    return a.keys() & b.keys()
+
+
 def _check_effects(found: Outcome, wanted: Outcome, what: str) -> None:
-    for name in found.objects.keys() & wanted.objects.keys():
+    for name in _shared(found.objects, wanted.objects, what):
         assert found.objects[name] == wanted.objects[name], f"{what}: {name}"
     assert found.seen == wanted.seen, what

@@ -24,7 +24,17 @@ import numpy as np
 import pytest
 from cuda_device import use_device, use_fake
 from placed_programs import DEVICES, place_at_random
-from program_forms import Call, Held, Outcome, Program, Steps, contents, near, same_bits
+from program_forms import (
+    Call,
+    Held,
+    Outcome,
+    Program,
+    Steps,
+    contents,
+    near,
+    same_bits,
+    with_own_names,
+)
 from tasks_here import run_steps
 
 import weft as wf
@@ -124,14 +134,16 @@ Run = Callable[[Program, int, Patch], Outcome]
 class Way:
     """One way. run: a program, with a seed for what may be in any order or place. refuses: by trait
     why it does not run such programs. kind: of the steps it makes; None: none, or any. like: what
-    it is held against, a way or the truth; exact: whether it has its bits. share: the default suite
-    runs every so manieth program, the slow tests the others. seeds: how many orders are tried."""
+    it is held against, a way or the truth; exact: whether it has its bits; near: how far floats may
+    be apart, if that is less than of the program. share: the default suite runs every so manieth
+    program, the slow tests the others. seeds: how many orders are tried."""
 
     run: Run
     refuses: Mapping[str, str] = field(default_factory=dict)
     kind: Kind | None = None
     like: str = "truth"
     exact: bool = False
+    near: float = 1.0
     share: int = 4
     seeds: int = 1
 
@@ -173,7 +185,7 @@ def check(program: Program, way: str, known: dict[str, Outcome], seed: int | Non
         if row.exact and like != "truth":
             same_bits(found, wanted, what)
         else:
-            near(found, wanted, program.near, what)
+            near(found, wanted, min(program.near, row.near), what)
 
 
 def truth(program: Program) -> Outcome:
@@ -453,7 +465,7 @@ def in_session(
         made = _run_session(graph, steps, init, target(), options)
         if program.call is not None:  # what is traced of a function calls them otherwise
             made.variables = {}
-        return made
+        return with_own_names(made, program)
 
     return run
 
@@ -546,7 +558,8 @@ def _saved(program: Program, seed: int, patch: Patch) -> Outcome:
     for v in loaded.variables:
         if v.name in values:
             v.state.write(values[v.name])
-    return _run_session(loaded, own, init and loaded.element(init.name), "", {})
+    made = _run_session(loaded, own, init and loaded.element(init.name), "", {})
+    return with_own_names(made, program)
 
 
 def _from_disk(program: Program, seed: int, patch: Patch) -> Outcome:
@@ -644,7 +657,7 @@ WAYS: dict[str, Way] = {
     ),
     "compiled for a GPU": Way(
         called(lambda c: wf.compile(c.function, device="gpu:0"), _emulated),
-        _COMPILED | _GPU, "gpu", like="eager",
+        _COMPILED | _GPU, "gpu", like="compiled", near=2e-5,
     ),
     "compiled for a GPU, open sizes": bits(
         "compiled for a GPU",
