@@ -46,7 +46,7 @@ def queue(name: str, *elements: float, capacity: int = 100, closed: bool = False
     """A queue of float32 that holds `elements` already."""
     q = wf.FIFOQueue(capacity, wf.float32, [[]], name=name)
     for x in elements:
-        q._queue.enqueue([(np.asarray(x, np.float32),)], None, None)
+        q._queue.enqueue([(np.asarray(x, np.float32),)])
     if closed:
         q._queue.close(False)
     return q

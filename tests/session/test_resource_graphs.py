@@ -198,7 +198,8 @@ def test_accumulator_refusals(graph: wf.Graph, session: wf.Session) -> None:
     refused(lambda: a.take_grad(0), E.InvalidArgumentError, "num_required=0")
     refused(lambda: a.take_grad(1, timeout=2), E.InvalidArgumentError, "RunOptions")
     refused(lambda: a.apply_grad(None), E.TypeRuleError, "'mean': apply_grad.*NoneType")
-    refused(lambda: a.apply_grad([1.0, 2.0], 0.5), E.TypeRuleError, "'mean': local_step")
+    refused(lambda: a.apply_grad([1.0, 2.0], 0.5), E.InvalidArgumentError, "'mean': local_step")
+    refused(lambda: a.set_global_step(-1), E.InvalidArgumentError, "new_global_step=-1 must be")
     anything = wf.ConditionalAccumulator(wf.float32)
     refused(lambda: anything.take_grad(1), E.UnsupportedError, "any shape")
 

@@ -24,6 +24,7 @@ from weft.ir.analysis.frames import is_dataflow
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
 from weft.ir.text.printer import print_graph
+from weft.passes.rewriting.rewrite import extend, must_run
 from weft.runtime.resources.queue import Queue
 from weft.runtime.resources.queue_kinds import Barrier
 from weft.runtime.resources.variables import VariableState
@@ -205,14 +206,25 @@ def _traced(call: Call) -> Held:
 
 
 def _imported(case: Case) -> Steps:
-    """A graph as part of the current one, by names; its variables have their values."""
-    names = tuple(f"r{i}" for i in range(len(case.graph.results)))
-    text = print_graph(replace(case.graph, result_names=names))
+    """A graph as part of the current one, by names; its variables have their values. All that it
+    does is fetched, as a session does nothing else."""
+    builder = extend(case.graph.block)
+    builder.ops = list(case.graph.ops)
+    done = [op.results[0] for op in case.graph.ops if must_run(op) and op.results]
+    names = [f"r{i}" for i in range(len(case.graph.results))]
+    results = list(case.graph.results)
+    if done:
+        results += builder.emit("group", [], control=done, locations=done[0].op.locations)
+        names.append("done")
+    graph = builder.graph(case.graph.name, case.graph.arg_names, results)
+    text = print_graph(replace(graph, result_names=tuple(names), stage=case.graph.stage))
     wf.import_graph_def(text, name="part")
-    for v in wf.get_default_graph().variables:
+    current = wf.get_default_graph()
+    for v in current.variables:
         v.state.write(np.asarray(case.state[v.name.removeprefix("part/")]))
     given = zip(case.graph.arg_names, case.inputs, strict=True)
-    return Steps([f"part/{n}" for n in names], [{f"part/{n}": x for n, x in given}])
+    fetches = [current.element(f"part/{n}") for n in names]
+    return Steps(fetches, [{f"part/{n}": x for n, x in given}])
 
 
 def with_own_names(made: Outcome, program: Program) -> Outcome:

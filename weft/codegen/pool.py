@@ -1,15 +1,13 @@
-"""Native code of the thread pool: its memory, named word by word, and the fork-join of one kernel
-call, done at once or cut into chunks over the pool's threads.
+"""Native code of the thread pool: its memory, named word by word, the few operations on it, and the
+fork-join of one kernel call, done at once or cut into chunks over the pool's threads.
 
-Memory of the thread pool, named word by word, and the few native operations on it. Everything is an
-int64 word; words that different threads write lie on different cache lines (128 bytes: processors
-fetch lines in pairs). Functions of the C library come in as addresses in words.
+Every word is an int64; words that different threads write lie on different cache lines (128 bytes:
+processors fetch lines in pairs). Functions of the C library come in as addresses in words.
 
-Fork-join of one kernel call: done at once, or cut into chunks over the pool's threads. The caller
-publishes a job in the pool's words (`weft.codegen.pool`) and takes chunks from its front,
-the workers take them from its back; both by compare-and-swap of one word that holds what is left
-and which workers may help, so a chunk that was taken belongs to the job that is described, however
-long the taker had slept before. The caller waits only for chunks that a worker has really begun: a
+In a fork-join the caller publishes a job in the pool's words and takes chunks from its front, the
+workers take them from its back; both by compare-and-swap of one word that holds what is left and
+which workers may help, so a chunk that was taken belongs to the job that is described, however long
+the taker had slept before. The caller waits only for chunks that a worker has really begun: a
 worker that the operating system does not run holds nothing up. If another thread's step has the
 pool, a call is done by its own thread.
 

@@ -1,18 +1,16 @@
 """Transfers of large tensors: the sender offers, the receiver grants, then the bytes come in chunks
-straight into the array that they are for; or, between processes of one host, they are lent and read
-where they lie.
+straight into the array that they are for; or, between processes of one host, in zero-copy loans.
 
 An offer is granted when somebody asks for the tensor, whatever else has been received; or earlier,
 while `Limits.landing_bytes` has room. So a reader never waits for memory that other tensors hold,
 and the rest stays with its senders. Chunks go over a lane of their own, so that no control message
 waits behind them.
 
-Zero-copy loans of large tensors: the sender keeps them in shared memory, and the receiver, a
-process of the same host, reads them where they lie. A tensor is one message that says where it is;
-its array is read-only, and when the last array over it is gone the receiver says so, by and by.
-Until then the sender uses that memory for nothing else, also if the link is lost. If a peer holds
-so much that there is no room, tensors go the other ways, so whoever keeps arrays for ever holds
-nobody up."""
+A loan is a tensor that its sender keeps in shared memory, and the receiver reads where it lies. It
+is one message that says where it is; its array is read-only, and when the last array over it is
+gone the receiver says so, by and by. Until then the sender uses that memory for nothing else, also
+if the link is lost. If a peer holds so much that there is no room, tensors go the other ways, so
+whoever keeps arrays for ever holds nobody up."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ their ZeroMQ sockets.
 A link is never used for another incarnation. `Peers` finds it by the peer's name, by the link
 number in the peer's frames, and by the token of our end.
 
-ZeroMQ sockets of links: bounded queues and frames, heartbeats, CURVE keys and authentication. Two
-CURVE key pairs are derived from the cluster's secret (BLAKE2b, one person string each): every inbox
-proves that it has the server's, and admits only who has the client's. CURVE without such a list
-(ZAP, ZeroMQ RFC 27) would admit anybody who knows the server's public key."""
+The sockets have bounded queues and frames, heartbeats, CURVE keys and authentication. Two CURVE key
+pairs are derived from the cluster's secret (BLAKE2b, one person string each): every inbox proves
+that it has the server's, and admits only who has the client's. CURVE without such a list (ZAP,
+ZeroMQ RFC 27) would admit anybody who knows the server's public key."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class TracedNumber:
     value: Any
     text: Any  # as an expression
     atoms: Any  # frozenset[int]: that it is made of
-    #: Makes an integer; `traced_sizes` sets it.
+    #: Makes an integer: `Traced`, which is set at the end, as it is a subclass of this.
     size: ClassVar[Callable[[Tape, int, Any], Any]]
 
 

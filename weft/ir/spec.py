@@ -2,11 +2,9 @@
 and helpers of type rules: typed access to attributes, checks of shapes, classes of dtypes.
 
 `AttrSpec` is the schema of one compile-time attribute, `ConstArray` the immutable array that an
-attribute may hold. References are NumPy functions; `quietly` calls them without NumPy's warnings,
-as inf, NaN and wrapped integers are results, not errors.
-
-Helpers of the ops' type rules: typed access to attributes, checks of shapes, classes of dtypes. A
-`DTypeClass` is a set of dtypes that an op accepts, with the words of its type errors."""
+attribute may hold. A `DTypeClass` is a set of dtypes that an op accepts, with the words of its type
+errors. References are NumPy functions; `quietly` calls them without NumPy's warnings, as inf, NaN
+and wrapped integers are results, not errors."""
 
 from __future__ import annotations
 

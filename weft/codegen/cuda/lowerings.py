@@ -11,7 +11,6 @@ from collections.abc import Callable
 from weft.codegen.call import Address
 from weft.codegen.cuda.kernels.conv import conv_launches, fused_conv_launches
 from weft.codegen.cuda.kernels.data_movement import (
-    check_launches,
     concat_launches,
     dim_size_launches,
     gather_launches,
@@ -50,12 +49,12 @@ from weft.ir.ops.control_flow import CONTROL, STACK_OPS
 from weft.ir.ops.state import UPDATES
 from weft.ir.types import TensorType
 
-__all__ = ["GPU_LOWERINGS", "check_launches", "fused_launches", "launches_of"]
+__all__ = ["GPU_LOWERINGS", "fused_launches", "launches_of"]
 
 Lowering = Callable[[Operation], list[Launch]]
 
-#: The ops that have GPU kernels beside loop nests. Updates (`passes/memory/in_place.UPDATES`) find
-#: their first operand in the result.
+#: The ops that have GPU kernels beside loop nests. Updates (`passes/in_place.UPDATES`) find their
+#: first operand in the result.
 GPU_LOWERINGS: dict[str, Lowering] = {
     # linear algebra
     "matmul": matmul_launches,

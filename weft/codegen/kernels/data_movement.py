@@ -1,13 +1,12 @@
 """Data movement: concat, pad, slice_update and dim_size as strided copies, loop nests over raw
 bits; gathers, scatters and first_occurrence.
 
-concat, pad, slice_update, dim_size: strided copies, as loop nests over raw bits. A copy does not
-look at its elements, so every dtype of one width shares a kernel.
+A copy does not look at its elements, so every dtype of one width shares a kernel.
 
-Gathers and scatters, and first_occurrence. Every index is checked: one out of bounds sets the
-step's status word. take, index_add and the *_along_axis pair see their operand as (outer, size,
-inner); gather_nd and scatter_nd_* as rows that a tuple of indices numbers. first_occurrence says
-which indices are equal, in time and memory traffic proportional to them."""
+Every index is checked: one out of bounds sets the step's status word. take, index_add and the
+*_along_axis pair see their operand as (outer, size, inner); gather_nd and scatter_nd_* as rows that
+a tuple of indices numbers. first_occurrence says which indices are equal, in time and memory
+traffic proportional to them."""
 
 from __future__ import annotations
 

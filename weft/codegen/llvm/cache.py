@@ -13,10 +13,9 @@ folder that another user owns, or that others may write, is not read. What a pla
 product on a GPU) to `runtime/device/libraries/choice.py`: here they are a name, fields that JSON
 can hold, and bytes.
 
-Key of the cache on disk: all that machine code depends on, as text. Two processes share a kernel's
-object only if these lines are equal: the kernel's own content key, the sources of the code that
-emits it (their sizes and times, so that an edit never meets a stale object), the passes, and the
-processor with the version of LLVM."""
+Two processes share a kernel's object only if the lines of its key are equal: the kernel's own
+content key, the sources of the code that emits it (their sizes and times, so that an edit never
+meets a stale object), the passes, and the processor with the version of LLVM."""
 
 from __future__ import annotations
 

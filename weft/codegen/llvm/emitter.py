@@ -21,11 +21,13 @@ loops go into a :meth:`Emitter.loop_function`, whose pointer parameters are
 Emitting may add basic blocks: always build through ``e.builder``, never keep a block. `unit_parts`
 is for kernels whose units are the elements of rows.
 
-Element types: how each weft dtype lies in memory and in LLVM registers. | dtype | memory | register
-| |--------------|-------------|-----------------------------------------------------------| | bool
-| i8, 0 or 1 | i1 | | i8 ... u64 | iN | iN (signedness belongs to the operation, as in LLVM) | |
-f16, bf16 | i16 | float: computed in f32, rounded to nearest even on store | | f32, f64 | float |
-the same | | c64, c128 | {re, im} | the same struct as one value |"""
+| dtype        | memory      | register                                                  |
+|--------------|-------------|-----------------------------------------------------------|
+| bool         | i8, 0 or 1  | i1                                                        |
+| i8 ... u64   | iN          | iN (signedness belongs to the operation, as in LLVM)      |
+| f16, bf16    | i16         | float: computed in f32, rounded to nearest even on store  |
+| f32, f64     | float       | the same                                                  |
+| c64, c128    | {re, im}    | the same struct as one value                              |"""
 
 from __future__ import annotations
 

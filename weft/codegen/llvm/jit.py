@@ -27,25 +27,6 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.process import ForkLock, around_fork
 
-__all__ = [
-    "CodegenError",
-    "Emitter",
-    "Kernel",
-    "adopt_kernel",
-    "compile_count",
-    "compile_kernels",
-    "do_later",
-    "hold_kernels",
-    "is_done",
-    "kernel_asm",
-    "kernel_llvm",
-    "kept_limit",
-    "load_count",
-    "load_kernels",
-    "start_compiling",
-    "wait_for_background",
-]
-
 
 class CodegenError(RuntimeError):
     """A kernel that weft generated did not compile: always weft's fault, never the user's."""

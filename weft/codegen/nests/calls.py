@@ -2,7 +2,7 @@
 
 Arguments of a plain nest (all int64; one noalias pointer per buffer): one address per output (of
 folds with partial results, the scratch memory), one per load from a buffer (operands in place use
-the output's), then the extents, the cut (`cut.Cut`: outer, inner, inner_blocks, elements of one
+the output's), then the extents, the cut (`writer.Cut`: outer, inner, inner_blocks, elements of one
 partial result), per fold the byte offset of its partial results, and the run-time strides of loads
 and stores in order, followed by stride and size of each pick; for "index" loads their offset and
 strides.

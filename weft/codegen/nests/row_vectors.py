@@ -8,11 +8,11 @@ take the few passes of control code (docs/performance.md, "Plans on disk"). The 
 element is the same, `emit_scalar` on vectors. What is folded is added up lane by lane, then over
 the lanes.
 
-Code of a row kernel whose rows are strided and lie side by side: a block of columns at once. As
-`weft.codegen.nests.row_writer`, but the last loop over rows - the columns - is the innermost one of
-every pass, `COLUMNS` at a time. What is one number for a row is an array of a block's columns here,
-on the stack; sums of f32 are cut into blocks of `FOLD_BLOCK` elements, whose totals add up in f64.
-Nothing is folded across columns but totals of everything."""
+Where rows are strided and lie side by side, the code is as in `weft.codegen.nests.row_writer`, but
+the last loop over rows - the columns - is the innermost one of every pass, `COLUMNS` at a time.
+What is one number for a row is an array of a block's columns here, on the stack; sums of f32 are
+cut into blocks of `FOLD_BLOCK` elements, whose totals add up in f64. Nothing is folded across
+columns but totals of everything."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from weft.codegen.nests.folds import (
 from weft.codegen.nests.nest import INTERLEAVE, interleave
 from weft.codegen.nests.row_writer import At, RowWriter, Walk
 from weft.codegen.nests.rows import COLUMNS, Node, Output, Pass, RowNest, Schedule
+from weft.codegen.nests.writer import stepped
 from weft.codegen.scalar.element_access import constant, load_element, store_element
 from weft.codegen.scalar.integers import COMPARISONS
 from weft.codegen.tiles.micro_kernel import Vectors, tile_of
@@ -138,7 +139,7 @@ class ColumnWriter(RowWriter):
             for o in self.plan.row_totals:
                 self._add_column(o, j)
             for o in self.plan.row_stores:
-                place = self._step(stores[o], j, self.stores[o].strides[self.nest.outer - 1])
+                place = stepped(self.e, stores[o], j, self.stores[o].strides[self.nest.outer - 1])
                 store_element(self.e, self.values[o.source], place, o.dtype)
 
     def _picked(self, loops: range, places: dict[int, ir.Value]) -> dict[int, ir.Value]:
@@ -158,7 +159,7 @@ class ColumnWriter(RowWriter):
 
     def _in_column(self, j: ir.Value, loads: dict[int, ir.Value]) -> dict[int, ir.Value]:
         lane = self.nest.outer - 1
-        return {n: self._step(p, j, self._stride(n, lane)) for n, p in loads.items()}
+        return {n: stepped(self.e, p, j, self._stride(n, lane)) for n, p in loads.items()}
 
     def _row_values(self, p: int, loads: dict[int, ir.Value]) -> None:
         nodes = [n for n in self.plan.row_nodes[p] if self.nest.nodes[n].kind != "load"]
@@ -228,8 +229,8 @@ class ColumnWriter(RowWriter):
     ) -> tuple[dict[int, ir.Value], dict[Output, ir.Value], ir.Value]:
         loads, stores, index = at
         b = self.e.builder
-        moved = {o: self._step(p, i, self.stores[o].strides[loop]) for o, p in stores.items()}
-        inner = {n: self._step(p, i, self._stride(n, loop)) for n, p in loads.items()}
+        moved = {o: stepped(self.e, p, i, self.stores[o].strides[loop]) for o, p in stores.items()}
+        inner = {n: stepped(self.e, p, i, self._stride(n, loop)) for n, p in loads.items()}
         index = b.add(b.mul(index, self.extents[loop], flags=["nsw"]), i, flags=["nsw"])
         return inner, moved, index
 
@@ -247,7 +248,9 @@ class ColumnWriter(RowWriter):
         first = b.mul(index, e.index(COLUMNS), flags=["nsw"])
         with e.for_range(e.index(0), self.width, interleave=count) as j:
             places = self._picked(range(0), self._enter(j, loads))
-            here = {o: self._step(p, j, self.stores[o].strides[lane]) for o, p in stores.items()}
+            here = {
+                o: stepped(self.e, p, j, self.stores[o].strides[lane]) for o, p in stores.items()
+            }
             for n, walk in self.loads.items():
                 if isinstance(walk, Output):
                     places[n] = self._alias(n, here[walk])

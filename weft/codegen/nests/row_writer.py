@@ -10,7 +10,7 @@ from typing import Protocol
 from llvmlite import ir
 
 from weft.codegen.faults import emit_fault
-from weft.codegen.llvm.emitter import I64, Emitter, memory_type, register_type
+from weft.codegen.llvm.emitter import Emitter, memory_type, register_type
 from weft.codegen.nests.folds import (
     SUM_BLOCK,
     Held,
@@ -22,7 +22,7 @@ from weft.codegen.nests.folds import (
 )
 from weft.codegen.nests.nest import lanes_of_folds
 from weft.codegen.nests.rows import Node, Output, Pass, RowNest, Schedule
-from weft.codegen.nests.writer import AHEAD, PickWalk, ask_ahead
+from weft.codegen.nests.writer import AHEAD, PickWalk, ask_ahead, stepped
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.dataclass import dataclass
@@ -224,7 +224,7 @@ class RowWriter:
     def _moved(self, walk: Walk, indices: list[ir.Value]) -> ir.Value:
         place = walk.base
         for i, stride in zip(indices, walk.strides[: self.nest.outer], strict=True):
-            place = self._step(place, i, stride)
+            place = stepped(self.e, place, i, stride)
         return place
 
     def _picked(self, loops: range, places: dict[int, ir.Value]) -> dict[int, ir.Value]:
@@ -241,14 +241,6 @@ class RowWriter:
         """The store's pointer, in the load's dtype (of the same width)."""
         kind = memory_type(self.nest.nodes[load].dtype).as_pointer()
         return self.e.builder.bitcast(pointer, kind)
-
-    def _step(self, place: ir.Value, i: ir.Value, stride: ir.Value | None) -> ir.Value:
-        if stride is None:
-            return place
-        b = self.e.builder
-        unit = isinstance(stride, ir.Constant) and stride.constant == 1
-        distance = i if unit else b.mul(i, stride, flags=["nsw"])
-        return b.add(place, distance) if place.type == I64 else self.e.at(place, distance)
 
     def _row_values(self, p: int, loads: dict[int, ir.Value]) -> None:
         """What is computed once for each row, before pass p."""
@@ -297,7 +289,9 @@ class RowWriter:
             if k not in env:
                 if k in places:
                     held = [k, *(p for p, _, _ in self.nest.nodes[k].picks)]
-                    moved = {n: self._step(places[n], index, self._stride(n, loop)) for n in held}
+                    moved = {
+                        n: stepped(self.e, places[n], index, self._stride(n, loop)) for n in held
+                    }
                     inner[k] = self._picked(range(loop, loop + 1), moved)[k]
                 for a in self.nest.nodes[k].args:
                     get(a)
@@ -382,14 +376,14 @@ class RowWriter:
     ) -> At:
         """Everything moved to iteration i of a loop within the row."""
         places, stores, kept, index = at
-        moved = {o: self._step(p, i, self.stores[o].strides[loop]) for o, p in stores.items()}
+        moved = {o: stepped(self.e, p, i, self.stores[o].strides[loop]) for o, p in stores.items()}
         inner = {}
         for n, place in places.items():
             walk = self.loads[n]
             inner[n] = (
                 self._alias(n, moved[walk])
                 if isinstance(walk, Output)
-                else self._step(place, i, walk.strides[loop])
+                else stepped(self.e, place, i, walk.strides[loop])
             )
         b = self.e.builder
         index = b.add(b.mul(index, self.extents[loop], flags=["nsw"]), i, flags=["nsw"])

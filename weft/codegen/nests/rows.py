@@ -14,6 +14,7 @@ if it costs more: in the row of an output that is written later, or in scratch m
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from typing import Literal
@@ -143,7 +144,7 @@ class RowNest:
     @property
     def rows(self) -> int:
         """How many rows there are."""
-        return _product(self.extents[: self.outer])
+        return math.prod(self.extents[: self.outer])
 
     @property
     def at_once(self) -> int:
@@ -159,7 +160,7 @@ class RowNest:
     @property
     def row_elements(self) -> int:
         """How many elements a row has."""
-        return _product(self.extents[self.outer :])
+        return math.prod(self.extents[self.outer :])
 
     @property
     def totals(self) -> list[Output]:
@@ -188,13 +189,6 @@ class RowNest:
 def checking_ops(op: Operation) -> tuple[Operation, ...]:
     """The ops of a `fused` op that check an index, by the numbers of their faults."""
     return tuple(o for o in op.regions[0].ops if indexed_axis(o) is not None)
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def build_rows(

@@ -10,7 +10,7 @@ Where an operand is contiguous across the innermost loop, the last two loops go 
 transposed in registers. `PickWalk` is a gather: a load whose place takes in what its index loads
 say; its cache lines are prefetched.
 
-Cutting of a plain nest into units, from its loops and extents alone.
+How a nest is cut into units follows from its loops and extents alone:
 
 * A nest whose outermost loop is parallel: units are blocks of that loop; if the next loop is
   parallel too, of the two together (`pair`), so that a few long rows are cut as well. Neighbouring
@@ -21,6 +21,7 @@ Cutting of a plain nest into units, from its loops and extents alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -121,13 +122,13 @@ def cut_nest(nest: Nest, outputs: list[Address]) -> Cut:
     if kind == "none":
         return Cut(kind, 1, 1, 1, 1)
     first = extents[0]
-    rest = _product(extents[1:])
+    rest = math.prod(extents[1:])
     if kind == "single":
         block = ELEMENTS if len(extents) == 1 else 1 if rest >= ELEMENTS else ROWS
         block = TILE if is_tiled(nest) and len(extents) == 2 else block
         return Cut(kind, _blocks(first, block), block, 1, 1)
     if kind == "pair":
-        deep = _product(extents[2:])
+        deep = math.prod(extents[2:])
         block = max(1, -(-ELEMENTS // max(deep, 1))) if first < 4 * MOST_PARTIALS else extents[1]
         block = smallest(block, max(extents[1], 1))
         blocks = max(_blocks(extents[1], block), 1)
@@ -136,7 +137,7 @@ def cut_nest(nest: Nest, outputs: list[Address]) -> Cut:
 
 
 def _cut_folds(nest: Nest, kind: CutKind, outputs: list[Address]) -> Cut:
-    first, rest = nest.extents[0], _product(nest.extents[1:])
+    first, rest = nest.extents[0], math.prod(nest.extents[1:])
     block = max(_blocks(first, MOST_PARTIALS), _blocks(LEAST_FOLDED, max(rest, 1)), 1)
     inner, inner_blocks = 1, 1
     if kind == "partial_pair":
@@ -161,7 +162,7 @@ def _cut_folds(nest: Nest, kind: CutKind, outputs: list[Address]) -> Cut:
 
 def fold_count(nest: Nest) -> int:
     """Elements of the result of a fold: of all parallel loops."""
-    return _product(tuple(n for n, r in zip(nest.extents, nest.reduced, strict=True) if not r))
+    return math.prod(n for n, r in zip(nest.extents, nest.reduced, strict=True) if not r)
 
 
 def fold_dtype(nest: Nest, reduction: str, dtype: str) -> str:
@@ -173,7 +174,7 @@ def fold_dtype(nest: Nest, reduction: str, dtype: str) -> str:
 
 def unit_nanoseconds(nest: Nest, cut: Cut) -> float:
     """An estimate of what one unit takes on one core."""
-    count = _product(nest.extents)
+    count = math.prod(nest.extents)
     read = [a for a in nest.loads if a.leaf != "index" and any(a.strides)]
     moved = [a.dtype for a in read] + [s.dtype for s in nest.stores if s.reduction is None]
     apart = sum(bool(a.picks) or crosses(a) for a in read)
@@ -184,13 +185,6 @@ def unit_nanoseconds(nest: Nest, cut: Cut) -> float:
 
 def _blocks(size: int, block: int) -> int:
     return -(-size // max(block, 1))
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 #: Vectors that are transposed together, at most: more than that many do not fit the registers.
@@ -320,7 +314,7 @@ def _copy(w: NestWriter, loop: int, source: ir.Value, store: ir.Value) -> None:
     with e.for_range(begin, stop, size) as start, e.for_range(e.index(0), width, size) as j0:
         end = w.least(b.add(start, size), stop)
         i0, j0 = _start(w, start, first, end), _start(w, j0, e.index(0), width)
-        target = e.at(w.step(store, i0, row), j0)
+        target = e.at(stepped(e, store, i0, row), j0)
         corner = i0, end, j0, w.least(b.add(j0, size), width)
         _turn(w, 0, source, (target, e.index(0) if row is None else row), corner)
 
@@ -342,7 +336,7 @@ def _turn(
     """Transpose a tile of load k to the target (pointer, elements from row to row)."""
     e, b, (i0, i1, j0, j1) = w.e, w.e.builder, corner
     stride = w.strides_of(k)[-1]
-    place = e.at(w.step(source, j0, stride), i0)
+    place = e.at(stepped(e, source, j0, stride), i0)
     sizes = b.sub(i1, i0), b.sub(j1, j0)
     transpose(e, w.nest.loads[k].dtype, (place, stride), target, sizes)
 
@@ -445,6 +439,16 @@ class Walk:
         self.base = base
         self.strides = strides  # per loop; None: does not move
         self.picks = picks
+
+
+def stepped(e: Emitter, place: ir.Value, i: ir.Value, stride: ir.Value | None) -> ir.Value:
+    """A pointer or number, `i` strides further."""
+    if stride is None:
+        return place
+    b = e.builder
+    unit = isinstance(stride, ir.Constant) and stride.constant == 1
+    distance = i if unit else b.mul(i, stride, flags=["nsw"])
+    return b.add(place, distance) if place.type == I64 else e.at(place, distance)
 
 
 class NestWriter:
@@ -594,7 +598,7 @@ class NestWriter:
                 level(k, loop + 1, pointer)
             else:
                 with self.e.for_range(*self.range_of(loop)) as i:
-                    level(k, loop + 1, self.step(pointer, i, self.stores[k].strides[loop]))
+                    level(k, loop + 1, stepped(self.e, pointer, i, self.stores[k].strides[loop]))
 
         if self.outer_reduced:
             for k, _ in self.folds:
@@ -624,9 +628,13 @@ class NestWriter:
     def moved(
         self, loop: int, i: ir.Value, loads: list[ir.Value], stores: list[ir.Value]
     ) -> tuple[list[ir.Value], list[ir.Value]]:
-        moved = [self.step(p, i, w.strides[loop]) for p, w in zip(stores, self.stores, strict=True)]
+        moved = [
+            stepped(self.e, p, i, w.strides[loop]) for p, w in zip(stores, self.stores, strict=True)
+        ]
         moved_loads = [
-            self._in_place(k, w, moved) if isinstance(w, int) else self.step(p, i, w.strides[loop])
+            self._in_place(k, w, moved)
+            if isinstance(w, int)
+            else stepped(self.e, p, i, w.strides[loop])
             for k, (p, w) in enumerate(zip(loads, self.loads, strict=True))
         ]
         if loop == self.rank - 2:
@@ -647,17 +655,9 @@ class NestWriter:
             for pick in picks:
                 index = self.loads[pick.index]
                 assert isinstance(index, Walk)
-                at.append((pick, self.step(loads[pick.index], later, index.strides[loop])))
-            place = self.step(loads[k], later, walk.strides[loop])
+                at.append((pick, stepped(self.e, loads[pick.index], later, index.strides[loop])))
+            place = stepped(self.e, loads[k], later, walk.strides[loop])
             ask_ahead(e, place, at, self.extents[-1], self.nest.loads[k].dtype)
-
-    def step(self, place: ir.Value, i: ir.Value, stride: ir.Value | None) -> ir.Value:
-        if stride is None:
-            return place
-        b = self.e.builder
-        unit = isinstance(stride, ir.Constant) and stride.constant == 1
-        distance = i if unit else b.mul(i, stride, flags=["nsw"])
-        return b.add(place, distance) if place.type == I64 else self.e.at(place, distance)
 
     def _blocked(self) -> bool:
         return any(is_wide_sum(s.reduction, s.dtype) for _, s in self.folds)

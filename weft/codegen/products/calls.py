@@ -1,13 +1,10 @@
 """Kernel calls of a matrix product: weft's own for floats and integers, with its epilogues and
 prologues, and BLAS for complex numbers.
 
-`Before` and `Follow` are the prologues and epilogues that go before and after a product block by
-block: kernels and their words.
-
-Epilogues and prologues of products: kernels that the product's kernel calls block by block. An
-epilogue, `epilogue(where, 0, 1, worker)`, takes each finished block of C while it is in the cache:
-the words of `gemm.BLOCK_WORDS` say where the block is, its own words come after those of the
-product. So products share one kernel, whatever follows them.
+Prologues (`Before`) and epilogues (`Follow`) are kernels, with their words, that the product's
+kernel calls block by block. An epilogue, `epilogue(where, 0, 1, worker)`, takes each finished block
+of C while it is in the cache: the words of `gemm.BLOCK_WORDS` say where the block is, its own words
+come after those of the product. So products share one kernel, whatever follows them.
 
 The words of an epilogue: one address per output, one per operand that is not in place, then for
 each of them, in the same order, its strides over rows and columns; for "index" loads the offset and

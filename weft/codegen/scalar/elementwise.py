@@ -30,12 +30,9 @@ from weft.codegen.llvm.emitter import (
     width_bits,
 )
 from weft.codegen.scalar.element_access import (
-    constant,
     f64_to_f32_odd,
     from_memory,
-    load_element,
     make_complex,
-    store_element,
     to_memory,
 )
 from weft.codegen.scalar.floats import COMPLEX_OPS, FLOAT_OPS, next_bits, parts, select
@@ -152,11 +149,8 @@ def _to_bits(e: Emitter, source: str, value: ir.Value) -> ir.Value:
 
 __all__ = [
     "Unsupported",
-    "constant",
     "emit_scalar",
-    "load_element",
     "result_dtype",
-    "store_element",
     "supported",
 ]
 

@@ -1,15 +1,13 @@
-"""Elementwise operations on floats, as LLVM at f32 or f64 (16-bit floats compute in f32), and on
+"""Elementwise operations as LLVM: on floats, at f32 or f64 (16-bit floats compute in f32), and on
 complex numbers (re, im).
 
-Every op is rounded by itself, so its bits do not depend on what is in the kernel with it; where a
-product and a sum are rounded together, the graph says so (`fma`, from
-`passes/simplify/algebra.py`).
-Comparisons, NaN, inf and signed zero behave as in NumPy.
+Every op on floats is rounded by itself, so its bits do not depend on what is in the kernel with it;
+where a product and a sum are rounded together, the graph says so (`fma`, from
+`passes/simplify/algebra.py`). Comparisons, NaN, inf and signed zero behave as in NumPy.
 
-Elementwise operations on complex numbers (re, im), as LLVM. Transcendental functions call the C
-library's ``double complex`` functions, as NumPy does, for c64 too (rounded afterwards); the rest is
-inline, and loops around it vectorise. Order comparisons are lexicographic with NumPy's rules for
-NaN."""
+Transcendental functions of complex numbers call the C library's ``double complex`` functions, as
+NumPy does, for c64 too (rounded afterwards); the rest is inline, and loops around it vectorise.
+Order comparisons are lexicographic with NumPy's rules for NaN."""
 
 from __future__ import annotations
 

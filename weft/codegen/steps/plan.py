@@ -55,8 +55,6 @@ def releases(op: Operation, level: int) -> bool:
     return level < MOST_MARKS and keeps_no_stacks(op)
 
 
-__all__ = ["PlannedCall", "check_supported", "copy_call", "large_scratch", "plan_program"]
-
 #: Ops that need no code: they name buffers or order effects.
 NO_CODE = frozenset(
     {"variable", "read", "assign", "constant", "group", "reshape", "identity", "stop_gradient"}

@@ -1,5 +1,4 @@
-"""The micro-kernel of matrix multiplication: one register tile of C over a run of k, the rows and
-vectors that fit the target's registers, and its instructions.
+"""The micro-kernel of matrix multiplication: one register tile of C over a run of k.
 
     micro(a, a_row, a_k, b, b_k, k, guarded, rows, columns, c, c_row, add, ahead)
 
@@ -15,14 +14,13 @@ is read, the lines `ahead` elements after it are asked for, if that is not 0.
 Of narrow integers an element of both operands is several neighbours of k (`Tile.depth`), and k
 counts such elements; what the sums of a row begin with may follow its last one.
 
-Register tile of matrix multiplication: the rows and vectors that fit the target's registers, and
-its instructions: whole and masked loads and stores, multiply-adds. One tile of C is `rows` x
-`vectors * lanes` numbers, all in vector registers while the loop over k runs (K. Goto and R. van de
-Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008; F. Van Zee and R.
-van de Geijn, "BLIS", ACM TOMS 41(3), 2015). Of 32 registers (AVX-512, NEON) 24 hold the tile, 8
-rows of 3 vectors; of 16 (AVX2, SSE) 12, 6 rows of 2, as in BLIS: with 4 rows of 3 vectors no
-register is left for an element of A. Where a block has few rows left, a tile of fewer rows does not
-compute the others for nothing.
+A tile is as many rows and vectors as fit the target's registers: `rows` x `vectors * lanes`
+numbers, all in vector registers while the loop over k runs (K. Goto and R. van de Geijn, "Anatomy
+of high-performance matrix multiplication", ACM TOMS 34(3), 2008; F. Van Zee and R. van de Geijn,
+"BLIS", ACM TOMS 41(3), 2015). Of 32 registers (AVX-512, NEON) 24 hold the tile, 8 rows of 3
+vectors; of 16 (AVX2, SSE) 12, 6 rows of 2, as in BLIS: with 4 rows of 3 vectors no register is left
+for an element of A. Where a block has few rows left, a tile of fewer rows does not compute the
+others for nothing. Its instructions are whole and masked loads and stores, and multiply-adds.
 
 Operands of 8 and 16 bits are packed with two or four neighbours of k in 32 bits
 (`weft.codegen.tiles.packing`), and each lane of a sum takes all of them at once:

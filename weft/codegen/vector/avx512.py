@@ -1,18 +1,17 @@
-"""AVX-512 instructions on f32 that LLVM's loop vectoriser has no scalar form of, and tables of 16
-numbers, each of which is one AVX-512 register.
+"""AVX-512 instructions on f32 that LLVM's loop vectoriser has no scalar form of, and exp, log and
+erf at f32 by lookup in tables of 16 numbers, each of which is one AVX-512 register.
 
 Each is a function with vector forms, as in `float_builder.py`, so that loops that call it are
 vectorised. All forms are `weak` definitions, which LLVM does not inline, until the vectoriser is
 through; `llvm/compile.py` then makes them internal and inlines them. What they compute has the same
 bits in every form.
 
-Tables of 16 numbers, each of which is one AVX-512 register: exp, log and erf at f32 by lookup. A
-permutation of a register looks 16 numbers up at once (`lookup`), which leaves half as many
-multiply-adds as the polynomials of `exp_log.py` and `special.py` need (P.-T. P. Tang,
-"Table-driven implementation of the exponential function in IEEE floating-point arithmetic", 1989).
-Entries lie where what they stand for is next to an f32 number (S. Gal, "Computing elementary
-functions: a new approach for achieving high accuracy and good performance", 1986), or have a second
-table of what is left. Coefficients are near-minimax, by Lawson's iteration, and rounded."""
+A permutation of a register looks 16 numbers up at once (`lookup`), which leaves half as many
+multiply-adds as the polynomials of `exp_log.py` and `special.py` need (P.-T. P. Tang, "Table-driven
+implementation of the exponential function in IEEE floating-point arithmetic", 1989). Entries lie
+where what they stand for is next to an f32 number (S. Gal, "Computing elementary functions: a new
+approach for achieving high accuracy and good performance", 1986), or have a second table of what is
+left. Coefficients are near-minimax, by Lawson's iteration, and rounded."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
 """exp, logarithms and their relatives as branch-free polynomials that LLVM's loop vectoriser can
 widen.
 
-exp and its relatives as branch-free polynomials that LLVM's loop vectoriser can widen. All start
-from x = n ln2 + r with |r| <= ln2 / 2 (W. Cody, W. Waite, "Software Manual for the Elementary
-Functions", 1980) and e**r = 1 + r + r**2 Q(r). Q is the minimax polynomial of (e**r - 1 - r) /
-r**2, fitted by Remez exchange in 50 digits and rounded to the dtype.
+exp and its relatives start from x = n ln2 + r with |r| <= ln2 / 2 (W. Cody, W. Waite, "Software
+Manual for the Elementary Functions", 1980) and e**r = 1 + r + r**2 Q(r), where Q is fitted to
+(e**r - 1 - r) / r**2.
 
-Logarithms as branch-free polynomials that LLVM's loop vectoriser can widen. x = 2**k (1 + f) with
-sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f), log(1 + f) = f - f**2/2 + s (f**2/2 + R(s**2))
-(FreeBSD msun, e_log.c and k_log.h). R is the minimax polynomial, fitted by Remez exchange in 50
-digits and rounded to the dtype. log and log1p at f32 start mantissas at 2/3 and have a polynomial
-in f."""
+Logarithms start from x = 2**k (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f),
+log(1 + f) = f - f**2/2 + s (f**2/2 + R(s**2)) (FreeBSD msun, e_log.c and k_log.h). log and log1p at
+f32 start mantissas at 2/3 and have a polynomial in f.
+
+Q and R are minimax polynomials, fitted by Remez exchange in 50 digits and rounded to the dtype."""
 
 from __future__ import annotations
 

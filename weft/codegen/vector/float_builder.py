@@ -4,11 +4,11 @@ paths: a test per vector, and scalar code for the lanes with rare arguments.
 Compensated sums are destroyed by reassociation, so nothing here carries a flag.  ``fma`` is LLVM's
 ``fmuladd``: fused where the target has it; formulas that rely on the fusion use ``exact_fma``.
 
-Slow paths in vector loops: a test per vector, and scalar code for the lanes with rare arguments. A
-branch in a loop body would keep LLVM's loop vectoriser away. A call does not if the called function
-names its vector forms (attribute "vector-function-abi-variant", LLVM Language Reference, "Vector
-Function ABI"): such a form tests all lanes at once and, if none is rare, hands back what the inline
-code computed. The remainder of a division, which is exact, is made of one."""
+A slow path is a call, not a branch, which in a loop body would keep LLVM's loop vectoriser away. A
+call does not if the called function names its vector forms (attribute
+"vector-function-abi-variant", LLVM Language Reference, "Vector Function ABI"): such a form tests
+all lanes at once and, if none is rare, hands back what the inline code computed. The remainder of a
+division, which is exact, is made of one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Powers and hyperbolic functions, made of exp and log: power, hypot, cbrt; tanh, sinh, cosh and
 their inverses, as branch-free code that LLVM's loop vectoriser can widen.
 
-tanh, sinh, cosh and their inverses as branch-free code that LLVM's loop vectoriser can widen. Near
-0 odd polynomials (minimax, by Remez exchange in 60 digits) keep the relative accuracy that formulas
-with e**x lose. The inverses compute f32 in f64."""
+Near 0 the hyperbolic functions and their inverses have odd polynomials (minimax, by Remez exchange
+in 60 digits), which keep the relative accuracy that formulas with e**x lose. The inverses compute
+f32 in f64."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ window_place: each element goes to the largest of its window. Where windows tile
 Otherwise a unit is an item of the batch (and a block of channels), which is set to zero and then
 added to, window by window in row-major order.
 
-Taps of a window: which source positions a result sees, and what they fold to, tap by tap. Along one
-axis a table has, for each position and tap, the position on the other side or -1 (worked out here,
-so that kernels divide nothing). At a position of three axes the kernel lists what is there: pairs
-(offset of the source in elements, number of the tap), in row-major order of taps.
+For the taps of a window a table has, along one axis, for each position and tap, the position on the
+other side or -1 (worked out here, so that kernels divide nothing). At a position of three axes the
+kernel lists what is there: pairs (offset of the source in elements, number of the tap), in
+row-major order of taps.
 
-Folds - sums, products, maxima and their places - are in registers, vectors of channels at a time:
-`walk_entries` folds the listed entries of some positions, `walk_shared` does products of
-neighbouring positions, whose taps meet the same source."""
+Folds are sums, products, maxima and their places. `walk_entries` folds the listed entries of some
+positions, `walk_shared` does products of neighbouring positions, whose taps meet the same
+source."""
 
 from __future__ import annotations
 

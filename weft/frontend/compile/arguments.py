@@ -420,12 +420,6 @@ def differences(new: Signature, old: Signature, parameters: Sequence[str]) -> li
     return lines or ["an object passed as an argument is another one"]
 
 
-__all__ = [
-    "Identity", "LeafKey", "Signature", "differences", "has_value", "holds_symbolic", "leaf_of",
-    "leaves_of", "passes_as_is", "static_key",
-]  # fmt: skip
-
-
 NUMBERS = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _BEHAVED = 0x101  # flags of an array that is C-contiguous and aligned

@@ -621,6 +621,3 @@ def _recompiled(fn: Any, *options: Any) -> Any:
     if isinstance(fn, CompiledFunction):
         return fn
     return CompiledFunction(fn, *options)
-
-
-__all__ = ["Compiled", "CompiledFunction", "LeafKey"]

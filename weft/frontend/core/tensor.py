@@ -5,10 +5,9 @@ Concrete tensors are immutable and behave like NumPy arrays; symbolic ones have 
 but no value, and say so, with the user's line and what to write instead, where Python or NumPy asks
 for one. A tensor whose memory a call took (`donate=`) says which call that was.
 
-NumPy arrays as tensors hold them: contiguous, native, of a dtype that weft has, owned. Arrays of
-other libraries become NumPy arrays, and tensors become theirs, without copies, by DLPack and
-`__array_interface__` (https://data-apis.org/array-api/latest/design_topics/data_interchange.html).
-"""
+Arrays of other libraries become NumPy arrays, and tensors become theirs, without copies, by DLPack
+and `__array_interface__`
+(https://data-apis.org/array-api/latest/design_topics/data_interchange.html)."""
 
 from __future__ import annotations
 

@@ -6,12 +6,11 @@ Sharded softmax: each part multiplies where it is, and gives two numbers for eac
 the sum of its exponentials, and the logit of the label if that is its own. So a part receives the
 inputs and sends [batch] numbers; neither weights nor logits travel.
 
-Candidate sampling: losses over many classes that look at few of them, and the samplers that draw
-those. TensorFlow 1's functions, arguments and formulas (`nn_impl._compute_sampled_logits`;
-"Candidate Sampling Algorithms Reference", TensorFlow's candidate_sampling.pdf). The numbers come
-from the counter-based generator of `wf.random`, so what a sampler gives is a function of its key.
-The classes' weights may be in parts on several devices: only the rows that are looked at are sent,
-and their gradients are `IndexedSlices`."""
+Candidate sampling has TensorFlow 1's functions, arguments and formulas
+(`nn_impl._compute_sampled_logits`; "Candidate Sampling Algorithms Reference", TensorFlow's
+candidate_sampling.pdf). The numbers come from the counter-based generator of `wf.random`, so what a
+sampler gives is a function of its key. The classes' weights may be in parts on several devices:
+only the rows that are looked at are sent, and their gradients are `IndexedSlices`."""
 
 from __future__ import annotations
 

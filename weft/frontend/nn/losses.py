@@ -1,4 +1,4 @@
-"""`wf.nn`: losses, normalisation, dropout and embeddings, composed from public ops.
+"""`wf.nn`: losses, normalisation and dropout, composed from public ops.
 
 Bools and integers become the default float; 16-bit floats are computed in float32. Losses give one
 number for each row: the class axis is reduced, the others stay, as in TensorFlow 1. Errors, at the

@@ -3,17 +3,15 @@ sorting, and searching in sorted data.
 
 `axis`: one axis or several, negative ones counted from the end; None (the default) means all of
 them. The reduced axes vanish, or stay with size 1 if `keepdims`. Errors, at the caller's line:
-InvalidArgumentError for an axis out of range, TypeRuleError for a dtype that has no such reduction,
-ShapeError for an extremum over no elements.
+InvalidArgumentError for an axis out of range, TypeRuleError for a dtype that a function does not
+have, ShapeError for an extremum over no elements.
 
 By segment: all rows with the same id become one row. `segment_ids`, integers of shape
 data.shape[:k] (usually one for each row), need not be sorted. Ids are 0 .. num_segments - 1:
 others, negative ones too, raise InvalidArgumentError when the op runs.
 
-Sorting along an axis and searching in sorted data. The order is total: false < true, NaN is the
-largest number. Equal elements keep their order in both directions. Real numbers and bools. Errors,
-at the caller's line: InvalidArgumentError for an axis out of range, TypeRuleError for complex
-numbers and strings."""
+Sorting and searching are of real numbers and bools, in a total order: false < true, NaN is the
+largest number. Equal elements keep their order in both directions."""
 
 from __future__ import annotations
 

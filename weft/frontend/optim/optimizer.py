@@ -1,15 +1,14 @@
 """`Optimizer`, the base class of all optimizers: gradients of a loss, slots, applying updates; and
-gradient descent: SGD, plain and with momentum, and the optimizers that scale each element's step by
-its past gradients: Adagrad, Adadelta, RMSProp, Adam, AdamW.
+the optimizers: gradient descent (SGD), plain and with momentum, and those that scale each element's
+step by its past gradients, Adagrad, Adadelta, RMSProp, Adam and AdamW.
 
 An optimizer is ordinary code over public ops. It works while `wf.compile` traces a step, in a
 `wf.Graph`, and eagerly; its slots are variables, made on first use with their values at once, also
 during a trace.
 
-Gradient descent: SGD, plain and with momentum, and the optimizers that scale each element's step by
-its past gradients: Adagrad, Adadelta, RMSProp, Adam, AdamW. Formulas and defaults are TensorFlow
-1's (its training_ops documentation), which differ in places from the papers': RMSProp's mean square
-starts at 1 and its epsilon is inside the root; Adagrad's accumulator starts at 0.1."""
+Formulas and defaults are TensorFlow 1's (its training_ops documentation), which differ in places
+from the papers': RMSProp's mean square starts at 1 and its epsilon is inside the root; Adagrad's
+accumulator starts at 0.1."""
 
 from __future__ import annotations
 

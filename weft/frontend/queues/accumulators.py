@@ -79,7 +79,7 @@ class ConditionalAccumulatorBase:
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> Any:
         """Drop gradients of steps before this one from now on."""
         a = self._accumulator
-        step = whole_number(new_global_step, f"{a.describe()}: new_global_step", 0)
+        step = whole_number(new_global_step, lambda: f"{a.describe()}: new_global_step", 0)
         return host_effect("accumulator_set_global_step", [step], (a,), name=name)
 
     @made_at_once
@@ -100,17 +100,14 @@ class ConditionalAccumulatorBase:
         self, op: str, local_step: Any, indices: Sequence[Tensor], values: Any, name: str | None
     ) -> Any:
         a = self._accumulator
-        what = f"{a.describe()}: apply_grad: the gradient"
-        step = whole_number(local_step, f"{a.describe()}: local_step")
-        given = [step, *indices, operand(values, a.dtype, lambda: what)]
+        step = whole_number(local_step, lambda: f"{a.describe()}: local_step")
+        gradient = operand(values, a.dtype, lambda: f"{a.describe()}: apply_grad: the gradient")
+        given = [step, *indices, gradient]
         return host_effect(op, given, (a,), name=name)
 
     def _take(self, op: str, num_required: Any, **how: Any) -> list[Tensor]:
         a = self._accumulator
-        what = f"{a.describe()}: num_required"
-        if not isinstance(num_required, Tensor):
-            num_required = integer(num_required, what, 1)
-        required = whole_number(num_required, what, 1)
+        required = whole_number(num_required, lambda: f"{a.describe()}: num_required", 1)
         return host_op(op, [required], (a,), **how)
 
 

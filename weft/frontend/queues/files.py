@@ -342,9 +342,3 @@ class FixedLengthRecordReader(ReaderBase):
         hop = integer(hop_bytes or 0, f"{what}: hop_bytes")
         compression = check_compression(encoding)
         super().__init__(Layout("fixed_length", header, size, footer, hop, compression), name)
-
-
-__all__ = [
-    "FixedLengthRecordReader", "IdentityReader", "ReaderBase", "TFRecordReader", "TextLineReader",
-    "WholeFileReader",
-]  # fmt: skip

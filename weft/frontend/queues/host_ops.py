@@ -66,7 +66,7 @@ def host_op(
     outside of graphs.
     """
     if current_trace() is None:
-        made = _done(op, operands, objects, timeout, cancel, attrs)
+        made = run_now(op, objects, _arrays(op, operands), attrs, timeout, cancel)
         return [Tensor(contiguous(a)) for a in made]
     trace = _graph(op)
     sizes += sum(n is None for shape in shapes for n in shape or ())
@@ -84,23 +84,18 @@ def host_effect(
     """What a host op without results does: an effect of the graph, or done at once (None). Else as
     `host_op`."""
     if current_trace() is None:
-        _done(op, operands, objects, timeout, cancel, attrs)
+        run_now(op, objects, _arrays(op, operands), attrs, timeout, cancel)
         return None
     trace = _graph(op)
     (token,) = _emit(trace, op, operands, objects, timeout, cancel, attrs)
     return Effect(trace.name_scope + (name or op), token, trace)
 
 
-def _done(
-    op: str, operands: Sequence[Tensor], objects: Sequence[Resource],
-    timeout: float | None, cancel: CancelToken | None, attrs: Mapping[str, AttrValue],
-) -> list[Any]:  # fmt: skip
-    """What the op gives at once."""
-    arrays = [
+def _arrays(op: str, operands: Sequence[Tensor]) -> list[Any]:
+    return [
         t._concrete(f"wf.{op}", "pass tensors that have values") if t._data is None else t._data
         for t in operands
     ]
-    return run_now(op, objects, arrays, attrs, timeout, cancel)
 
 
 def _graph(op: str) -> Trace:
@@ -123,7 +118,7 @@ def _emit(
     try:
         return trace.emit(op, [*(handle(trace, o) for o in objects), *given], attrs)
     except WeftError as error:
-        if not objects or objects[0].name in error.what:
+        if not objects or objects[0].describe() in error.what:
             raise
         what = f"{objects[0].describe()}: {error.what}"
         raise type(error)(what, hint=error.hint) from None

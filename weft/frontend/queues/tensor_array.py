@@ -25,7 +25,6 @@ from weft.frontend.ops.manipulation import reshape
 from weft.frontend.ops.promotion import cast
 from weft.frontend.queues.host_ops import host_effect, host_op
 from weft.frontend.state.resources import (
-    count,
     dtype_list,
     eager,
     eager_or_graph,
@@ -34,7 +33,6 @@ from weft.frontend.state.resources import (
     made_at_once,
     one_shape,
     operand,
-    rows_of,
     shared,
     value_of,
 )
@@ -49,7 +47,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.locations import caller_location
-from weft.runtime.resources.components import Array, stack_arrays
+from weft.runtime.resources.components import Array, rows, stack_arrays
 from weft.runtime.resources.tensor_array import Stack as StackCore
 from weft.runtime.resources.tensor_array import TensorArray as TensorArrayCore
 
@@ -394,7 +392,7 @@ class TensorArray:
 
     @eager
     def _host_size(self) -> Tensor:
-        return count(self._array.size())
+        return Tensor(np.asarray(self._array.size(), np.int32))
 
     @_host_or_rows
     def write(self, index: Any, value: Any, name: str | None = None) -> Self:
@@ -485,10 +483,11 @@ class TensorArray:
         return value_of(value, self._array.dtype, lambda: self._what(operation))
 
     def _rows(self, value: Any, operation: str) -> list[Array]:
-        stack, rows = rows_of(value, self._array.dtype, lambda: self._what(operation))
-        if stack.dtype != self._array.dtype.numpy or not stack.ndim:
+        given = operand(value, self._array.dtype, lambda: self._what(operation), by_rows=True)
+        stack = given.numpy()
+        if not stack.ndim:
             raise ShapeError(f"{self._what(operation)}: a value without axes has no rows")
-        return rows()
+        return rows(stack)
 
     def _indices(self, indices: Any, operation: str) -> list[int]:
         given = np.asarray(indices) if isinstance(indices, Tensor) else indices

@@ -20,7 +20,7 @@ import numpy as np
 
 from weft.frontend.core.device_scope import device_scopes, place
 from weft.frontend.core.operators import Operators
-from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
+from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import (
     Trace,
     bring_in,
@@ -29,6 +29,7 @@ from weft.frontend.core.trace import (
     suspend_trace,
     unique_name,
 )
+from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype, int64, string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Value
@@ -143,18 +144,19 @@ _ORDER = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 def eager(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate an operation on the host: UnsupportedError while a function or a graph is being
     built, and every error gets the user's line."""
-    return _on_host(function, lambda: current_trace() is not None)
+    return _on_host(function, in_graph=False)
 
 
 def eager_or_graph(function: Callable[P, R]) -> Callable[P, R]:
     """As `eager`, of an operation that is an op of a `wf.Graph` while that is being built."""
-    return _on_host(function, lambda: current_trace() is not None and graph_trace() is None)
+    return _on_host(function, in_graph=True)
 
 
-def _on_host(function: Callable[P, R], refused: Callable[[], bool]) -> Callable[P, R]:
+def _on_host(function: Callable[P, R], *, in_graph: bool) -> Callable[P, R]:
     @functools.wraps(function)
     def operation(*args: P.args, **kwargs: P.kwargs) -> R:
-        if refused():
+        trace = current_trace()
+        if trace is not None and not (in_graph and graph_around(trace) is not None):
             owner = type(args[0]).__name__
             name = function.__name__
             raise refusal(owner if name == "__init__" else f"{owner}.{name}")
@@ -201,6 +203,8 @@ def operand(x: Any, dtype: DType, label: Callable[[], str], *, by_rows: bool = F
     if plain and current_trace() is None:
         return Tensor(x)
     t = _tensor_of(x, label)
+    if t._data is not None and t._data.dtype == dtype.numpy:
+        return t
     if t._data is not None or graph_trace() is None:
         data = _value(t, x, dtype, label)
         return t if data is t._data else Tensor(data)
@@ -212,11 +216,14 @@ def operand(x: Any, dtype: DType, label: Callable[[], str], *, by_rows: bool = F
     return t if t.dtype is dtype else t.astype(dtype)
 
 
-def whole_number(x: Any, what: str, smallest: int = -(2**63)) -> Tensor:
-    """`x` as an int64 operand without axes: as `integer` has it, in a graph as `whole_numbers`."""
-    if graph_trace() is not None:
-        return whole_numbers(x, what)
-    return Tensor(np.asarray(integer(x, what, smallest), np.int64))
+def whole_number(x: Any, what: Callable[[], str], smallest: int = -(2**63)) -> Tensor:
+    """`x` as an int64 operand without axes: as `integer` has it, and in a graph a tensor as
+    `whole_numbers`."""
+    if type(x) is not int or not smallest <= x < 2**63:
+        if isinstance(x, (Operators, SymbolicDim)) and graph_trace() is not None:
+            return whole_numbers(x, what())
+        x = integer(x, what(), smallest)
+    return Tensor(np.array(x, np.int64))
 
 
 def whole_numbers(x: Any, what: str) -> Tensor:
@@ -258,17 +265,6 @@ def _value(t: Tensor, x: Any, dtype: DType, label: Callable[[], str]) -> Array:
     if dtype.is_integer and not np.array_equal(out, data):
         raise InvalidArgumentError(f"{label()}: an integer does not fit {dtype.name}")
     return out
-
-
-def rows_of(
-    x: Any, dtype: DType, label: Callable[[], str]
-) -> tuple[Array, Callable[[], list[Array]]]:
-    """Several values stacked along a first axis: the stack, to be checked, and a function that
-    copies each of them."""
-    # an array of the right dtype is copied once, row by row
-    plain = type(x) is np.ndarray and x.dtype == dtype.numpy and dtype is not string
-    data: Array = x if plain else value_of(x, dtype, label)
-    return data, lambda: [contiguous(data[i, ...].copy()) for i in range(len(data))]
 
 
 def integer(x: Any, what: str, smallest: int = 0) -> int:
@@ -332,11 +328,6 @@ def seconds(timeout: Any) -> float | None:
     """A timeout, checked."""
     check_timeout(timeout)
     return None if timeout is None else float(timeout)
-
-
-def count(number: int) -> Tensor:
-    """A number of elements as TensorFlow gives it: int32, no axes."""
-    return Tensor(np.asarray(number, np.int32))
 
 
 _numbers = itertools.count(1)

@@ -1,8 +1,7 @@
 """`weft bench`: time the kernels of a suite, of a function or of a dumped graph; with `--device`,
 the costs of its launches on a GPU: registers, shared memory, spills and times.
 
-GPU costs of a step's launches: registers, shared memory, spills and times (`weft bench --device`).
-Registers, shared memory and spills are read from machine code, so they need no GPU; times do."""
+All of these but the times are read from machine code, so they need no GPU."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """Built-in suites: small functions that weft, NumPy, JAX and PyTorch all compute, and the
 comparison of the four by interleaved timing.
 
-Each function takes arrays and a vocabulary, the few words that benchmark models are written in: in
-weft, NumPy, JAX and PyTorch. So every contestant computes the same thing.
+Each function takes arrays and a vocabulary, the few words that benchmark models are written in, in
+the terms of one of the four. So every contestant computes the same thing.
 
-Comparison of the same workload in weft, NumPy, JAX and PyTorch, by interleaved timing. Every
-contestant runs in every round, so that a noisy machine disturbs all alike. A figure is a ratio
-against a peer measured in the same run, from minima and from medians; the absolute times are there
-to show the scale.
+Every contestant runs in every round, so that a noisy machine disturbs all alike. A figure is a
+ratio against a peer measured in the same run, from minima and from medians; the absolute times are
+there to show the scale.
 
 Some libraries' threads look for work for milliseconds after a call (GNU OpenMP's, which PyTorch
 uses, for about 10 ms) and would take a processor from whoever is next. So each turn begins with a

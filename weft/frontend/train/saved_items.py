@@ -4,8 +4,7 @@ optimizers' state, random generators, and other state.
 Looked up anew for each checkpoint: an optimizer makes its slots with its first step, a graph grows.
 Restoring compares a file with what there is, reads and checks everything, and only then assigns.
 
-State of a program: snapshots of all variables at one point in time, and other state. A step holds
-the locks of all variables that it uses from its first read to its last write
+A step holds the locks of all variables that it uses from its first read to its last write
 (`native/executable.py`), taken in one order. Here all locks of a set of variables are taken in the
 same order: so every step is either wholly in a snapshot or not at all, and no two wait for each
 other, while training steps run.

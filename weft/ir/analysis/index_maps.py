@@ -82,6 +82,14 @@ def is_index_map(op: Operation | None) -> bool:
     return name in INDEX_MAPS or (name == "constant" and is_scalar_constant(op))
 
 
+def is_constant(value: Value) -> bool:
+    """Whether `value` is a constant, seen through index maps."""
+    op = value.op
+    while op is not None and is_index_map(op) and op.operands:
+        op = op.operands[0].op
+    return op is not None and op.name == "constant"
+
+
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Element strides of a C-contiguous array; 0 for dimensions of size 1."""
     out, step = [0] * len(shape), 1

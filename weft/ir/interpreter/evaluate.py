@@ -295,7 +295,7 @@ def own_results(results: Sequence[Any]) -> list[Any]:
 
 
 def op_runner(state: State | None, sizes: Mapping[str, int], host: RunHost | None) -> RunOp:
-    """What runs single ops of one block for `interpreter_dataflow.Machine`."""
+    """What runs single ops of one block for `dataflow.Machine`."""
     return _Run(state, sizes, host).op_apart
 
 

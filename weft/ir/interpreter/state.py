@@ -1,9 +1,8 @@
 """Execution of the ops on state: on variables, over any holder of their values (`State`), and on
-stacks that loops keep.
+the stacks that loops keep (`ops/control_flow.py`).
 
-Execution of the ops on stacks that loops keep (`ops/control_flow.py`), as linked cells. A stack is
-a `Cell`, or None if it has no elements; a handle is the number of a cell that the execution has
-seen, 0 for None."""
+Stacks are linked cells: one is a `Cell`, or None if it has no elements; a handle is the number of a
+cell that the execution has seen, 0 for None."""
 
 from __future__ import annotations
 

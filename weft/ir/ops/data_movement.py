@@ -1,9 +1,8 @@
 """Ops that move, repeat, cut or join elements, and ask for sizes; gathers and scatters by integer
 indices.
 
-Gathers and scatters by integer indices. Negative indices count from the end, as in NumPy. One that
-is out of bounds raises InvalidArgumentError that names the index, the axis and its size; nothing is
-clipped."""
+Negative indices count from the end, as in NumPy. One that is out of bounds raises
+InvalidArgumentError that names the index, the axis and its size; nothing is clipped."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Tokens of the IR text, and parse errors that show the line with a caret; its literals: strings,
-bytes, numbers, and constant arrays, bit for bit.
+"""Tokens of the IR text, and parse errors that show the line with a caret; and its literals:
+strings, bytes, numbers, and constant arrays, bit for bit.
 
-Literals of the IR text: strings, bytes, numbers, and constant arrays, bit for bit. A whole float
-prints as it is, another finite one as the shortest decimal that reads back as the same bits; NaNs
-other than the two quiet ones print as `bits(0x...)`. An array of more than 32 elements prints as
-`splat(x)` where all its elements have the same bits, and as little-endian base64 otherwise."""
+A whole float prints as it is, another finite one as the shortest decimal that reads back as the
+same bits; NaNs other than the two quiet ones print as `bits(0x...)`. An array of more than 32
+elements prints as `splat(x)` where all its elements have the same bits, and as little-endian base64
+otherwise."""
 
 from __future__ import annotations
 

@@ -1,18 +1,17 @@
-"""Gradients of `cond`, `scan`, `while` and of stacks: further ops of the same kinds; and the
-residuals, what the forward loop must store for the backward loop.
+"""Gradients of `cond`, `scan`, `while` and of stacks: further ops of the same kinds, so any order
+exists; and the residuals, what the forward loop must store for the backward loop.
 
-So any order exists. A loop's gradient is a second forward loop, which also keeps the residuals
-(`merge_loops` makes one of the two), and a loop in the other direction that carries the cotangents
-of the carries and the sums of the cotangents of the loop invariants.
+A loop's gradient is a second forward loop, which also keeps the residuals (`merge_loops` makes one
+of the two), and a loop in the other direction that carries the cotangents of the carries and the
+sums of the cotangents of the loop invariants.
 
 The residuals of a `while` go to stacks, one push for each in an iteration, so a loop may run for as
 long as it does; its backward loop counts back. The cotangent of a stack is a stack of its elements'
 cotangents: of a push it is popped, of a pop pushed. So loops that keep values on stacks, the
 gradients of other loops, have gradients again.
 
-Residuals: what the forward loop must store for the backward loop of a gradient. The pullback of one
-iteration is taken in a block that holds the body's ops, too. Everything that does not depend on the
-cotangents can be computed in the forward loop. Of that the backward loop
+The pullback of one iteration is taken in a block that holds the body's ops, too. Everything that
+does not depend on the cotangents can be computed in the forward loop. Of that the backward loop
 
 * recomputes what depends on loop invariants only (it is moved out of the loop later);
 * recomputes cheap elementwise ops and views of what it has anyway;

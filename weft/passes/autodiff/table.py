@@ -1,23 +1,19 @@
 """The gradient table: the gradient of every op, a row each. `GRADIENTS` holds a rule for each op,
-or it is listed in `NO_GRADIENT`.
+those of control flow from `control_flow.py`, or it is listed in `NO_GRADIENT`.
 
-Those of control flow are collected from `control_flow.py`.
+Elementwise ops. DERIVATIVES: f'(x) of a holomorphic y = f(x). UNARY: the cotangent of x itself.
+BINARY: those of a and b. Names: g the cotangent of the result y. At points without a derivative the
+choices are JAX's: abs and sign give 0 at 0, maximum and minimum give half to each of two equal
+operands, and a power is 0 for the exponent at base 0 and for the base at exponent 0.
 
-Gradients of the elementwise ops, one row each. DERIVATIVES: f'(x) of a holomorphic y = f(x). UNARY:
-the cotangent of x itself. BINARY: those of a and b. Names: g the cotangent of the result y. At
-points without a derivative the choices are JAX's: abs and sign give 0 at 0, maximum and minimum
-give half to each of two equal operands, and a power is 0 for the exponent at base 0 and for the
-base at exponent 0.
+A convolution is one of the three derivatives of a trilinear form (`weft.ir.ops.windows`), so its
+gradients are the two others, with the same attributes but for the size of the result.
 
-Gradients of linear algebra, of convolutions and of windowed reductions. A convolution is one of the
-three derivatives of a trilinear form (`weft.ir.ops.windows`), so its gradients are the two others,
-with the same attributes but for the size of the result.
-
-Gradients of ops that move, select, reduce, scan, sort and update elements. Those whose results have
-sizes that depend on values: the cotangent of a part is a part of the cotangent, so the rules name
-the same sizes as the op. Updates, with respect to what they add or store: with respect to the value
-before, the adjoint is the cotangent of the new value, without the rows that were replaced; it has
-no operand here: `frontend/autodiff/gradients.py` takes it for the variable."""
+Of ops whose results have sizes that depend on values the cotangent of a part is a part of the
+cotangent, so the rules name the same sizes as the op. Updates have gradients with respect to what
+they add or store. With respect to the value before, which is no operand here, the adjoint is the
+cotangent of the new value, without the rows that were replaced: `frontend/autodiff/gradients.py`
+takes it for the variable."""
 
 from __future__ import annotations
 

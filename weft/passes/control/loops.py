@@ -2,14 +2,13 @@
 loop-invariant code motion, which moves out of a loop what an iteration computes from invariants
 only.
 
-Both run a body on carries, rows of sequences (none in a while) and invariants; arguments and
-operands are numbered alike, and so are carries among arguments, operands and results.
+Both kinds of loop run a body on carries, rows of sequences (none in a while) and invariants;
+arguments and operands are numbered alike, and so are carries among arguments, operands and results.
 
-Loop-invariant code motion: move what an iteration computes from invariants only out of the loop. A
-rule of `simplify_control`. Views, broadcasts and constants are made inside, where they cost
-nothing, and so are the wide operands of products of narrow integers (`weft.ir.ops.products`); what
-they are made of is moved. A loop that may run not at all must not fail because of what was moved:
-ops that check their operands stay in it."""
+The code motion is a rule of `simplify_control`. Views, broadcasts and constants are made inside,
+where they cost nothing, and so are the wide operands of products of narrow integers
+(`weft.ir.ops.products`); what they are made of is moved. A loop that may run not at all must not
+fail because of what was moved: ops that check their operands stay in it."""
 
 from __future__ import annotations
 

@@ -22,20 +22,19 @@ After: ``%3 = exp(%x)`` and a scan of length 10 that carries `%a1` alone and tak
 
 Branches and loops that have effects stay as they are, but for what is pure in them.
 
-`trim` drops what a branch or loop takes, carries or returns for nothing:
+What `trim` drops:
 
 * a result that nobody uses, and what only it needs: a carry, a sequence, an operand;
 * a carry that the body returns as it got it becomes an invariant, or the constant that it starts
   as; two carries that start and go on alike become one;
 * an operand that stands twice comes in once; a uniform constant is made inside.
 
-Loop merging: two loops of which one repeats the other become one. A gradient runs the forward loop
-again to keep what it needs of every iteration; here the two are merged, by one sweep over the loops
-of a block, in order. A loop is compared with those before it that have a carry which starts and
-goes on like one of its own, or, where there are no carries, that take the same rows; so loops that
-have nothing to do with each other cost nothing. What was merged is found under the values of its
-first loop, so that loops which take the results of two loops that became one are seen to be alike
-in the same sweep.
+`merge_loops` is for gradients, which run the forward loop again to keep what they need of every
+iteration. The two are merged by one sweep over the loops of a block, in order. A loop is compared
+with those before it that have a carry which starts and goes on like one of its own, or, where there
+are no carries, that take the same rows; so loops that have nothing to do with each other cost
+nothing. What was merged is found under the values of its first loop, so that loops which take the
+results of two loops that became one are seen to be alike in the same sweep.
 
 All carries of the one loop must start as carries of the other do, and when both bodies are put into
 one and equal ops are merged, they must go on alike, too (`merged`)."""

@@ -18,8 +18,7 @@ an optimizer's update), and the product itself is never stored. The rules:
 * its sums over k are not cut into pieces, which are complete only after it;
 * no variable that the product reads is written between the two.
 
-`fuse_epilogues`, for GPUs: the kernel of a product or a convolution does the nest that reads its
-result first. Before::
+`fuse_epilogues`, for GPUs. Before::
 
     %2 = matmul(%x, %w) : f16[32,100]
     %3 = fused(%2, %b) { add, tanh } : f16[32,100]
@@ -33,14 +32,12 @@ are in registers when they are finished, so the nest's reads of them cost nothin
   all rows (the gradient of a bias) where a matmul has many blocks: its k is not cut then;
 * a convolution is `conv` or `conv_input`: what `conv_kernel` gives is small;
 * neighbouring columns of all else that it reads are neighbours in memory, or one element;
-* no variable that the product reads is written between the two.
+* no variable that the product reads is written between the two, as for `fuse_matmul`.
 
-Unlike `fuse_matmul`, which does this for the CPU: any dtype, sums over k that are cut into parts,
-matrices whose other operands move in any way from row to row, and any convolution.
+Unlike for the latter: any dtype, sums over k that are cut into parts, matrices whose other operands
+move in any way from row to row, and any convolution.
 
-Epilogue split: ops that follow from a nest's sums leave it, so that a product can take it over.
-
-Before::
+`split_tails`. Before::
 
     %2 = matmul(%dy, %w) : f32[256,512]
     %3, %4 = fused(%2, %mask, %b) { multiply; sum over axis 0; an update of %b with the sum }

@@ -44,7 +44,6 @@ from collections.abc import Iterable
 from dataclasses import field
 
 from weft.ir.analysis.index_maps import (
-    INDEX_MAPS,
     Read,
     RowSpace,
     folded,
@@ -529,9 +528,6 @@ class _Region:
         made = Operation(op.name, given, op.attrs, types, op.regions, (), op.locations)
         self.inner.ops.append(made)
         self.local.update(zip(op.results, made.results, strict=True))
-
-
-__all__ = ["INDEX_MAPS", "REDUCTIONS", "fuse"]
 
 
 def fuse(graph: Graph) -> Graph:

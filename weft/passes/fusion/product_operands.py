@@ -1,9 +1,7 @@
 """Operands of products: narrow integers are taken unwidened, which packing widens, and permuted
 arrays through index maps, not as copies (attention's heads).
 
-Products of narrow integers: they take unwidened operands, which packing widens.
-
-Before::
+`narrow_products`. Before::
 
     %2 = fused(%x) { astype } : i32[512,100]
     %3 = fused(%w) { astype } : i32[100,64]
@@ -20,9 +18,7 @@ is widened is never stored, and several products of narrow integers are one inst
   something else reads the wide one;
 * no variable that such a nest reads is written anywhere in the graph.
 
-Strided products: read and write through index maps, not copies (attention's heads).
-
-Before::
+`stride_products`. Before::
 
     %2 = fused(%1) { permute_dims } : f32[8,4,64,32]
     %3 = matmul(%2, %k) : f32[8,4,64,64]

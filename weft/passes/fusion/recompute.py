@@ -1,7 +1,7 @@
 """Recomputation: what a later nest can cheaply compute from another result is not stored for it;
 and rematerialization: a tensor that is alive at the peak of memory is computed again after it.
 
-Before::
+`recompute`. Before::
 
     %1, %2, %3 = fused(%x) { multiply; tanh; add } : f32[512,512], f32[512,512], f32[512,512]
     %4 = fused(%g, %1, %2, %3) { ... }
@@ -19,9 +19,7 @@ addition. A gradient reads fewer arrays, and they need no memory in between. The
 
 `Choice` says which results these are, and why.
 
-Rematerialization: a tensor that is alive at the peak of memory is computed again after it.
-
-Before::
+`rematerialize`. Before::
 
     %1 = fused(%x) { a norm of rows } : f32[4096,768]
     ... = matmul(%1, ...)
@@ -51,7 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from weft.ir.analysis.index_maps import is_gather, is_index_map, row_space_of, shape_of
+from weft.ir.analysis.index_maps import is_constant, is_gather, is_index_map, row_space_of, shape_of
 from weft.ir.cost.rates import CACHED_BYTES, NS_PER_BYTE_CACHED, NS_PER_BYTE_STREAMED, arithmetic
 from weft.ir.cost.thresholds import (
     MOST_ARITHMETIC,
@@ -233,7 +231,7 @@ def _steps(value: Value, stored: Set[Value]) -> tuple[list[Value], list[Operatio
     while todo:
         held = todo.pop()
         op = held.op
-        if op in chain or _is_constant(held):
+        if op in chain or is_constant(held):
             continue
         if op is not None and op.name == "broadcast_to" and op.operands[0] in stored:
             found[op.operands[0]] = None
@@ -308,7 +306,7 @@ def _row_values(region: Block) -> set[Value]:
     if row_space is None:
         return set()
     values = [v for op in region.ops for v in op.results if not is_index_map(op)]
-    return {v for v in values if row_space.is_row_shape(shape_of(v)) and not _is_constant(v)}
+    return {v for v in values if row_space.is_row_shape(shape_of(v)) and not is_constant(v)}
 
 
 def _follows(value: Value, kept: set[Value]) -> bool:
@@ -326,7 +324,7 @@ def _sources(
     while todo:
         held = todo.pop()
         op = held.op
-        if held in seen or _is_constant(held):
+        if held in seen or is_constant(held):
             continue
         if op is not None and op.name == "broadcast_to" and op.operands[0] in kept | rows:
             found.append(op.operands[0])
@@ -338,14 +336,6 @@ def _sources(
             seen.add(held)
             todo += op.operands
     return found if len(seen) <= MOST_REPEATED else None
-
-
-def _is_constant(value: Value) -> bool:
-    """A constant, seen through index maps."""
-    op = value.op
-    while op is not None and is_index_map(op) and op.operands:
-        op = op.operands[0].op
-    return op is not None and op.name == "constant"
 
 
 def recompute(graph: Graph) -> Graph:

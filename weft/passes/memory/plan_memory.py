@@ -4,7 +4,7 @@ Each value gets a `Slot`: an input, a variable's own buffer, a constant, a resul
 call) or a range of the step's arena. Views (reshape) share their operand's slot. A kernel may write
 in place over an operand that dies there, if it reads that operand only at the element that it is
 writing; a variable is updated in its own buffer if nobody reads the old value afterwards. The arena
-is packed over the values' live ranges, in the order of the graph's ops (`arena.Arena`). Slots and
+is packed over the values' live ranges, in the order of the graph's ops (`block.Arena`). Slots and
 plans of one block are in `block`.
 
 The values of `cond`, `while` and `scan` (`place_control`):
@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
-from weft.passes.in_place import UPDATES, checks, in_place_operands, may_fail_midway
-from weft.passes.memory.block import BlockPlanner, Copy, MemoryPlan, Moving, Shared, Slot
+from weft.passes.in_place import UPDATES, checks, may_fail_midway
+from weft.passes.memory.block import BlockPlanner, MemoryPlan, Moving, Shared, Slot
 
 
 def place_control(planner: BlockPlanner, position: int, op: Operation) -> None:
@@ -192,9 +192,7 @@ class _LoopPlanner:
         test.run("")
 
 
-__all__ = [
-    "Copy", "MemoryPlan", "Moving", "Slot", "in_place_operands", "iterations", "plan_memory",
-]  # fmt: skip
+__all__ = ["MemoryPlan", "Moving", "Slot", "iterations", "plan_memory"]
 
 
 def _never(op: Operation) -> bool:

@@ -16,9 +16,9 @@ After, on the worker and on the ps::
 
 A tensor goes to each device that needs it once. Branches and loops on one device stay native there;
 those that span devices are Switch, Merge and frames (`device_assignment.py`), and every device that
-takes part in a loop runs a loop of its own around its share. Dead values are sent
-as dead. All that orders effects is kept: a control operand from elsewhere becomes a message without
-elements. The scheme is the paper's (sections 3.3 and 3.4; Yu et al. 2018, section 4.4).
+takes part in a loop runs a loop of its own around its share. Dead values are sent as dead. All that
+orders effects is kept: a control operand from elsewhere becomes a message without elements. The
+scheme is the paper's (sections 3.3 and 3.4; Yu et al. 2018, section 4.4).
 
 `Cut` holds the parts under construction: who has which value, and the messages that bring the
 others. A value that a cast has made wider goes as what was cast, and is cast again where it is
@@ -30,12 +30,11 @@ can be (`wait_for`), so that it is not in memory for long: the first op that nee
 something else, too; the tensor is asked for when the last of that begins to be computed, so the
 transfer still runs beside it.
 
-Control loops: a device that sends or receives in a frame counts its iterations itself. Each device
-that sends or receives in a frame has a counter of its iterations there. Where the loop's predicate
-is computed elsewhere, it is received in each iteration, and the counter goes round as long as it is
-true; so each device learns by itself that the loop is over (Yu et al. 2018, section 4.4). The
-counter is the iteration number by which messages are told apart, and starts if and only if the loop
-does.
+Each device that sends or receives in a frame has a counter of its iterations there. Where the
+loop's predicate is computed elsewhere, it is received in each iteration, and the counter goes round
+as long as it is true; so each device learns by itself that the loop is over (Yu et al. 2018,
+section 4.4). The counter is the iteration number by which messages are told apart, and starts if
+and only if the loop does.
 
 A message in a frame is sent in every iteration, the last one too, in which only the test runs; one
 that belongs to the body (it is live if and only if the predicate is true) is not sent in that."""

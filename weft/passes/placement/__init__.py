@@ -2,7 +2,8 @@
 
 `place` works on graphs as the frontend makes them, before stacks and control flow are lowered.
 Enters: a graph, devices, links and costs. Leaves: a `Placement`, with the reason for each op.
-Imports: `ir`, `rewriting`, `sizes`, `analysis`. Read `placer` first."""
+Imports: `ir` (its `cost` too), `rewriting`, `fusion.fuse`, `sizes.py`, `manager.py`. Read `placer`
+first."""
 
 from weft.passes.placement.constraints import PlacementError
 from weft.passes.placement.costs import CostModel, Measured

@@ -11,10 +11,9 @@ devices are the bits of ints.
 (`w*`), after `op:` a name of ops (`op:matmul`), or after `at:` a place (`at:*model.py:12*`). The
 device may be a partial spec; an empty one takes the op's constraint away.
 
-Constraint conflicts: the smallest set of constraints that cannot all hold, and soft placement. The
-set is found by QuickXplain (Junker 2004, "QuickXPlain: Preferred explanations and relaxations for
-over-constrained problems", AAAI): about k log(n / k) trials for k constraints of n. It is minimal:
-without any one of its constraints the rest can hold."""
+The smallest set of constraints is found by QuickXplain (Junker 2004, "QuickXPlain: Preferred
+explanations and relaxations for over-constrained problems", AAAI): about k log(n / k) trials for k
+constraints of n. It is minimal: without any one of its constraints the rest can hold."""
 
 from __future__ import annotations
 

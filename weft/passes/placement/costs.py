@@ -10,13 +10,12 @@ A trace names ops by what they are called and by their source lines, several to 
 kernel or region carries them out. So what an event took is shared out among the graph's ops that
 have one of its names and one of its lines, in proportion to their static prices.
 
-Simulated step time: the ops of a placed graph on their devices, and the messages. Each device runs
-one op at a time, the one that is ready first; the values that an op needs from another device come
-as messages, one for each value and device (`Network`). A step begins when each task that takes part
-has got its message from the session's task, where the feeds are, and ends when each has answered
-and the results are there. So this is list scheduling as in HEFT (Topcuoglu, Hariri, Wu 2002), with
-links that fill up; where the device of an op is not known yet, a `pick` says it, as by the earliest
-finish.
+In the simulation each device runs one op at a time, the one that is ready first; the values that an
+op needs from another device come as messages, one for each value and device (`Network`). A step
+begins when each task that takes part has got its message from the session's task, where the feeds
+are, and ends when each has answered and the results are there. So this is list scheduling as in
+HEFT (Topcuoglu, Hariri, Wu 2002), with links that fill up; where the device of an op is not known
+yet, a `pick` says it, as by the earliest finish.
 
 A loop or branch on one device is one op. One that spans several is simulated inside: a loop's body
 once, and its time taken as often as it runs; of a branch the longer side.

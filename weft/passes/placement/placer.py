@@ -1,11 +1,14 @@
-"""The placer: each op of a graph gets the one device that it runs on, and the reason in words; ops
-are put together though nothing demands it, as long as some device can have all.
+"""The placer: each op of a graph gets the one device that it runs on, and the reason in words.
 
 1. What the user asked for, what there are kernels for and what must be together leave a set of
    devices for each group of ops (`constraints.py`); if one is empty, the smallest set of
    constraints that says why is the error.
-2. State that is not placed stays with the session, branches and loops stay whole, constants follow
-   their readers.
+2. Ops are put together though nothing demands it, as long as some device can have all. State that
+   nobody placed stays in the session's task, so that every step finds it there; state that is
+   placed in part goes to the first device that fits, for the same reason. A branch or loop is best
+   on one device, where it is native code; if constraints pull it apart, its ops are placed one by
+   one. Ops around a loop's frame and a switch follow what they pass on; constants follow their
+   reader.
 3. For what is left, several placements are simulated (`costs.py`) and the fastest is taken: all of
    it in the session's place, each op where it finishes first, each where most of its operands are,
    all on one of the devices (`choose`). Where nothing is left, nothing is priced, but for people.
@@ -14,12 +17,6 @@ Nothing depends on chance, nor on what else runs: the same graph, devices and co
 placement.
 
 `explain_placement` prints a placement for `Session.explain` and `weft place --explain`.
-
-Colocation: ops put together though nothing demands it, as long as some device can have all. State
-that nobody placed stays in the session's task, so that every step finds it there; state that is
-placed in part goes to the first device that fits, for the same reason. A branch or loop is best on
-one device, where it is native code; if constraints pull it apart, its ops are placed one by one.
-Ops around a loop's frame and a switch follow what they pass on; constants follow their reader.
 
 `add_defaults`: ops that name no device, in a step that is about one, go with it. This is weaker
 than what the user says of an op or of one that it must be with, and as strong as that where there

@@ -1,6 +1,6 @@
 """A cluster simulator: steps of many workers that share parameter servers, event by event.
 
-`timing` says what one step takes whose tasks wait for nobody else. Here the same step is done by up
+`costs` says what one step takes whose tasks wait for nobody else. Here the same step is done by up
 to hundreds of workers at once, which meet at the servers (paper, sections 4.4, 6.2 and 6.3): in
 each step a worker tells the servers that it begins, gets their parameters, computes, and sends them
 gradients. Asynchronously, each goes on as soon as its gradients are applied. Synchronously a step

@@ -1,7 +1,7 @@
 """Algebraic simplification: replace an op by a cheaper one that means exactly the same; and
-contraction: a multiply and an add, rounded together, become one `fma`.
+contraction: a multiply and an add, rounded together, become one `fma` (fused multiply-add).
 
-Before::
+`simplify`. Before::
 
     %0 = negative(%y) : f32[4]
     %1 = add(%x, %0) : f32[4]
@@ -17,9 +17,7 @@ and tanh of a softplus a quotient, which is nearer to the truth than what it rep
 that move elements, reduce or multiply matrices come first, the elementwise ones after them; nothing
 here looks at how often a value is used.
 
-Contraction: a multiply and an add, rounded together, become one `fma` (fused multiply-add).
-
-Before::
+`contract`. Before::
 
     %2 = multiply(%x, %w) : f32[4]
     %3 = add(%2, %b) : f32[4]
@@ -40,7 +38,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from weft.ir.analysis.index_maps import is_index_map
+from weft.ir.analysis.index_maps import is_constant
 from weft.ir.analysis.known_values import uniform
 from weft.ir.dims import Dim, Shape
 from weft.ir.dtypes import DType, float32, float64
@@ -676,16 +674,8 @@ def _fused(builder: Builder, op: Operation, new: Operation, uses: Counter[Value]
         if op.name == "subtract" and place == 0:
             other = emit_at(builder, op, "negative", other)
         elif op.name == "subtract":
-            a, b = (b, a) if _is_number(b) else (a, b)
+            a, b = (b, a) if is_constant(b) else (a, b)
             a = emit_at(builder, product.op, "negative", a)
         where = merge_locations(op.locations, product.op.locations)
         return builder.emit1("fma", a, b, other, locations=where)
     return None
-
-
-def _is_number(value: Value) -> bool:
-    """Whether it is a constant, or one repeated."""
-    op = value.op
-    while op is not None and is_index_map(op) and op.operands:
-        op = op.operands[0].op
-    return op is not None and op.name == "constant"

@@ -1,9 +1,10 @@
 """Folder of checkpoints and its state file: the list of checkpoints, the latest, those to remove;
 and checkpoints of several files, with a manifest.
 
-JSON with a sha256 of its own, written atomically after the checkpoint that it names; so at every
-moment it names complete checkpoints only. Checkpoints that are to go are listed in `removed` before
-they are removed, so that a process that is killed in between leaves none that nobody knows of.
+The state file is JSON with a sha256 of its own, written atomically after the checkpoint that it
+names; so at every moment it names complete checkpoints only. Checkpoints that are to go are listed
+in `removed` before they are removed, so that a process that is killed in between leaves none that
+nobody knows of.
 
 Its checksum tells damage, not who wrote it: the file may have come with a folder from anywhere. So
 it can name only files of its own folder whose suffix is a checkpoint's; with any other name in it,
@@ -12,11 +13,11 @@ or a field of another type, it is damaged as a whole.
 Writing a checkpoint names it in the state file and removes those that are to go. `save_arrays` and
 `restore_arrays` are what the ops `save` and `restore` do.
 
-Checkpoints of several files, one for each task that holds variables, and a manifest.
-`model-7.manifest.json` says which files belong to it and what is in which; it is written, whole or
-not at all, when all of them are there, and replaces the one before under its name. The names of the
-files hold a number that each save draws anew, so a save that ends halfway overwrites nothing. The
-number stands in the files, too: a file that was exchanged is found out."""
+A checkpoint of several files has one for each task that holds variables. `model-7.manifest.json`
+says which files belong to it and what is in which; it is written, whole or not at all, when all of
+them are there, and replaces the one before under its name. The names of the files hold a number
+that each save draws anew, so a save that ends halfway overwrites nothing. The number stands in the
+files, too: a file that was exchanged is found out."""
 
 from __future__ import annotations
 

@@ -17,11 +17,10 @@ What safetensors has no word for is encoded: complex128 is stored as float64 wit
 strings as their bytes, one after the other, with their lengths beside them. Nested state (what a
 `state_dict()` returns) is JSON in which every array is a reference to one in the file.
 
-Atomic writes: files that are there whole or not at all. A temporary file, fsync, rename, fsync of
-the folder. A temporary file is locked while it is written, so that what a killed process left can
-be told from what another process is writing: the kernel frees the lock of a process that is gone.
-`check_file_name` is for names of files that a file names: state files and manifests may come from
-anywhere."""
+An atomic write is a temporary file, fsync, rename, fsync of the folder. The temporary file is
+locked while it is written, so that what a killed process left can be told from what another process
+is writing: the kernel frees the lock of a process that is gone. `check_file_name` is for names of
+files that a file names: state files and manifests may come from anywhere."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ Who = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error, and how far it is from what went wrong first (`wire_errors.Derived`). lost: the
+    """An error, and how far it is from what went wrong first (`messages.Derived`). lost: the
     task that is gone, and why."""
 
     error: BaseException

@@ -170,9 +170,6 @@ def _launch(node: PlannedLaunch) -> str:
     return f"kernel '{node.launch.kernel.name}'" + (f" ({', '.join(lines)})" if lines else "")
 
 
-__all__ = ["Call", "Calls"]
-
-
 Array = np.ndarray[Any, Any]
 
 

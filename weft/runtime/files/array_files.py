@@ -292,6 +292,3 @@ def as_columns(columns: Any) -> dict[str, Column]:
         out[str(name)] = column = Column(as_dtype(dtype), default)
         parser(column.dtype)
     return out
-
-
-__all__ = ["Column", "Row", "as_columns", "parser", "read_csv"]

@@ -144,10 +144,15 @@ def save_arrays(arrays: Sequence[Array]) -> Array | list[Array]:
     return [a.copy() for a in arrays]
 
 
+def rows(stack: Array) -> list[Array]:
+    """The arrays that lie along the first axis of a stack, copied."""
+    return [stack[i, ...].copy() for i in range(len(stack))]
+
+
 def load_arrays(saved: Array | Sequence[Array]) -> list[Array]:
     """The inverse of `save_arrays`: arrays that share no memory with `saved`."""
     if isinstance(saved, np.ndarray):
-        return [saved[i, ...].copy() for i in range(len(saved))]
+        return rows(saved)
     return [a.copy() for a in saved]
 
 

@@ -31,6 +31,7 @@ from weft.runtime.resources.components import (
     Element,
     pad_and_stack,
     reading_state,
+    rows,
     save_arrays,
     saved_arrays,
     stack_arrays,
@@ -140,30 +141,13 @@ class Queue(Resource):
         self._change(shut)
 
     # --------------------------------------------------------------------------------- blocking
-    def enqueue(
-        self,
-        elements: Sequence[Element],
-        timeout: float | None = None,
-        cancel: CancelToken | None = None,
-        operation: str = "enqueue",
-    ) -> None:
+    def enqueue(self, elements: Sequence[Element]) -> None:
         """`start_enqueue`, waited for."""
-        self.wait(lambda done: self.start_enqueue(elements, done, cancel, operation), timeout)
+        self.wait(lambda done: self.start_enqueue(elements, done))
 
-    def dequeue(
-        self,
-        count: int,
-        timeout: float | None = None,
-        cancel: CancelToken | None = None,
-        *,
-        up_to: bool = False,
-        operation: str = "dequeue",
-    ) -> list[Element]:
+    def dequeue(self, count: int) -> list[Element]:
         """`start_dequeue`, waited for."""
-        elements: list[Element] = self.wait(
-            lambda done: self.start_dequeue(count, done, cancel, up_to=up_to, operation=operation),
-            timeout,
-        )
+        elements: list[Element] = self.wait(lambda done: self.start_dequeue(count, done))
         return elements
 
     def elements(self, stacks: Sequence[Array]) -> list[Element]:
@@ -176,7 +160,7 @@ class Queue(Resource):
                 f"{self.components}",
                 hint="all first axes have the same length, the number of elements",
             )
-        return [tuple([stack[i, ...].copy() for stack in stacks]) for i in range(counts[0])]
+        return list(zip(*map(rows, stacks), strict=True))
 
     def stacked(self, elements: list[Element], operation: str) -> tuple[Array, ...]:
         """Each component of elements that were just dequeued, stacked. If that cannot be done they

@@ -21,7 +21,14 @@ from weft.ir.errors import (
 )
 from weft.ir.spec import AttrValue
 from weft.runtime.resources.attempts import Attempt, CancelToken, Done
-from weft.runtime.resources.components import Array, Components, Element, check_saved, saved_integer
+from weft.runtime.resources.components import (
+    Array,
+    Components,
+    Element,
+    check_saved,
+    rows,
+    saved_integer,
+)
 from weft.runtime.resources.queue import Queue
 
 _MASK = (1 << 64) - 1
@@ -207,14 +214,14 @@ class Barrier(PriorityQueue):
                 f"{len(values)} values"
             )
         names: list[bytes] = keys.tolist()
-        rows = [values[i, ...].copy() for i in range(len(values))]
+        copied = rows(values)
 
         def insert(attempt: Attempt) -> bool:
             error = self._wrong(component, names)
             if error is not None:
                 self._fail(attempt, error)
                 return False
-            for name, row in zip(names, rows, strict=True):
+            for name, row in zip(names, copied, strict=True):
                 self._insert(component, name, row)
             self._finish(attempt, None)
             return True

@@ -1,14 +1,14 @@
 """`Timeline`: one step on many tasks, what each task recorded merged by one clock; and the clocks
 of the tasks, aligned by the messages between them.
 
-The clocks of several tasks, aligned by the messages between them. A message never arrives before it
-was sent. With offset o = (b's clock) - (a's clock) a message from a to b, sent at s and received at
-r, each by the clock of its task, says o <= r - s; one from b to a says o >= s - r. Two such bounds
-hold the offset between them: half their distance is what it may be wrong by (NTP, RFC 5905, takes
-the pair with the shortest round trip). All bounds between all tasks together are a system of
-difference constraints: shortest paths make each as tight as it can be (Cormen et al., Introduction
-to Algorithms, 4th ed., 22.4). A drift is a line that has all bounds of one direction above it and
-those of the other below (Duda et al., Estimating Global Time in Distributed Systems, 1987)."""
+A message never arrives before it was sent. With offset o = (b's clock) - (a's clock) a message from
+a to b, sent at s and received at r, each by the clock of its task, says o <= r - s; one from b to a
+says o >= s - r. Two such bounds hold the offset between them: half their distance is what it may be
+wrong by (NTP, RFC 5905, takes the pair with the shortest round trip). All bounds between all tasks
+together are a system of difference constraints: shortest paths make each as tight as it can be
+(Cormen et al., Introduction to Algorithms, 4th ed., 22.4). A drift is a line that has all bounds of
+one direction above it and those of the other below (Duda et al., Estimating Global Time in
+Distributed Systems, 1987)."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def merge(runs: Sequence[PartRun], begin_ns: int, end_ns: int) -> Timeline:
     """The timeline of a step that lasted from `begin_ns` to `end_ns` by the session's clock.
 
     The clocks are aligned by the step's messages: those that had its parts run, the answers, and
-    the tensors (`clocks.align`). InvalidArgumentError if there is no part.
+    the tensors (`align`). InvalidArgumentError if there is no part.
     """
     if not runs:
         raise InvalidArgumentError("no task recorded anything of this step")

@@ -3,10 +3,9 @@ nvJitLink a cubin. No GPU, no driver.
 
 Both are loaded when the first kernel is compiled, not for cubins that a cache has.
 
-Kernel to LLVM module and to PTX, by LLVM's NVPTX target and NVIDIA's libdevice. libdevice is the
-LLVM of mathematical functions, of which a module takes what it calls. The file is read once in a
-process, and its functions are kept as text: linking the whole file to each kernel would take longer
-than compiling most kernels does.
+libdevice is the LLVM of mathematical functions, of which a module takes what it calls. The file is
+read once in a process, and its functions are kept as text: linking the whole file to each kernel
+would take longer than compiling most kernels does.
 
 PTX carries the version of its language. LLVM writes the first one that has the architecture, so
 whatever knows the architecture reads it; tensor cores of sm_75 need a newer one, of CUDA 10.2."""

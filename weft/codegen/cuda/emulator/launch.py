@@ -1,9 +1,8 @@
 """Emulated launch: runs a kernel without a GPU, by whole arrays of threads or thread by thread: the
 threads of one block as generators, in a random order between barriers.
 
-Thread emulator: the threads of one block as generators, in a random order between barriers.
 `ThreadText` makes Python of kernel source, a generator that yields where threads meet; `Block` runs
-them one after the other, from one meeting to the next."""
+a block's threads one after the other, from one meeting to the next."""
 
 from __future__ import annotations
 

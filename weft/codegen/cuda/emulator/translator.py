@@ -5,8 +5,7 @@ A value is a NumPy scalar, or (in `lanes.py`) an array with an element for each 
 and `astype` mean the same on both. Types are settled (`source/typecheck.py`), so no text looks at
 them again.
 
-Mathematical functions of the kernel language on NumPy values, and products of tensor cores. Those
-of f32 are computed in f64 and rounded, which is nearly always the nearest f32."""
+Functions of f32 are computed in f64 and rounded, which is nearly always the nearest f32."""
 
 from __future__ import annotations
 

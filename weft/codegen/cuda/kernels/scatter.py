@@ -1,5 +1,5 @@
-"""Scatters: several updates of one element are done in their order, always the same one; equal
-indices are told apart by sorting, as for first_occurrence.
+"""Scatters, which do several updates of one element in their order, always the same one; and
+first_occurrence.
 
 The operand is in the result already (the plan puts it there). A block has one part of the result
 (what one index names) and some of its columns; it looks through all indices for its own, so many at
@@ -7,12 +7,11 @@ a time as it has threads, and does their updates in order. Where there are fewer
 a block has an update: if no earlier one is for the same part, it does all of that part's. Where
 that would be more looking than sorting is, the indices are sorted.
 
-Sorted indices: equal ones told apart by sorting; first_occurrence, and updates in order. Each index
-becomes a key of 64 bits, the number of the part that it names above its position; an index out of
-bounds is after all parts. The sorted keys have the indices of a part side by side, in the order of
-their positions. An update then has the threads of its columns: those of the first one of a part do
-the part's first `PIECE` updates in order; the others end at once. So the sums are those of one
-thread after the other.
+Sorting tells equal indices apart. Each index becomes a key of 64 bits, the number of the part that
+it names above its position; an index out of bounds is after all parts. The sorted keys have the
+indices of a part side by side, in the order of their positions. An update then has the threads of
+its columns: those of the first one of a part do the part's first `PIECE` updates in order; the
+others end at once. So the sums are those of one thread after the other.
 
 What a part has beyond that is cut into pieces of `PIECE` updates, counted from its first one. Each
 is put together in order by threads of its own, beginning with its first update, and a second launch

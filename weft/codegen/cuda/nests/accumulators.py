@@ -1,15 +1,14 @@
 """Accumulators, and folds over the threads of a warp, block or group, and of partial results in
-scratch memory by a second launch: trees that depend on sizes alone.
+scratch memory by a second launch: fixed trees, which depend on sizes alone.
 
 Sums of f32 (and of 16-bit floats, kept in f32) carry what each addition rounds off along (TwoSum:
 D. Knuth, "The Art of Computer Programming", volume 2, 4.2.2), so that the only roundings that add
 up are those of the tree over threads and of the few lanes of a vector.
 
-Both kinds of folds are fixed trees. Within a group: shuffles within a warp, shared memory beyond;
-every thread of the group gets the result, and all threads of the block must come here together.
-Partial results are `units` rows of `count` numbers. Columns lie side by side: a block has 32 of
-them, each folded by several threads; a single number is folded by one block. Sums of f32 carry
-along what they round off, as those of loop nests."""
+Within a group: shuffles within a warp, shared memory beyond; every thread of the group gets the
+result, and all threads of the block must come here together. Partial results are `units` rows of
+`count` numbers. Columns lie side by side: a block has 32 of them, each folded by several threads; a
+single number is folded by one block."""
 
 from __future__ import annotations
 

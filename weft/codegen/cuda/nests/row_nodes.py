@@ -1,16 +1,14 @@
 """Layout of a row kernel, how rows are dealt out to threads, and its nodes: loads, stores and
 computed values, of a row or a vector of its elements.
 
-Between passes a thread keeps in registers what it has loaded, and what is expensive
-(`Schedule.kept`); all else is computed again. Where a thread's part of a row is too long for that
-nothing is kept. `Place` is where a load or an output is: a parameter, and an index in terms of
-loops.
+The layout follows from sizes alone, on any device. A row is done by a *group* of threads: some
+lanes of a warp, a warp, or a whole block; where rows lie side by side, by the threads of one column
+of a block. A thread has every `group`-th *vector* of its row, of so many elements as 128 bits hold.
 
-Layout of a row kernel: how rows are dealt out to threads, from sizes alone on any device. A row is
-done by a *group* of threads: some lanes of a warp, a warp, or a whole block; where rows lie side by
-side, by the threads of one column of a block. A thread has every `group`-th *vector* of its row, of
-so many elements as 128 bits hold. What a thread has of its row stays in registers between the
-passes if that is little (`rounds` > 0), else it is read again.
+Between passes a thread keeps in registers what it has loaded, and what is expensive
+(`Schedule.kept`); all else is computed again. Where its part of a row is too long for that
+(`rounds` is 0) nothing is kept, and the row is read again. `Place` is where a load or an output is:
+a parameter, and an index in terms of loops.
 
 Rows of odd length begin anywhere. Vectors are counted from the last address before the row that is
 a multiple of 128 bits, so that only the first and the last one of a row are not whole ("odd")."""

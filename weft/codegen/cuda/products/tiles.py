@@ -2,10 +2,10 @@
 
 A block of threads does a tile of C, with tiles of A and B in shared memory. k is gone through in
 order, in runs of `Tile.depth`: each sum is one chain of multiply-adds over k (on tensor cores: of
-instructions that each add 16 in an order of their own), whatever the tile is. The next run is read
-from memory while the current one is multiplied, and stored into the other one of two buffers, so
-there is one barrier for each run. Narrow integers are multiplied and added up in 32 bits; 16-bit
-floats on tensor cores (`TensorLoop`), or in f32.
+instructions that each add 16, from the first one on, in an order of their own), whatever the tile
+is. The next run is read from memory while the current one is multiplied, and stored into the other
+one of two buffers, so there is one barrier for each run. Narrow integers are multiplied and added
+up in 32 bits; 16-bit floats on tensor cores (`TensorLoop`), or in f32.
 
 Shared memory is read and written 128 bits at a time, but for what is brought to it, with the fewest
 cycles that the 32 banks of 4 bytes allow (a test counts them): lines of a tile have 16 bytes of
@@ -20,9 +20,7 @@ rows of A, those of thread g, and 4 columns of B: the first vector (g even) or t
 odd) of thread g / 2 of the row. It gets the sums of its rows and of both vectors of thread t. Two
 neighbours in k are one word of shared memory, [k / 2][row or column], so a lane's 4 rows at the
 numbers of k that it brings are one access of 128 bits. Padding keeps the banks apart (a test counts
-conflicts). Words lie there as f32, as sums do later; nothing looks at them as numbers. Sums over k
-go in runs of 16 from the first one on, each of which the instruction adds up in an order of its
-own, whatever the tile is.
+conflicts). Words lie there as f32, as sums do later; nothing looks at them as numbers.
 
 Choice of the tile, and of how many parts k is cut into (split-k): by the sizes alone. An estimate
 of what a GPU of 132 multiprocessors takes (an H100), in cycles, is compared for each tile and some

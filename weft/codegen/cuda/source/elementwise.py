@@ -32,11 +32,8 @@ from weft.codegen.cuda.source.dtypes import (
     bits,
     highest,
     literal,
-    load,
-    loaded,
     lowest,
     register_dtype,
-    stored,
 )
 from weft.codegen.scalar.integers import COMPARISONS
 from weft.codegen.vector import special as gamma
@@ -603,11 +600,8 @@ __all__ = [
     "fold_expression",
     "identity",
     "literal",
-    "load",
-    "loaded",
     "register_dtype",
     "running_dtype",
-    "stored",
     "supported",
 ]
 

@@ -1,23 +1,19 @@
 """CUDA kernel as source, its launch in terms of SSA values, and the fault words it reports in; the
 kernel language: its vocabulary, the signatures of its names, and the types of its expressions.
 
-The source is in the kernel language: the same text is compiled (`cubins/compile.py`) and
-carried out thread by thread without a GPU (`emulator/`).
-
 A kernel reports an index out of bounds in the two words behind `call.Status`. Both are zero before
 a step and grow by atomic maxima, so that of several faults the one at the smallest position stays.
 Word 0 is that of `codegen/faults.py`. Word 1 has the index in its lower 32 bits (one that has more
 is cut to the nearest number that fits), above them the number of the op in the launch and the
 position, so that both words tell of the same fault.
 
-Kernel language: its vocabulary, the signatures of its names, and the types of its expressions.
-Kernel source is Python over scalars: assignments, `if`, `while`, `for ... in range(...)`, tuples
-that are taken apart at once, arithmetic and comparisons, conditional expressions, calls of the
-names below and of the device functions that stand before the kernel in its source. `typecheck.py`
-settles its types, and two meanings are given to it: `cubins/` (the machine's) and `emulator/`
-(NumPy's); tests hold the two against each other. A variable has one dtype, and so have both sides
-of an operator (the amount of a shift may be a bare integer, which is an i64 anywhere else);
-integers of every width wrap.
+The kernel language is Python over scalars: assignments, `if`, `while`, `for ... in range(...)`,
+tuples that are taken apart at once, arithmetic and comparisons, conditional expressions, calls of
+the names below and of the device functions that stand before the kernel in its source.
+`typecheck.py` settles its types. The same text is compiled (`cubins/compile.py`), and carried out
+over NumPy values without a GPU (`emulator/`); tests hold the two against each other. A variable has
+one dtype, and so have both sides of an operator (the amount of a shift may be a bare integer, which
+is an i64 anywhere else); integers of every width wrap.
 
 * Threads: `cuda.threadIdx.x`, `cuda.blockIdx.x`, `cuda.blockDim.x`, `cuda.gridDim.x` (grids and
   blocks have one dimension), `cuda.laneid`.

@@ -60,8 +60,9 @@ def at_once(
     *,
     brief: bool = False,
 ) -> HostRow:
-    """The row of an op on a `kind` of object that waits for nothing but a lock. run: its results as
-    an array, several, or None for a token."""
+    """The row of an op on an object that waits for nothing but a lock. kind: says to mypy what
+    `run` takes, nothing else looks at it. run: the op's results as an array, several, or None for a
+    token."""
 
     def begin(
         given: _Object, op: Operation, arrays: list[Array], done: Done, cancel: CancelToken
@@ -92,7 +93,7 @@ def waits(
     *,
     brief: bool = False,
 ) -> HostRow:
-    """The row of an op that may wait for its object, a `kind` of resource (of several the first).
+    """The row of an op that may wait for its object (of several the first). kind: as of `at_once`.
 
     start: makes the attempt, as the resource's `start_...` do. results: the op's results from the
     attempt's outcome, as `run` of `at_once` gives them.
