@@ -238,6 +238,7 @@ def in_range(values: np.ndarray, target: str) -> np.ndarray:
     return values[(wide > np.longdouble(limits.min) - 1) & (wide < np.longdouble(limits.max) + 1)]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("source", "target"), [(source, target) for op, source, target in CASTS if op == "astype"]
 )

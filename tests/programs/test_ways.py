@@ -224,7 +224,7 @@ SEEDS = st.integers(0, 2**32)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_programs(name: str) -> None:
     row = RANDOM[name]
-    count = row.count if WHOLE else max(LEAST_EXAMPLES, -(-row.count // 80))
+    count = row.count if WHOLE else max(LEAST_EXAMPLES, -(-row.count // 160))
     run = given(row.drawn, SEEDS)(random_check(name))
     settings(max_examples=count, deadline=None, database=None)(run)()
 
