@@ -175,14 +175,26 @@ def _use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to CI's slow tests what is beyond a test's share (`shares.py`), and let those try more
-    examples of every test with hypothesis that says no number of its own. What measures on a GPU
-    comes last: `pytest -m gpu` checks before it measures."""
+    examples of every test with hypothesis that says no number of its own. The longest come first,
+    or a worker would be at them when the others are done. What measures on a GPU comes last:
+    `pytest -m gpu` checks before it measures."""
     thin_out(items)
     for item in items:
         used = getattr(getattr(item, "obj", None), "_hypothesis_internal_use_settings", None)
         if used is not None and used.max_examples == settings.default.max_examples:
             item.add_marker(pytest.mark.examples)
-    items.sort(key=lambda item: bool(item.get_closest_marker("gpu")) and _alone(item))
+    items.sort(key=_turn)
+
+
+#: Tests that take minutes with all their examples.
+_LONGEST = frozenset({"test_random_programs"})
+
+
+def _turn(item: pytest.Item) -> int:
+    """Small numbers come first."""
+    if getattr(item, "originalname", None) in _LONGEST:
+        return 0
+    return 2 if item.get_closest_marker("gpu") and _alone(item) else 1
 
 
 def _alone(item: pytest.Item) -> bool:
