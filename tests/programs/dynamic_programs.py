@@ -87,8 +87,9 @@ def _chains(draw: st.DrawFn, most: int = 3) -> Step:
 
 
 def _cond(then: Step, orelse: Step, c: int) -> Step:
+    # an operand, not what the branches close over: eagerly, too, its size is open in them
     return (
-        lambda v: wf.cond(wf.sum(v) > c, lambda: then[0](v), lambda: orelse[0](v)),
+        lambda v: wf.cond(wf.sum(v) > c, then[0], orelse[0], v),
         lambda v: then[1](v) if v.sum() > c else orelse[1](v),
     )
 

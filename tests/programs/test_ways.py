@@ -176,32 +176,32 @@ ORDERS = (
 PARTS = ("parts", "parts of Switch and Merge", "placed")
 EXECUTED = ("executor", "session", "session, dataflow")
 RANDOM = {
-    "values": Random(graphs(), (*ORDERS, *PARTS), 300),
-    "state": Random(graphs(effects=True), (*ORDERS, *PARTS), 300),
-    "state in parts": Random(graphs(effects=True), ("parts",), 1000),
-    "queues": Random(graphs(hosts=True), (*ORDERS, "parts", *EXECUTED), 150),
+    "values": Random(graphs(), (*ORDERS, *PARTS), 150),
+    "state": Random(graphs(effects=True), (*ORDERS, *PARTS), 150),
+    "state in parts": Random(graphs(effects=True), ("parts",), 500),
+    "queues": Random(graphs(hosts=True), (*ORDERS, "parts", *EXECUTED), 100),
     "queues and state": Random(
-        graphs(hosts=True, effects=True), (*ORDERS, "parts", *EXECUTED), 240
+        graphs(hosts=True, effects=True), (*ORDERS, "parts", *EXECUTED), 120
     ),
     "values, compiled": Random(graphs(), ("native", *EXECUTED), 90),
-    "state, compiled": Random(graphs(effects=True), ("native", *EXECUTED, "saved"), 140),
-    "gradients": Random(slopes(), ("native", "executor", "parts"), 330),
-    "layers": Random(in_layers(), ("executor", "reproducible, executor"), 600),
-    "layers in parts": Random(in_layers(), ("reproducible, parts",), 200),
+    "state, compiled": Random(graphs(effects=True), ("native", *EXECUTED, "saved"), 100),
+    "gradients": Random(slopes(), ("native", "executor", "parts"), 200),
+    "layers": Random(in_layers(), ("executor", "reproducible, executor"), 300),
+    "layers in parts": Random(in_layers(), ("reproducible, parts",), 120),
     "reproducible state in parts": Random(
-        graphs(effects=True), ("reproducible, parts", "reproducible, executor"), 160
+        graphs(effects=True), ("reproducible, parts", "reproducible, executor"), 100
     ),
     "parts on the executor": Random(
         st.one_of(graphs(), graphs(effects=True)), ("parts on the executor",), 72
     ),
-    "devices": Random(st.one_of(graphs(), graphs(effects=True)), ("devices",), 96),
+    "devices": Random(st.one_of(graphs(), graphs(effects=True)), ("devices",), 72),
     "open sizes": Random(
         dynamic_programs.programs(),
-        ("structured", "eager", "any order", *EXECUTED, "saved"), 150,
+        ("structured", "eager", "any order", *EXECUTED, "saved"), 100,
     ),
     "slopes of open sizes": Random(dynamic_programs.slopes(), ("session", "eager"), 40),
     "resources": Random(
-        PROGRAMS, ("structured", "any order", "session", "session, dataflow"), 312
+        PROGRAMS, ("structured", "any order", "session", "session, dataflow"), 160
     ),
 }  # fmt: skip
 
@@ -224,7 +224,7 @@ SEEDS = st.integers(0, 2**32)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_programs(name: str) -> None:
     row = RANDOM[name]
-    count = row.count if WHOLE else max(LEAST_EXAMPLES, -(-row.count // 160))
+    count = row.count if WHOLE else max(LEAST_EXAMPLES, -(-row.count // 80))
     run = given(row.drawn, SEEDS)(random_check(name))
     settings(max_examples=count, deadline=None, database=None)(run)()
 
