@@ -166,6 +166,37 @@ graph @g(%x: f32[4], %y: f32[4], %i: i64[1]) -> (f32[4]) stage=dataflow {
     assert names == [0]
 
 
+PS, WORKER = "/job:ps/task:0/cpu:0", "/job:worker/task:0/cpu:0"
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_table_whose_rows_are_looked_up_and_written_stays_in_one_region(sent: bool) -> None:
+    """Unless the rows are needed for what the region waits for."""
+    send = f"""%8 = send(%2) {{key=1, tensor="rows", src="{PS}", dst="{WORKER}"}} : token"""
+    graph = parse_graph(f"""
+graph @part(%ids: i64[256]) -> () stage=partitioned {{
+  %0 = variable() {{name="slots", dtype=f32, shape=[12000, 64]}} : ref<f32[12000,64]>
+  %1 = read(%0) : f32[12000,64]
+  %2 = take(%1, %ids) {{axis=0}} : f32[256,64]
+  {send if sent else ""}
+  %3 = recv() {{key=0, tensor="g", src="{WORKER}", dst="{PS}", dtype=f32, shape=[256, 64],
+                live=0, depth=1}} : f32[256,64]
+  %4 = add(%2, %3) : f32[256,64]
+  %5 = reshape(%ids) {{shape=[256, 1]}} : i64[256,1]
+  %6 = scatter_nd_update(%1, %5, %4) : f32[12000,64]
+  %7 = assign(%0, %6) after(%1) : token
+  return
+}}
+""")
+    regions = plan_regions(graph).regions
+    held = {op.name: region for region in regions for op in region.ops}
+    assert held["scatter_nd_update"] is held["assign"]
+    assert (held["take"] is held["assign"]) is not sent
+    if not sent:
+        assert held["read"] is held["assign"]
+        assert all(v.type.shape != (12000, 64) for region in regions for v in region.results)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "complex128", "bfloat16"])
 def test_other_dtypes(dtype: str) -> None:
     def build(x: Any) -> Any:

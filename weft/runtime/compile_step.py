@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from weft.runtime.dataflow.host_dispatch import Resources
     from weft.runtime.dataflow.regions import RegionDevice
     from weft.runtime.device.execution.executable import DeviceExecutable
-    from weft.runtime.device.execution.size_plan import DeviceSizedStep
+    from weft.runtime.device.execution.size_plan import DeviceMaker, DeviceSizedStep
     from weft.runtime.device.protocol import Device
     from weft.runtime.native.size_plan import NativeSizedStep
+    from weft.runtime.sized_step import SizedGraph
 
 #: What a graph on one device becomes.
 OneDeviceStep: TypeAlias = (
@@ -132,17 +133,30 @@ def _for_gpu(
 ) -> DeviceExecutable | DeviceSizedStep:
     # whoever has no GPU does not wait for these modules when weft is imported
     if is_symbolic(graph.block):
-        from weft.runtime.device.execution.size_plan import DeviceMaker
         from weft.runtime.sized_step import SizedGraph, SizedStep
 
-        graphs, find = SizedGraph.of(graph), find_gpu(gpu)
-        return SizedStep(DeviceMaker(graphs, variables, find, options.passes, options.math_mode))
+        return SizedStep(
+            maker_for_gpu(SizedGraph.of(graph), variables, gpu, options.passes, options.math_mode)
+        )
     from weft.runtime.device.execution.executable import compile_for_device
 
     return compile_for_device(
         graph, variables, find=find_gpu(gpu), name=graph.name, passes=options.passes,
         math_mode=options.math_mode, donated=options.donated, options=options.passing,
     )  # fmt: skip
+
+
+def maker_for_gpu(
+    graph: SizedGraph,
+    variables: Mapping[str, VariableState],
+    number: int,
+    passes: Sequence[Pass],
+    math_mode: MathMode = "ieee",
+) -> DeviceMaker:
+    """What makes plans for GPU `number` of a graph for the sizes that come."""
+    from weft.runtime.device.execution.size_plan import DeviceMaker
+
+    return DeviceMaker(graph, variables, find_gpu(number), passes, math_mode)
 
 
 def find_gpu(number: int) -> Callable[[], Device]:

@@ -14,7 +14,7 @@ import functools
 import sys
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue
     from weft.runtime.device.execution.size_plan import DeviceSizedStep
     from weft.runtime.native.size_plan import NativeSizedStep
+
+#: What one specialisation becomes.
+_Step: TypeAlias = "Executable | DeviceStep | NativeSizedStep | DeviceSizedStep"
 
 
 class Compiled(Specialization):
@@ -78,14 +81,14 @@ class Compiled(Specialization):
         self.donated = donated
         self._gpu, self.math_mode = gpu, math_mode
         self._isa = isa
-        self._executable: Executable | DeviceStep | NativeSizedStep | DeviceSizedStep | None = None
+        self._executable: _Step | None = None
         #: Whether sizes of its inputs are open.
         self.is_open = is_symbolic(traced.graph.block)
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
 
-    def executable(self) -> Executable | DeviceStep | NativeSizedStep | DeviceSizedStep:
+    def executable(self) -> _Step:
         """The code, compiled on first use. UnsupportedError for an op that has none."""
         with self._lock:
             if self._executable is None:
@@ -101,7 +104,7 @@ class Compiled(Specialization):
                 self.run = self._checked_run if self.traced.limits else self._run
             return self._executable
 
-    def _compiled(self) -> Executable | DeviceStep | NativeSizedStep | DeviceSizedStep:
+    def _compiled(self) -> _Step:
         how = CompileOptions(
             self._passes, "native", threads=self._threads, donated=self.donated,
             math_mode=self.math_mode,

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.frontend.core.device_array import guarded, transfer
 from weft.ir.device import is_local, local_gpu, named_device
-from weft.ir.dtypes import MathMode
 from weft.ir.errors import UnsupportedError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
-from weft.passes.manager import Pass
-from weft.runtime.compile_step import find_gpu
 from weft.runtime.device.execution.step import DeviceStep
-from weft.runtime.resources.variables import VariableState
 
 if TYPE_CHECKING:
-    from weft.runtime.device.execution.size_plan import DeviceMaker, DeviceSizedStep
+    from weft.runtime.device.execution.size_plan import DeviceSizedStep
     from weft.runtime.device.protocol import Device
-    from weft.runtime.sized_step import SizedGraph
 
 
 def gpu_number(device: str) -> int | None:
@@ -84,16 +79,3 @@ class GpuCall:
                 f'wf.to_device(x, "{gpu}") copies it there, and may be used where transfers are '
                 "disallowed",
             )
-
-
-def maker_for_gpu(
-    graph: SizedGraph,
-    variables: Mapping[str, VariableState],
-    number: int,
-    passes: Sequence[Pass],
-    math_mode: MathMode = "ieee",
-) -> DeviceMaker:
-    """What makes plans for GPU `number` of a graph for the sizes that come."""
-    from weft.runtime.device.execution.size_plan import DeviceMaker
-
-    return DeviceMaker(graph, variables, find_gpu(number), passes, math_mode)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from weft.frontend.compile.gpu import maker_for_gpu
 from weft.frontend.compile.specializations import Specializations
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition, tensors_and_effects
@@ -27,6 +26,7 @@ from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.passes.pipelines import PIPELINES
+from weft.runtime.compile_step import maker_for_gpu
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.native.size_plan import NativeMaker
 from weft.runtime.plan.planning import gpu_passes

@@ -269,12 +269,14 @@ def _sink(
 ) -> None:
     """Put what needs nothing from outside of its region (constants, values of variables, what is
     computed from them, updates by such values) into the first region that uses it; what it comes
-    after is done by then.
+    after is done by then. So goes what takes less time than to copy the value of a variable that it
+    reads (a lookup of rows), if a later region reads that value, too.
 
     A read then gives the value at that time, not that of before what the region waits for; no copy
     of a variable passes from region to region; and what an optimizer reads of its slots and writes
     to them happens under one lock."""
-    free: dict[Operation, None] = {}
+    free = set[Operation]()
+    moving: list[Operation] = []
     users: dict[Operation, list[Operation]] = {}
     for op in order:
         made = [v.op for v in (*data_operands(op), *control_operands(op))]
@@ -285,9 +287,14 @@ def _sink(
         moves = op.name in UPDATES or not OPS[op.name].traits & STAYS
         given = [v for v in data_operands(op) if v not in constants]
         if known and moves and all(v.op in free for v in given):
-            free[op] = None
-    for op in reversed(free):
+            free.add(op)
+            moving.append(op)
+        elif known and moves and any(v.op in free and _is_dearer(v, op) for v in given):
+            moving.append(op)
+    for op in reversed(moving):
         *kind, past, level = keys[op.results[0]]
+        if op not in free and not _shares_later(op, levels, users, free):
+            continue
         bounds, joins, pasts_of_users = [], [], []
         for user in users.get(op, ()):
             key = keys.get(user.results[0])
@@ -299,10 +306,38 @@ def _sink(
         # of regions side by side the one that least comes before, so no other leads to it; and no
         # more than before another op that needs what moves there
         fits = [p for p, at in joins if at == late and all(_within(p, q) for q in pasts_of_users)]
+        if op not in free and not fits:
+            continue
         past = min(fits, key=lambda p: (p[0], len(p[1])), default=past)
         late = max(level, late)
         for r in op.results:
             levels[r], keys[r] = late, (*keys[r][:3], past, late)
+
+
+def _is_dearer(value: Value, op: Operation) -> bool:
+    """Whether to copy the value of a variable takes more time than the op."""
+    if value.op is None or value.op.name != "read" or not isinstance(value.type, TensorType):
+        return False
+    types = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, TensorType)]
+    static = all(t.is_static for t in types)
+    return static and nanoseconds([op]) < streamed(2 * value.type.nbytes)
+
+
+def _shares_later(
+    op: Operation,
+    levels: Mapping[Value, int],
+    users: Mapping[Operation, Sequence[Operation]],
+    free: Container[Operation],
+) -> bool:
+    """Whether a later region reads the value of a variable that the op reads."""
+    level = levels[op.results[0]]
+    reads = [v for v in op.operands if v.op in free and _is_dearer(v, op)]
+    return any(
+        v in user.operands and levels[user.results[0]] > level
+        for v in reads
+        if v.op is not None
+        for user in users.get(v.op, ())
+    )
 
 
 def _within(a: _Past, b: _Past) -> bool:

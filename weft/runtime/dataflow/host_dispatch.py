@@ -129,8 +129,7 @@ def run_now(
         raise InternalError(f"op '{op_name}' is one of a step, and was called alone")
     if not objects:
         attrs = make_op(op_name, [Value(type_of(a)) for a in arrays], attrs).attrs
-    given = objects[0] if len(objects) == 1 else _given(objects)
-    return row.now(given, arrays, attrs, timeout, cancel)
+    return row.now(_given(objects), arrays, attrs, timeout, cancel)
 
 
 class HostObjects:

@@ -63,8 +63,8 @@ class RegionDevice(Protocol):
         back: Sequence[int],
         options: PassOptions,
     ) -> RemoteRegion:
-        """A region; its results `back` are to be on the host. options: of the passes
-        of the step. Errors as compiling has."""
+        """A region; its results `back` are to be on the host. options: of the passes of the step.
+        Errors as compiling has."""
         ...
 
     def bring(self, array: Any, what: str) -> Any:

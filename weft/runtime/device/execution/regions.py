@@ -49,8 +49,8 @@ class OnGpu:
         back: Sequence[int],
         options: PassOptions,
     ) -> GpuRegion:
-        """A region; its results `back` are to be on the host. options: of the passes
-        of the step. Errors as `compile_for_device`."""
+        """A region; its results `back` are to be on the host. options: of the passes of the step.
+        Errors as `compile_for_device`."""
         maker = DeviceMaker(
             SizedGraph.of(graph, self._name),
             variables,
