@@ -32,7 +32,7 @@ from weft.passes.manager import bytes_moved
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.simplify.cse_dce import dce
 from weft.passes.simplify.effects import order_effects
-from weft.runtime.plan.explain import fusion_reasons, shared_reads
+from weft.runtime.native.explain import fusion_reasons, shared_reads
 
 Array = np.ndarray[Any, Any]
 STATE = [

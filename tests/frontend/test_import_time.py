@@ -278,7 +278,7 @@ print(compile_count(), "llvmlite.binding" in sys.modules, *sys.modules)
     for folder in ("passes.fusion", "passes.memory.plan", "passes.pipelines", "codegen.nests",
                    "codegen.scalar", "codegen.products", "codegen.tiles", "codegen.windows",
                    "codegen.vector", "codegen.steps.plan", "codegen.steps.layout",
-                   "runtime.plan.planning"):  # fmt: skip
+                   "runtime.native.planning"):  # fmt: skip
         assert not [m for m in found if m.startswith(f"weft.{folder}")], folder
     assert len([m for m in found if m.startswith("weft.")]) < 310  # 276, once 375
 

@@ -24,12 +24,12 @@ from weft.codegen.llvm.jit import wait_for_background
 from weft.ir.graph import Graph
 from weft.passes.manager import PassOptions
 from weft.passes.pipelines import GPU, GPU_REPRODUCIBLE
+from weft.runtime import plan_store
 from weft.runtime.device.backends import registry
 from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.planning import stored_plan
 from weft.runtime.device.planning.stored_plan import Wanted
-from weft.runtime.plan import store
 from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
@@ -340,7 +340,7 @@ def test_what_is_not_kept(
     """Too many constants; a part that this module does not know; a plan that is not weft's now."""
     graph = traced(lambda x: wf.exp(x) - 4, X)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "MOST_CONSTANT_BYTES", -1)
+        patch.setattr(plan_store, "MOST_CONSTANT_BYTES", -1)
         made(graph)
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "weft.compile"):
         patch.delitem(stored_plan._CLASSES, "PlannedLaunch")

@@ -17,7 +17,7 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.text.views import dot
 from weft.ir.types import TensorType
-from weft.runtime.plan.store import digest_graph
+from weft.runtime.plan_store import digest_graph
 
 NUMBERS = st.one_of(st.none(), st.integers(0, 10**9 - 1))
 SPECS = st.builds(

@@ -35,11 +35,11 @@ from weft.ir.graph import Graph
 from weft.ir.ops import lookup
 from weft.ir.text.parser import parse_graph
 from weft.passes.pipelines import PASSES, STANDARD
-from weft.runtime.native import executable
+from weft.runtime import plan_store
+from weft.runtime.native import executable, step_plan
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
-from weft.runtime.plan import step_plan, store
-from weft.runtime.plan.store import digest_graph
+from weft.runtime.plan_store import digest_graph
 
 #: Compiled steps have no ops of the host.
 OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})
@@ -94,7 +94,7 @@ import weft.codegen.llvm.jit
 import weft.runtime.native.executable
 weft.codegen.llvm.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
 from weft.codegen.llvm.jit import compile_count
-from weft.runtime.plan import step_plan as details
+from weft.runtime.native import step_plan as details
 planned, runs = details.planned, []
 for module in (details, sys.modules["weft.runtime.native.executable"]):
     module.planned = lambda *a, **k: (runs.append(1), planned(*a, **k))[1]
@@ -309,7 +309,7 @@ def test_small_and_large_constants(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert is_from_disk(second)
     (plan,) = plans(folder)
     assert plan.stat().st_size < large.nbytes, "it has no copy of the program's own constant"
-    monkeypatch.setattr(store, "MOST_CONSTANT_BYTES", 100)
+    monkeypatch.setattr(plan_store, "MOST_CONSTANT_BYTES", 100)
     table = np.arange(1000, dtype=np.int64)
     folded = traced(lambda i: wf.take(wf.sort(wf.asarray(table[::-1])), i), np.array([3]))
     first, second = twice(folded, np.array([3]))

@@ -53,7 +53,7 @@ from weft.runtime.device.plan import DevicePlan, describe_plan
 from weft.runtime.device.planning.stored_plan import lines_of, pack_plan
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.size_plan import Filled
-from weft.runtime.plan.store import NotKeptError
+from weft.runtime.plan_store import NotKeptError
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.sized_step import FilledStep, SizedStep
 

@@ -9,7 +9,7 @@ WEFT_CACHE_SIZE=n   at most so many bytes (k, M, G, T and decimals
 A file is written under a temporary name and renamed, so that readers see all of it or nothing, and
 two writers of one kernel replace each other's equal file. Objects are code that will run: a file or
 folder that another user owns, or that others may write, is not read. What a plan says is up to
-`runtime/plan/store.py`, a cubin to `codegen/cuda/cubins/cache.py`, a choice (what does a
+`runtime/plan_store.py`, a cubin to `codegen/cuda/cubins/cache.py`, a choice (what does a
 product on a GPU) to `runtime/device/libraries/choice.py`: here they are a name, fields that JSON
 can hold, and bytes.
 
@@ -434,7 +434,7 @@ def describe_plan(
 ) -> str | None:
     """All that the plan of a traced graph depends on; None if that cannot be known.
 
-    graph: its digest (`runtime/plan/store.py`). target: what it is for, if not for this processor.
+    graph: its digest (`runtime/plan_store.py`). target: what it is for, if not for this processor.
     Constants are folded with NumPy.
     """
     common, sources = _common_once(), _plan_sources()

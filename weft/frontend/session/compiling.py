@@ -41,7 +41,7 @@ from weft.runtime.compile_step import CompileOptions, choose, compile_step
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.device.backends.local import not_here, on_local_device
 from weft.runtime.device.execution.step import DeviceStep
-from weft.runtime.plan.planning import gpu_passes
+from weft.runtime.native.planning import gpu_passes
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
 

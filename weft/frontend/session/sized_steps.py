@@ -28,8 +28,8 @@ from weft.ir.types import TensorType
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.compile_step import maker_for_gpu
 from weft.runtime.device.backends.local import on_local_device
+from weft.runtime.native.planning import gpu_passes
 from weft.runtime.native.size_plan import NativeMaker
-from weft.runtime.plan.planning import gpu_passes
 from weft.runtime.sized_step import (
     FilledStep,
     Numbers,

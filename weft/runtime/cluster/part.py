@@ -26,7 +26,7 @@ from weft.runtime.dataflow.executor import is_small
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.regions import RegionDevice
 from weft.runtime.files.permissions import AllowFiles, grant
-from weft.runtime.plan.planning import gpu_passes
+from weft.runtime.native.planning import gpu_passes
 from weft.runtime.resources.store import Key, Store
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext

@@ -32,7 +32,7 @@ from weft.runtime.dataflow.nodes import Tables
 from weft.runtime.dataflow.regions import RegionDevice
 from weft.runtime.dataflow.run import Labels, NodeTrace, Running
 from weft.runtime.native.executable import MOST_IDLE_ACTIVATIONS
-from weft.runtime.plan.planning import REGION, for_machine
+from weft.runtime.native.planning import REGION, for_machine
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary

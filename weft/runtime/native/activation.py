@@ -33,7 +33,7 @@ from weft.ir.interpreter.state import CHECKPOINT_HINT, too_large
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.runtime.native.step import activation_words
-from weft.runtime.plan.step_plan import StepPlan
+from weft.runtime.native.step_plan import StepPlan
 from weft.runtime.step import RunContext
 
 

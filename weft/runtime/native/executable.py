@@ -42,7 +42,7 @@ from weft.runtime.native.ahead import compile_ahead, compile_products_ahead, nat
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
 from weft.runtime.native.pool import POOL
 from weft.runtime.native.step import NativeStep
-from weft.runtime.plan.step_plan import (
+from weft.runtime.native.step_plan import (
     CompileReport,
     Details,
     Once,
@@ -54,7 +54,7 @@ from weft.runtime.plan.step_plan import (
     step_plan,
     variable_name,
 )
-from weft.runtime.plan.store import plan_key
+from weft.runtime.plan_store import plan_key
 from weft.runtime.resources.variables import VariableState, check_variables
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
@@ -217,7 +217,7 @@ class Executable(Step):
         )
 
     def explain(self) -> Iterator[str]:
-        from weft.runtime.plan.explain import explain_native  # it knows most passes
+        from weft.runtime.native.explain import explain_native  # it knows most passes
 
         return explain_native(self.report)
 

@@ -26,8 +26,8 @@ from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
 from weft.runtime.native.activation import Activation, LinkedPlan, aligned, raise_stopped, watched
 from weft.runtime.native.executable import LARGE_ARENA, Executable, compile_graph
-from weft.runtime.plan.planning import for_machine
-from weft.runtime.plan.step_plan import CompileReport, Details, StepPlan, planned, step_plan
+from weft.runtime.native.planning import for_machine
+from weft.runtime.native.step_plan import CompileReport, Details, StepPlan, planned, step_plan
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.sized_step import Numbers, Shapes, SizedGraph, SizedStep, SizePlan, may_share
 from weft.runtime.step import PLAIN, RunContext

@@ -93,7 +93,7 @@ class DeviceStep(Step):
 
     def explain(self) -> Iterator[str]:
         """As of `Step`. Needs no GPU."""
-        from weft.runtime.plan.explain import pass_table, product_lines  # it knows most passes
+        from weft.runtime.native.explain import pass_table, product_lines  # it knows most passes
 
         report, plan = self.report, self.plan
         yield from ("device", f"  {self.describe_device()}")

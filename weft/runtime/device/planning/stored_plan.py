@@ -1,6 +1,6 @@
 """GPU plan of a traced graph: found on disk, or made by passes and planner; and its bytes.
 
-Everything that carries a step out is kept (`runtime/plan/store.py`), kernels with their source,
+Everything that carries a step out is kept (`runtime/plan_store.py`), kernels with their source,
 as JSON and bytes. Of an op there are its name and the user's lines, as numbers of the traced
 graph's: so a program that reads it names its own. What launches and nests say in terms of SSA
 values is left out; it is for people, and for errors about indices, for whom passes run again."""
@@ -34,8 +34,8 @@ from weft.runtime.device.gemm_conv import CONVOLUTIONS
 from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.plan import DevicePlan
 from weft.runtime.device.protocol import Device
-from weft.runtime.plan.step_plan import Once
-from weft.runtime.plan.store import (
+from weft.runtime.native.step_plan import Once
+from weft.runtime.plan_store import (
     Fields,
     NotKeptError,
     PlanKey,

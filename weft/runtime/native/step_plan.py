@@ -31,7 +31,7 @@ from weft.ir.process import ForkLock, collector_paused, load
 from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 from weft.passes.manager import PassOptions, PassReport
-from weft.runtime.plan.store import (
+from weft.runtime.plan_store import (
     Fields,
     NotKeptError,
     PlanKey,
@@ -43,7 +43,7 @@ from weft.runtime.plan.store import (
 if TYPE_CHECKING:
     from weft.codegen.loops.program import Node, PlannedCall
     from weft.passes.memory.block import MemoryPlan
-    from weft.runtime.plan.planning import StepProgram
+    from weft.runtime.native.planning import StepProgram
 
 
 Result = tuple[tuple[int, ...], DType]
@@ -246,7 +246,7 @@ def planned(
     """Passes, memory plan and program of a traced graph; errors as
     `runtime.native.executable.compile_graph`. The modules for it are loaded with the first graph
     that has no plan on disk."""
-    plan: Any = load("weft.runtime.plan.planning", "planned")
+    plan: Any = load("weft.runtime.native.planning", "planned")
     made: tuple[Graph, list[PassReport], MemoryPlan, StepProgram]
     made = plan(graph, passes, donated, options)
     return made

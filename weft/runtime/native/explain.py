@@ -27,7 +27,7 @@ from weft.passes.manager import PassReport
 from weft.passes.memory.schedule import order_reasons
 from weft.passes.rewriting.rewrite import is_view
 from weft.passes.simplify.sparse_updates import sparse_reasons
-from weft.runtime.plan.step_plan import CompileReport
+from weft.runtime.native.step_plan import CompileReport
 
 
 def explain_native(report: CompileReport) -> Iterator[str]:
