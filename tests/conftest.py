@@ -49,6 +49,9 @@ if not WHOLE:
     assert callable(providers._get_local_constants)
     providers._get_local_constants = lambda: providers._local_constants
 
+# Who works on weft wants to see weft's frames.
+os.environ["WEFT_TRACEBACK"] = "full"
+
 # Tests count what is compiled: a developer's warm cache must not change that. Tests of the cache
 # turn it on in a folder of their own.
 os.environ["WEFT_CACHE"] = "0"

@@ -12,7 +12,6 @@ What an op on arrays needs is loaded here; everything else with the first use of
 from __future__ import annotations
 
 import math as _math
-import sys as _sys
 from typing import TYPE_CHECKING
 
 from weft.ir.process import load as _load  # first: it notes the time
@@ -157,8 +156,7 @@ if not TYPE_CHECKING:  # a type checker knows the names, and what is no name
         elif name[:1] != "_" and name in (second := _load("weft.frontend.tf1")).__all__:
             found = getattr(second, name)
         else:
-            raise AttributeError(f"module 'weft' has no attribute {name!r}",
-                                 name=name, obj=_sys.modules[__name__])
+            raise _load("weft.frontend.core.public_names", "no_such_name")("weft", name)
         globals()[name] = found
         return found
 

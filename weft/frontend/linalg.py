@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from weft.frontend.core.public_names import only_public as _only_public
 from weft.frontend.ops.linalg import (
     cross,
     diag,
@@ -33,3 +36,6 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows the names
+    __getattr__, __dir__ = _only_public(__name__, __all__)

@@ -11,9 +11,9 @@ a method of `wf.Variable`; `set_random_seed`: in `wf.random`), or if only such p
 
 from __future__ import annotations
 
-import sys as _sys
 from typing import TYPE_CHECKING
 
+from weft.frontend.core.public_names import no_such_name as _no_such_name
 from weft.ir.process import load as _load
 
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
@@ -110,8 +110,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         """Load what a name stands for. AttributeError for a name that is none."""
         if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}",
-                                 name=name, obj=_sys.modules[__name__])
+            raise _no_such_name(__name__, name)
         found = globals()[name] = _load(_HOME[name], name)
         return found
 

@@ -30,6 +30,12 @@ _HINT = (
     'a device is written "/job:ps/task:0/cpu:0"; every part may be left out, and TensorFlow\'s '
     '"/job:ps/replica:0/task:0/device:CPU:0" is the same'
 )
+#: What other libraries call devices.
+_OTHERS = {
+    "cuda": "NVIDIA's GPUs are 'gpu:0', 'gpu:1', ... here; wf.devices() lists what there is",
+    **dict.fromkeys(("tpu", "mps", "xla", "rocm", "hip"),
+                    "weft runs on 'cpu:0' and on NVIDIA's GPUs, 'gpu:0'"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +227,8 @@ def _kind(name: str, rest: list[str], text: str) -> tuple[str | None, int | None
     elif name.lower() not in _SHORT_KINDS:
         part = ":".join((name, *rest))
         raise InvalidArgumentError(
-            f"the device {text!r} has a part that is not understood: {part!r}", hint=_HINT
+            f"the device {text!r} has a part that is not understood: {part!r}",
+            hint=_OTHERS.get(name.lower(), _HINT),
         )
     if len(rest) > 1 or not name:
         raise InvalidArgumentError(f"the device {text!r} is not well formed", hint=_HINT)

@@ -133,6 +133,12 @@ class InternalError(WeftError, RuntimeError):
     """A fault in weft itself, never in the user's program."""
 
 
+def __dir__() -> list[str]:
+    """The error classes: what users see as `wf.errors`."""
+    kinds = {n for n, v in globals().items() if isinstance(v, type) and issubclass(v, WeftError)}
+    return sorted({*kinds, *(n for n in globals() if n.startswith("__"))})
+
+
 def suggest(name: str, known: Sequence[str]) -> str:
     """`; did you mean 'x'?` for the known names closest to `name`, or an empty string."""
     import difflib

@@ -38,7 +38,7 @@ Locations = tuple[Location, ...]
 def caller_location() -> Locations:
     """The innermost frame outside the weft package: the user's line; empty if there is none."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_ours(frame.f_code.co_filename):
+    while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return ()
@@ -53,7 +53,8 @@ def caller_location() -> Locations:
 
 
 @cache
-def _is_ours(file: str) -> bool:
+def is_ours(file: str) -> bool:
+    """Whether a source file is weft's own, or runs only what is."""
     return file.startswith(_PACKAGE) or file == contextlib.__file__  # which runs our generators
 
 

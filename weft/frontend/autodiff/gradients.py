@@ -24,6 +24,7 @@ from weft.frontend.core.function_trace import Linearized, linearize, needed_ops,
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Trace, check_usable, current_trace
+from weft.frontend.core.user_errors import as_seen
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.manipulation import reshape
 from weft.frontend.ops.promotion import weaken
@@ -251,7 +252,11 @@ def value_and_grad(
             found = pytree.unflatten(structure, _gradients([loss], symbolic))
             return (loss, out[1]) if has_aux else loss, found[0] if single else found
 
-        return _in_trace(f"grad_{function_name(fn)}", compute, inputs)
+        try:
+            return _in_trace(f"grad_{function_name(fn)}", compute, inputs)
+        except Exception as error:
+            as_seen(error)
+            raise
 
     return value_and_gradient
 

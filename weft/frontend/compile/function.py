@@ -63,6 +63,7 @@ from weft.frontend.core.function_trace import (
 )
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Trace, _current, current_trace
+from weft.frontend.core.user_errors import as_seen
 from weft.ir.device import local_gpu
 from weft.ir.dims import Dim, SymbolicDim, format_shape
 from weft.ir.dtypes import MathMode, as_dtype
@@ -415,28 +416,32 @@ class CompiledFunction(Inspection, Generic[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> R: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function compiled. Errors as those of the ops in it, with the user's lines."""
-        if self._donate or _current.get() is not None:
-            return self._call(args, kwargs, None)
-        key: list[Any] = []
-        arrays: list[Any] = []
-        if kwargs or self._static:
-            if not self._named_calls.scan(args, kwargs, key, arrays):
+        try:
+            if self._donate or _current.get() is not None:
                 return self._call(args, kwargs, None)
-        elif not scan(args, key, arrays, self._gpu is not None):
-            for flatten in self._flatteners:
-                leaves = flatten(args)
-                if leaves is not None:
-                    key, arrays = [flatten], []
-                    if scan(leaves, key, arrays, self._gpu is not None):
-                        break
-            else:
-                return self._call(args, kwargs, None)
-        alias = tuple(key)
-        found = self._fast.get(alias)
-        if found is None:
-            return self._call(args, kwargs, alias)
-        found.used = True
-        return found.pack(found.run(arrays))
+            key: list[Any] = []
+            arrays: list[Any] = []
+            if kwargs or self._static:
+                if not self._named_calls.scan(args, kwargs, key, arrays):
+                    return self._call(args, kwargs, None)
+            elif not scan(args, key, arrays, self._gpu is not None):
+                for flatten in self._flatteners:
+                    leaves = flatten(args)
+                    if leaves is not None:
+                        key, arrays = [flatten], []
+                        if scan(leaves, key, arrays, self._gpu is not None):
+                            break
+                else:
+                    return self._call(args, kwargs, None)
+            alias = tuple(key)
+            found = self._fast.get(alias)
+            if found is None:
+                return self._call(args, kwargs, alias)
+            found.used = True
+            return found.pack(found.run(arrays))
+        except Exception as error:
+            as_seen(error)
+            raise
 
     def _call(self, args: Any, kwargs: Any, alias: Any) -> Any:
         if current_trace() is not None and (

@@ -375,10 +375,15 @@ class Tensor(Operators):
         """The array. TracerError, at the user's line, for a symbolic tensor."""
         if self._data is not None:
             return self._data
+        if self._trace is not None:
+            hint = self._trace.value_hint(hint)
+            if self._value is not None and (name := self._trace.argument_name(self._value)):
+                static = f"wf.compile(static_argnames={name!r})"
+                hint = f"{static} makes the argument a Python value; {hint}"
         raise TracerError(
             f"{what} needs a value, but the tensor {self.describe()} is symbolic: "
             "it has none until the graph runs",
-            hint=hint if self._trace is None else self._trace.value_hint(hint),
+            hint=hint,
             location=caller_location(),
         )
 
@@ -421,18 +426,18 @@ class Tensor(Operators):
         return bool(self._scalar("a Python condition (bool(tensor))", hint))
 
     def __int__(self) -> int:
-        hint = "use wf.astype(x, wf.int64), or name the argument in static_argnames"
+        hint = "use wf.astype(x, wf.int64)"
         return int(self._scalar("int(tensor)", hint))
 
     def __float__(self) -> float:
-        hint = "use wf.astype(x, wf.float64), or name the argument in static_argnames"
+        hint = "use wf.astype(x, wf.float64)"
         return float(self._scalar("float(tensor)", hint))
 
     def __complex__(self) -> complex:
         return complex(self._scalar("complex(tensor)", "use wf.astype(x, wf.complex128)"))
 
     def __index__(self) -> int:
-        hint = "use wf.take(x, i) to index with a tensor, or name the argument in static_argnames"
+        hint = "use wf.take(x, i) to index with a tensor"
         value = self._scalar("a Python index or size", hint)
         if not self.dtype.is_integer:
             raise TypeRuleError(

@@ -467,6 +467,13 @@ class Trace:
             )
         return hint
 
+    def argument_name(self, value: Value) -> str:
+        """The name of the function's argument that a value is; "" if it is none."""
+        args = self.builder.args
+        if self.kind != "function" or value.op is not None or value not in args:
+            return ""
+        return self.arg_names[args.index(value)]
+
     def note_narrowed(self, value: Value, dtype: DType) -> None:
         """Remember that `value`, a weak integer, becomes `dtype` here, if it is an input."""
         while value.op is not None and value.op.name == "identity":

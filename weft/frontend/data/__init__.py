@@ -5,6 +5,9 @@ are in `runtime/files`."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from weft.frontend.core.public_names import only_public as _only_public
 from weft.frontend.data.dataset import (
     Dataset,
     DatasetIterator,
@@ -46,3 +49,6 @@ __all__ = [
     "read_tfrecords",
     "resize_image",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows the names
+    __getattr__, __dir__ = _only_public(__name__, __all__)

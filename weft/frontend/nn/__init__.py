@@ -5,6 +5,9 @@ Imports: `core`, `ops`, `eager`, `state`, `control`, `autodiff`, `random`."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from weft.frontend.core.public_names import only_public as _only_public
 from weft.frontend.nn.activations import (
     elu,
     gelu,
@@ -123,3 +126,6 @@ __all__ = [
     "uniform_candidate_sampler",
     "weighted_cross_entropy_with_logits",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows the names
+    __getattr__, __dir__ = _only_public(__name__, __all__)

@@ -108,7 +108,7 @@ def matmul(
         raise ShapeError(
             f"wf.matmul: shapes {format_shape(a.shape)} and {format_shape(b.shape)} do not fit: "
             f"{k1} columns, {k2} rows",
-            hint="wf.matrix_transpose, or transpose_a / transpose_b, exchanges the last two axes",
+            hint=_transposing(a, b, k1, k2, transpose_a, transpose_b),
             location=caller_location(),
         )
     left = reshape(a, (1, *a.shape)) if a.ndim == 1 else a
@@ -120,6 +120,20 @@ def matmul(
     if a.ndim == 1:
         del kept[-1 if b.ndim == 1 else -2]
     return reshape(out, tuple(kept))
+
+
+def _transposing(
+    a: Tensor, b: Tensor, k1: Dim, k2: Dim, transpose_a: bool, transpose_b: bool
+) -> str | None:
+    """How operands that do not fit would; None if exchanging axes does not help."""
+    found = []
+    if a.ndim > 1 and same(a.shape[-1 if transpose_a else -2], k2):
+        found.append(f"transpose_a={not transpose_a}")
+    if b.ndim > 1 and same(b.shape[-2 if transpose_b else -1], k1):
+        found.append(f"transpose_b={not transpose_b}")
+    if not found:
+        return None
+    return f"with {' or '.join(found)} they fit; wf.matrix_transpose exchanges the last two axes"
 
 
 def dot(x1: TensorLike, x2: TensorLike, /, *, preferred_element_type: object = None) -> Tensor:

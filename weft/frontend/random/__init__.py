@@ -5,6 +5,9 @@ Imports: `core`, `ops`, `state`, `control`, `autodiff`."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from weft.frontend.core.public_names import only_public as _only_public
 from weft.frontend.random.distributions import (
     bernoulli,
     beta,
@@ -60,3 +63,6 @@ __all__ = [
     "truncated_normal",
     "uniform",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows the names
+    __getattr__, __dir__ = _only_public(__name__, __all__)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, overload
 from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, current_trace, set_thread_default, unique_name
+from weft.frontend.core.user_errors import as_seen
 from weft.frontend.session.graph_import import add_graph, to_ir
 from weft.frontend.state.variable import Variable, variables_of
 from weft.ir.dims import Dim, SymbolicDim
@@ -101,7 +102,11 @@ class Graph:
     def as_default(self) -> Iterator[Graph]:
         """Make this the graph that the code in the block builds."""
         with self._trace.active():
-            yield self
+            try:
+                yield self
+            except Exception as error:
+                as_seen(error)
+                raise
 
     @property
     def variables(self) -> list[Variable]:

@@ -22,6 +22,7 @@ from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Array, Tensor
 from weft.frontend.core.trace import Effect, set_thread_default, thread_default
+from weft.frontend.core.user_errors import as_seen
 from weft.frontend.session.compiling import (
     StepDefinition,
     compile_definition,
@@ -356,15 +357,19 @@ class Session:
         uninitialised variables, DeadlineExceededError as `options` say. run_metadata: is filled
         with a report of the run, and with a trace if `options` ask for it.
         """
-        if options is not None:
-            check_options(options)
-        values, structure = fetch_values(self.graph, fetches)
-        feeds = feed_values(self.graph, feed_dict or {})
-        if run_metadata is not None:
-            results = iter(self._run_reported(values, feeds, options, run_metadata))
-            out = [fetched(next(results)) if is_tensor(v) else None for v in values]
-            return pytree.unflatten(structure, out)
-        return self._run(values, structure, list(feeds), list(feeds.values()), options)
+        try:
+            if options is not None:
+                check_options(options)
+            values, structure = fetch_values(self.graph, fetches)
+            feeds = feed_values(self.graph, feed_dict or {})
+            if run_metadata is not None:
+                results = iter(self._run_reported(values, feeds, options, run_metadata))
+                out = [fetched(next(results)) if is_tensor(v) else None for v in values]
+                return pytree.unflatten(structure, out)
+            return self._run(values, structure, list(feeds), list(feeds.values()), options)
+        except Exception as error:
+            as_seen(error)
+            raise
 
     def explain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> str:
         """What `run` with these fetches and feeds runs where and why: as one native plan or on the

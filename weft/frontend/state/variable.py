@@ -534,6 +534,14 @@ class Variable(Operators, StateHandle):
         """Subtract the rows of `updates` from the rows at `indices`. Returns the new value."""
         return self._update("scatter_sub", subtracted, indices, updates)
 
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        raise UnsupportedError(
+            f"elements of the variable '{self.name}' cannot be set like this",
+            hint="w.scatter_update(rows, values) replaces rows, w.assign(w.at[index].set(value)) "
+            "any elements, w.assign(value) all",
+            location=caller_location(),
+        )
+
     def scatter_update(self, indices: Any, updates: Any, use_locking: bool | None = None) -> Tensor:
         """Replace the rows at `indices` by those of `updates`; the last duplicate stays."""
         return self._update("scatter_update", replaced, indices, updates)

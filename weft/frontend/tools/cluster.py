@@ -26,7 +26,7 @@ from weft.ir.errors import AlreadyExistsError, InvalidArgumentError, NotFoundErr
 from weft.runtime.cluster.master import Stats, ask_stats
 from weft.runtime.cluster.resolvers import from_environment
 from weft.runtime.cluster.server import Server
-from weft.runtime.cluster.spec import Cluster, ClusterSpec
+from weft.runtime.cluster.spec import Cluster, ClusterSpec, parse_address
 
 
 def add_keygen_arguments(parser: ArgumentParser) -> None:
@@ -288,7 +288,7 @@ CONNECT_SECONDS = 5.0
 
 def add_top_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("target", help="the address of one of the tasks: tcp://host:port")
+    parser.add_argument("target", help="the address of one of the tasks: host:port")
     parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="between two looks (1 s)"
     )
@@ -316,7 +316,9 @@ def _seconds(text: str) -> float:
 
 def run_top(args: Namespace, say: Callable[[str], None]) -> None:
     """Look at the cluster again and again. Errors as a session has that cannot reach it."""
-    cluster = Cluster(args.target, key_file=args.key_file, connect_timeout=CONNECT_SECONDS)
+    cluster = Cluster(
+        parse_address(args.target), key_file=args.key_file, connect_timeout=CONNECT_SECONDS
+    )
     remote = Remote(cluster, whole=False)
     try:
         looks = _looks(remote, args.interval, args.count)

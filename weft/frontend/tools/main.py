@@ -67,6 +67,12 @@ def read_program(path: str) -> Program:
         raise NotFoundError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"{path} cannot be read as text: {error}") from None
+    if path.endswith(".py"):
+        raise InvalidArgumentError(
+            f"{path} is a Python program, not the text of a graph",
+            hint=f"`python {path}` runs it, and with WEFT_DUMP=DIR writes its graphs there; "
+            f"`weft bench {path}:FUNCTION` measures a function of it",
+        )
     return parse_program(text, path)
 
 
@@ -425,6 +431,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args)
         sys.stdout.flush()
     except WeftError as error:
+        if error.locations and error.locations[0].file == sys.argv[0]:  # the installed script
+            error = WeftError(error.what, hint=error.hint)
         print(f"weft: error: {error}", file=sys.stderr)
         return ERROR
     except BrokenPipeError:  # the reader, `head` say, has seen enough

@@ -6,9 +6,9 @@ first use."""
 
 from __future__ import annotations
 
-import sys as _sys
 from typing import TYPE_CHECKING
 
+from weft.frontend.core.public_names import no_such_name as _no_such_name
 from weft.ir.process import load as _load
 
 # Names are loaded when they are used first, as those of weft itself: who trains in one process does
@@ -183,11 +183,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         """Load what a public name stands for. AttributeError for a name that is none."""
         if name not in _LATER:
-            raise AttributeError(
-                f"module {__name__!r} has no attribute {name!r}",
-                name=name,
-                obj=_sys.modules[__name__],
-            )
+            raise _no_such_name(__name__, name)
         found = globals()[name] = _load(*_LATER[name])
         return found
 

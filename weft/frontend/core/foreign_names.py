@@ -1,0 +1,231 @@
+"""Names that people bring along from JAX, NumPy, PyTorch and TensorFlow 2, and what to write here.
+
+Read when a public module is asked for a name that it has not (`public_names.py`), and when a call
+in a trace has a keyword that a function has not."""
+
+from __future__ import annotations
+
+#: By public module, then by the names of a row: the hint of the error. Where weft has nothing like
+#: it, the hint says so, and what to write in its place. TensorFlow 1's names are in `wf.tf1`.
+_ROWS: dict[str, dict[str, str]] = {
+    "wf": {
+        # transformations
+        "jit function jit_compile": "wf.compile compiles a function (jax.jit, tf.function)",
+        "vmap vectorized_map": "weft has no vmap: give the function a batch axis; wf.matmul, "
+        "wf.einsum and most functions take leading axes, wf.map_fn loops",
+        "pmap shard_map": "weft has no pmap: a session runs a graph on the tasks of "
+        "wf.train.ClusterSpec, wf.train.SyncReplicas trains on several (docs/replicas.md)",
+        "jacfwd jacrev jacobian hessian": "weft has none: wf.vjp and wf.jvp give the products with "
+        "a vector, column by column",
+        "checkpoint remat": "weft has none: its pass rematerialize computes again what is "
+        "cheap, where memory is short",
+        "custom_vjp custom_jvp": "wf.custom_gradient gives a function a gradient of its own",
+        "GradientTape autograd": "wf.value_and_grad(f)(x) gives a function's value and gradients",
+        "no_grad inference_mode enable_grad": "nothing is recorded unless a function is passed to "
+        "wf.grad; wf.stop_gradient(x) cuts inside of one",
+        "make_jaxpr": "f.ir(*arguments) of a compiled function is its text, f.trace its graph",
+        "eval_shape": "f.trace(*arguments) takes wf.TensorType in place of arrays; the graph's "
+        "results have types",
+        "ShapeDtypeStruct TensorSpec": "wf.TensorType(dtype, shape)",
+        "device_put cuda": "wf.to_device(x, 'gpu:0'); a function runs there by "
+        "wf.compile(device='gpu:0')",
+        "device_get block_until_ready": "x.numpy() waits for a tensor and gives its array",
+        "named_scope named_call": "wf.name_scope",
+        "local_devices default_backend device_count": "wf.devices() lists the devices",
+        "lax": "its loops and branches are wf.cond, wf.switch_case, wf.while_loop, wf.fori_loop "
+        "and wf.scan; most others have their names in wf",
+        "tree_util tree pytree": "wf.tree_map, wf.tree_leaves, wf.register_pytree",
+        "fft signal sparse ragged SparseTensor": "weft has no such functions",
+        # creation
+        "array tensor as_tensor convert_to_tensor from_numpy": "wf.asarray",
+        "ndarray Array": "arrays are wf.Tensor here, made by wf.asarray",
+        "range": "wf.arange",
+        "logspace geomspace": "wf.pow(10.0, wf.linspace(start, stop, count))",
+        "rand randn": "wf.random.uniform(key, shape), wf.random.normal(key, shape), with "
+        "key = wf.random.key(0)",
+        "randint randperm": "wf.random.randint(key, shape, low, high), "
+        "wf.random.permutation(key, n), with key = wf.random.key(0)",
+        "manual_seed": "wf.random.key(seed) makes a key, which each function of wf.random takes",
+        # shapes and joining
+        "concatenate cat": "wf.concat([a, b], axis=0)",
+        "vstack hstack dstack column_stack": "wf.concat or wf.stack, which take axis=",
+        "append insert": "wf.concat",
+        "unsqueeze": "wf.expand_dims(x, axis=...)",
+        "permute": "wf.permute_dims, or wf.transpose",
+        "view ravel": "wf.reshape; wf.flatten for one axis",
+        "chunk array_split": "wf.split",
+        "copy clone": "wf.asarray(x, copy=True)",
+        "narrow": "x[a:b]",
+        "masked_fill": "wf.where(mask, value, x)",
+        "masked_select compress": "wf.tf1.boolean_mask",
+        "index_select": "wf.take(x, indices, axis=...)",
+        "put_along_axis scatter": "x.at[indices].set(values), or .add(values)",
+        "fliplr flipud": "wf.flip(x, axis=...)",
+        "tri": "wf.tril(wf.ones((n, n)))",
+        # elementwise
+        "absolute": "wf.abs",
+        "power": "wf.pow",
+        "sub": "wf.subtract",
+        "mul": "wf.multiply",
+        "div true_divide truediv": "wf.divide",
+        "mod fmod floormod": "wf.remainder",
+        "neg": "wf.negative",
+        "arcsin": "wf.asin",
+        "arccos": "wf.acos",
+        "arctan": "wf.atan",
+        "arctan2": "wf.atan2",
+        "arcsinh": "wf.asinh",
+        "arccosh": "wf.acosh",
+        "arctanh": "wf.atanh",
+        "conjugate": "wf.conj",
+        "invert": "wf.bitwise_invert",
+        "left_shift": "wf.bitwise_left_shift",
+        "right_shift": "wf.bitwise_right_shift",
+        "clamp": "wf.clip(x, low, high)",
+        "eq": "wf.equal",
+        "ne": "wf.not_equal",
+        "lt": "wf.less",
+        "le": "wf.less_equal",
+        "gt": "wf.greater",
+        "ge": "wf.greater_equal",
+        "radians": "wf.deg2rad",
+        "degrees": "wf.rad2deg",
+        "allclose": "wf.all(wf.isclose(a, b))",
+        "array_equal": "wf.all(wf.equal(a, b))",
+        # reductions, products
+        "amax": "wf.max",
+        "amin": "wf.min",
+        "average": "wf.mean",
+        "norm": "wf.vector_norm, or wf.matrix_norm",
+        "median quantile percentile": "weft has none: wf.sort(x), and the element in the middle",
+        "nansum nanmean nanmax nanmin": "wf.where(wf.isnan(x), 0.0, x), then wf.sum and the like",
+        "topk": "wf.top_k",
+        "bincount histogram": "wf.segment_sum(wf.ones_like(numbers), numbers, count)",
+        "unsorted_segment_sum": "wf.segment_sum, whose indices may come in any order",
+        "mm bmm": "wf.matmul, which takes leading axes",
+        "addmm": "wf.matmul(a, b) + c, which becomes one kernel",
+        "cov corrcoef convolve interp": "weft has none; wf.nn.conv1d convolves",
+        # types
+        "float": "wf.float32, or wf.float64",
+        "double": "wf.float64",
+        "half": "wf.float16",
+        "long": "wf.int64",
+        "int": "wf.int32, or wf.int64",
+        # models, input, output
+        "Module keras layers": "weft has no classes for layers: a model is a function of its "
+        "parameters, or of wf.Variable objects; parts are in wf.nn",
+        "optim optimizers": "optimizers are in wf.train: wf.train.Adam, wf.train.SGD",
+        "save savez": "wf.train.Saver saves variables (docs/checkpoints.md); x.numpy() is an array",
+        "load": "wf.data.read_npy, wf.data.read_npz; wf.train.Saver restores variables",
+        "utils io summary": "weft has none; files are read by wf.data",
+        "image": "wf.data.read_image, wf.data.decode_image, wf.data.resize_image",
+        "py_func numpy_function pure_callback": "wf.py_function",
+        "print": "wf.tf1.Print prints in a session's step; in a compiled function return the value",
+        "debug debugging": "f.ir(x) shows a compiled function, WEFT_VERIFY=run checks each pass, "
+        "wf.tf1.Assert checks a value in a session's step",
+        "config flags app": "options are arguments of wf.compile and wf.Session, and variables "
+        "of the environment (WEFT_TARGET, WEFT_DUMP, ...)",
+        "saved_model export": "weft has no export of models yet",
+        "distribute": "wf.train.ClusterSpec, wf.train.Server and wf.train.SyncReplicas",
+    },
+    "wf.nn": {
+        "Linear Dense Conv2d LayerNorm BatchNorm2d Embedding LSTM Dropout Module Sequential "
+        "Transformer MultiheadAttention Parameter functional": "weft has no classes for layers: "
+        "a model is a function of its parameters, with the functions of wf.nn in it",
+        "linear dense": "wf.matmul(x, w) + b",
+        "swish": "wf.nn.silu",
+        "attention dot_product_attention": "wf.nn.scaled_dot_product_attention",
+        "cross_entropy CrossEntropyLoss softmax_cross_entropy": "wf.nn."
+        "sparse_softmax_cross_entropy_with_logits(labels, logits) gives one loss for each row",
+        "binary_cross_entropy_with_logits BCEWithLogitsLoss": "wf.nn."
+        "sigmoid_cross_entropy_with_logits",
+        "mse_loss MSELoss": "wf.nn.mean_squared_error",
+        "embed": "wf.nn.embedding_lookup",
+        "one_hot": "wf.one_hot",
+        "logsigmoid": "wf.nn.log_sigmoid",
+        "hardsigmoid": "wf.nn.hard_sigmoid",
+        "normalize": "wf.nn.l2_normalize",
+        "bias_add": "x + b, which becomes one kernel with its neighbours",
+        "lstm rnn dynamic_rnn rnn_cell": "weft has no cells: wf.scan runs a step function "
+        "over time",
+        "ctc_loss": "weft has none",
+        "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",
+        "batchnorm batch_norm2d": "wf.nn.batch_norm",
+        "log_poisson_loss": "weft has none",
+        "max_pool3d avg_pool3d": "wf.nn.max_pool, wf.nn.avg_pool",
+    },
+    "wf.random": {
+        "PRNGKey seed manual_seed default_rng": "wf.random.key(seed)",
+        "randn standard_normal": "wf.random.normal(key, shape)",
+        "rand random random_sample": "wf.random.uniform(key, shape)",
+        "integers": "wf.random.randint",
+        "randperm": "wf.random.permutation",
+        "multinomial": "wf.random.categorical",
+        "stateless_normal": "wf.random.normal, which always takes a key",
+        "stateless_uniform": "wf.random.uniform, which always takes a key",
+    },
+    "wf.linalg": {
+        "cholesky qr svd eig eigh eigvals eigvalsh inv pinv solve lstsq det slogdet lu matrix_rank "
+        "matrix_exp expm": "weft has no decompositions: np.linalg on x.numpy(), or wf.py_function",
+        "norm": "wf.linalg.vector_norm, or wf.linalg.matrix_norm",
+        "multi_dot": "wf.einsum",
+        "dot": "wf.dot",
+        "einsum": "wf.einsum",
+        "kron": "wf.reshape(wf.tensordot(a, b, axes=0), ...) after a permutation",
+    },
+    "wf.train": {
+        "adam": "wf.train.Adam",
+        "sgd": "wf.train.SGD",
+        "Lion Adamax Nadam Ftrl": "weft has none: wf.train.Optimizer is the base of one's own",
+        "AdaGrad": "wf.train.Adagrad",
+        "RMSprop": "wf.train.RMSProp",
+        "apply_updates": "optimizer.apply_gradients(zip(gradients, variables))",
+        "clip_grad_norm_ clip_grad_norm": "wf.train.clip_by_global_norm",
+        "Checkpoint CheckpointManager save restore": "wf.train.Saver",
+        "lr_scheduler CosineDecay warmup_cosine_decay_schedule": "wf.train.cosine_decay, "
+        "wf.train.linear_warmup",
+        "Supervisor": "wf.train.MonitoredTrainingSession",
+    },
+    "wf.data": {
+        "DataLoader TensorDataset": "wf.data.Dataset, with .shuffle, .batch and .prefetch",
+        "TFRecordDataset": "wf.data.read_tfrecords",
+        "TextLineDataset": "wf.data.read_lines",
+        "AUTOTUNE": "give a number",
+        "Iterator": "iter(dataset), a wf.data.DatasetIterator",
+    },
+}  # fmt: skip
+
+#: Keywords of functions of other libraries, by what they are called here.
+KEYWORDS = {
+    "dim": "axis",
+    "dims": "axis",
+    "axes": "axis",
+    "reduction_indices": "axis",
+    "keepdim": "keepdims",
+    "keep_dims": "keepdims",
+    "stride": "strides",
+    "requires_grad": "nothing: wf.grad says of which arguments",
+    "out": "nothing: results are new tensors",
+    "unbiased": "correction (1: unbiased)",
+    "ddof": "correction",
+    "name": "nothing: wf.name_scope and wf.name_tensor name ops",
+}
+
+
+def hint_for(module: str, name: str) -> str | None:
+    """What to write in place of a name that a public module (`wf`, `wf.nn`) has not; None if it is
+    not in the table."""
+    for names, hint in _ROWS.get(module, {}).items():
+        if name in names.split():
+            return hint
+    return None
+
+
+def all_rows() -> list[tuple[str, str, str]]:
+    """(module, name, hint) of the whole table."""
+    return [
+        (module, name, hint)
+        for module, rows in _ROWS.items()
+        for names, hint in rows.items()
+        for name in names.split()
+    ]

@@ -1,0 +1,50 @@
+"""Public modules: what `dir` shows of one, and the error for a name that it has not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+_PREFIX = "weft.frontend."
+_PUBLIC = ("nn", "linalg", "random", "train", "data", "lookup")
+
+
+def no_such_name(module: str, name: str) -> AttributeError:
+    """The error for a name that a public module has not; for one of another library's with the name
+    here. module: as in `sys.modules`."""
+    from weft.frontend.core.foreign_names import hint_for  # only who makes a mistake needs it
+
+    shown = f"wf.{module.removeprefix(_PREFIX)}" if module.startswith(_PREFIX) else "wf"
+    what = f"module {module!r} has no attribute {name!r}"
+    hint = hint_for(shown, name) or _elsewhere(name)
+    if hint is not None:  # Python's own guess would stand beside it
+        return AttributeError(f"{what}\n  hint: {hint}")
+    return AttributeError(what, name=name, obj=sys.modules[module])
+
+
+def _elsewhere(name: str) -> str | None:
+    """Where another public module has the name."""
+    if name.startswith("_"):
+        return None
+    weft = sys.modules["weft"]
+    if name in weft.__all__:
+        return f"wf.{name}"
+    found = (m for m in _PUBLIC if name in getattr(weft, m).__all__)
+    return next((f"wf.{m}.{name}" for m in found), None)
+
+
+def only_public(
+    module: str, names: Sequence[str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` (PEP 562) of a public module whose public `names` are all
+    loaded."""
+
+    def missing(name: str) -> object:
+        """AttributeError for a name that is none, with the one here if another library has it."""
+        raise no_such_name(module, name)
+
+    def shown() -> list[str]:
+        """The public names."""
+        return sorted({*names, *(n for n in vars(sys.modules[module]) if n.startswith("__"))})
+
+    return missing, shown
