@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     )
     from weft.frontend.compile.threads import get_num_threads, set_num_threads
     from weft.frontend.state.variable import Variable
+    from weft.frontend.core.float64 import Float64Warning
     from weft.frontend.core.trace import Effect
     from weft.runtime.resources.attempts import CancelToken
 
@@ -141,6 +142,7 @@ _LATER = {
         "FixedLengthRecordReader TextLineReader TFRecordReader WholeFileReader",
     "weft.frontend.compile.threads": "get_num_threads set_num_threads",
     "weft.frontend.state.variable": "Variable",
+    "weft.frontend.core.float64": "Float64Warning",
     "weft.frontend.core.trace": "Effect",
     "weft.runtime.resources.attempts": "CancelToken",
 }
@@ -176,7 +178,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CancelToken", "CompiledFunction", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec",
-    "DeviceWarning", "Effect", "FIFOQueue", "FixedLengthRecordReader", "Graph",
+    "DeviceWarning", "Effect", "FIFOQueue", "FixedLengthRecordReader", "Float64Warning", "Graph",
     "GraphGrowthWarning", "IndexedSlices", "PaddingFIFOQueue", "PriorityQueue",
     "RandomShuffleQueue", "RecompileWarning", "RunMetadata", "RunOptions", "Session",
     "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable", "WholeFileReader",

@@ -1,6 +1,7 @@
 """`wf.Session` on a cluster of tasks in this process, over ZeroMQ on loopback."""
 
 import gc
+import logging
 import os
 import re
 import tempfile
@@ -419,6 +420,20 @@ def test_a_fetch_that_may_be_dead(graph: wf.Graph, target: str, value: float) ->
             pytest.raises(wf.errors.InvalidArgumentError, match=r"may be dead: .* is true"),
         ):
             session.run(y, {x: value})
+
+
+def test_the_log_says_which_task_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("weft.runtime.cluster.master.WAITING_SECONDS", 0.1)
+    with (
+        pytest.raises(wf.errors.UnavailableError),
+        caplog.at_level(logging.WARNING, "weft.cluster"),
+    ):
+        wf.Session(cluster=wf.train.Cluster("tcp://127.0.0.1:9", connect_timeout=0.5))
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) >= 2
+    assert said[0].startswith("waiting for the task at tcp://127.0.0.1:9 since 0 s, for at most ")
 
 
 def test_what_is_refused(servers: list[Server]) -> None:

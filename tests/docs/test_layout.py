@@ -259,6 +259,7 @@ def empty_tree(root: Path, files: Mapping[str, str]) -> None:
         "runtime/compile_step.py": "",
         "runtime/step.py": "",
         "runtime/plan_store.py": "",
+        "runtime/progress.py": "",
         "runtime/sized_step.py": "",
         "runtime/recorder.py": "",
         "codegen/cuda/lowerings.py": "",

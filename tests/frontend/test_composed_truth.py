@@ -64,7 +64,7 @@ EXEMPT = {
         "placeholder name_tensor name_scope control_dependencies group no_op import_graph_def "
         "get_default_graph get_default_session reset_default_graph container VariableScope "
         "variable_scope get_variable get_variable_scope GraphGrowthWarning RecompileWarning "
-        "CancelToken AUTO_REUSE chrome_trace",
+        "Float64Warning CancelToken AUTO_REUSE chrome_trace",
     "variables and what is kept in them: test_state_ops.py, test_variable.py":
         "Variable assign assign_add assign_sub scatter_add scatter_sub scatter_update count_up_to "
         "global_variables global_variables_initializer initialize_all_variables "

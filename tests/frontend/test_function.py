@@ -298,8 +298,50 @@ def test_the_least_used_specialisations_are_dropped_with_a_warning() -> None:
     assert (info.size, info.made, info.evicted) == (3, 7, 4)  # `keep` was made once
     assert len(f._fast) <= 4
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".*different signatures")
+        warnings.filterwarnings("ignore", message=".*for the 8th signature")
         assert f(np.ones(2)).tolist() == [2, 2]
+
+
+class TestManySignatures:
+    """The eighth is told of, with what differs and what to do."""
+
+    @staticmethod
+    def told(call: Callable[[int], object], count: int = 12) -> str:
+        with pytest.warns(RecompileWarning) as caught:
+            [call(n) for n in range(1, count)]
+        (one,) = caught
+        assert one.filename == __file__
+        return str(one.message)
+
+    def test_sizes(self) -> None:
+        f = wf.compile(lambda x: x + 1)
+        message = self.told(lambda n: f(np.ones((n, 3))))
+        assert message.splitlines()[:2] == [
+            "'lambda_' is compiled for the 8th signature; it differs from the nearest in",
+            "  x: f64[8,3] instead of f64[1,3] (specialisation 1)",
+        ]
+        assert "wf.compile(input_signature=" in message
+
+    def test_static_arguments(self) -> None:
+        f = wf.compile(static_argnames="n")(lambda x, n: x * n)
+        message = self.told(lambda n: f(np.ones(3), n))
+        assert "each value of the static argument 'n' compiles anew: pass it as a number" in message
+
+    def test_structures(self) -> None:
+        f = wf.compile(lambda xs: sum(xs))
+        message = self.told(lambda n: f([np.ones(3)] * n))
+        assert "the structure of the arguments" in message
+        assert "hint: pass arguments of one structure and dtype" in message
+
+    def test_seven_are_silent_and_open_sizes_are_one(self) -> None:
+        f = wf.compile(lambda x: x + 1)
+        kind = wf.TensorType(wf.float64, (None, 3))
+        g = wf.compile(input_signature=[kind])(lambda x: x + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            [f(np.ones((n, 3))) for n in range(1, 8)]
+            [g(np.ones((n, 3))) for n in range(1, 20)]
 
 
 def test_a_failed_trace_leaves_nothing_behind() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from weft.codegen.llvm.jit import compile_count
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import WeftError
@@ -20,6 +21,7 @@ from weft.ir.locations import caller_location
 from weft.passes.manager import STANDARD, Pass, PassOptions
 from weft.passes.sizes import is_symbolic
 from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.progress import progress
 from weft.runtime.resources.variables import VariableState
 
 if TYPE_CHECKING:
@@ -99,19 +101,25 @@ def compile_step(
     `compile_graph`, `compile_for_device` and `dataflow_step` have.
     """
     options = options or CompileOptions()
-    if gpu is not None:
-        return _for_gpu(graph, variables, options, gpu)
-    if elsewhere is None:
-        native = options.control_flow == "native"
-        if native or not choose(graph, options.control_flow).executor:
-            return _native(graph, variables, options)
-    from weft.runtime.dataflow.executor import dataflow_step
+    before = compile_count()
 
-    return dataflow_step(
-        graph, variables, resources or {}, options.control_flow,
-        deterministic=options.deterministic, passes=options.passes, elsewhere=elsewhere,
-        options=options.passing,
-    )  # fmt: skip
+    def kernels() -> str:
+        return f"{compile_count() - before} new kernels"
+
+    with progress(f"compiling '{graph.name}'", f"compiled '{graph.name}'", kernels):
+        if gpu is not None:
+            return _for_gpu(graph, variables, options, gpu)
+        if elsewhere is None:
+            native = options.control_flow == "native"
+            if native or not choose(graph, options.control_flow).executor:
+                return _native(graph, variables, options)
+        from weft.runtime.dataflow.executor import dataflow_step
+
+        return dataflow_step(
+            graph, variables, resources or {}, options.control_flow,
+            deterministic=options.deterministic, passes=options.passes, elsewhere=elsewhere,
+            options=options.passing,
+        )  # fmt: skip
 
 
 def _native(

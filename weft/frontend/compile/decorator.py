@@ -77,6 +77,7 @@ def compile(
     math: str = "ieee",
     target: str | None = None,
     input_signature: Sequence[Any] | None = None,
+    x64: bool = True,
 ) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
@@ -89,6 +90,7 @@ def compile(
     math: str = "ieee",
     target: str | None = None,
     input_signature: Sequence[Any] | None = None,
+    x64: bool = True,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -104,6 +106,7 @@ def compile(
     math: str = "ieee",
     target: str | None = None,
     input_signature: Sequence[Any] | None = None,
+    x64: bool = True,
 ) -> Any:
     """Compile a function of tensors; use as `@wf.compile` or
     `@wf.compile(static_argnames="training")`.
@@ -128,8 +131,10 @@ def compile(
     them), None or a name in its shape for a size that is open: the function is traced once, with
     sizes that are symbols, and a size that never came before costs a fraction of a new trace.
     Arguments that do not fit are an InvalidArgumentError; a Python number becomes an array of the
-    given dtype. There are no open sizes with donate=. Called in the trace of another
-    function it is a part of that one, for whatever types are there.
+    given dtype. No open sizes with donate=. In another function's trace it takes what is there.
+
+    x64: False makes float64 and complex128 in the function a TypeRuleError with the line that they
+    come from: arguments, NumPy scalars (a Python number takes the dtype of what it meets), results.
     """
     if threads is not None:
         threads = checked(threads, "wf.compile(threads=)")
@@ -138,13 +143,12 @@ def compile(
     pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
     compile_ahead()  # while the next modules are loaded, and the program goes on to the first call
     made: Any = load("weft.frontend.compile.function", "CompiledFunction")
+    given = (static_argnames, pipeline, threads, donate, gpu, mode, isa, input_signature, x64)
 
     def decorate(function: Any) -> Any:
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
         if kind is not None:
             return kind(decorate(function.__func__))
-        return made(
-            function, static_argnames, pipeline, threads, donate, gpu, mode, isa, input_signature
-        )
+        return made(function, *given)
 
     return decorate if fn is None else decorate(fn)

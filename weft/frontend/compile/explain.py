@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from weft.frontend.core.float64 import WIDE, wide_ops
 from weft.ir.errors import PassError, suggest
+from weft.ir.graph import Graph
 from weft.ir.locations import Locations, caller_location
 from weft.ir.program import Program
+from weft.ir.types import TensorType
 from weft.passes.manager import PassReport
 from weft.runtime.step import Step
 
@@ -38,8 +41,26 @@ def heading(
     return lines + [f"  called at {place.describe()}" for place in location[:1]]
 
 
+def float64_lines(graph: Graph) -> list[str]:
+    """How much of a function computes in float64, if float32 takes part, too, and where it
+    begins."""
+    floats, wide, first = wide_ops(graph)
+    types = [v.type.dtype for v in graph.args if isinstance(v.type, TensorType)]
+    narrow = floats > wide or any(t.is_inexact and t not in WIDE for t in types)
+    if not (wide and narrow):
+        return []
+    where = f", the first at {first[0].describe()}" if first else ""
+    return ["", f"float64: {wide} of {floats} arrays of floats{where}"]
+
+
 def explain(
-    title: str, fields: Mapping[str, str], reasons: Sequence[str], location: Locations, step: Step
+    title: str,
+    fields: Mapping[str, str],
+    reasons: Sequence[str],
+    location: Locations,
+    step: Step,
+    graph: Graph,
 ) -> str:
-    """The whole report as text."""
-    return "\n".join([*heading(title, fields, reasons, location), "", *step.explain()])
+    """The whole report as text. graph: as it was traced."""
+    begin = [*heading(title, fields, reasons, location), *float64_lines(graph)]
+    return "\n".join([*begin, "", *step.explain()])

@@ -42,6 +42,7 @@ from weft.frontend.compile.arguments import (
 from weft.frontend.compile.compiled import Compiled, donated_leaves, run_donated
 from weft.frontend.compile.native_call import NativeCalls, callable_class
 from weft.frontend.compile.specializations import (
+    MANY,
     CacheInfo,
     Specializations,
     TraceLock,
@@ -50,6 +51,7 @@ from weft.frontend.compile.specializations import (
     is_bound,
     parameter_names,
     signature_of,
+    warn_of_many,
 )
 from weft.frontend.core import pytree
 from weft.frontend.core.device_scope import device_scopes, scopes_spec
@@ -249,7 +251,8 @@ class Inspection:
             f"\n  signatures: {info.size} kept of at most {info.limit}, the least recently used go "
             f"first; {info.made} made so far"
         )
-        text = explain(title, fields, made.reasons, made.location, step) + kept
+        graph = made.traced.graph
+        text = explain(title, fields, made.reasons, made.location, step, graph) + kept
         asked = made.math_mode != "ieee" and not made.on_gpu
         return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
 
@@ -332,6 +335,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         math_mode: MathMode = "ieee",
         isa: str | None = None,
         input_signature: Sequence[Any] | None = None,
+        x64: bool = True,
     ) -> None:
         signature = signature_of(fn)
         functools.update_wrapper(self, fn)
@@ -346,6 +350,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         self._gpu = gpu  # its number; None: the CPU
         self._math_mode = math_mode
         self._isa = isa  # None: the process's
+        self._x64 = x64
         self._donate = parameter_names("donate", donate, self._parameters, self._name)
         for name in self._static.intersection(self._donate):
             raise InvalidArgumentError(
@@ -365,6 +370,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         self._first_trace = TraceLock()
         self._traced_before = False
         self._told: set[str] = set()  # in what it ran elsewhere
+        self._told_many = False
         self._native = NativeCalls(self)
 
     def _signature_given(self, given: Sequence[Any]) -> InputSignature:
@@ -394,7 +400,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             donate = [n for n in self._donate if n != self._parameters[0]]
             return CompiledFunction(
                 self._fn.__get__(instance), static, self._passes, self._threads, donate, self._gpu,
-                self._math_mode, self._isa, self._given_signature,
+                self._math_mode, self._isa, self._given_signature, self._x64,
             )  # fmt: skip
 
         return bind(self, self._name, instance, make)
@@ -405,7 +411,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             return str(vars(self)["__qualname__"])
         options = (
             tuple(self._static), self._passes, self._threads, self._donate, self._gpu,
-            self._math_mode, self._isa, self._given_signature,
+            self._math_mode, self._isa, self._given_signature, self._x64,
         )  # fmt: skip
         return (_recompiled, (self._fn, *options))
 
@@ -540,6 +546,9 @@ class CompiledFunction(Inspection, Generic[P, R]):
         cache = self._specializations
         evicted = cache.evicted
         made = cache.get_or_make(key, lambda: self._make(Signature(*key), values))
+        if made.number == MANY and not self._told_many:
+            self._told_many = True
+            warn_of_many(self._name, made.reasons, self._static, not self._donate)
         if cache.evicted != evicted:
             live = set(cache.entries.copy().values())
             self._fast = {alias: c for alias, c in self._fast.copy().items() if c in live}
@@ -610,6 +619,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             creates_variables=creates,
             location=definition(self._fn),
             gpu=self._gpu,
+            x64=self._x64,
         )
 
     # --------------------------------------------------------------------------------- looking in

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import concurrent.futures.thread as executors
 import inspect
+import re
 import sys
 import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -154,6 +155,44 @@ class RecompileWarning(UserWarning):
     """A function is compiled again and again: some argument makes each call's signature new."""
 
 
+#: The so many-th signature of a function is told of.
+MANY = 8
+
+
+def warn_of_many(
+    name: str, reasons: Sequence[str], static: Collection[str], open_sizes: bool
+) -> None:
+    """A RecompileWarning at the caller's line: what the signatures of a function differ in, and how
+    there would be fewer. reasons: how the last one differs from the nearest. static: the parameters
+    that are static; open_sizes: whether sizes may be left open (`input_signature=`)."""
+    names = [line.partition(":")[0] for line in reasons]
+    changing = next((n for n in names if n in static), None)
+    if changing is not None:
+        cure = f"each value of the static argument '{changing}' compiles anew: pass it as a number"
+    elif open_sizes and all(_SIZES.search(line) for line in reasons):
+        cure = (
+            "wf.compile(input_signature=[wf.TensorType(dtype, (None, ...)), ...]) compiles once "
+            "for sizes that are None; or pad to a few sizes"
+        )
+    else:
+        cure = "pass arguments of one structure and dtype"
+    _warn(
+        f"'{name}' is compiled for the {MANY}th signature; it differs from the nearest in\n  "
+        + "\n  ".join(reasons)
+        + f"\n  hint: {cure}"
+    )
+
+
+#: Of a line of `differences`: the same dtype on both sides, of other sizes.
+_SIZES = re.compile(r": (\w+)\[[^]]*\] instead of \1\[")
+
+
+def _warn(message: str) -> None:
+    place = caller_location()
+    file, line = (place[0].file, place[0].line) if place else ("<unknown>", 0)
+    warnings.warn_explicit(message, RecompileWarning, file, line)
+
+
 class CacheInfo(NamedTuple):
     """Counts of a function's specialisations. size: held. made: ever made. evicted: thrown away to
     stay within limit."""
@@ -264,15 +303,12 @@ class Specializations(Generic[S]):
             self.entries[key] = entry
 
     def _warn(self) -> None:
-        place = caller_location()
-        message = (
+        _warn(
             f"'{self.name}' has been compiled for {self.limit} different signatures; "
             "the least recently used ones are dropped, and planned again when they come back (with "
             "the kernels that there are).\n"
             f"  hint: {self._look} shows which argument differs from call to call"
         )
-        file, line = (place[0].file, place[0].line) if place else ("<unknown>", 0)
-        warnings.warn_explicit(message, RecompileWarning, file, line)
 
 
 T = TypeVar("T")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core import pytree
+from weft.frontend.core.float64 import check_argument, check_graph, check_result
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Array, Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace, current_trace
@@ -85,22 +86,32 @@ def trace_function(
     open_sizes: bool = False,
     location: Locations = (),
     gpu: int | None = None,
+    x64: bool | None = True,
 ) -> Traced:
     """Run `call` on one symbolic tensor per argument.
 
     open_sizes: whether sizes may depend on values, as they may if the graph is interpreted.
     location: where the function is defined. gpu: the number of the GPU that it is compiled for.
-    TypeRuleError for a result that is no tensor.
+    x64: whether it may compute in float64; None: nothing is said of it. TypeRuleError for a result
+    that is no tensor, and for float64 where that is forbidden.
     """
     trace = Trace("function", name, creates_variables=creates_variables)
-    trace.symbols, trace.gpu = set() if open_sizes else None, gpu
+    trace.symbols, trace.gpu, trace.x64 = set() if open_sizes else None, gpu, x64
+    if x64 is False:
+        for argument in arguments:
+            if not argument.weak:
+                check_argument(argument.name, name, argument.type.dtype)
     with trace.scope():
         inputs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in arguments]
         results = pytree.tree_map(_without_effects, call(inputs))
         leaves, structure = pytree.flatten(results)
-        named = zip(leaves, pytree.paths(structure, "result"), strict=True)
+        named = list(zip(leaves, pytree.paths(structure, "result"), strict=True))
         tensors = [result_tensor(leaf, path, name, location) for leaf, path in named]
         graph = trace.graph([trace.lift(t) for t in tensors])
+    if x64 is False:
+        check_graph(graph, name)
+        for t, (_, path) in zip(tensors, named, strict=True):
+            check_result(name, path, t)
     states = {n: v.state for n, v in trace.variables.items()}
     return Traced(graph, structure, tuple(t.weak for t in tensors), states, _limits(trace, graph))
 

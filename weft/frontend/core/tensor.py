@@ -375,17 +375,16 @@ class Tensor(Operators):
         """The array. TracerError, at the user's line, for a symbolic tensor."""
         if self._data is not None:
             return self._data
+        problem = (
+            f"{what} needs a value, but the tensor {self.describe()} is symbolic: "
+            "it has none until the graph runs"
+        )
         if self._trace is not None:
             hint = self._trace.value_hint(hint)
             if self._value is not None and (name := self._trace.argument_name(self._value)):
                 static = f"wf.compile(static_argnames={name!r})"
                 hint = f"{static} makes the argument a Python value; {hint}"
-        raise TracerError(
-            f"{what} needs a value, but the tensor {self.describe()} is symbolic: "
-            "it has none until the graph runs",
-            hint=hint,
-            location=caller_location(),
-        )
+        raise TracerError(problem, hint=hint, location=caller_location())
 
     def _scalar(self, what: str, hint: str) -> Any:
         data = self._concrete(what, hint)

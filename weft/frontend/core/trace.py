@@ -307,6 +307,8 @@ class Trace:
         self.control: tuple[Value, ...] = ()  # of the enclosing wf.control_dependencies
         self.name_scope = ""  # prefix of names given inside wf.name_scope, with the final slash
         self.owner: Any = None  # the wf.Graph that this is the trace of
+        #: Whether a function may compute in float64; None: while weft does so by itself.
+        self.x64: bool | None = True
         self.gpu: int | None = None  # of a function: the number of the GPU that it is compiled for
         self.symbols: set[str] | None = None  # names of sizes in use; None: sizes must be known
         self.made_sizes: set[str] = set()  # those that depend on values

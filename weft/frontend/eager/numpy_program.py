@@ -62,7 +62,7 @@ class CallKind:
                     kwargs[place] = value
             return self._function(*args, **kwargs)
 
-        return trace_function(self.name, call, arguments)
+        return trace_function(self.name, call, arguments, x64=None)
 
 
 Array = np.ndarray[Any, Any]

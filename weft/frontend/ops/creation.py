@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+from weft.frontend.core.float64 import in_float64
 from weft.frontend.core.tensor import Tensor, as_tensor, contiguous, foreign_array
 from weft.frontend.core.trace import current_trace, graph_around
 from weft.frontend.ops.dispatch import apply, in_order
@@ -196,7 +197,8 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: object = No
         length = max(0, -((int(a) - int(b)) // int(s)))
         return cast(_steps(int(a), int(s), length, int64), target)
     length = max(0, math.ceil((b - a) / s))
-    return cast(_steps(float(a), float(s), length, float64), target)
+    with in_float64():
+        return cast(_steps(float(a), float(s), length, float64), target)
 
 
 def _symbolic_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
@@ -251,14 +253,15 @@ def linspace(
         raise InvalidArgumentError(
             "wf.linspace: start and stop must be scalars", location=caller_location()
         )
-    index = apply("iota", dtype=work, shape=(count,), axis=0)
-    gaps = count - 1 if endpoint else count
-    step = multiply(subtract(high, low), 1.0 / gaps if gaps > 0 else 0.0)
-    values = add(multiply(index, step), low)
-    if endpoint and count > 1:
-        values = where(equal(index, count - 1), high, values)
-    # integers are rounded down, also below 0 (NumPy)
-    return cast(values if result.is_inexact else apply("floor", values), result)
+    with in_float64():
+        index = apply("iota", dtype=work, shape=(count,), axis=0)
+        gaps = count - 1 if endpoint else count
+        step = multiply(subtract(high, low), 1.0 / gaps if gaps > 0 else 0.0)
+        values = add(multiply(index, step), low)
+        if endpoint and count > 1:
+            values = where(equal(index, count - 1), high, values)
+        # integers are rounded down, also below 0 (NumPy)
+        return cast(values if result.is_inexact else apply("floor", values), result)
 
 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: object = None) -> Tensor:

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from weft.frontend.core.device_scope import device_scopes
+from weft.frontend.core.float64 import WIDE, note_operands
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import at_once, current_trace
 from weft.frontend.eager import numpy_calls
@@ -241,6 +242,10 @@ def common_dtype(op: str, xs: Sequence[TensorLike], *, wide: bool = False) -> DT
         raise InvalidArgumentError(
             f"wf.{op} needs at least one operand", location=caller_location()
         )
+    if strong in WIDE and op != "result_type" and (trace := current_trace()) is not None:
+        operands = [as_tensor(x) for x in xs if not is_weak(x)]
+        if operands:
+            note_operands(op, operands, trace)
     return strong
 
 

@@ -636,7 +636,7 @@ def explain_step(
     fields = {name: str(a.type) for name, a in zip(ir.arg_names, ir.args, strict=True)}
     new = "it was compiled before" if cached else "these fetches, feeds and sizes are new"
     if made.kind == "gpu":
-        return explain("one plan of a GPU", fields, [new], caller_location(), made)
+        return explain("one plan of a GPU", fields, [new], caller_location(), made, ir)
     lines = [f"step of '{graph.name}': {len(ir.ops)} of {len(graph._trace.builder.ops)} ops"]
     if made.kind == "devices":
         return "\n".join([*lines, _why_parts(ir, made, control_flow), "", *made.explain()])
@@ -652,7 +652,7 @@ def explain_step(
     ]
     if made.kind == "dataflow":
         return "\n".join([*lines, "feeds", *_fed(fields), "", *made.explain()])
-    return "\n".join([*lines, explain("native plan", fields, [new], caller_location(), made)])
+    return "\n".join([*lines, explain("native plan", fields, [new], caller_location(), made, ir)])
 
 
 def _why_parts(ir: IRGraph, step: Step, control_flow: str) -> str:

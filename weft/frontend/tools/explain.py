@@ -111,7 +111,7 @@ def run_explain(program: Program, args: Namespace) -> Iterator[str]:
     step, _ = compiled_for(graph, *given_arrays(graph, args))
     fields = {name: str(a.type) for name, a in zip(graph.arg_names, graph.args, strict=True)}
     if step.kind == "native":
-        yield explain(f"graph '{graph.name}'", fields, ["`weft explain`"], (), step)
+        yield explain(f"graph '{graph.name}'", fields, ["`weft explain`"], (), step, graph)
         return
     yield f"graph '{graph.name}' runs on the dataflow executor"
     yield from step.explain()

@@ -42,6 +42,7 @@ from weft.runtime.cluster.messages import (
     withdraw,
 )
 from weft.runtime.cluster.spec import CONNECT_TIMEOUT, ClusterSpec
+from weft.runtime.progress import reminded
 from weft.runtime.trace.task_trace import StepTrace
 
 #: A task, and the handle of the part that it was given.
@@ -206,6 +207,8 @@ _LOG = logging.getLogger("weft.cluster")
 MakeWire = Callable[[str, Callable[[Any], None], Callable[[str, str], None]], Wire]
 #: How long a session waits for a task that was lost before a step.
 RECONNECT_SECONDS = 2.0
+#: After so many seconds, and then again, the log says which task a session waits for.
+WAITING_SECONDS = 10.0
 #: After so many steps the session forgets what came for those that are over.
 FORGET_EVERY = 32
 #: An answer without results: meta data, small ones, and by their places those that are large.
@@ -332,7 +335,18 @@ class Master:
 
     def _greet(self, task: Task, until: float) -> Mapping[str, Any]:
         """Make a link and ask the task who it is, until it answers: its answer. UnavailableError if
-        it does not."""
+        it does not; meanwhile the log says what is waited for."""
+        name = task.name or "the task"
+        left = until - time.monotonic()
+
+        def say(seconds: float) -> None:
+            _LOG.warning("waiting for %s at %s since %.0f s, for at most %.0f: is it started?",
+                         name, task.address, seconds, left)  # fmt: skip
+
+        with reminded(WAITING_SECONDS, say):
+            return self._greeted(task, until)
+
+    def _greeted(self, task: Task, until: float) -> Mapping[str, Any]:
         while True:
             left = max(until - time.monotonic(), _AGAIN)
             try:
