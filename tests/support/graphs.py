@@ -58,6 +58,10 @@ class Case:
     def __repr__(self) -> str:
         return f"{self.graph}on {self.inputs}, {self.state}"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What hypothesis prints of a case that fails."""
+        printer.text(repr(self))
+
 
 @dataclass
 class GraphMaker:

@@ -176,6 +176,10 @@ class Graph:
 
     __hash__ = object.__hash__
 
+    def __repr__(self) -> str:
+        ops, args, results = len(self.ops), len(self.args), len(self.results)
+        return f"<Graph '{self.name}', {self.stage}: {args} inputs, {ops} ops, {results} results>"
+
     def __str__(self) -> str:
         from weft.ir.text.printer import print_graph
 

@@ -137,6 +137,12 @@ class Cost:
         """`to_dict` and the machine's peaks as JSON; times in seconds, sizes in bytes."""
         return json.dumps({"peaks": asdict(self.peaks), **self.to_dict()}, indent=indent)
 
+    def __repr__(self) -> str:
+        calls = "1 kernel call" if self.kernels == 1 else f"{self.kernels} kernel calls"
+        time = "" if self.step is None else f", {self.step.minimum * 1e6:,.1f} us a call"
+        moved = "" if self.bytes is None else f", {self.bytes:,} bytes moved"
+        return f"<Cost of '{self.name}': {calls}{time}{moved}, {self.threads} threads at most>"
+
     def __str__(self) -> str:
         from rich.console import Console
 

@@ -387,7 +387,10 @@ class CompiledFunction(Inspection, Generic[P, R]):
         return made
 
     def __repr__(self) -> str:
-        return f"<compiled {self._name}{self._signature}>"
+        held = len(self._specializations.entries)
+        count = "1 signature" if held == 1 else f"{held} signatures"
+        where = "" if self._gpu is None else f" on gpu:{self._gpu}"
+        return f"<compiled {self._name}{self._signature}{where}: {count if held else 'not called'}>"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """A compiled method: each object has its own specialisations, kept in the object, and each

@@ -12,6 +12,7 @@ accumulator starts at 0.1."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -81,6 +82,13 @@ class Optimizer:
             held = {**self.__dict__, "_slots": dict(self._slots)}
         del held["_lock"]
         return held
+
+    def __repr__(self) -> str:
+        """The call that makes it, with the name of a function for a schedule."""
+        names = [n for n in inspect.signature(type(self)).parameters if n != "name"]
+        values = {n: getattr(self, n) for n in names if hasattr(self, n)}
+        shown = {n: getattr(v, "__qualname__", None) or repr(v) for n, v in values.items()}
+        return f"{type(self).__name__}({', '.join(f'{n}={v}' for n, v in shown.items())})"
 
     def __setstate__(self, held: dict[str, Any]) -> None:
         self.__dict__.update(held, _lock=ForkLock())

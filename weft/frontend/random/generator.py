@@ -36,6 +36,9 @@ class Generator:
         with suspend_trace():
             self.state = Variable(distributions.key(seed), trainable=False, name=name)
 
+    def __repr__(self) -> str:
+        return f"<wf.random.Generator with the key in {self.state!r}>"
+
     def next_key(self) -> Tensor:
         """A fresh key, for the functions of `wf.random`; advances the state."""
         trace = current_trace()

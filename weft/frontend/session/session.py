@@ -302,6 +302,13 @@ class Session:
         except WeftError as error:
             raise error.at(caller_location()) from None
 
+    def __repr__(self) -> str:
+        held = len(self._steps.entries)
+        steps = "1 step" if held == 1 else f"{held} steps"
+        where = "" if self._remote is None else f" on the cluster of {self._remote.master.target}"
+        state = "closed" if self._closed else f"{steps} compiled"
+        return f"<wf.Session of {self.graph.name!r}{where}: {state}>"
+
     def as_default(self) -> AbstractContextManager[Session]:
         """`with session.as_default():` makes it the session of `tensor.eval()` and `effect.run()`
         in this thread; it stays open at the end."""

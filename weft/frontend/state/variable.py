@@ -409,7 +409,7 @@ class Variable(Operators, StateHandle):
         value = (
             "not initialised"
             if array is None
-            else np.array2string(array, separator=", ", threshold=20)
+            else " ".join(np.array2string(array, separator=", ", threshold=20).split())
         )
         return f"<Variable {self.name!r} {kind}: {value}>"
 

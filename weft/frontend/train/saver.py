@@ -521,6 +521,10 @@ class Saver(BaseSaver):
         self._items = ItemList(var_list, include)
         self._job: SaveJob | None = None
 
+    def __repr__(self) -> str:
+        most = self._retention.most
+        return f"<wf.train.Saver {self.name!r} that keeps {most or 'all'} checkpoints>"
+
     # ------------------------------------------------------------------------------------ in graphs
     def build(self, filename: Any = None) -> SaveOps:
         """Add ops that save and restore the variables to the graph that is being built, so that a
