@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -66,3 +67,14 @@ def test_sessions() -> None:
     assert repr(session) == "<wf.Session of 'graph': 1 step compiled>"
     session.close()
     assert repr(session) == "<wf.Session of 'graph': closed>"
+
+
+def test_summary_of_a_call() -> None:
+    f = wf.compile(lambda x: wf.exp(x) * 2)
+    pattern = r"1 kernel call(, 1 of them new)?; compiled in \d+\.\d\d s; cpu, .+, 1 thread"
+    assert re.fullmatch(pattern, f.summary(X))
+    assert re.fullmatch(pattern, f.summary(wf.TensorType(wf.float32, (4, 3))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEFT_EMULATE_GPU", "1")
+        g = wf.compile(device="gpu:0")(lambda x: wf.exp(x) * 2)
+        assert re.fullmatch(r"1 kernel call; compiled( in .* s)?; gpu:0", g.summary(X))

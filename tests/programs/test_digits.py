@@ -4,6 +4,7 @@ transcription.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,10 @@ def test_command_writes_the_curve(
     monkeypatch.setattr("sys.argv", ["digits.py", "--steps", "20", "--out", str(out)])
     digits.main()
     assert out.read_bytes().startswith(b"\x89PNG")
-    assert capsys.readouterr().out.count("held-out accuracy") == 2
+    said = capsys.readouterr().out
+    assert said.count("held-out accuracy") == 2
+    assert len(re.findall(r"first step \d+\.\d\d s, then \d+ us a step", said)) == 2
+    assert re.search(r"13 kernel calls.*; compiled in \d+\.\d\d s; cpu, .*thread", said)
 
 
 def test_another_batch_size_compiles_nothing() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from weft.codegen.llvm.target import NATIVE, using
+from weft.codegen.llvm.target import NATIVE, isa_line, using
 from weft.frontend.compile.arguments import Signature, packer
 from weft.frontend.compile.gpu import GpuCall, not_on_gpu
 from weft.frontend.compile.native_call import NativeEntry, Static, prepare
@@ -130,6 +130,12 @@ class Compiled(Specialization):
         if made.kind != "native":
             raise not_on_gpu(what)
         return made
+
+    @property
+    def isa(self) -> str:
+        """The instruction set that its kernels are for, as people write it."""
+        with using(self._isa):
+            return isa_line()
 
     @property
     def on_gpu(self) -> bool:

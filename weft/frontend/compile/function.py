@@ -209,6 +209,7 @@ class Inspection:
     or `TensorType`s in place of tensors) and compiles for them if that is not done yet."""
 
     _name: str
+    _gpu: int | None
     _parameters: tuple[str, ...]
     _specializations: Specializations[Compiled]
 
@@ -255,6 +256,22 @@ class Inspection:
         text = explain(title, fields, made.reasons, made.location, step, graph) + kept
         asked = made.math_mode != "ieee" and not made.on_gpu
         return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
+
+    def summary(self, *args: Any, **kwargs: Any) -> str:
+        """A line on one call: kernels, how long compiling took, threads, device and instruction
+        set."""
+        made = self._specialized(args, kwargs)
+        step = made.step(self._shapes(made, args, kwargs))
+        held = step.summary()
+        new = f", {held.new_kernels} of them new" if held.new_kernels else ""
+        took = f"compiled in {held.seconds:.2f} s" if held.seconds else "compiled"
+        if step.kind == "native":
+            count = "1 thread" if step.threads == 1 else f"at most {step.threads} threads"
+            where = f"cpu, {made.isa}, {count}"
+        else:
+            where = f"gpu:{self._gpu}"
+        calls = "1 kernel call" if held.kernels == 1 else f"{held.kernels} kernel calls"
+        return f"{calls}{new}; {took}; {where}"
 
     def llvm(self, *args: Any, **kwargs: Any) -> str:
         """Optimised LLVM IR of the kernels that one call runs. UnsupportedError on a GPU."""

@@ -106,6 +106,7 @@ class Executable(Step):
         self._activations: list[Activation] = []
         self._walker_address, self._walker = native_walker()
         self._was_called = False
+        self.new_kernels, self.seconds = 0, 0.0  # that compiling it took
         self.native: NativeStep | None = None
         self.native_step()
 
@@ -213,8 +214,9 @@ class Executable(Step):
     def summary(self) -> StepSummary:
         kernels = sum(n >= 0 for n in self.plan.table.owner)
         return StepSummary(
-            kernels, arena_bytes=self.plan.arena_bytes, result_bytes=self.plan.result_bytes
-        )
+            kernels, arena_bytes=self.plan.arena_bytes, result_bytes=self.plan.result_bytes,
+            seconds=self.seconds, new_kernels=self.new_kernels,
+        )  # fmt: skip
 
     def explain(self) -> Iterator[str]:
         from weft.runtime.native.explain import explain_native  # it knows most passes
@@ -411,7 +413,9 @@ def compile_graph(
         again = Once(lambda: details_again(graph, passes, donated, plan, spent, True, own))
         _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
                   len(addresses), spent[1] * 1e3)  # fmt: skip
-        return Executable(graph.name, plan, variables, addresses, again, threads)
+        made = Executable(graph.name, plan, variables, addresses, again, threads)
+        made.new_kernels, made.seconds = spent[:2]
+        return made
     compile_products_ahead(graph)
     with collector_paused():
         fused, reports, memory, program = planned(graph, passes, donated, options)
@@ -429,5 +433,6 @@ def compile_graph(
         # not kept: the graph after every pass takes more memory than all else that a step has
         details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own))
     made = Executable(graph.name, plan, variables, addresses, details, threads)
+    made.new_kernels, made.seconds = spent[:2]
     options.write_plan(made.describe)
     return made
