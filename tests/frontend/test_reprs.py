@@ -77,4 +77,4 @@ def test_summary_of_a_call() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEFT_EMULATE_GPU", "1")
         g = wf.compile(device="gpu:0")(lambda x: wf.exp(x) * 2)
-        assert re.fullmatch(r"1 kernel call; compiled( in .* s)?; gpu:0", g.summary(X))
+        assert re.fullmatch(r"1 kernel call; gpu:0", g.summary(X))

@@ -63,7 +63,6 @@ class StepSummary:
     nodes, regions, host_ops: of the dataflow executor. arena_bytes, result_bytes: memory for values
     in between and for results. devices: those that have a part; copies: tensors that go between
     them, in loops in each iteration; copied_bytes: of one of each, where the size is known.
-    seconds: that passes, planning and code generation took; new_kernels: that were compiled for it.
     """
 
     kernels: int = 0
@@ -75,8 +74,6 @@ class StepSummary:
     devices: tuple[str, ...] = ()
     copies: int = 0
     copied_bytes: int = 0
-    seconds: float = 0.0
-    new_kernels: int = 0
 
     def __add__(self, other: StepSummary) -> StepSummary:
         """Both together, on the devices of the first."""
@@ -84,7 +81,6 @@ class StepSummary:
             self.kernels + other.kernels, self.nodes + other.nodes, self.regions + other.regions,
             self.host_ops + other.host_ops, self.arena_bytes + other.arena_bytes,
             self.result_bytes + other.result_bytes, self.devices, self.copies, self.copied_bytes,
-            self.seconds + other.seconds, self.new_kernels + other.new_kernels,
         )  # fmt: skip
 
 

@@ -262,16 +262,13 @@ class Inspection:
         set."""
         made = self._specialized(args, kwargs)
         step = made.step(self._shapes(made, args, kwargs))
-        held = step.summary()
-        new = f", {held.new_kernels} of them new" if held.new_kernels else ""
-        took = f"compiled in {held.seconds:.2f} s" if held.seconds else "compiled"
-        if step.kind == "native":
-            count = "1 thread" if step.threads == 1 else f"at most {step.threads} threads"
-            where = f"cpu, {made.isa}, {count}"
-        else:
-            where = f"gpu:{self._gpu}"
-        calls = "1 kernel call" if held.kernels == 1 else f"{held.kernels} kernel calls"
-        return f"{calls}{new}; {took}; {where}"
+        count = step.summary().kernels
+        calls = "1 kernel call" if count == 1 else f"{count} kernel calls"
+        if step.kind != "native":
+            return f"{calls}; gpu:{self._gpu}"
+        new = f", {step.new_kernels} of them new" if step.new_kernels else ""
+        threads = "1 thread" if step.threads == 1 else f"at most {step.threads} threads"
+        return f"{calls}{new}; compiled in {step.seconds:.2f} s; cpu, {made.isa}, {threads}"
 
     def llvm(self, *args: Any, **kwargs: Any) -> str:
         """Optimised LLVM IR of the kernels that one call runs. UnsupportedError on a GPU."""

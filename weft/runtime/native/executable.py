@@ -59,9 +59,12 @@ from weft.runtime.resources.variables import VariableState, check_variables
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 Array = np.ndarray[Any, Any]
+Effort = tuple[int, float, int]
 _log = logging.getLogger("weft.compile")
 MOST_IDLE_ACTIVATIONS = 8
 LARGE_ARENA = 1 << 20
+#: Options of passes that are not those of a step: nothing is verified, dumped or logged.
+PLAIN_PASSES = PassOptions()
 
 
 class Executable(Step):
@@ -73,7 +76,8 @@ class Executable(Step):
     initialised stay uninitialised.
 
     addresses: of the kernels, by content key. details: graph and report, made when they are asked
-    for. threads: how many a call may use, as many as others if None.
+    for. threads: how many a call may use, as many as others if None. effort: kernels compiled for
+    it, seconds that took, kernels loaded.
     """
 
     kind: Literal["native"] = "native"
@@ -86,6 +90,7 @@ class Executable(Step):
         addresses: Kernels,
         details: Callable[[], Details],
         threads: int | None = None,
+        effort: Effort = (0, 0.0, 0),
     ) -> None:
         self.name = name
         self.plan = plan
@@ -106,7 +111,7 @@ class Executable(Step):
         self._activations: list[Activation] = []
         self._walker_address, self._walker = native_walker()
         self._was_called = False
-        self.new_kernels, self.seconds = 0, 0.0  # that compiling it took
+        self.new_kernels, self.seconds, _ = effort
         self.native: NativeStep | None = None
         self.native_step()
 
@@ -214,9 +219,8 @@ class Executable(Step):
     def summary(self) -> StepSummary:
         kernels = sum(n >= 0 for n in self.plan.table.owner)
         return StepSummary(
-            kernels, arena_bytes=self.plan.arena_bytes, result_bytes=self.plan.result_bytes,
-            seconds=self.seconds, new_kernels=self.new_kernels,
-        )  # fmt: skip
+            kernels, arena_bytes=self.plan.arena_bytes, result_bytes=self.plan.result_bytes
+        )
 
     def explain(self) -> Iterator[str]:
         from weft.runtime.native.explain import explain_native  # it knows most passes
@@ -404,7 +408,7 @@ def compile_graph(
     key = plan_key(graph, passes, options, donated) if kept else None
     found = None if key is None else load_plan(key)
 
-    def effort() -> tuple[int, float, int]:
+    def effort() -> Effort:
         return compile_count() - before, time.perf_counter() - started, load_count() - loaded
 
     if found is not None:
@@ -413,9 +417,7 @@ def compile_graph(
         again = Once(lambda: details_again(graph, passes, donated, plan, spent, True, own))
         _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
                   len(addresses), spent[1] * 1e3)  # fmt: skip
-        made = Executable(graph.name, plan, variables, addresses, again, threads)
-        made.new_kernels, made.seconds = spent[:2]
-        return made
+        return Executable(graph.name, plan, variables, addresses, again, threads, spent)
     compile_products_ahead(graph)
     with collector_paused():
         fused, reports, memory, program = planned(graph, passes, donated, options)
@@ -432,7 +434,14 @@ def compile_graph(
     if key is not None or not kept:
         # not kept: the graph after every pass takes more memory than all else that a step has
         details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own))
-    made = Executable(graph.name, plan, variables, addresses, details, threads)
-    made.new_kernels, made.seconds = spent[:2]
+    made = Executable(graph.name, plan, variables, addresses, details, threads, spent)
     options.write_plan(made.describe)
+    if options.verify == "run":
+        _verify_kernels(graph)
     return made
+
+
+def _verify_kernels(graph: Graph) -> None:
+    from weft.runtime.native.verify_kernels import check_registered  # for who verifies alone
+
+    check_registered(graph, lambda one: compile_graph(one, kept=False, options=PLAIN_PASSES))
