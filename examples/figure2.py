@@ -18,8 +18,11 @@ from __future__ import annotations
 import argparse
 import io
 import tempfile
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +93,9 @@ def build_training(x: wf.Tensor, y: wf.Tensor, step: wf.Variable) -> tuple[wf.Te
     return loss, wf.train.Adam(0.003).minimize(loss, global_step=step)
 
 
-def train(folder: Path, paths: list[Path], steps: int, batch: int, seconds: float) -> Result:
+def train(
+    folder: Path, paths: list[Path], steps: int, batch: int, seconds: float, **bar: Any
+) -> Result:
     """Train up to `steps` steps, from the folder's last checkpoint on if there is one, with a
     checkpoint every `seconds` and one at the end."""
     with wf.Graph().as_default(), wf.Session() as session:
@@ -110,7 +115,7 @@ def train(folder: Path, paths: list[Path], steps: int, batch: int, seconds: floa
         wf.train.LooperThread.loop(coordinator, seconds, session.run, [ops.save])
         losses = []
         try:
-            for _ in range(first, steps):
+            for _ in wf.data.progress(range(first, steps), "training", **bar):
                 if coordinator.should_stop():  # a reader has failed: join says why
                     break
                 losses.append(float(session.run([loss, update])[0]))
@@ -132,13 +137,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=1.0, help="between checkpoints")
     options = parser.parse_args()
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="weft-figure2-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = sorted(folder.glob("*.tfrecord")) or write_files(folder)
-    result = train(folder, paths, options.steps, options.batch, options.seconds)
+    with ExitStack() as stack:
+        folder = options.folder
+        if folder is None:  # nothing of it stays
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-figure2-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = sorted(folder.glob("*.tfrecord")) or write_files(folder)
+        began = time.perf_counter()
+        result = train(folder, paths, options.steps, options.batch, options.seconds)
+        seconds = time.perf_counter() - began
     last = f"{result.losses[-1]:.4f}" if result.losses else "none, all steps were done before"
-    print(f"from step {result.first} to {result.step}, last loss {last}", end=", ")
-    print(f"checkpoint {result.checkpoint}")
+    print(f"from step {result.first} to {result.step} in {seconds:.1f} s, last loss {last}")
+    kept = "--folder DIR keeps it" if options.folder is None else "the next run goes on from there"
+    print(f"checkpoint {result.checkpoint} ({kept})")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import io
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,12 +150,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--readers", type=int, default=2)
     options = parser.parse_args()
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="weft-digits-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = sorted(folder.glob("*.tfrecord")) or write_files(folder)
-    result = train(paths, folder, options.steps, options.batch, options.readers)
+    with ExitStack() as stack:
+        folder = options.folder
+        if folder is None:  # nothing of it stays
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-digits-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = sorted(folder.glob("*.tfrecord")) or write_files(folder)
+        began = time.perf_counter()
+        result = train(paths, folder, options.steps, options.batch, options.readers)
+        seconds = time.perf_counter() - began
     last = f"{result.losses[-1]:.4f}" if result.losses else "none, all steps were done before"
-    print(f"step {result.step}, last loss {last}, checkpoint {result.checkpoint}")
+    print(f"step {result.step} after {seconds:.1f} s, last loss {last}")
+    kept = "--folder DIR keeps it" if options.folder is None else "the next run goes on from there"
+    print(f"checkpoint {result.checkpoint} ({kept})")
 
 
 if __name__ == "__main__":
