@@ -95,3 +95,10 @@ def test_compiling(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert step(np.zeros(3, np.float32)).tolist() == [2, 2, 2]  # type: ignore[attr-defined]
     assert re.search(r"weft: compiled 'step': \d+ new kernels, ", terminal.getvalue())
+
+
+def test_measuring(terminal: Terminal) -> None:
+    wf.compile(lambda x: wf.matmul(wf.exp(x) * 2, x)).cost(np.zeros((64, 64), np.float32))
+    said = terminal.getvalue()
+    assert "weft: measuring 'lambda_': 0 of 2 kernels, " in said
+    assert re.search(r"weft: measured 'lambda_': 2 of 2 kernels, \d+\.\d s", said)

@@ -25,6 +25,7 @@ from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.differential import random_array
 from weft.runtime.native.executable import Executable
+from weft.runtime.progress import progress
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.trace.peaks import MEMORY, Peaks, machine_peaks
 from weft.runtime.trace.replay import Piece, PieceTime, Replay, Timing, pieces_of
@@ -333,11 +334,15 @@ def measure(
     runs = dict(_runs(executable.report.program, 1))
     each = effort.per_round(len(chosen))
     firsts = {p.first for p in chosen}
-    rows = [
-        _row(numbers[t.piece.first], t, runs.get(id(t.piece.calls[0])))
-        for t in replay.times(effort.rounds, each, lambda p: p.first in firsts)
-    ]
-    step = replay.step_time(effort.rounds, max(each, 1e-3))
+    rows: list[KernelCost] = []
+
+    def state() -> str:
+        return f"{len(rows)} of {len(chosen)} kernels"
+
+    with progress(f"measuring '{name}'", f"measured '{name}'", state):
+        for t in replay.times(effort.rounds, each, lambda p: p.first in firsts):
+            rows.append(_row(numbers[t.piece.first], t, runs.get(id(t.piece.calls[0]))))
+        step = replay.step_time(effort.rounds, max(each, 1e-3))
     last, memory = executable.report.passes[-1], executable.report.memory
     return Cost(
         name, last.ops_after, len(executable.report.calls), last.bytes, memory.peak_bytes,
