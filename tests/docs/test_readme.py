@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ from paths import ROOT
 
 import weft as wf
 from weft.codegen.llvm.jit import compile_count
+from weft.frontend.tools.main import make_parser
 from weft.ir.analysis.verify import verify
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
@@ -19,10 +21,32 @@ README = ROOT / "README.md"
 
 def test_python_blocks_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) >= 4
+    assert len(blocks) == 3
     namespace: dict[str, object] = {"__name__": "readme"}
     for block in blocks:
         exec(compile(block, str(README), "exec"), namespace)
+
+
+def test_length() -> None:
+    assert len(README.read_text().split()) <= 900
+
+
+def test_tools_page() -> None:
+    """Its commands, variables and options are those that there are."""
+    page = (ROOT / "docs" / "tools.md").read_text()
+    commands = set(re.findall(r"`weft (\w+)", page))
+    (choices,) = [a.choices for a in make_parser()._actions if a.choices]
+    assert commands == set(choices)
+    sources = "".join(p.read_text() for p in (ROOT / "weft").rglob("*.py"))
+    variables = set(re.findall(r"`(WEFT_\w+)", page))
+    assert len(variables) > 8
+    assert [v for v in sorted(variables) if f'"{v}"' not in sources] == []
+    table = page.split("## Options of `wf.compile`")[1]
+    options = {
+        o for row in re.findall(r"^\| (`.*?) \|", table, re.M) for o in re.findall(r"`(\w+)=", row)
+    }
+    parameters = set(inspect.signature(wf.compile).parameters) - {"fn"}
+    assert options == parameters
 
 
 def test_graph_in_the_docs_is_canonical_text() -> None:
