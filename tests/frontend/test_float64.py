@@ -174,6 +174,7 @@ class TestForbidden:
         # a part of a function that allows it
         assert wf.compile(lambda x: forbidding(x) + 0.0)(WIDE).dtype is wf.float64
 
+    @pytest.mark.share(4)
     @pytest.mark.parametrize(
         "case",
         [*ELEMENTWISE, *REDUCTIONS, *CREATION, *EINSUM, *INDEXING, *LINALG, *SHAPES],
