@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,6 +112,23 @@ class TestCheckOp:
             f"gradient of 'scaled' for operand {i}: as differences of float64" for i in (0, 2)
         ]
 
+    def test_python_numbers_are_those_of_a_call(self, register: Any) -> None:
+        seen = []
+
+        def reference(x: Any, y: Any) -> Any:
+            seen.append((x.dtype, y.dtype))
+            return x * y
+
+        op = register("times", elementwise=True, reference=reference)
+        wf.testing.check_op(op, X, 2.0)
+        assert set(seen[:2]) == {(np.dtype("f4"), np.dtype("f4"))}
+
+    def test_an_attribute_that_is_an_option(self, register: Any) -> None:
+        op = register("seeded", elementwise=True, attrs={"seed": ("int", 0)},
+                      reference=lambda x, *, seed: x + 0)  # fmt: skip
+        with pytest.raises(wf.errors.UnsupportedError, match="has the attribute 'seed'"):
+            wf.testing.check_op(op, X, seed=3)
+
     def test_an_op_of_float32_alone(self, register: Any) -> None:
         def rule(x: Any) -> Any:
             if x.dtype is not wf.float32:
@@ -176,6 +194,15 @@ class TestVerify:
         op = soft_sign(register, right_kernel)
         np.testing.assert_allclose(wf.compile(lambda x: op(op(x)))(X[:1]), op(op(X[:1])), rtol=1e-6)
         wf.compile(lambda x: wf.exp(x))(X)
+
+    def test_where_the_op_is_not_defined_nothing_is_compared(self, register: Any) -> None:
+        op = register("ln", elementwise=True, reference=lambda x: np.log(x))
+
+        @wf.register_kernel(op)
+        def kernel(x: Any) -> Any:
+            return 0 * x if x <= 0 else math.log(x)
+
+        wf.compile(op)(np.array([4.0, 9.0], np.float32))
 
     def test_unverified_nothing_is_said(
         self, register: Any, monkeypatch: pytest.MonkeyPatch

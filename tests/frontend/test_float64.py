@@ -24,7 +24,7 @@ WIDE = np.ones((2, 3))
 
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(float64, "_told", set())
+    monkeypatch.setattr(float64, "told_lines", set())
 
 
 def told(call: Callable[[], object]) -> list[str]:
@@ -171,8 +171,27 @@ class TestForbidden:
             Model()(X)
         with pytest.raises(TypeRuleError, match="x64=False"):
             copy.deepcopy(Model().__call__)(X)
-        # a part of a function that allows it
-        assert wf.compile(lambda x: forbidding(x) + 0.0)(WIDE).dtype is wf.float64
+
+    def test_as_a_part_of_another_function(self) -> None:
+        f = wf.compile(x64=False)(lambda x: wf.sum(x * np.float64(2)))
+        for call in (wf.grad(f), wf.compile(lambda x: f(x)), wf.compile(wf.grad(f))):
+            with pytest.raises(TypeRuleError, match="x64=False"):
+                call(X)
+        # what is around it may compute in float64
+        assert wf.compile(lambda x: forbidding(x) + np.float64(1))(X).dtype is wf.float64
+
+    @pytest.mark.parametrize("off", [False, 0, np.bool_(False)])
+    def test_what_is_false(self, off: Any) -> None:
+        with pytest.raises(TypeRuleError, match="x64=False"):
+            wf.compile(x64=off)(lambda x: x * np.float64(2))(X)
+
+    def test_warnings_that_are_errors_are_so_each_time(self) -> None:
+        f = wf.compile(lambda x: x * np.float64(2))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(2):
+                with pytest.raises(wf.Float64Warning):
+                    f(X)
 
     @pytest.mark.share(4)
     @pytest.mark.parametrize(

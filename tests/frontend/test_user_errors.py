@@ -99,7 +99,7 @@ class TestCalls:
 
     def test_what_has_no_like_here(self) -> None:
         notes = self.notes(lambda x: wf.exp(x, out=x))  # type: ignore[call-arg]
-        assert notes[0] == "  hint: 'out' is nothing: results are new tensors here"
+        assert notes[0] == "  hint: 'out' is not there: results are new tensors"
 
     def test_too_many_arguments(self) -> None:
         (note,) = self.notes(lambda x: x + wf.zeros(2, 3))  # type: ignore[misc]
@@ -110,13 +110,34 @@ class TestCalls:
             wf.mean(X, keepdim=True)  # type: ignore[call-arg]
         assert caught.value.__notes__[0] == "  hint: 'keepdim' is keepdims here"
 
-    def test_functions_of_the_user_get_none(self) -> None:
-        def total(x: Any) -> Any:
-            return x
+    def test_methods_and_classes(self) -> None:
+        notes = self.notes(lambda x: x.sum(dim=1))
+        assert notes[0] == "  hint: 'dim' is axis here"
+        notes = self.notes(lambda x: wf.train.Adam(lr=0.1) and x)  # type: ignore[call-arg]
+        assert notes[0] == "  hint: 'lr' is learning_rate here"
+        assert notes[1].startswith("  hint: the signature is wf.train.Adam(learning_rate=")
 
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda x: dropout(x, rate=1),  # type: ignore[call-arg]
+            lambda x: np.zeros(3, foo=1),  # type: ignore[call-overload]
+            lambda x: split(x, 2, axis=1),  # type: ignore[call-arg]
+        ],
+    )
+    def test_functions_of_others_get_none(self, call: Any) -> None:
+        """Though weft has one of the same name."""
         with pytest.raises(TypeError) as caught:
-            wf.compile(lambda x: total(x, dim=0))(X)  # type: ignore[call-arg]
+            wf.compile(call)(X)
         assert not hasattr(caught.value, "__notes__")
+
+
+def dropout(x: Any, p: Any) -> Any:
+    return x * p
+
+
+def split(x: Any) -> Any:
+    return x
 
 
 def product(x: Any) -> Any:
@@ -187,9 +208,20 @@ class TestHints:
         with pytest.raises(TracerError, match=hint):
             step(X, 1)
 
-    def test_other_tensors(self) -> None:
+    @pytest.mark.parametrize(
+        ("call", "given"),
+        [
+            (lambda x: x if wf.sum(x) > 0 else -x, X),
+            (lambda x: x * float(x), X),
+            (lambda x: x.numpy(), X),
+            (lambda x: int(x["k"]), {"k": 1}),
+            (wf.grad(lambda w: w * float(w)), np.float32(3)),
+        ],
+    )
+    def test_other_tensors(self, call: Any, given: Any) -> None:
+        """What is no argument, no single number, or a part of an argument cannot be static."""
         with pytest.raises(TracerError) as caught:
-            wf.compile(lambda x: x if wf.sum(x) > 0 else -x)(X)
+            wf.compile(call)(given)
         assert "static_argnames" not in str(caught.value)
 
     @pytest.mark.parametrize(

@@ -71,6 +71,32 @@ def test_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert stream is None or stream.getvalue() == ""
 
 
+class WithoutIsatty:
+    """As programs put in stderr's place."""
+
+    def write(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+def test_what_is_no_file_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (WithoutIsatty(), closed):
+        monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stderr=stream))
+        with progress.progress("a", "b", str):
+            pass
+
+
+def test_a_terminal_that_is_closed_meanwhile(
+    terminal: Terminal, recwarn: pytest.WarningsRecorder
+) -> None:
+    with progress.progress("a", "b", str):
+        wait_for(terminal, "weft: a")
+        terminal.close()
+        time.sleep(0.05)
+    assert not recwarn.list
+
+
 def test_within_another_one_and_after_an_error(terminal: Terminal) -> None:
     def fails() -> None:
         with progress.progress("inner", "done", str):
@@ -79,6 +105,8 @@ def test_within_another_one_and_after_an_error(terminal: Terminal) -> None:
 
     with pytest.raises(KeyError), progress.progress("outer", "done", str):
         fails()
+    assert "outer failed" in terminal.getvalue()
+    assert "done" not in terminal.getvalue()
     assert "inner" not in terminal.getvalue()
     with progress.progress("next", "done", str):
         wait_for(terminal, "next")

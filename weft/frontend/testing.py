@@ -13,9 +13,11 @@ from weft.frontend.compile.decorator import compile
 from weft.frontend.core.public_names import only_public as _only_public
 from weft.frontend.core.tensor import as_tensor
 from weft.frontend.extend.ops import op_name
+from weft.frontend.ops.promotion import is_scalar
 from weft.ir.errors import GradientError, UnsupportedError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
+from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.passes.differential import tolerance, unequal
 
@@ -34,7 +36,8 @@ class CheckError(WeftError, AssertionError):
 def check_op(
     op: Any, *operands: Any, seed: int = 0, rtol: float | None = None, **attrs: Any
 ) -> list[str]:
-    """Check a registered op on these operands, given as to a call of it: a line on each check.
+    """Check a registered op on these operands, given as to a call of it (a Python number takes the
+    dtype of what it meets): a line on each check.
 
     op: the function that `wf.register_op` gave, or its name. Checked are that the reference leaves
     its operands alone and gives the same twice; that what a compiled function computes is what the
@@ -42,14 +45,25 @@ def check_op(
     the last place); and that the registered gradient is the difference quotient, for each float
     operand, along a random direction drawn by `seed`, in float64 if the op takes that. A missing
     kernel or gradient is said in its line: weft has no fallback. CheckError for what is wrong;
-    errors of the op itself as those of a call.
+    errors of the op itself as those of a call; UnsupportedError for an op with an attribute that is
+    called as an option here.
     """
     name = op_name(op)
+    if taken := {"seed", "rtol"} & set(lookup(name).attrs):
+        raise UnsupportedError(
+            f"'{name}' has the attribute '{min(taken)}', which is an option of check_op",
+            hint="register it under another name",
+            location=caller_location(),
+        )
     function: Callable[..., Any] = op if callable(op) else _function(name)
-    arrays = [_array(x) for x in operands]
+    places = [i for i, x in enumerate(operands) if not is_scalar(x)]
+    arrays = [_array(operands[i]) for i in places]
 
     def call(*given: Any) -> Any:
-        return function(*given, **attrs)
+        filled = list(operands)
+        for i, x in zip(places, given, strict=True):
+            filled[i] = x
+        return function(*filled, **attrs)
 
     expected = _reference(name, call, arrays)
     lines = [f"reference of '{name}': pure, {', '.join(map(_kind, expected))}"]
@@ -123,7 +137,9 @@ def _check_gradient(
     if not floats:
         return [f"no gradient of '{name}': no operand is a float"]
     given = _in_float64(call, arrays)
-    bits = max(32, min(given[i].dtype.itemsize * 8 for i in floats))
+    bits = min(given[i].dtype.itemsize * 8 for i in floats)
+    if bits not in _DIFFERENCE:
+        return [f"gradient of '{name}' not checked: it takes {bits}-bit floats alone"]
     allowed, step = _DIFFERENCE[bits]
 
     def floating(*chosen: Any) -> list[Any]:

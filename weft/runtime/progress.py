@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 #: Seconds before the line appears, and between two looks.
 PATIENCE, INTERVAL = 1.0, 0.25
@@ -25,25 +26,27 @@ def reminded(seconds: float, say: Callable[[float], None]) -> Iterator[None]:
             say(time.monotonic() - began)
 
     thread = threading.Thread(target=remind, name="weft reminder", daemon=True)
-    thread.start()
     try:
+        thread.start()
         yield
     finally:
         over.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
 
 
 @contextmanager
 def progress(what: str, done: str, state: Callable[[], str]) -> Iterator[None]:
     """A line that begins with `what` while the block runs, if stderr is a terminal; at its end, if
-    it was there, one that begins with `done`. state: what is said of now. Within another such block
-    of this thread nothing.
+    it was there, one that begins with `done`, or says that it failed. state: what is said of now.
+    Within another such block of this thread nothing.
     """
     stream = sys.stderr
-    if getattr(_shown, "is_on", False) or stream is None or not stream.isatty():
+    if getattr(_shown, "is_on", False) or not _is_terminal(stream):
         yield
         return
     began, over = time.monotonic(), threading.Event()
+    last = [f"{what} failed"]
 
     def say(begin: str, end: str) -> None:
         seconds = time.monotonic() - began
@@ -53,18 +56,29 @@ def progress(what: str, done: str, state: Callable[[], str]) -> Iterator[None]:
 
     def look() -> None:
         wait = PATIENCE
-        while not over.wait(wait):
-            say(what, "")
-            wait = INTERVAL
-        if wait != PATIENCE:
-            say(done, "\n")
+        with suppress(OSError, ValueError):  # the stream was closed meanwhile
+            while not over.wait(wait):
+                say(what, "")
+                wait = INTERVAL
+            if wait != PATIENCE:
+                say(last[0], "\n")
 
     looker = threading.Thread(target=look, name="weft progress", daemon=True)
-    looker.start()
-    _shown.is_on = True
     try:
+        _shown.is_on = True
+        looker.start()
         yield
+        last[0] = done
     finally:
-        _shown.is_on = False
         over.set()
-        looker.join()
+        _shown.is_on = False
+        if looker.ident is not None:
+            looker.join()
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Of what a program may have put in stderr's place, too: closed, or without `isatty`."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError, OSError):
+        return False

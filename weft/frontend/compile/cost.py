@@ -142,7 +142,8 @@ class Cost:
         calls = "1 kernel call" if self.kernels == 1 else f"{self.kernels} kernel calls"
         time = "" if self.step is None else f", {self.step.minimum * 1e6:,.1f} us a call"
         moved = "" if self.bytes is None else f", {self.bytes:,} bytes moved"
-        return f"<Cost of '{self.name}': {calls}{time}{moved}, {self.threads} threads at most>"
+        threads = "1 thread" if self.threads == 1 else f"at most {self.threads} threads"
+        return f"<Cost of '{self.name}': {calls}{time}{moved}, {threads}>"
 
     def __str__(self) -> str:
         from rich.console import Console

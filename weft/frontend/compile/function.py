@@ -55,6 +55,7 @@ from weft.frontend.compile.specializations import (
 )
 from weft.frontend.core import pytree
 from weft.frontend.core.device_scope import device_scopes, scopes_spec
+from weft.frontend.core.float64 import forbidden
 from weft.frontend.core.function_trace import (
     Argument,
     Traced,
@@ -364,7 +365,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         self._gpu = gpu  # its number; None: the CPU
         self._math_mode = math_mode
         self._isa = isa  # None: the process's
-        self._x64 = x64
+        self._x64 = bool(x64)
         self._donate = parameter_names("donate", donate, self._parameters, self._name)
         for name in self._static.intersection(self._donate):
             raise InvalidArgumentError(
@@ -514,6 +515,10 @@ class CompiledFunction(Inspection, Generic[P, R]):
         trace = current_trace()
         if self._gpu is not None and trace is not None:
             warn_elsewhere(self._name, self._gpu, trace, self._told)
+        with forbidden(self._x64):
+            return self._inlined(args, kwargs)
+
+    def _inlined(self, args: Any, kwargs: Any) -> Any:
         if not self._static:
             tree = pytree.tree_map(as_argument, (args, kwargs))
             return self._fn(*tree[0], **tree[1])
@@ -637,6 +642,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             location=definition(self._fn),
             gpu=self._gpu,
             x64=self._x64,
+            parameters=self._parameters,
         )
 
     # --------------------------------------------------------------------------------- looking in

@@ -168,7 +168,10 @@ def warn_of_many(
     names = [line.partition(":")[0] for line in reasons]
     changing = next((n for n in names if n in static), None)
     if changing is not None:
-        cure = f"each value of the static argument '{changing}' compiles anew: pass it as a number"
+        cure = (
+            f"each value of the static argument '{changing}' compiles anew; a number need not be "
+            "static"
+        )
     elif open_sizes and all(_SIZES.search(line) for line in reasons):
         cure = (
             "wf.compile(input_signature=[wf.TensorType(dtype, (None, ...)), ...]) compiles once "

@@ -32,31 +32,39 @@ class Float64Warning(UserWarning):
     """An op of a traced function converts float32, or narrower floats, to float64."""
 
 
-_told: set[tuple[str, int]] = set()  # lines of which it was said
+#: The lines of the user's of which it was said.
+told_lines: set[tuple[str, int]] = set()
 
 
 def note_operands(op: str, operands: Sequence[Tensor], trace: Trace) -> None:
     """Strong operands of an op that computes in float64: TypeRuleError where the function forbids
     it, a Float64Warning, once for each line of the user's, where narrower floats are converted."""
     strong = [t for t in operands if not t.weak]
-    narrow = next((t for t in strong if t.dtype.is_inexact and t.dtype not in WIDE), None)
+    narrow = next(
+        (t for t in strong if t.dtype.is_inexact and t.dtype not in WIDE and t._data is None), None
+    )
     wide = next((t for t in strong if t.dtype in WIDE), None)
     if trace.root().x64 is False:
         what = f"wf.{op} computes with {_described(wide)}"
         raise TypeRuleError(f"{what}, {_FORBIDDEN}", hint=_HINT, location=caller_location())
-    if narrow is None or wide is None or narrow._data is not None or trace.root().x64 is None:
+    if narrow is None or wide is None or trace.root().x64 is None:
         return
     place = caller_location()
     key = (place[0].file, place[0].line) if place else ("<unknown>", 0)
-    if key in _told:
+    if key in told_lines:
         return
-    _told.add(key)
+    told_lines.add(key)
     message = (
         f"wf.{op}: {narrow.dtype.name} meets {_described(wide)}, so float64 is computed from here "
-        f"on, which takes twice the time and memory\n  hint: {_HINT}; wf.compile(x64=False) makes "
-        "it an error"
+        f"on, which takes twice the time and memory\n  hint: {_HINT}"
     )
-    warnings.warn_explicit(message, Float64Warning, *key)
+    if trace.root().kind != "graph":
+        message += "; wf.compile(x64=False) makes it an error"
+    try:
+        warnings.warn_explicit(message, Float64Warning, *key)
+    except Float64Warning:  # where warnings are errors, the next call is one, too
+        told_lines.discard(key)
+        raise
 
 
 @contextmanager
@@ -68,6 +76,22 @@ def in_float64() -> Iterator[None]:
         return
     root = trace.root()
     kept, root.x64 = root.x64, None
+    try:
+        yield
+    finally:
+        root.x64 = kept
+
+
+@contextmanager
+def forbidden(x64: bool) -> Iterator[None]:
+    """Around a function that becomes a part of another trace. x64: whether it may compute in
+    float64."""
+    trace = current_trace()
+    if x64 or trace is None:
+        yield
+        return
+    root = trace.root()
+    kept, root.x64 = root.x64, False
     try:
         yield
     finally:

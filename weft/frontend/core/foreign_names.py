@@ -57,7 +57,8 @@ _ROWS: dict[str, dict[str, str]] = {
         "copy clone": "wf.asarray(x, copy=True)",
         "narrow": "x[a:b]",
         "masked_fill": "wf.where(mask, value, x)",
-        "masked_select compress": "wf.tf1.boolean_mask",
+        "masked_select compress": "wf.tf1.boolean_mask, not in compiled functions; wf.where keeps "
+        "the shape",
         "index_select": "wf.take(x, indices, axis=...)",
         "put_along_axis scatter": "x.at[indices].set(values), or .add(values)",
         "fliplr flipud": "wf.flip(x, axis=...)",
@@ -68,7 +69,8 @@ _ROWS: dict[str, dict[str, str]] = {
         "sub": "wf.subtract",
         "mul": "wf.multiply",
         "div true_divide truediv": "wf.divide",
-        "mod fmod floormod": "wf.remainder",
+        "mod floormod": "wf.remainder",
+        "fmod": "x - wf.trunc(x / y) * y; wf.remainder has the sign of y",
         "neg": "wf.negative",
         "arcsin": "wf.asin",
         "arccos": "wf.acos",
@@ -136,7 +138,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "swish": "wf.nn.silu",
         "attention dot_product_attention": "wf.nn.scaled_dot_product_attention",
         "cross_entropy CrossEntropyLoss softmax_cross_entropy": "wf.nn."
-        "sparse_softmax_cross_entropy_with_logits(labels, logits) gives one loss for each row",
+        "sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), a loss a row",
         "binary_cross_entropy_with_logits BCEWithLogitsLoss": "wf.nn."
         "sigmoid_cross_entropy_with_logits",
         "mse_loss MSELoss": "wf.nn.mean_squared_error",
@@ -204,11 +206,18 @@ KEYWORDS = {
     "keepdim": "keepdims",
     "keep_dims": "keepdims",
     "stride": "strides",
+    "lr": "learning_rate",
+    "causal": "is_causal",
+    "kernel_size": "ksize",
+    "static_argnums": "static_argnames, by name or position",
+    "donate_argnums": "donate, by name or position",
+    "weight": "scale",
+    "bias": "offset",
     "requires_grad": "nothing: wf.grad says of which arguments",
     "out": "nothing: results are new tensors",
-    "unbiased": "correction (1: unbiased)",
+    "unbiased": "correction",
     "ddof": "correction",
-    "name": "nothing: wf.name_scope and wf.name_tensor name ops",
+    "name": "nothing: wf.name_scope names ops",
 }
 
 

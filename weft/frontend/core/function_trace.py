@@ -7,7 +7,7 @@ which is what eager `grad` and `vjp` stand on."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -87,15 +87,18 @@ def trace_function(
     location: Locations = (),
     gpu: int | None = None,
     x64: bool | None = True,
+    parameters: Collection[str] = (),
 ) -> Traced:
     """Run `call` on one symbolic tensor per argument.
 
     open_sizes: whether sizes may depend on values, as they may if the graph is interpreted.
     location: where the function is defined. gpu: the number of the GPU that it is compiled for.
-    x64: whether it may compute in float64; None: nothing is said of it. TypeRuleError for a result
-    that is no tensor, and for float64 where that is forbidden.
+    parameters: those of the user's function. x64: whether it may compute in float64; None: nothing
+    is said of it. TypeRuleError for a result that is no tensor, and for float64 where that is
+    forbidden.
     """
     trace = Trace("function", name, creates_variables=creates_variables)
+    trace.parameters = parameters
     trace.symbols, trace.gpu, trace.x64 = set() if open_sizes else None, gpu, x64
     if x64 is False:
         for argument in arguments:

@@ -381,7 +381,10 @@ class Tensor(Operators):
         )
         if self._trace is not None:
             hint = self._trace.value_hint(hint)
-            if self._value is not None and (name := self._trace.argument_name(self._value)):
+            name = (
+                "" if self._value is None or self.ndim else self._trace.argument_name(self._value)
+            )
+            if name and not hint.startswith("return"):
                 static = f"wf.compile(static_argnames={name!r})"
                 hint = f"{static} makes the argument a Python value; {hint}"
         raise TracerError(problem, hint=hint, location=caller_location())
@@ -425,11 +428,11 @@ class Tensor(Operators):
         return bool(self._scalar("a Python condition (bool(tensor))", hint))
 
     def __int__(self) -> int:
-        hint = "use wf.astype(x, wf.int64)"
+        hint = "use the tensor as it is; wf.astype(x, wf.int64) rounds toward zero"
         return int(self._scalar("int(tensor)", hint))
 
     def __float__(self) -> float:
-        hint = "use wf.astype(x, wf.float64)"
+        hint = "use the tensor as it is; wf.astype converts it to another dtype"
         return float(self._scalar("float(tensor)", hint))
 
     def __complex__(self) -> complex:

@@ -22,7 +22,7 @@ the body."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -307,6 +307,7 @@ class Trace:
         self.control: tuple[Value, ...] = ()  # of the enclosing wf.control_dependencies
         self.name_scope = ""  # prefix of names given inside wf.name_scope, with the final slash
         self.owner: Any = None  # the wf.Graph that this is the trace of
+        self.parameters: Collection[str] = ()  # of a compiled function
         #: Whether a function may compute in float64; None: while weft does so by itself.
         self.x64: bool | None = True
         self.gpu: int | None = None  # of a function: the number of the GPU that it is compiled for
@@ -470,11 +471,13 @@ class Trace:
         return hint
 
     def argument_name(self, value: Value) -> str:
-        """The name of the function's argument that a value is; "" if it is none."""
+        """The parameter of the compiled function that a value is; "" if it is none, or part of
+        one."""
         args = self.builder.args
-        if self.kind != "function" or value.op is not None or value not in args:
+        if value.op is not None or value not in args:
             return ""
-        return self.arg_names[args.index(value)]
+        name = self.arg_names[args.index(value)]
+        return name if name in self.parameters else ""
 
     def note_narrowed(self, value: Value, dtype: DType) -> None:
         """Remember that `value`, a weak integer, becomes `dtype` here, if it is an input."""

@@ -7,47 +7,54 @@ a session, the block of a graph. WEFT_TRACEBACK=full keeps all frames."""
 from __future__ import annotations
 
 import inspect
+import itertools
+import linecache
 import os
 import re
 import sys
 from types import TracebackType
+from typing import Any
 
 from weft.ir.errors import InternalError, WeftError
 from weft.ir.locations import is_ours
 
 #: What Python says of a call that does not fit, and the function's name in it.
 _MISFIT = re.compile(
-    r"(\w+)\(\) (?:got an unexpected keyword argument '(\w+)'|takes|got|missing|got multiple)"
+    r"(?:(\w+)\.)?(\w+)\(\) (?:got an unexpected keyword argument '(\w+)'|takes|got|missing)"
 )
 #: What calls public functions that `@runs_native` is above.
 _WRAPPER = os.path.join("weft", "frontend", "eager", "native.py")
 _MODULES = ("", "nn", "linalg", "random", "train", "data", "lookup", "tf1")
+#: Packages that weft's code calls, not the user's: an error in them is that of their caller.
+_CALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("numpy", "ml_dtypes", "llvmlite", "numba"))
 
 
 def as_seen(error: BaseException) -> None:
     """Take weft's frames out of the error's traceback, and add a hint on a misfit call.
 
     All frames stay of what may be a fault of weft: InternalError, and an error of another kind that
-    was raised in weft's code.
+    was raised in weft's code, or in NumPy by weft's code.
     """
     frames = _frames(error.__traceback__)
-    if not frames:
+    if not frames or isinstance(error, InternalError):
         return
-    calls = [tb.tb_frame.f_code.co_filename for tb in frames]
-    if calls[-1].endswith(_WRAPPER):
+    match = _MISFIT.match(str(error)) if type(error) is TypeError else None
+    calls = list(frames)
+    if match is not None and _file(calls[-1]).endswith(_WRAPPER):
         del calls[-1]
-    in_weft = not calls or is_ours(calls[-1])
-    if isinstance(error, InternalError) or (in_weft and not isinstance(error, WeftError)):
+    raised = itertools.dropwhile(lambda tb: any(n in _file(tb) for n in _CALLED), reversed(calls))
+    last = next(raised, None)
+    if (last is None or is_ours(_file(last))) and not isinstance(error, WeftError):
         return
-    if type(error) is TypeError:
-        _explain_call(error)
+    if match is not None and last is calls[-1]:
+        _explain_call(error, match, last)
     if os.environ.get("WEFT_TRACEBACK") == "full":
         return
-    kept = [tb for tb in frames if not is_ours(tb.tb_frame.f_code.co_filename)]
     after: TracebackType | None = None
-    for tb in reversed(kept):
-        tb.tb_next = after
-        after = tb
+    for tb in reversed(frames):
+        if not is_ours(_file(tb)):
+            tb.tb_next = after
+            after = tb
     error.__traceback__ = after
 
 
@@ -59,17 +66,22 @@ def _frames(tb: TracebackType | None) -> list[TracebackType]:
     return found
 
 
-def _explain_call(error: TypeError) -> None:
+def _file(tb: TracebackType) -> str:
+    return tb.tb_frame.f_code.co_filename
+
+
+def _explain_call(error: BaseException, match: re.Match[str], place: TracebackType) -> None:
     """Add the signature of the public function that a misfit call was of."""
-    match = _MISFIT.match(str(error))
-    if match is None or getattr(error, "__notes__", None):
+    owner, name, keyword = match.groups()
+    if getattr(error, "__notes__", None):
         return
-    name, keyword = match.groups()
+    if name == "__init__":
+        name = owner
     weft = sys.modules["weft"]
     for module in _MODULES:
         where = getattr(weft, module) if module else weft
-        function = vars(where).get(name)
-        if name in where.__all__ and inspect.isfunction(function):
+        function: Any = getattr(where, name, None) if name in where.__all__ else None
+        if function is not None and (owner == "Operators" or _called(place) is function):
             break
     else:
         return
@@ -78,8 +90,29 @@ def _explain_call(error: TypeError) -> None:
     signature = inspect.signature(function)
     public = f"wf.{module}.{name}" if module else f"wf.{name}"
     here = KEYWORDS.get(keyword or "", "")
-    if here.startswith("nothing") or here.split(" ")[0] in signature.parameters:
+    if here.startswith("nothing: "):
+        error.add_note(f"  hint: '{keyword}' is not there: {here.removeprefix('nothing: ')}")
+    elif here.split(",")[0] in signature.parameters:
         error.add_note(f"  hint: '{keyword}' is {here} here")
     plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     shown = signature.replace(parameters=plain, return_annotation=signature.empty)
     error.add_note(f"  hint: the signature is {public}{shown}")
+
+
+def _called(place: TracebackType) -> object:
+    """What the call that a frame was in is of, as its source says it: `wf.nn.softmax(...)`. None if
+    that cannot be told."""
+    frame = place.tb_frame
+    positions = itertools.islice(frame.f_code.co_positions(), place.tb_lasti // 2, None)
+    line, _, column, _ = next(positions, (None, None, None, None))
+    if line is None or column is None:
+        return None
+    text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).encode()
+    names = re.match(r"([A-Za-z_]\w*(?:\.\w+)*)\s*\(", text[column:].decode(errors="replace"))
+    if names is None:
+        return None
+    first, *others = names[1].split(".")
+    found: Any = {**frame.f_globals, **frame.f_locals}.get(first)
+    for other in others:
+        found = getattr(found, other, None)
+    return found

@@ -47,6 +47,8 @@ def _check(op: Operation, compiled: Callable[[Graph], Step]) -> None:
         expected = evaluate_op(op.name, inputs, op.attrs)
     except WeftError:
         return  # not on random operands
+    if not all(np.isfinite(a).all() for a in expected if a.dtype.kind in "fc"):
+        return  # outside of where the op is defined
     results = compiled(one).run([np.ascontiguousarray(x) for x in inputs])
     for number, (a, b) in enumerate(zip(expected, results, strict=True)):
         if wrong := unequal(a, b, tolerance(Program.of(one))):
