@@ -22,7 +22,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -93,9 +92,7 @@ def build_training(x: wf.Tensor, y: wf.Tensor, step: wf.Variable) -> tuple[wf.Te
     return loss, wf.train.Adam(0.003).minimize(loss, global_step=step)
 
 
-def train(
-    folder: Path, paths: list[Path], steps: int, batch: int, seconds: float, **bar: Any
-) -> Result:
+def train(folder: Path, paths: list[Path], steps: int, batch: int, seconds: float) -> Result:
     """Train up to `steps` steps, from the folder's last checkpoint on if there is one, with a
     checkpoint every `seconds` and one at the end."""
     with wf.Graph().as_default(), wf.Session() as session:
@@ -115,7 +112,7 @@ def train(
         wf.train.LooperThread.loop(coordinator, seconds, session.run, [ops.save])
         losses = []
         try:
-            for _ in wf.data.progress(range(first, steps), "training", **bar):
+            for _ in wf.data.progress(range(first, steps), "training"):
                 if coordinator.should_stop():  # a reader has failed: join says why
                     break
                 losses.append(float(session.run([loss, update])[0]))

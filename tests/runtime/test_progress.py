@@ -88,13 +88,15 @@ def test_what_is_no_file_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_terminal_that_is_closed_meanwhile(
-    terminal: Terminal, recwarn: pytest.WarningsRecorder
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
     with progress.progress("a", "b", str):
         wait_for(terminal, "weft: a")
         terminal.close()
         time.sleep(0.05)
-    assert not recwarn.list
+    assert not raised
 
 
 def test_within_another_one_and_after_an_error(terminal: Terminal) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Trace, current_trace
@@ -67,31 +67,25 @@ def note_operands(op: str, operands: Sequence[Tensor], trace: Trace) -> None:
         raise
 
 
-@contextmanager
-def in_float64() -> Iterator[None]:
+def in_float64() -> AbstractContextManager[None]:
     """Around what weft computes in float64 by itself and rounds once: numbers that are known."""
+    return _with_x64(None)
+
+
+def forbidden(x64: bool) -> AbstractContextManager[None]:
+    """Around a function that becomes a part of another trace. x64: whether it may compute in
+    float64."""
+    return nullcontext() if x64 else _with_x64(False)
+
+
+@contextmanager
+def _with_x64(x64: bool | None) -> Iterator[None]:
     trace = current_trace()
     if trace is None:
         yield
         return
     root = trace.root()
-    kept, root.x64 = root.x64, None
-    try:
-        yield
-    finally:
-        root.x64 = kept
-
-
-@contextmanager
-def forbidden(x64: bool) -> Iterator[None]:
-    """Around a function that becomes a part of another trace. x64: whether it may compute in
-    float64."""
-    trace = current_trace()
-    if x64 or trace is None:
-        yield
-        return
-    root = trace.root()
-    kept, root.x64 = root.x64, False
+    kept, root.x64 = root.x64, x64
     try:
         yield
     finally:
@@ -104,11 +98,7 @@ def _described(wide: Tensor | None) -> str:
     if wide._data is None:
         trace, value = wide._trace, wide._value
         name = "" if trace is None or value is None else trace.argument_name(value)
-        return (
-            f"the argument '{name}', {value.type}"
-            if name and value
-            else f"the tensor {wide.describe()}"
-        )
+        return f"the argument '{name}', {wide._type}" if name else f"the tensor {wide.describe()}"
     if wide.ndim == 0:
         return f"a NumPy scalar or array of {wide.dtype.name}, {wide._data.item()}"
     return f"an array of {wide.dtype.name}{list(wide.shape)}"
