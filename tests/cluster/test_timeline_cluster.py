@@ -30,7 +30,7 @@ from weft.runtime.trace.analysis import critical_path, straggler
 from weft.runtime.trace.timeline import Timeline
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
-PAGE = ROOT / "docs" / "timeline.md"
+PAGE = ROOT / "docs" / "guide" / "timeline.md"
 TRACE = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
 
 

@@ -1,4 +1,4 @@
-"""What docs/checkpoints.md shows is what happens."""
+"""What docs/guide/checkpoints.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paths import ROOT
 
 import weft as wf
 
-PAGE = ROOT / "docs" / "checkpoints.md"
+PAGE = ROOT / "docs" / "guide" / "checkpoints.md"
 
 
 def test_python_blocks_run() -> None:

@@ -1,4 +1,4 @@
-"""What docs/cluster.md shows is what happens."""
+"""What docs/guide/cluster.md shows is what happens."""
 
 import re
 from dataclasses import fields
@@ -12,7 +12,7 @@ from weft.frontend.tools.main import make_parser
 from weft.runtime.cluster import definition, master
 from weft.runtime.cluster.spec import CONNECT_TIMEOUT, Cluster
 
-PAGE = ROOT / "docs" / "cluster.md"
+PAGE = ROOT / "docs" / "guide" / "cluster.md"
 
 
 def test_python_blocks_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What docs/comm.md shows is what happens, and its numbers are those of the code."""
+"""What docs/internals/comm.md shows is what happens, and its numbers are those of the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.comm.limits import FRAME_BYTES, KIB, MIB, Limits
 from weft.comm.link import INLINE_BYTES
 from weft.comm.protocol import Message
 
-PAGE = ROOT / "docs" / "comm.md"
+PAGE = ROOT / "docs" / "internals" / "comm.md"
 
 
 def test_python_blocks_run() -> None:

@@ -1,4 +1,4 @@
-"""What docs/devices.md shows is what happens."""
+"""What docs/guide/devices.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from paths import ROOT
 
-PAGE = ROOT / "docs" / "devices.md"
+PAGE = ROOT / "docs" / "guide" / "devices.md"
 
 
 def test_python_blocks_run() -> None:

@@ -1,4 +1,4 @@
-"""What docs/engines.md shows is what happens."""
+"""What docs/guide/engines.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paths import ROOT
 
 import weft as wf
 
-PAGE = ROOT / "docs" / "engines.md"
+PAGE = ROOT / "docs" / "guide" / "engines.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What docs/extending.md shows is what happens."""
+"""What docs/guide/extending.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paths import ROOT
 
 from weft.frontend.extend.ops import unregister_op
 
-PAGE = ROOT / "docs" / "extending.md"
+PAGE = ROOT / "docs" / "guide" / "extending.md"
 
 
 def test_python_blocks_run() -> None:

@@ -1,4 +1,4 @@
-"""What docs/gpu.md shows is what happens."""
+"""What docs/guide/gpu.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paths import ROOT
 from weft.codegen.cuda.cubins.toolchain import Library, Toolchain
 from weft.ir.errors import ToolchainError
 
-PAGE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guide" / "gpu.md").read_text(encoding="utf-8")
 
 
 def test_python_blocks_run(
@@ -20,7 +20,7 @@ def test_python_blocks_run(
     monkeypatch.setenv("WEFT_EMULATE_GPU", "0")  # the page sets it, this sets it back
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     namespace: dict[str, Any] = {"__name__": "gpu"}
-    exec(compile(block, "docs/gpu.md", "exec"), namespace)
+    exec(compile(block, "docs/guide/gpu.md", "exec"), namespace)
     shown = capsys.readouterr().out
     assert "/gpu:0: emulated" in shown
     assert "kernels, for sm_90" in shown

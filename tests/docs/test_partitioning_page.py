@@ -1,4 +1,4 @@
-"""What docs/partitioning.md shows is what happens."""
+"""What docs/internals/partitioning.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from paths import ROOT
 
-PAGE = ROOT / "docs" / "partitioning.md"
+PAGE = ROOT / "docs" / "internals" / "partitioning.md"
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:

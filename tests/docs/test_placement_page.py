@@ -1,4 +1,4 @@
-"""What docs/placement.md shows is what happens."""
+"""What docs/guide/placement.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from paths import ROOT
 
-PAGE = ROOT / "docs" / "placement.md"
+PAGE = ROOT / "docs" / "guide" / "placement.md"
 
 
 def test_python_blocks_run(capsys: pytest.CaptureFixture[str]) -> None:

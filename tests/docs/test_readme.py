@@ -33,7 +33,7 @@ def test_length() -> None:
 
 def test_tools_page() -> None:
     """Its commands, variables and options are those that there are."""
-    page = (ROOT / "docs" / "tools.md").read_text()
+    page = (ROOT / "docs" / "reference" / "tools.md").read_text()
     commands = set(re.findall(r"`weft (\w+)", page))
     assert commands == set(re.findall(r"^    (\w+) ", make_parser().format_help(), re.MULTILINE))
     sources = "".join(p.read_text() for p in (ROOT / "weft").rglob("*.py"))
@@ -49,7 +49,7 @@ def test_tools_page() -> None:
 
 
 def test_graph_in_the_docs_is_canonical_text() -> None:
-    page = (README.parent / "docs" / "ir.md").read_text()
+    page = (README.parent / "docs" / "reference" / "ir.md").read_text()
     texts = re.findall(r"```weft\n(.*?)```", page, re.DOTALL)
     assert len(texts) == 2
     for text in texts:

@@ -1,4 +1,4 @@
-"""What docs/replicas.md shows is what happens."""
+"""What docs/guide/replicas.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paths import ROOT
 
 import weft as wf
 
-PAGE = ROOT / "docs" / "replicas.md"
+PAGE = ROOT / "docs" / "guide" / "replicas.md"
 
 
 def test_python_blocks_run() -> None:

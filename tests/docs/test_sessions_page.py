@@ -1,4 +1,4 @@
-"""What docs/sessions.md shows is what happens."""
+"""What docs/guide/sessions.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paths import ROOT
 import weft as wf
 from weft.ir.errors import InvalidArgumentError
 
-PAGE = ROOT / "docs" / "sessions.md"
+PAGE = ROOT / "docs" / "guide" / "sessions.md"
 
 
 def test_python_blocks_run() -> None:

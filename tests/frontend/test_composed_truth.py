@@ -162,7 +162,7 @@ def test_random_numbers(name: str, data: st.DataObject) -> None:
 @given(st.data())
 def test_sizes_that_a_feed_decides(name: str, data: st.DataObject) -> None:
     """In a session whose placeholders say no size. Where NumPy broadcasts a size of 1 that only a
-    feed has, that is the error that docs/sessions.md promises."""
+    feed has, that is the error that docs/guide/sessions.md promises."""
     trial = TABLE[name](data.draw)
     arrays = [np.asarray(x) for x in trial.inputs]
     with wf.Graph().as_default(), wf.Session() as session, np.errstate(all="ignore"):

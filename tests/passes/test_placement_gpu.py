@@ -79,14 +79,14 @@ def test_case(case: Case, update: bool) -> None:
 
 
 def test_the_table_of_placement_is_that_of_the_page() -> None:
-    """What runs on the CPU only is what docs/gpu.md says, but for what needs no kernel there."""
+    """What runs on the CPU only is what the page says, but for what needs no kernel there."""
     made_later = {"fused", "unrolled", "arena_push", "arena_pop", "arena_add"}
     made_later |= {"attention", "attention_grad"}
     assert set(OPS) - gpu_ops() - made_later == names_after("On the CPU only") - BESIDE - made_later
 
 
 def test_the_error_on_the_page_is_that_of_a_case() -> None:
-    page = ROOT / "docs" / "placement.md"
+    page = ROOT / "docs" / "guide" / "placement.md"
     (shown,) = re.findall(r"```text\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     found = next(c.expected for c in CASES_HERE if "does_not_move_silently" in c.name)
     assert shown in found.replace("// error: ", "")

@@ -39,7 +39,7 @@ HEADER: Final = struct.Struct("<2sBBHBBQQQIIQ")
 #: The same, with magic, version and kind as one number, and lane and flags as one.
 SHORT_HEADER: Final = struct.Struct("<IHHQQQIIQ")
 #: Payloads up to this size travel in the header's frame: a second frame costs half a round trip
-#: more (docs/comm.md).
+#: more (docs/internals/comm.md).
 INLINE_BYTES: Final = 64 << 10
 META_BYTES: Final = 60 << 10  # the most meta data of a frame
 MAX_RANK: Final = 32

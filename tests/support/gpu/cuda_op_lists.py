@@ -1,4 +1,4 @@
-"""The lists of ops on docs/gpu.md."""
+"""The lists of ops on docs/guide/gpu.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from paths import ROOT
 
-PAGE = ROOT / "docs" / "gpu.md"
+PAGE = ROOT / "docs" / "guide" / "gpu.md"
 
 
 def names_after(start: str) -> set[str]:

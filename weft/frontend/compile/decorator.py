@@ -120,12 +120,12 @@ def compile(
     Both name parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as
     `wf.device` names them: the whole function runs there; its results stay there as
     `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
-    copied there (docs/gpu.md). UnsupportedError for a device of another task. math: "tf32" lets GPU
-    libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not; weft's own
-    kernels and the CPU never do. target: the instruction set of the CPU that kernels are compiled
-    for: "x86-64-v2" (SSE4.2), "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512) or "native", of those that
-    this machine has (default: what WEFT_TARGET says, else "native"); to look at the code for
-    others, and to time it (docs/performance.md). InvalidArgumentError for another.
+    copied there (docs/guide/gpu.md). UnsupportedError for a device of another task. math: "tf32"
+    lets GPU libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not;
+    weft's own kernels and the CPU never do. target: the instruction set of the CPU that kernels are
+    compiled for: "x86-64-v2" (SSE4.2), "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512) or "native", of
+    those that this machine has (default: what WEFT_TARGET says, else "native"); to look at the code
+    for others, and to time it (docs/performance.md). InvalidArgumentError for another.
 
     input_signature: a `wf.TensorType` for each parameter that is not static (or a container of
     them), None or a name in its shape for a size that is open: the function is traced once, with

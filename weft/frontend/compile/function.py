@@ -283,7 +283,8 @@ class Inspection:
 
     def cost(self, *args: Any, **kwargs: Any) -> Cost:
         """Measure one call kernel by kernel: time, exact work, rates, share of the machine's peak,
-        assembly, source lines (docs/bench.md). Takes some seconds; `print` the result for a table.
+        assembly, source lines (docs/guide/bench.md). Takes some seconds; `print` the result for a
+        table.
 
         Variables keep their values (copies of them are used), and so do the arguments. In place of
         a `TensorType` random values are used. Errors as those of a call.

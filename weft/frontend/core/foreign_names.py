@@ -14,7 +14,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "vmap vectorized_map": "weft has no vmap: give the function a batch axis; wf.matmul, "
         "wf.einsum and most functions take leading axes, wf.map_fn loops",
         "pmap shard_map": "weft has no pmap: a session runs a graph on the tasks of "
-        "wf.train.ClusterSpec, wf.train.SyncReplicas trains on several (docs/replicas.md)",
+        "wf.train.ClusterSpec, wf.train.SyncReplicas trains on several (docs/guide/replicas.md)",
         "jacfwd jacrev jacobian hessian": "weft has none: wf.vjp and wf.jvp give the products with "
         "a vector, column by column",
         "checkpoint remat": "weft has none: its pass rematerialize computes again what is "
@@ -117,7 +117,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "Module keras layers": "weft has no classes for layers: a model is a function of its "
         "parameters, or of wf.Variable objects; parts are in wf.nn",
         "optim optimizers": "optimizers are in wf.train: wf.train.Adam, wf.train.SGD",
-        "save savez": "wf.train.Saver saves variables (docs/checkpoints.md); x.numpy() is an array",
+        "save savez": "wf.train.Saver saves variables (guide/checkpoints.md); x.numpy() is an array",
         "load": "wf.data.read_npy, wf.data.read_npz; wf.train.Saver restores variables",
         "utils io summary": "weft has none; files are read by wf.data",
         "image": "wf.data.read_image, wf.data.decode_image, wf.data.resize_image",

@@ -153,8 +153,9 @@ def register_op(
     type_rule(*types, **attributes): from the operands' wf.TensorType to the result's, or a tuple of
     several; (dtype, shape) will do for a type. elementwise: operands promote to one dtype and
     broadcast; without type_rule the result is like them.
-    attrs: name -> kind or (kind, default), the kinds as in docs/extending.md; given by keyword.
-    replace: take the place of an op that was registered before, with its kernels and gradient.
+    attrs: name -> kind or (kind, default), the kinds as in docs/guide/extending.md; given by
+    keyword. replace: take the place of an op that was registered before, with its kernels and
+    gradient.
 
     Raises AlreadyExistsError if there is such an op, InvalidArgumentError for what does not fit.
     """

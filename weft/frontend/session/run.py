@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, init=False)
 class RunOptions:
     """Options of `Session.run`. timeout: after so many seconds a step that waits (for a queue) or
-    goes round a loop, a native one or one that the host leads on a GPU (docs/gpu.md), ends with
-    DeadlineExceededError; None: no limit. A kernel is not interrupted. trace_level: from
+    goes round a loop, a native one or one that the host leads on a GPU (docs/guide/gpu.md), ends
+    with DeadlineExceededError; None: no limit. A kernel is not interrupted. trace_level: from
     SOFTWARE_TRACE on (TensorFlow 1's levels are all alike here), `run_metadata` gets an event for
     each kernel and node. timeout_in_ms: TensorFlow 1's name and unit of `timeout`, for programs
     that pass it; 0: no limit.

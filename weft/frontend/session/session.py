@@ -217,16 +217,16 @@ class Session:
     """Runs a `wf.Graph`. Steps are compiled once per set of fetches, feeds and feed shapes.
 
     target: "" is this process, the address of a task ("tcp://host:port", "ipc:///path") its
-    cluster: see docs/cluster.md. cluster: in place of an address, a `wf.train.Cluster`, which says
-    more of it (keys, timeouts, what is sent). graph: the default graph if None.
-    control_flow: "native" runs a step as one plan, "dataflow" lowers branches and loops to Switch
-    and Merge and runs them by the dataflow executor, with the same bits; "auto" takes the executor
-    for steps that have ops of the host (queues), and lowers what is around those. deterministic:
-    the dataflow executor begins nodes one at a time, always in the same order. reproducible: the
-    bits of each op's results depend on its operands alone, so that a graph has the same results
-    however it is cut over tasks (docs/numerics.md says at what price). math: as `wf.compile` has
-    it, of one process. As a context manager it also makes its graph and itself the default, and
-    closes at the end. Any number of threads may call `run` at once.
+    cluster: see docs/guide/cluster.md. cluster: in place of an address, a `wf.train.Cluster`, which
+    says more of it (keys, timeouts, what is sent). graph: the default graph if None. control_flow:
+    "native" runs a step as one plan, "dataflow" lowers branches and loops to Switch and Merge and
+    runs them by the dataflow executor, with the same bits; "auto" takes the executor for steps that
+    have ops of the host (queues), and lowers what is around those. deterministic: the dataflow
+    executor begins nodes one at a time, always in the same order. reproducible: the bits of each
+    op's results depend on its operands alone, so that a graph has the same results however it is
+    cut over tasks (docs/reference/numerics.md says at what price). math: as `wf.compile` has it, of
+    one process. As a context manager it also makes its graph and itself the default, and closes at
+    the end. Any number of threads may call `run` at once.
     """
 
     def __init__(
@@ -327,7 +327,7 @@ class Session:
             remote.close()
 
     def task_stats(self) -> dict[str, Any]:
-        """What each task of the cluster counts (docs/timeline.md), or the reason why it does not
+        """What each task of the cluster counts (docs/guide/timeline.md), or why it does not
         say. InvalidArgumentError for a session on this process alone."""
         self._check_open()
         if self._remote is None:

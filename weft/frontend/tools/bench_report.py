@@ -640,8 +640,9 @@ def bench(
     quick: bool = False,
     **kwargs: Any,
 ) -> Report:
-    """Time kernels (docs/bench.md): of a built-in suite ("chains", "rows", "matmul", "reductions",
-    "copies", "conv", "all"), of a function called with args and kwargs, or of a dumped graph.
+    """Time kernels (docs/guide/bench.md): of a built-in suite ("chains", "rows", "matmul",
+    "reductions", "copies", "conv", "all"), of a function called with args and kwargs, or of a
+    dumped graph.
 
     A function is compiled if it is not yet; `TensorType`s in place of tensors get random values. Of
     a dump, "FILE.weft", kwargs are the inputs by name; those that are not given are random.

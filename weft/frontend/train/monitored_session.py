@@ -1,7 +1,7 @@
 """`MonitoredSession`: initialises or restores, runs steps with hooks, saves, stops its threads, and
 begins anew from the last checkpoint when a task of its cluster is lost (TensorFlow 1's class).
 
-User-level code over sessions, `wf.train.Saver` and hooks; docs/engines.md."""
+User-level code over sessions, `wf.train.Saver` and hooks; docs/guide/engines.md."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 which checkpoints a folder has, and what is in one (`latest_checkpoint` and the like).
 
 A checkpoint is one point in time: the locks of all its variables are held while they are copied, in
-the order in which steps take them, and written after that. See docs/checkpoints.md. In a graph,
-save and restore are ops (the paper, section 4.3): a checkpoint is then a step (`SaveOps`).
+the order in which steps take them, and written after that. See docs/guide/checkpoints.md. In a
+graph, save and restore are ops (the paper, section 4.3): a checkpoint is then a step (`SaveOps`).
 `BaseSaver` holds the rules of `ShardedSaver` too: which checkpoints stay, when one is due, which is
 the latest."""
 

@@ -1,7 +1,7 @@
 """`RayCluster`: Ray starts the tasks, gives them processors and GPUs, and starts them again.
 
 That is all that Ray is used for: tensors and steps go between the tasks over weft's own transport,
-encrypted with a secret that Ray hands to each task. See docs/engines.md."""
+encrypted with a secret that Ray hands to each task. See docs/guide/engines.md."""
 
 from __future__ import annotations
 

@@ -549,6 +549,6 @@ def from_environment(
     raise NotFoundError(
         "the environment does not say which cluster this process is a task of",
         hint="WEFT_CONFIG or TF_CONFIG, WEFT_SERVICE in Kubernetes, or start it by srun, mpirun or "
-        "torchrun; docs/engines.md",
+        "torchrun; docs/guide/engines.md",
         location=caller_location(),
     )

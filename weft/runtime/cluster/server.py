@@ -408,12 +408,12 @@ class Server:
     server_or_cluster_def: a ClusterSpec or what it takes. job_name, task_index: which task this is;
     may be left out where there is only one. start: begin at once; else by `start()`. key_file: the
     cluster's secret (`weft keygen`), which tasks need that other machines can reach; default: see
-    docs/cluster.md; secret: the same as an object. allow_files: the folders whose files graphs may
-    use that sessions of other processes send (True: all, False: none); default: all if sessions
-    prove who they are, by the secret or by an ipc address of this user's, else none. protocol,
-    config: TensorFlow's; UnsupportedError if given. As a context manager it stops at the end.
-    InvalidArgumentError for a task that the cluster does not have, and for an address that is not
-    this machine's or is taken, FailedPreconditionError for one that needs keys.
+    docs/guide/cluster.md; secret: the same as an object. allow_files: the folders whose files
+    graphs may use that sessions of other processes send (True: all, False: none); default: all if
+    sessions prove who they are, by the secret or by an ipc address of this user's, else none.
+    protocol, config: TensorFlow's; UnsupportedError if given. As a context manager it stops at the
+    end. InvalidArgumentError for a task that the cluster does not have, and for an address that is
+    not this machine's or is taken, FailedPreconditionError for one that needs keys.
     """
 
     def __init__(
