@@ -117,7 +117,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "Module keras layers": "weft has no classes for layers: a model is a function of its "
         "parameters, or of wf.Variable objects; parts are in wf.nn",
         "optim optimizers": "optimizers are in wf.train: wf.train.Adam, wf.train.SGD",
-        "save savez": "wf.train.Saver saves variables (guide/checkpoints.md); x.numpy() is an array",
+        "save savez": "wf.train.Saver saves variables; x.numpy() is an array",
         "load": "wf.data.read_npy, wf.data.read_npz; wf.train.Saver restores variables",
         "utils io summary": "weft has none; files are read by wf.data",
         "image": "wf.data.read_image, wf.data.decode_image, wf.data.resize_image",
