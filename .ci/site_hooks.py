@@ -16,6 +16,23 @@ PAGES = {"CONTRIBUTING.md": "contributing.md", "benchmarks/RESULTS.md": "results
 _LINK = re.compile(r"\]\(((?!https?:)[^)#\s]+)")
 
 
+def on_config(config: Any) -> None:
+    """A folder in the menu (`decisions/`) stands for its pages, in order."""
+
+    def pages(folder: str) -> list[str]:
+        found = (ROOT / "docs" / folder).glob("*.md")
+        return [f"{folder}{p.name}" for p in sorted(found, key=lambda p: (p.stem != "index", p))]
+
+    def expanded(entry: Any) -> Any:
+        if isinstance(entry, dict):
+            return {title: expanded(below) for title, below in entry.items()}
+        if isinstance(entry, list):
+            return [expanded(below) for below in entry]
+        return pages(entry) if entry.endswith("/") else entry
+
+    config.nav = expanded(config.nav)
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are not in docs/."""
     for path, page in PAGES.items():

@@ -8,6 +8,7 @@ import importlib
 import os
 import pkgutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -175,6 +176,39 @@ def _use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         use_device(kind, monkeypatch)
 
 
+#: Files with tests of each stage that take a minute together: `pytest -n 2 -m quick`.
+QUICK = {
+    "ir": {"verify", "ops_type_rules", "ops_reduction", "ops_structural", "dims", "interpreter"},
+    "passes": {"pass_manager", "passes", "memory", "placement", "partition_edges"},
+    "codegen": {"codegen_jit", "index_errors", "loop_parts", "gemm_prologues"},
+    "runtime": {"dataflow_executor", "resources", "queue", "saver_format"},
+    "frontend": {"errors", "user_errors", "function", "nn", "control_flow", "autodiff_api",
+                 "indexing", "pytree", "methods"},
+    "session": {"session", "session_errors", "switch_merge", "control_effects"},
+    "cluster": {"cluster_spec", "comm_rendezvous", "cluster_control"},
+    "gpu": {"device_loops", "session_gpu"},
+    "programs": {"digits"},
+}  # fmt: skip
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    files = QUICK.get(item.path.parent.name, set())
+    others = ("slow", "net", "gpu", "docs", "browser")
+    return item.path.stem.removeprefix("test_") in files and not any(
+        item.get_closest_marker(name) for name in others
+    )
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """A line for each reason why tests were skipped, with their number, in place of a line each."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ").splitlines()[0] for report in reports
+    )
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to CI's slow tests what is beyond a test's share (`shares.py`), and let those try more
@@ -186,6 +220,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         used = getattr(getattr(item, "obj", None), "_hypothesis_internal_use_settings", None)
         if used is not None and used.max_examples == settings.default.max_examples:
             item.add_marker(pytest.mark.examples)
+        if _is_quick(item):
+            item.add_marker(pytest.mark.quick)
     items.sort(key=_turn)
 
 
