@@ -12,6 +12,7 @@ What an op on arrays needs is loaded here; everything else with the first use of
 from __future__ import annotations
 
 import math as _math
+import sys as _sys
 from typing import TYPE_CHECKING
 
 from weft.ir.process import load as _load  # first: it notes the time
@@ -24,15 +25,17 @@ with _collector_paused(old=True):
     from weft.frontend.ops import methods as _methods  # noqa: F401
     from weft.frontend.ops.promotion import can_cast, finfo, iinfo, isdtype, result_type
     from weft.frontend.ops.elementwise import (
-        abs, acos, acosh, add, asin, asinh, astype, atan, atan2, atanh, bitcast, bitwise_and,
-        bitwise_invert, bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, cbrt,
-        ceil, clip, conj, copysign, cos, cosh, deg2rad, digamma, divide, equal, erf, erfc, erfinv,
-        exp, exp2, expm1, floor, floor_divide, fma, greater, greater_equal, hypot, imag, isclose,
-        isfinite, isinf, isnan, less, less_equal, lgamma, log, log10, log1p, log2, logaddexp,
-        logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply, nan_to_num,
-        negative, nextafter, not_equal, positive, pow, rad2deg, real, reciprocal, remainder, round,
-        rsqrt, sigmoid, sign, signbit, sin, sinc, sinh, sqrt, square, subtract, tan, tanh, trunc,
-        where, xlog1py, xlogy,
+        abs, add, astype, bitcast, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
+        bitwise_right_shift, bitwise_xor, ceil, clip, conj, copysign, divide, equal, floor,
+        floor_divide, fma, greater, greater_equal, imag, isclose, isfinite, isinf, isnan, less,
+        less_equal, logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply,
+        nan_to_num, negative, nextafter, not_equal, positive, real, reciprocal, remainder, round,
+        sign, signbit, square, subtract, trunc, where,
+    )
+    from weft.frontend.ops.special import (
+        acos, acosh, asin, asinh, atan, atan2, atanh, cbrt, cos, cosh, deg2rad, digamma, erf, erfc,
+        erfinv, exp, exp2, expm1, hypot, lgamma, log, log10, log1p, log2, logaddexp, pow, rad2deg,
+        rsqrt, sigmoid, sin, sinc, sinh, sqrt, tan, tanh, xlog1py, xlogy,
     )
     from weft.frontend.ops.creation import (
         arange, asarray, empty, empty_like, eye, from_dlpack, full, full_like, iota, linspace,
@@ -109,6 +112,7 @@ if TYPE_CHECKING:
     from weft.frontend.compile.threads import get_num_threads, set_num_threads
     from weft.frontend.state.variable import Variable
     from weft.frontend.core.float64 import Float64Warning
+    from weft.frontend.core.slow import PerformanceWarning
     from weft.frontend.core.trace import Effect
     from weft.runtime.resources.attempts import CancelToken
 
@@ -144,6 +148,7 @@ _LATER = {
     "weft.frontend.compile.threads": "get_num_threads set_num_threads",
     "weft.frontend.state.variable": "Variable",
     "weft.frontend.core.float64": "Float64Warning",
+    "weft.frontend.core.slow": "PerformanceWarning",
     "weft.frontend.core.trace": "Effect",
     "weft.runtime.resources.attempts": "CancelToken",
 }
@@ -163,6 +168,33 @@ if not TYPE_CHECKING:  # a type checker knows the names, and what is no name
         globals()[name] = found
         return found
 
+    class _PublicModules:
+        """The finder of `import weft.nn`: the module that `wf.nn` is."""
+
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> object:
+            """None for what is no public module."""
+            package, _, module = name.rpartition(".")
+            if package != "weft" or module not in {*_MODULES, "errors", "linalg"}:
+                return None
+            spec = type(__spec__)(name, _PublicModules)
+            spec.loader_state = globals().get(module) or __getattr__(module)
+            return spec
+
+        @staticmethod
+        def create_module(spec: object) -> object:
+            """The module itself, which is loaded: nothing is to be executed."""
+            module = spec.loader_state
+            spec.loader_state = module.__spec__
+            return module
+
+        @staticmethod
+        def exec_module(module: object) -> None:
+            """Undo what the import system has written into the module."""
+            module.__spec__ = module.__spec__.loader_state
+
+    _sys.meta_path.append(_PublicModules)  # last: only names that are nowhere come here
+
     def __dir__() -> list[str]:
         """The public names, those too that are not loaded yet; no second ones."""
         return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
@@ -180,9 +212,10 @@ __version__ = "0.1.0"
 __all__ = [
     "CancelToken", "CompiledFunction", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec",
     "DeviceWarning", "Effect", "FIFOQueue", "FixedLengthRecordReader", "Float64Warning", "Graph",
-    "GraphGrowthWarning", "IndexedSlices", "PaddingFIFOQueue", "PriorityQueue",
-    "RandomShuffleQueue", "RecompileWarning", "RunMetadata", "RunOptions", "Session",
-    "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable", "WholeFileReader",
+    "GraphGrowthWarning", "IndexedSlices", "PaddingFIFOQueue", "PerformanceWarning",
+    "PriorityQueue", "RandomShuffleQueue", "RecompileWarning", "RunMetadata", "RunOptions",
+    "Session", "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable",
+    "WholeFileReader",
     "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort",
     "argwhere", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bench",
     "bfloat16", "bfloat16_transfer", "bitcast", "bitwise_and", "bitwise_invert",

@@ -111,6 +111,29 @@ def test_parts_of_a_table() -> None:
     ]  # fmt: skip
 
 
+def test_what_minimize_sends_are_rows() -> None:
+    """Not a gradient as large as the table, whose parts lie on other tasks."""
+    servers = wf.train.Server.create_local_cluster({"ps": 2, "worker": 1})
+    place = wf.train.replica_device_setter(ps_tasks=2, worker_device="/job:worker/task:0")
+    with wf.Graph().as_default(), wf.device(place):
+        ids = wf.placeholder(wf.int64, [None], name="ids")
+        parts = wf.create_partitioned_variables(
+            [10_000, 16], [2, 1], np.zeros((10_000, 16), np.float32), name="table"
+        )
+        loss = wf.sum(wf.square(wf.nn.embedding_lookup(parts, ids) - 1))
+        train = wf.train.Adagrad(0.1).minimize(loss)
+        begin = wf.global_variables_initializer()
+        with wf.Session(servers[2].target) as session:
+            session.run(begin)
+            session.run(train, {ids: np.arange(100)})
+            text = session.explain(train, {ids: np.arange(100)})
+    for server in servers:
+        server.stop()
+    (sent,) = (line for line in text.splitlines() if " messages, " in line)
+    rows = 2 * 100 * (8 + 2 * 16 * 4)  # in each part all ids are asked for, rows come and go
+    assert 0 < int(sent.split()[2].replace(",", "")) <= rows
+
+
 def test_what_cannot_be_cut() -> None:
     make = wf.create_partitioned_variables
     for shape, slicing in (([4, 4], [2, 2]), ([4], [5]), ([4], [0]), ([4, 4], [2]), ([4.0], [2])):

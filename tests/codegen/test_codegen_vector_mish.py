@@ -11,7 +11,7 @@ import pytest
 
 import weft as wf
 
-#: docs/reference/numerics.md says so.
+#: docs/reference/error-bounds.md says so.
 BOUND = 4.25
 FORMS: dict[str, Callable[[Any], Any]] = {
     "log1p(exp(x))": lambda x: wf.tanh(wf.log1p(wf.exp(x))),

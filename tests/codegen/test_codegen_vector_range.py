@@ -203,8 +203,8 @@ def test_f16_converts_by_vector_instructions() -> None:
 
 
 def test_the_page_has_the_bounds() -> None:
-    """docs/reference/numerics.md states ULP_BOUND, row by row."""
-    page = ROOT / "docs" / "reference" / "numerics.md"
+    """docs/reference/error-bounds.md states ULP_BOUND, row by row."""
+    page = ROOT / "docs" / "reference" / "error-bounds.md"
     rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \|$", page.read_text(), re.MULTILINE)
     stated = {
         (op, d): float(v) for op, *pair in rows for d, v in zip(("f32", "f64"), pair, strict=True)

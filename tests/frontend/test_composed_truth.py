@@ -64,7 +64,7 @@ EXEMPT = {
         "placeholder name_tensor name_scope control_dependencies group no_op import_graph_def "
         "get_default_graph get_default_session reset_default_graph container VariableScope "
         "variable_scope get_variable get_variable_scope GraphGrowthWarning RecompileWarning "
-        "Float64Warning CancelToken AUTO_REUSE chrome_trace",
+        "Float64Warning PerformanceWarning CancelToken AUTO_REUSE chrome_trace",
     "variables and what is kept in them: test_state_ops.py, test_variable.py":
         "Variable assign assign_add assign_sub scatter_add scatter_sub scatter_update count_up_to "
         "global_variables global_variables_initializer initialize_all_variables "
@@ -162,7 +162,7 @@ def test_random_numbers(name: str, data: st.DataObject) -> None:
 @given(st.data())
 def test_sizes_that_a_feed_decides(name: str, data: st.DataObject) -> None:
     """In a session whose placeholders say no size. Where NumPy broadcasts a size of 1 that only a
-    feed has, that is the error that docs/guide/sessions.md promises."""
+    feed has, that is the error that docs/guide/graphs.md promises."""
     trial = TABLE[name](data.draw)
     arrays = [np.asarray(x) for x in trial.inputs]
     with wf.Graph().as_default(), wf.Session() as session, np.errstate(all="ignore"):

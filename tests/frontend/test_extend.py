@@ -374,7 +374,8 @@ def test_a_kernel_is_compiled_once_for_all_sizes_and_numbers() -> None:
     assert compile_count() == before
 
 
-def test_bad_kernels() -> None:
+def test_bad_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_TRACEBACK")
     op = soft_sign()
     with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)no device 'gpu'.*'cpu'"):
         wf.register_kernel(op, device="gpu")
@@ -396,6 +397,12 @@ def test_bad_kernels() -> None:
     ) as c:
         wf.compile(op)(X)
     assert HERE in str(c.value)
+    line = kernel.__code__.co_firstlineno + 2
+    first, fault, *_ = str(c.value).splitlines()
+    assert "operands (f32)" in first
+    assert f"/{HERE}:{line}: Untyped global name 'open'" in fault
+    assert len(str(c.value).splitlines()) < 6
+    assert c.value.__cause__ is None
     with pytest.raises(wf.errors.UnsupportedError, match="bf16, which Numba does not have"):
         wf.compile(op)(wf.zeros((2,), dtype=wf.bfloat16))
 

@@ -15,7 +15,7 @@ from api_cases import ELEMENTWISE, REDUCTIONS, Case
 from api_cases_array import CREATION, EINSUM, INDEXING, LINALG, SHAPES
 
 import weft as wf
-from weft.frontend.core import float64
+from weft.frontend.core import slow
 from weft.ir.errors import TypeRuleError
 
 X = np.ones((2, 3), np.float32)
@@ -24,7 +24,7 @@ WIDE = np.ones((2, 3))
 
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(float64, "told_lines", set())
+    monkeypatch.setattr(slow, "told", set())
 
 
 def told(call: Callable[[], object]) -> list[str]:
@@ -123,7 +123,7 @@ class TestForbidden:
         f = wf.compile(x64=False)(call)
         with pytest.raises(TypeRuleError) as caught:
             f(*arguments)
-        assert what.format("lambda_") in caught.value.what
+        assert what.format("lambda") in caught.value.what
         assert caught.value.what.endswith("which wf.compile(x64=False) forbids")
         assert caught.value.locations[0].file == __file__
         assert "np.float32" in str(caught.value.hint)

@@ -318,7 +318,7 @@ class TestManySignatures:
         f = wf.compile(lambda x: x + 1)
         message = self.told(lambda n: f(np.ones((n, 3))))
         assert message.splitlines()[:2] == [
-            "'lambda_' is compiled for the 8th signature; it differs from the nearest in",
+            "'lambda' is compiled for the 8th signature; it differs from the nearest in",
             "  x: f64[8,3] instead of f64[1,3] (specialisation 1)",
         ]
         assert "wf.compile(input_signature=" in message
@@ -364,7 +364,7 @@ def test_a_failed_trace_leaves_nothing_behind() -> None:
 # ------------------------------------------------------------------------------------------- errors
 def test_bad_arguments_name_their_path() -> None:
     f = wf.compile(lambda p: p)
-    with pytest.raises(TypeRuleError, match=r"argument p\['mode'\]\[1\] of 'lambda_' is a str"):
+    with pytest.raises(TypeRuleError, match=r"argument p\['mode'\]\[1\] of 'lambda' is a str"):
         f({"mode": [ONES, "fast"]})
     with pytest.raises(TypeRuleError, match=r"static_argnames=\('p',\)"):
         f(object())

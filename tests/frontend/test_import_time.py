@@ -17,7 +17,7 @@ import weft as wf
 LOADED = (
     "weft.ir", "weft.frontend.ops", "weft.frontend.linalg",
     "weft.frontend.core.device_scope", "weft.frontend.core.operators", "weft.frontend.core.pytree",
-    "weft.frontend.core.float64", "weft.frontend.core.public_names",
+    "weft.frontend.core.float64", "weft.frontend.core.public_names", "weft.frontend.core.slow",
     "weft.frontend.core.tensor", "weft.frontend.core.trace", "weft.frontend.eager.native",
     "weft.frontend.eager.numpy_calls",
 )  # fmt: skip

@@ -4,18 +4,14 @@ schedules, errors.
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.optim import lbfgs as lbfgs_module
-from weft.frontend.optim import schedules
 
 Array = np.ndarray[Any, Any]
 START = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -4.0]])
@@ -420,13 +416,6 @@ def test_tensors_variables_and_functions_are_hyperparameters() -> None:
             wf.train.Adam(**{name: 1.0})
     with pytest.raises(wf.errors.InvalidArgumentError, match="history must be an integer"):
         wf.train.LBFGS(history=2.5)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("module", [lbfgs_module, schedules])
-def test_examples_in_docstrings(module: ModuleType) -> None:
-    found = doctest.testmod(module)
-    assert found.attempted > 0
-    assert not found.failed
 
 
 def test_complex_variables() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import traceback
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 import weft as wf
 from weft.frontend.core import foreign_names
+from weft.frontend.core.operators import _FOREIGN
 from weft.frontend.tools.main import main
 from weft.ir.errors import (
     InternalError,
@@ -25,7 +27,8 @@ from weft.ir.locations import definition_location
 
 X = np.ones((2, 3), np.float32)
 MODULES = {"wf": wf, **{f"wf.{n}": getattr(wf, n) for n in ("nn", "random", "linalg", "train",
-                                                           "data")}}  # fmt: skip
+                                                           "data")},
+           "x": wf.ones(2)}  # fmt: skip
 
 
 def found(path: str) -> bool:
@@ -51,6 +54,19 @@ class TestNames:
         assert len(rows) > 200
         assert len(set(rows)) == len(rows)
 
+    @pytest.mark.parametrize("x", [wf.ones(2), wf.Variable(1.0)], ids=["tensor", "variable"])
+    def test_attributes_of_tensors(self, x: Any) -> None:
+        """Each has its hint, none is seen otherwise."""
+        rows = [name for module, name, _ in foreign_names.all_rows() if module == "x"]
+        assert sorted(rows) == sorted(_FOREIGN.split())
+        assert not any(hasattr(x, name) or hasattr(type(x), name) for name in rows)
+        assert not set(rows) & set(dir(x))
+        assert "reshape" in dir(x)
+        with pytest.raises(AttributeError, match=rf"'{type(x).__name__}' object.*\n.*x\.ndim"):
+            x.dim()
+        with pytest.raises(AttributeError, match=r"has no attribute 'blub'$"):
+            x.blub  # noqa: B018
+
     @pytest.mark.parametrize(
         ("module", "name", "here"),
         [(wf, "relu", "wf.nn.relu"), (wf, "Adam", "wf.train.Adam"), (wf.nn, "einsum", "wf.einsum"),
@@ -75,6 +91,26 @@ class TestNames:
         shown = [getattr(wf.errors, n) for n in dir(wf.errors) if not n.startswith("__")]
         assert len(shown) > 20
         assert all(issubclass(error, wf.errors.WeftError) for error in shown)
+
+
+class TestImports:
+    @pytest.mark.parametrize("name", ["nn", "train", "random", "linalg", "data", "errors", "tf1"])
+    def test_modules(self, name: str) -> None:
+        """`import weft.nn` is `wf.nn`."""
+        module = importlib.import_module(f"weft.{name}")
+        assert module is getattr(wf, name)
+        assert module.__spec__ is not None
+        assert module.__spec__.name == module.__name__
+
+    def test_names_of_another_library(self) -> None:
+        with pytest.raises(ImportError, match=r"cannot import name 'jit'.*\n.*hint: wf.compile"):
+            from weft import jit  # type: ignore[attr-defined]  # noqa: F401
+        with pytest.raises(ImportError, match=r"'Linear'.*\n.*hint: weft has no classes"):
+            from weft.frontend.nn import Linear  # type: ignore[attr-defined]  # noqa: F401
+        with pytest.raises(ImportError, match="'blub'"):
+            from weft import blub  # type: ignore[attr-defined]  # noqa: F401
+        with pytest.raises(ModuleNotFoundError, match=r"weft\.blub"):
+            importlib.import_module("weft.blub")
 
 
 class TestCalls:
@@ -116,6 +152,15 @@ class TestCalls:
         notes = self.notes(lambda x: wf.train.Adam(lr=0.1) and x)  # type: ignore[call-arg]
         assert notes[0] == "  hint: 'lr' is learning_rate here"
         assert notes[1].startswith("  hint: the signature is wf.train.Adam(learning_rate=")
+
+    def test_eager_calls(self) -> None:
+        with pytest.raises(TypeError) as caught:
+            wf.nn.softmax(X, dim=1)  # type: ignore[call-arg]
+        assert caught.value.__notes__[0] == "  hint: 'dim' is axis here"
+        with pytest.raises(TypeError) as caught:
+            wf.scan(lambda c, x: (c, x), X[0], X, backwards=True)  # type: ignore[call-arg]
+        (note,) = caught.value.__notes__
+        assert note.startswith("  hint: the signature is wf.scan(f, init=..., xs=None, length=None")
 
     @pytest.mark.parametrize(
         "call",
@@ -165,6 +210,28 @@ class TestTracebacks:
         # what the user calls from outside adds its own frames on the way out
         assert own[-1] == mine
         assert len([f for f in own if f != mine]) <= 2
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda f: wf.vjp(f, X), lambda f: wf.jvp(f, (X,), (X,)), lambda f: f.trace(X),
+            lambda f: f.ir(X), lambda f: f.explain(X), lambda f: f.summary(X), lambda f: f.cost(X),
+            lambda f: wf.cond(True, lambda: f(X), lambda: X),
+            lambda f: wf.switch_case(0, [lambda: f(X)]),
+            lambda f: wf.while_loop(lambda x: wf.sum(x) < 9, f, (X,)),
+            lambda f: wf.fori_loop(0, 3, lambda i, x: f(x), X),
+            lambda f: wf.scan(lambda c, x: (f(c), x), X, X), lambda f: wf.map_fn(f, X[None]),
+            lambda f: wf.custom_gradient(lambda x: (f(x), lambda g: g))(X),
+            lambda f: wf.train.SGD(0.1).minimize(lambda: f(X)),
+        ],
+    )  # fmt: skip
+    def test_what_runs_functions(self, call: Any) -> None:
+        with pytest.raises(ShapeError) as caught:
+            call(wf.compile(product))
+        own = self.files(caught.value)
+        assert own[-1] == Path(__file__).name
+        # of weft's the last one that the user called adds its own frame on the way out
+        assert len([f for f in own if f != Path(__file__).name]) <= 1
 
     def test_all_frames(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WEFT_TRACEBACK", "full")

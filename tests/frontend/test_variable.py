@@ -230,5 +230,5 @@ def test_copies_in_graphs_and_traces() -> None:
         session.run(v.assign_add([1.0, 1.0]))
         assert session.run([v, c])[1].tolist() == [1, 1]
         assert pickle.loads(pickle.dumps(v)).numpy().tolist() == [2, 2]
-    with pytest.raises(UnsupportedError, match="'w' is copied while 'lambda_' is traced"):
+    with pytest.raises(UnsupportedError, match="'w' is copied while 'lambda' is traced"):
         wf.compile(lambda: copy.deepcopy(v) + 1)()

@@ -209,7 +209,7 @@ def test_a_function_for_a_gpu_that_becomes_a_part_of_what_runs_elsewhere() -> No
 
     x, outer = np.ones(3, np.float32), wf.compile(lambda x: inner(x) + 1)
     said = "'inner' is compiled for gpu:0, but here it is a part of"
-    with pytest.warns(wf.DeviceWarning, match=f"{said} 'lambda_', which runs on the CPU") as caught:
+    with pytest.warns(wf.DeviceWarning, match=f"{said} 'lambda', which runs on the CPU") as caught:
         assert float(outer(x)) == 4
     assert [w.filename for w in caught] == [__file__]
     with pytest.warns(wf.DeviceWarning, match=f"{said} 'grad_inner', which runs on the CPU"):

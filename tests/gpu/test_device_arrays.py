@@ -542,7 +542,7 @@ def test_too_little_memory_beside_results(fake: Callable[..., FakeDriver]) -> No
     alive: list[Any] = []
     with pytest.raises(wf.errors.ResourceExhaustedError) as caught:
         alive.extend(f(x) for _ in range(20))
-    for words in ("no 8,000 bytes for results of 'lambda_'", "results of 'lambda_' (48,000 bytes)",
+    for words in ("no 8,000 bytes for results of 'lambda'", "results of 'lambda' (48,000 bytes)",
                   "test_device_arrays.py"):  # fmt: skip
         assert words in str(caught.value)
     for y in alive:

@@ -510,12 +510,12 @@ def test_a_launch_without_memory(monkeypatch: pytest.MonkeyPatch, name: str) -> 
     short = _Short(api, name)
     monkeypatch.setattr(api, name, short)
     device = registry.gpu(0)
-    assert "a step of 'lambda_'" in _resident(device)
+    assert "a step of 'lambda'" in _resident(device)
     recording = int(name == "cuLaunchKernel")  # while that is made nothing can be waited for
     short.often = recording + 1
     assert float(step(_ones(30))) == expected  # with what was idle it is enough
     assert short.asked > 1
-    assert "a step of 'lambda_'" not in _resident(device)
+    assert "a step of 'lambda'" not in _resident(device)
     short.often = recording + 2
     text = str(_failed(lambda: step(_ones(30))))
     what = "what was recorded" if name == "cuGraphLaunch" else "kernel '"

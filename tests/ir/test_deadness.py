@@ -139,7 +139,7 @@ def test_a_thousand_switches_in_a_row() -> None:
 
 
 def test_the_example_in_the_docs() -> None:
-    page = (ROOT / "docs" / "reference" / "ir.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "switch-merge.md").read_text(encoding="utf-8")
     text = "graph @sum(" + page.partition("graph @sum(")[2].partition("```")[0]
     graph = parse_graph(text)
     verify(graph)
@@ -148,10 +148,10 @@ def test_the_example_in_the_docs() -> None:
 
 
 def test_the_example_of_switch_in_the_docs() -> None:
-    page = (ROOT / "docs" / "guide" / "control-flow.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "switch-merge.md").read_text(encoding="utf-8")
     code = "graph = wf.Graph()" + page.partition("graph = wf.Graph()")[2].partition("```")[0]
     shown: list[Any] = []
-    exec(compile(code, "control-flow.md", "exec"), {"wf": wf, "print": shown.append})
+    exec(compile(code, "switch-merge.md", "exec"), {"wf": wf, "print": shown.append})
     ((y, index),) = shown
     np.testing.assert_array_equal(y, [2.0, 3.0, 4.0])
     assert index == 1

@@ -187,12 +187,24 @@ def test_explain_says_why_or_why_not() -> None:
     assert f"{ROWS} ids are too many for {ROWS} rows" in text
 
 
-def test_ids_without_a_common_dtype_are_left_alone() -> None:
+def test_ids_without_a_common_dtype() -> None:
+    """Optimizers' gradients are rows with int64 numbers; a gradient as a whole is left alone."""
     model, y = Model("SGD"), np.ones((1, 8), np.float32)
-    big = np.array([2**64 - 1], np.uint64)
+    small, big = np.array([2], np.uint64), np.array([2**64 - 1], np.uint64)
     with pytest.raises(InvalidArgumentError, match="out of bounds"):
         model.step(y, np.array([1]), big)
-    text = model.step.explain(y, np.array([1]), big)
+    assert "only its looked-up rows are updated" in model.step.explain(y, np.array([1]), small)
+
+    @wf.compile
+    def whole(y: Any, first: Any, second: Any) -> None:
+        def loss(table: Any) -> Any:
+            return wf.sum((wf.take(table, first, axis=0) - y) ** 2) + wf.sum(
+                (wf.take(table, second, axis=0) - y) ** 2
+            )
+
+        model.table.assign_sub(0.1 * wf.grad(loss)(model.table.read()))
+
+    text = whole.explain(y, np.array([1]), small)
     assert "by a gradient as large: the ids are of dtypes that have none in common" in text
 
 

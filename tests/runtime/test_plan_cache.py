@@ -506,9 +506,9 @@ def test_the_command_line_counts_plans(folder: Path, capsys: pytest.CaptureFixtu
     assert main(["cache", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert (listed["kernels"], listed["plans"]) == (1, 1)
-    assert {row["kind"]: row["name"] for row in listed["files"]}["plan"] == "lambda_"
+    assert {row["kind"]: row["name"] for row in listed["files"]}["plan"] == "lambda"
     assert main(["cache", "list"]) == 0
-    assert "plan    lambda_" in capsys.readouterr().out
+    assert "plan    lambda" in capsys.readouterr().out
     assert main(["cache", "clear"]) == 0
     assert "removed 1 kernel, 1 plan, " in capsys.readouterr().out
     assert list(folder.iterdir()) == []

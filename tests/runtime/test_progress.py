@@ -130,5 +130,5 @@ def test_compiling(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_measuring(terminal: Terminal) -> None:
     wf.compile(lambda x: wf.matmul(wf.exp(x) * 2, x)).cost(np.zeros((64, 64), np.float32))
     said = terminal.getvalue()
-    assert "weft: measuring 'lambda_': 0 of 2 kernels, " in said
-    assert re.search(r"weft: measured 'lambda_': 2 of 2 kernels, \d+\.\d s", said)
+    assert "weft: measuring 'lambda': 0 of 2 kernels, " in said
+    assert re.search(r"weft: measured 'lambda': 2 of 2 kernels, \d+\.\d s", said)

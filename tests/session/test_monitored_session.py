@@ -342,9 +342,9 @@ def test_nan_stops() -> None:
 def test_timer() -> None:
     timer = train.SecondOrStepTimer(every_steps=3)
     assert timer.should_trigger_for_step(5)
-    assert timer.update_last_triggered_step(5) is None
+    assert timer.update_last_triggered_step(5) == (None, None)
     assert [timer.should_trigger_for_step(n) for n in (5, 7, 8, 4)] == [False, False, True, True]
-    seconds, steps = timer.update_last_triggered_step(8) or (None, None)
+    seconds, steps = timer.update_last_triggered_step(8)
     assert (steps, seconds is None) == (3, False)
     timer.reset()
     assert timer.should_trigger_for_step(8)

@@ -3,7 +3,7 @@ and what its results must equal. A new engine joins by a row.
 
 The truth is what a person wrote, or what the interpreter makes of the structured graph. A way
 either has the bits of another way, or is near the truth, since kernels that fuse otherwise, sum in
-another order or use other polynomials round otherwise (docs/reference/numerics.md).
+another order or use other polynomials round otherwise (docs/reference/reproducibility.md).
 """
 
 from __future__ import annotations

@@ -159,8 +159,7 @@ def check_reach(address: Address, secured: bool, allow_plain: bool) -> None:
     raise InsecureAddressError(
         f"{address} can be reached from other machines, and whoever reaches a task can run graphs "
         "in it: give all tasks and sessions one secret (`weft keygen FILE`, then key_file=, "
-        "--key-file or WEFT_KEY_FILE), or say allow_plain=True if the network is encrypted and "
-        "closed below (WireGuard, IPsec)"
+        "--key-file or WEFT_KEY_FILE)"
     )
 
 

@@ -12,7 +12,7 @@ from weft.comm.errors import LimitError
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 #: Payload of one chunk of a large tensor: below it throughput falls, above it memory grows for
-#: nothing (measured in docs/internals/comm.md).
+#: nothing (measured in docs/internals/comm-measured.md).
 CHUNK_BYTES = MIB
 #: Larger frames end the connection before libzmq allocates for them (ZMQ_MAXMSGSIZE).
 FRAME_BYTES = CHUNK_BYTES + 128 * KIB

@@ -30,7 +30,16 @@ _DIFFERENCE = {64: (1e-5, 1e-5), 32: (2e-2, 1e-2)}
 
 
 class CheckError(WeftError, AssertionError):
-    """An op is not what its reference says."""
+    """An op is not what its reference says.
+
+    >>> noise = wf.register_op(
+    ...     "example_noise", elementwise=True, replace=True, reference=lambda x: np.random.rand(2)
+    ... )
+    >>> wf.testing.check_op(noise, np.float64([1.0, 2.0]))
+    Traceback (most recent call last):
+        ...
+    weft.frontend.testing.CheckError: the reference of 'example_noise' gives another result 0 ...
+    """
 
 
 def check_op(
@@ -47,6 +56,13 @@ def check_op(
     kernel or gradient is said in its line: weft has no fallback. CheckError for what is wrong;
     errors of the op itself as those of a call; UnsupportedError for an op with an attribute that is
     called as an option here.
+
+    >>> double = wf.register_op(
+    ...     "example_double", elementwise=True, replace=True, reference=lambda x: 2 * x
+    ... )
+    >>> _ = wf.register_kernel(double)(lambda x: x + x)
+    >>> wf.testing.check_op(double, np.float32([1.0, 2.0]))[1]
+    "kernel of 'example_double' for float32[2]: as the reference"
     """
     name = op_name(op)
     if taken := {"seed", "rtol"} & set(lookup(name).attrs):

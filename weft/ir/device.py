@@ -45,6 +45,11 @@ class DeviceSpec:
     job: the name of the job. task: the number of the task in it. kind: "cpu" or "gpu", small.
     index: the number of the device of that kind in its task. Raises InvalidArgumentError for parts
     that no device can have.
+
+    >>> wf.DeviceSpec.parse("/job:ps/task:1/gpu:0")
+    DeviceSpec(job='ps', task=1, kind='gpu', index=0)
+    >>> print(wf.DeviceSpec(job="worker").merged(wf.DeviceSpec(kind="gpu", index=1)))
+    /job:worker/gpu:1
     """
 
     job: str | None = None

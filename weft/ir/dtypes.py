@@ -29,7 +29,15 @@ class DType:
     """One element type. `name` is the array API's, `short` the one of the IR text, `bits` the
     width.
 
-    Instances are singletons: compare them with `is` or `==`. Strings are arbitrary bytes.
+    Instances are singletons; they are equal to the names and NumPy's dtypes of the same elements,
+    too, and NumPy takes them where it takes a dtype. Strings are arbitrary bytes.
+
+    >>> wf.asarray([1, 2]).dtype is wf.int64
+    True
+    >>> wf.bfloat16.name, wf.bfloat16.short, wf.bfloat16.itemsize, wf.bfloat16.is_floating
+    ('bfloat16', 'bf16', 2, True)
+    >>> wf.float32 == np.float32, wf.float32 == "float32", np.zeros(2, wf.float32).dtype
+    (True, True, dtype('float32'))
     """
 
     name: str
@@ -40,6 +48,22 @@ class DType:
 
     def __repr__(self) -> str:
         return f"weft.{self.name}"
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, str):
+            return _BY_NAME.get(other) is self
+        if isinstance(other, np.dtype):
+            return _BY_NUMPY.get(other) is self
+        return isinstance(other, type) and issubclass(other, np.generic) and self.numpy == other
+
+    __hash__ = object.__hash__  # as NumPy's, it is not that of the names that are equal
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """NumPy's dtype, which NumPy looks for under this name."""
+        return self.numpy
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return (as_dtype, (self.name,))

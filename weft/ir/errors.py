@@ -15,6 +15,14 @@ class WeftError(Exception):
     """Base of all errors raised by weft.
 
     `what` says what is wrong, `location` where in the user's program, `hint` what to do instead.
+
+    >>> try:
+    ...     wf.nn.dropout(wf.ones([3]), rng=7)
+    ... except wf.errors.WeftError as error:
+    ...     print(error.what)
+    ...     print(error.hint)
+    wf.nn.dropout: rng must be a wf.random.Generator, got int
+    a seed or a key goes into key=wf.random.key(seed)
     """
 
     def __init__(
@@ -42,27 +50,63 @@ class WeftError(Exception):
 
 
 class InvalidArgumentError(WeftError, ValueError):
-    """An argument has a value, shape or structure that the op does not accept."""
+    """An argument has a value, shape or structure that the op does not accept.
+
+    >>> wf.nn.max_pool2d(wf.ones([1, 4, 4, 1]), 2, padding="FULL")
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.InvalidArgumentError: wf.nn.max_pool2d: padding 'FULL' is unknown...
+    """
 
 
 class TypeRuleError(WeftError, TypeError):
-    """The operand types of an op do not fit its type rule."""
+    """The operand types of an op do not fit its type rule.
+
+    >>> wf.bitwise_and(wf.ones([2]), 1)
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.TypeRuleError: op 'bitwise_and' takes integer or bool operands, got f32[2]...
+    """
 
 
 class ShapeError(InvalidArgumentError):
-    """The operand shapes of an op do not fit together."""
+    """The operand shapes of an op do not fit together.
+
+    >>> wf.ones([2]) + wf.ones([3])
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.ShapeError: wf.add: shapes [2], [3] do not broadcast together...
+    """
 
 
 class TracerError(WeftError, TypeError):
-    """A symbolic tensor was used where a concrete value is needed, or outside its trace."""
+    """A symbolic tensor was used where a concrete value is needed, or outside its trace.
+
+    >>> wf.compile(lambda x: float(x) + 1)(2.0)
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.TracerError: float(tensor) needs a value, but the tensor f64[] (made at ...
+    """
 
 
 class UnsupportedError(WeftError, NotImplementedError):
-    """A combination that weft does not support (yet): it says so instead of falling back."""
+    """A combination that weft does not support (yet): it says so instead of falling back.
+
+    >>> wf.compile(lambda: list(wf.data.Dataset.from_arrays(np.arange(3))))()
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.UnsupportedError: a wf.data.Dataset was iterated while the function ...
+    """
 
 
 class GradientError(WeftError, TypeError):
-    """A gradient was asked for where none exists."""
+    """A gradient was asked for where none exists.
+
+    >>> wf.grad(lambda x: x)(wf.asarray(3))
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.GradientError: grad: argument[0] is int64; only floating and complex ...
+    """
 
 
 class VerifyError(WeftError):
@@ -70,31 +114,78 @@ class VerifyError(WeftError):
 
 
 class ParseError(WeftError, SyntaxError):
-    """IR text that is not well formed; the message shows the line with a caret."""
+    """IR text that is not well formed; the message shows the line with a caret.
+
+    >>> wf.Graph.from_text("graph @g(%x: f32[2]) {")
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.ParseError: <text>:1:22: expected '->' and the result types, got '{'...
+    """
 
 
 class PassError(WeftError):
-    """A pass name is unknown, or a pass broke the graph."""
+    """A pass name is unknown, or a pass broke the graph.
+
+    >>> wf.compile(lambda x: x + 1).ir(1.0, after="no_such_pass")
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.PassError: the pipeline has no pass 'no_such_pass'...
+    """
 
 
 class NotFoundError(WeftError, LookupError):
-    """An op, pass, tensor or file of that name does not exist."""
+    """An op, pass, tensor or file of that name does not exist.
+
+    >>> wf.data.Dataset.from_files("nowhere.csv", wf.data.read_lines)
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.NotFoundError: nowhere.csv: no such file...
+    """
 
 
 class FailedPreconditionError(WeftError, RuntimeError):
-    """The state needed is not there, for example an uninitialised variable."""
+    """The state needed is not there, for example an uninitialised variable.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     session.run(wf.Variable(1.0, name="w"))
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.FailedPreconditionError: variable 'w' is not initialised...
+    """
 
 
 class ResourceExhaustedError(WeftError, MemoryError):
-    """There is not enough memory for what the program asks for."""
+    """There is not enough memory for what the program asks for.
+
+    >>> wf.ones([1 << 20, 1 << 30])
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.ResourceExhaustedError: op 'broadcast_to': Unable to allocate 4.00 PiB for ...
+    """
 
 
 class OutOfRangeError(WeftError, EOFError):
-    """There is no further element: a queue is closed and empty, a file is at its end."""
+    """There is no further element: a queue is closed and empty, a file is at its end.
+
+    >>> queue = wf.FIFOQueue(2, [wf.int64], shapes=[[]], name="jobs")
+    >>> queue.close()
+    >>> queue.dequeue()
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.OutOfRangeError: FIFOQueue 'jobs' is closed and has too few elements: ...
+    """
 
 
 class CancelledError(WeftError, RuntimeError):
-    """The operation was cancelled before it was done, for example by closing its queue."""
+    """The operation was cancelled before it was done, for example by closing its queue.
+
+    >>> queue = wf.FIFOQueue(2, [wf.int64], shapes=[[]], name="jobs")
+    >>> queue.close()
+    >>> queue.enqueue([1])
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.CancelledError: FIFOQueue 'jobs' is closed: enqueue was refused...
+    """
 
 
 class AbortedError(WeftError, RuntimeError):
@@ -102,27 +193,68 @@ class AbortedError(WeftError, RuntimeError):
 
 
 class DeadlineExceededError(WeftError, TimeoutError):
-    """The operation was not done within the time given."""
+    """The operation was not done within the time given.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     queue = wf.FIFOQueue(1, [wf.int64], shapes=[[]])
+    ...     session.run(queue.dequeue(), options=wf.RunOptions(timeout=0.01))
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.DeadlineExceededError: the step did not end in time; it waits for dequeue...
+    """
 
 
 class UnavailableError(WeftError, ConnectionError):
-    """A service or task does not answer; the same call may succeed later."""
+    """A service or task does not answer; the same call may succeed later.
+
+    >>> wf.Session(cluster=wf.train.Cluster("tcp://127.0.0.1:1", connect_timeout=0.1))
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.UnavailableError: a task at tcp://127.0.0.1:1 cannot be reached: ...
+    """
 
 
 class DataLossError(WeftError, ValueError):
-    """Stored data is damaged: truncated, or its checksum does not fit."""
+    """Stored data is damaged: truncated, or its checksum does not fit.
+
+    >>> wf.data.decode_example(b"no tf.train.Example")
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.DataLossError: a tf.train.Example of 19 bytes: wire type 6 at byte 1...
+    """
 
 
 class AlreadyExistsError(WeftError, FileExistsError):
-    """What was to be made exists already."""
+    """What was to be made exists already.
+
+    >>> wf.register_op("sin", reference=np.sin, elementwise=True)
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.AlreadyExistsError: there is an op 'sin' in weft itself...
+    """
 
 
 class PermissionDeniedError(WeftError, PermissionError):
-    """What was asked for needs leave that nobody has given."""
+    """What was asked for needs leave that nobody has given.
+
+    >>> with wf.Graph().as_default() as graph:
+    ...     text = wf.tf1.identity(wf.tf1.read_file("secret.txt"), name="text")
+    >>> with wf.Session(graph=wf.Graph.from_text(graph.as_text())) as session:
+    ...     session.run("text:0")
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.PermissionDeniedError: op 'read_file' of the graph 'graph', which was not ...
+    """
 
 
 class UnknownError(WeftError, RuntimeError):
-    """A Python function of the user's raised an error of a class that has no counterpart here."""
+    """A Python function of the user's raised an error of a class that has no counterpart here.
+
+    >>> wf.py_function(lambda: 1 // 0, [], wf.int64)
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.UnknownError: wf.py_function: '<lambda>' raised ZeroDivisionError: integer ...
+    """
 
 
 class ToolchainError(WeftError, RuntimeError):

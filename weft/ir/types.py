@@ -4,18 +4,34 @@ that order effects."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product, substitute_dim
-from weft.ir.dtypes import DType
+from weft.ir.dtypes import DType, as_dtype
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A dense array: `f32[b,784]`. `shape` holds ints, symbolic dims, or None for unknown."""
+    """A dense array: `f32[b,784]`. `shape` holds ints, symbolic dims, or None for unknown; a dtype
+    may be given as `wf.asarray` takes it.
+
+    >>> print(wf.TensorType(wf.float32, (None, 784)), wf.TensorType(wf.int64))
+    f32[?,784] i64[]
+    >>> half = wf.compile(lambda x: x / 2)
+    >>> half.trace(wf.TensorType(wf.float32, (8, 3))).results[0].type
+    TensorType(dtype=weft.float32, shape=(8, 3))
+    """
 
     dtype: DType
     shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        if type(self.dtype) is not DType or type(self.shape) is not tuple:
+            given: Any = self.shape
+            dims = (given,) if isinstance(given, int) else tuple(given)
+            object.__setattr__(self, "dtype", as_dtype(self.dtype))
+            object.__setattr__(self, "shape", dims)
 
     def __str__(self) -> str:
         return f"{self.dtype.short}{format_shape(self.shape)}"

@@ -1,5 +1,5 @@
 """Which ops have GPU kernels: every op of the table is one of them, becomes one, or is named on
-docs/guide/gpu.md as running on the CPU only."""
+docs/reference/gpu-ops.md as running on the CPU only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lists of ops on docs/guide/gpu.md."""
+"""The lists of ops on docs/reference/gpu-ops.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from paths import ROOT
 
-PAGE = ROOT / "docs" / "guide" / "gpu.md"
+PAGE = ROOT / "docs" / "reference" / "gpu-ops.md"
 
 
 def names_after(start: str) -> set[str]:

@@ -3,7 +3,7 @@
 llvmlite takes one lock around every call of LLVM, so two threads compile no faster than one. LLVM
 itself asks for less: threads must not share a context, what lives in it, or a target machine. The
 functions here keep to that, and call llvmlite's library without the lock (`library.py`; measured in
-docs/performance.md). ctypes releases the GIL meanwhile.
+docs/decisions/0003-llvmlite-alone.md). ctypes releases the GIL meanwhile.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ LATE_FUNCTIONS = ("lookup", "scale", "exponent", "mantissa")
 _INTERNAL_LINKAGE = 8
 
 # LLVM's scheduler, where it counts registers, does interleaved chains one after the other, and they
-# wait for their results; a few spills cost less (docs/performance.md). The option is the whole
-# process's, Numba's too: it is off only while kernels are being compiled.
+# wait for their results; a few spills cost less (docs/decisions/0012-interleaved-loops.md). The
+# option is the whole process's, Numba's too: it is off only while kernels are being compiled.
 _scheduling = ForkLock()
 _compiling = 0
 
@@ -121,7 +121,7 @@ def release_memory() -> None:
 
     A target machine that has compiled holds a megabyte. What LLVM has freed lies in the arenas of
     threads that have ended; the GNU C library gives it back to the system when asked, in a
-    millisecond or less (docs/performance.md).
+    millisecond or less (docs/decisions/0030-process-memory.md).
     """
     _idle_machines.clear()
     trim = _malloc_trim()

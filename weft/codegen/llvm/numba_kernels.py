@@ -9,6 +9,7 @@ call. The machine code is not kept on disk.
 from __future__ import annotations
 
 import linecache
+import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -17,7 +18,6 @@ from typing import Any
 
 import numba
 from llvmlite import ir
-from numba.core import errors as numba_errors
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
@@ -31,7 +31,6 @@ from weft.ir.locations import Locations
 _numba: Any = numba
 _types: Any = numba.types
 _intrinsic: Any = intrinsic
-_errors: Any = numba_errors
 
 if default_isa() != NATIVE:  # read when Numba compiles for the first time
     _numba.config.CPU_NAME, _numba.config.CPU_FEATURES = default_isa(), ""
@@ -161,8 +160,10 @@ def compile_kernel(
     exec(compile(text, name, "exec"), scope)  # text of ours: the user's names are identifiers
     try:
         compiled = _numba.cfunc(_ABI, nopython=True)(scope["kernel"])
-    except _errors.NumbaError as error:
-        raise _refused(inner, signature, where, error) from error
+    except Exception as error:  # Numba raises its own, and what a look at the function raises
+        full = os.environ.get("WEFT_TRACEBACK") == "full"
+        said = str(error) if full else _in_short(str(error))
+        raise _refused(inner, signature, where, said) from (error if full else None)
     return NumbaCode(compiled.address, compiled.native_name, NumbaLibrary(compiled._library))
 
 
@@ -176,7 +177,7 @@ def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refused(
-    function: Callable[..., Any], signature: Signature, where: Locations, error: Exception
+    function: Callable[..., Any], signature: Signature, where: Locations, said: str
 ) -> TypeRuleError:
     code = getattr(function, "__code__", None)
     place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
@@ -184,13 +185,28 @@ def _refused(
     made = ", ".join(_describe(t, signature.elementwise) for t in signature.results)
     return TypeRuleError(
         f"op '{signature.op}': Numba cannot compile the kernel '{_name(function)}'{place} for "
-        f"operands ({given}) and results ({made}): {error}",
+        f"operands ({given}) and results ({made}):\n{said}",
         hint="a scalar function takes one number for each operand and returns the result's"
         if signature.elementwise
         else "a kernel takes the operands' arrays (read-only), the results' arrays to fill, and "
         "the attributes by name",
         location=where,
     )
+
+
+def _in_short(said: str) -> str:
+    """Of what Numba says the fault and its line, without the stages that came upon it, the
+    overloads that did not fit, and weft's code around the kernel."""
+    fault = re.split(r'^(?:File "|There are |During: )', said, maxsplit=1, flags=re.MULTILINE)[0]
+    lines = [x for x in fault.splitlines() if not x.startswith("Failed in nopython mode")]
+    what = " ".join(" ".join(line.removeprefix(" >>> ") for line in lines).split())
+    places = re.findall(
+        r'^File "(.+)", line (\d+):|^During: .* at (.+) \((\d+)\)$', said, re.MULTILINE
+    )
+    for file, line, other, number in places:
+        if not (file or other).startswith("<weft kernel"):
+            return f"  {os.path.abspath(file or other)}:{line or number}: {what}"
+    return f"  {what}"
 
 
 def _name(function: Callable[..., Any]) -> str:

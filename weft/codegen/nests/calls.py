@@ -16,7 +16,7 @@ each pick; for "index" loads offset and strides; per total the byte offset of it
 
 A unit of a row kernel is one row, or one block of columns (`RowNest.by_columns`), unless all rows
 are folded into totals; then it is a fixed number of those: each unit has partial results of its
-own, and further calls add them up (`nests/plain_nests.py`)."""
+own, and further calls add them up (`folds.py`)."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ vectorise, and blocks of columns at once where rows lie side by side.
 A pass is two loops: one over as many vectors at a time as shall be interleaved, and one over what
 is left, vector by vector, with a mask. LLVM's loop vectoriser would make three of each
 (interleaved, narrower, element by element) and needs most of the compiler's time to do so; these
-take the few passes of control code (docs/performance.md, "Plans on disk"). The arithmetic of an
-element is the same, `emit_scalar` on vectors. What is folded is added up lane by lane, then over
-the lanes.
+take the few passes of control code (docs/decisions/0031-row-kernels-in-vectors.md). The arithmetic
+of an element is the same, `emit_scalar` on vectors. What is folded is added up lane by lane, then
+over the lanes.
 
 Where rows are strided and lie side by side, the code is as in `weft.codegen.nests.row_writer`, but
 the last loop over rows - the columns - is the innermost one of every pass, `COLUMNS` at a time.

@@ -20,11 +20,17 @@ import numpy as np
 from weft.frontend.autodiff.indexed_slices import IndexedSlices, added
 from weft.frontend.core import pytree
 from weft.frontend.core.device_scope import colocate, place_new
-from weft.frontend.core.function_trace import Linearized, linearize, needed_ops, run_traced
+from weft.frontend.core.function_trace import (
+    Linearized,
+    function_name,
+    linearize,
+    needed_ops,
+    run_traced,
+)
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Trace, check_usable, current_trace
-from weft.frontend.core.user_errors import as_seen
+from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.manipulation import reshape
 from weft.frontend.ops.promotion import weaken
@@ -122,10 +128,6 @@ def checked_cotangents(
     return out
 
 
-def function_name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", type(fn).__name__).strip("<>")
-
-
 def as_slices(gradient: Tensor) -> IndexedSlices | None:
     """The gradient as rows, if that is all it is: sums of rows added into zeros, which is what the
     lookups of a table leave. None if anything dense is in it."""
@@ -218,9 +220,18 @@ def grad(fn: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) ->
     is (gradient, aux). An argument that the loss does not depend on has the gradient zero. Raises
     GradientError for a loss that is not a real scalar and for arguments that are not floating or
     complex.
+
+    >>> slope = wf.grad(lambda x: x**3)
+    >>> slope(wf.asarray(2.0))
+    Tensor(12., dtype=float32)
+    >>> wf.grad(slope)(wf.asarray(2.0))
+    Tensor(12., dtype=float32)
+    >>> wf.grad(lambda p: wf.sum(p["w"] * 3 + p["b"]))({"w": np.ones(2), "b": 1.0})
+    {'b': Tensor(2., dtype=float64, weak), 'w': Tensor([3., 3.], dtype=float64)}
     """
     both = value_and_grad(fn, argnums, has_aux)
 
+    @shows_as_seen
     @functools.wraps(fn)
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, result = both(*args, **kwargs)
@@ -233,9 +244,18 @@ def value_and_grad(
     fn: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
     """As `grad`, but the function gives (value, gradient); with has_aux, ((value, aux),
-    gradient)."""
+    gradient).
+
+    >>> @wf.compile
+    ... def step(w, x):
+    ...     return wf.value_and_grad(lambda w: wf.sum((w * x) ** 2))(w)
+    >>> loss, gradient = step(wf.asarray([1.0, 2.0]), wf.asarray([3.0, 1.0]))
+    >>> print(loss, gradient)
+    Tensor(13., dtype=float32) Tensor([18.,  4.], dtype=float32)
+    """
     single, numbers = argument_numbers(argnums)
 
+    @shows_as_seen
     @functools.wraps(fn)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         selected = tuple(args[i] for i in argument_positions("grad", numbers, len(args)))
@@ -252,20 +272,22 @@ def value_and_grad(
             found = pytree.unflatten(structure, _gradients([loss], symbolic))
             return (loss, out[1]) if has_aux else loss, found[0] if single else found
 
-        try:
-            return _in_trace(f"grad_{function_name(fn)}", compute, inputs)
-        except Exception as error:
-            as_seen(error)
-            raise
+        return _in_trace(f"grad_{function_name(fn)}", compute, inputs)
 
     return value_and_gradient
 
 
+@shows_as_seen
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """(fn(*primals), pullback): `pullback(cotangent)` gives one gradient for each primal.
 
     The cotangent nests like the result. Outside a trace the function runs once, and each pullback
     runs the backward part only. GradientError for primals that are not floating or complex.
+
+    >>> a, b = wf.asarray([1.0, 2.0]), wf.asarray([3.0, 4.0])
+    >>> y, pullback = wf.vjp(lambda a, b: a * b, a, b)
+    >>> pullback(wf.asarray([1.0, 0.0]))
+    (Tensor([3., 0.], dtype=float32), Tensor([1., 0.], dtype=float32))
     """
     leaves, structure = pytree.flatten(primals)
     inputs = inexact_inputs("vjp", leaves, pytree.paths(structure, "primals"))
@@ -283,6 +305,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     ys, nesting = pytree.flatten(out)
     ys = [as_tensor(y) for y in ys]
 
+    @shows_as_seen
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         for t in (*xs, *ys):
             if t._data is None:
@@ -302,6 +325,7 @@ def _pull_back(done: Linearized, structure: pytree.Structure, cotangent: Any) ->
     return result
 
 
+@shows_as_seen
 def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """(fn(*primals), its directional derivative along `tangents`), nested like the result.
 
@@ -309,6 +333,10 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     `tangents` is J t (the double-backward trick of Townsend, 2017). Costs a few times the function.
     Integer results have the tangent zero. GradientError for primals that are not floating or
     complex.
+
+    >>> y, moved = wf.jvp(lambda x: x**2, (wf.asarray([1.0, 3.0]),), (wf.asarray([1.0, 0.5]),))
+    >>> print(y, moved)
+    Tensor([1., 9.], dtype=float32) Tensor([2., 3.], dtype=float32)
     """
     for name, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, (tuple, list)):
@@ -360,6 +388,11 @@ def gradients(
     colocate_gradients_with_ops: whether each gradient op runs on the device of the op that it
     differentiates; else where `wf.device` says, like any op.
     GradientError outside a trace and for xs that are not floating or complex.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     x = wf.placeholder(wf.float32, [3])
+    ...     print(session.run(wf.gradients(x**2, x), {x: [1, 2, 3]}))
+    [array([2., 4., 6.], dtype=float32)]
     """
     listed = _listed(xs)
     found: list[Tensor | IndexedSlices | None] = []
@@ -411,7 +444,11 @@ def summed(parts: Sequence[Tensor]) -> Tensor | None:
 
 def stop_gradient(x: Any) -> Any:
     """`x` (which may nest tensors), through which no gradient flows: a constant to
-    differentiation."""
+    differentiation.
+
+    >>> wf.grad(lambda x: x * wf.stop_gradient(x))(wf.asarray(5.0))
+    Tensor(5., dtype=float32)
+    """
 
     def stopped(leaf: Any) -> Tensor:
         t = as_tensor(leaf)
@@ -528,8 +565,15 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     from the forward part and is itself differentiable. Keyword arguments and integer arguments have
     no gradient, nor have variables and other tensors that `fn` uses without taking them as
     arguments. Raises GradientError where what the functions return does not fit.
+
+    >>> @wf.custom_gradient
+    ... def clipped(x):  # the identity, whose gradient stays within 1
+    ...     return x, lambda dy: wf.clip(dy, -1.0, 1.0)
+    >>> wf.grad(lambda x: wf.sum(clipped(x) * [0.5, 7.0]))(wf.asarray([1.0, 2.0]))
+    Tensor([0.5, 1. ], dtype=float32)
     """
 
+    @shows_as_seen
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         trace = current_trace()

@@ -29,6 +29,13 @@ class IndexedSlices:
     from the end. dense_shape: ints, the first of them the number of rows. As TensorFlow's, it is a
     container of tensors; it never becomes a dense tensor but by `to_dense()`: functions of tensors
     raise TypeRuleError. It can be scaled by a number or scalar, negated, and added to another.
+
+    >>> rows = wf.IndexedSlices([[1.0, 1.0], [2.0, 2.0]], indices=[3, 0], dense_shape=(4, 2))
+    >>> (10 * rows).to_dense()
+    Tensor([[20., 20.],
+            [ 0.,  0.],
+            [ 0.,  0.],
+            [10., 10.]], dtype=float32)
     """
 
     __slots__ = ("dense_shape", "indices", "values")

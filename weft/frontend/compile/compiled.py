@@ -26,6 +26,7 @@ from weft.frontend.compile.specializations import Specialization
 from weft.frontend.core import pytree
 from weft.frontend.core.device_array import DeviceArray
 from weft.frontend.core.function_trace import Traced
+from weft.frontend.core.slow import note_unfused
 from weft.frontend.core.tensor import Donated, DonatedMemory, Tensor, refuse_unused
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
@@ -110,6 +111,7 @@ class Compiled(Specialization):
             math_mode=self.math_mode,
         )  # fmt: skip
         graph = on_local_device(self.traced.graph, self._gpu)
+        note_unfused(graph)
         with using(self._isa):
             made = compile_step(graph, self.traced.variables, options=how, gpu=self._gpu)
         assert made.kind != "dataflow"

@@ -108,8 +108,7 @@ def compile(
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
 ) -> Any:
-    """Compile a function of tensors; use as `@wf.compile` or
-    `@wf.compile(static_argnames="training")`.
+    """Compile a function of tensors: `@wf.compile`, or `@wf.compile(static_argnames="training")`.
 
     static_argnames: parameters whose (hashable) values the code depends on; each value compiles
     anew. passes: the pipeline, names or functions from graph to graph (default: "standard"); calls
@@ -125,16 +124,18 @@ def compile(
     weft's own kernels and the CPU never do. target: the instruction set of the CPU that kernels are
     compiled for: "x86-64-v2" (SSE4.2), "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512) or "native", of
     those that this machine has (default: what WEFT_TARGET says, else "native"); to look at the code
-    for others, and to time it (docs/performance.md). InvalidArgumentError for another.
+    for others, and to time it (docs/guide/performance.md). InvalidArgumentError for another.
 
     input_signature: a `wf.TensorType` for each parameter that is not static (or a container of
     them), None or a name in its shape for a size that is open: the function is traced once, with
     sizes that are symbols, and a size that never came before costs a fraction of a new trace.
     Arguments that do not fit are an InvalidArgumentError; a Python number becomes an array of the
     given dtype. No open sizes with donate=. In another function's trace it takes what is there.
-
     x64: False makes float64 and complex128 in the function a TypeRuleError with the line that they
     come from: arguments, NumPy scalars (a Python number takes the dtype of what it meets), results.
+
+    >>> wf.compile(lambda x, n: x**n, static_argnames="n")(wf.asarray([1.0, 2.0]), 3)
+    Tensor([1., 8.], dtype=float32)
     """
     if threads is not None:
         threads = checked(threads, "wf.compile(threads=)")

@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -61,12 +60,14 @@ from weft.frontend.core.function_trace import (
     Traced,
     as_argument,
     definition,
+    function_name,
     identifier,
     trace_function,
 )
+from weft.frontend.core.slow import warn
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Trace, _current, current_trace
-from weft.frontend.core.user_errors import as_seen
+from weft.frontend.core.user_errors import as_seen, shows_as_seen
 from weft.ir.device import local_gpu
 from weft.ir.dims import Dim, SymbolicDim, format_shape
 from weft.ir.dtypes import MathMode, as_dtype
@@ -169,7 +170,20 @@ def _size(dim: Dim | str, name: str) -> Dim:
 
 
 class DeviceWarning(UserWarning):
-    """A function compiled for a GPU has become part of what runs elsewhere."""
+    """A function compiled for a GPU has become part of what runs elsewhere.
+
+    >>> import os, warnings
+    >>> os.environ["WEFT_EMULATE_GPU"] = "1"  # where there is no GPU
+    >>> inner = wf.compile(lambda x: 2 * x, device="gpu:0")
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", wf.DeviceWarning)
+    ...     wf.compile(lambda x: inner(x) + 1)(wf.asarray(1.0))
+    Traceback (most recent call last):
+    weft.frontend.compile.function.DeviceWarning: '...' is compiled for gpu:0, but here it is a
+    part of '...', which runs on the CPU
+    ...
+    >>> del os.environ["WEFT_EMULATE_GPU"]
+    """
 
 
 def warn_elsewhere(name: str, gpu: int, trace: Trace, told: set[str]) -> None:
@@ -196,12 +210,10 @@ def warn_elsewhere(name: str, gpu: int, trace: Trace, told: set[str]) -> None:
         return
     if where in told:
         return
-    place = caller_location()
-    file, line = (place[0].file, place[0].line) if place else ("<unknown>", 0)
     message = (
         f"'{name}' is compiled for gpu:{gpu}, but here it is a part of {where}\n  hint: {hint}"
     )
-    warnings.warn_explicit(message, DeviceWarning, file, line)
+    warn(message, DeviceWarning, caller_location())
     told.add(where)  # not where that is an error
 
 
@@ -219,11 +231,13 @@ class Inspection:
         def _specialized(self, args: Any, kwargs: Any) -> Compiled: ...
         def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]: ...
 
+    @shows_as_seen
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph as traced for these arguments (values, or `TensorType`s in place of
         tensors)."""
         return self._specialized(args, kwargs).traced.graph
 
+    @shows_as_seen
     def ir(self, *args: Any, after: str | None = None, **kwargs: Any) -> str:
         """The text of the graph after the pass `after` ("traced": before all; None: after the
         last).
@@ -237,6 +251,7 @@ class Inspection:
         made = self._specialized(args, kwargs)
         return print_program(program_after(made.reports(self._shapes(made, args, kwargs)), after))
 
+    @shows_as_seen
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Why this was compiled, what each pass did, what was fused and what not, and the memory
         plan."""
@@ -258,6 +273,7 @@ class Inspection:
         asked = made.math_mode != "ieee" and not made.on_gpu
         return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
 
+    @shows_as_seen
     def summary(self, *args: Any, **kwargs: Any) -> str:
         """A line on one call: kernels, how long compiling took, threads, device and instruction
         set."""
@@ -271,16 +287,19 @@ class Inspection:
         threads = "1 thread" if step.threads == 1 else f"at most {step.threads} threads"
         return f"{calls}{new}; compiled in {step.seconds:.2f} s; cpu, {made.isa}, {threads}"
 
+    @shows_as_seen
     def llvm(self, *args: Any, **kwargs: Any) -> str:
         """Optimised LLVM IR of the kernels that one call runs. UnsupportedError on a GPU."""
         made = self._specialized(args, kwargs)
         return made.on_cpu("llvm", self._shapes(made, args, kwargs)).llvm()
 
+    @shows_as_seen
     def asm(self, *args: Any, **kwargs: Any) -> str:
         """Assembly of the kernels that one call runs, for this machine; on a GPU, PTX."""
         made = self._specialized(args, kwargs)
         return made.step(self._shapes(made, args, kwargs)).asm()
 
+    @shows_as_seen
     def cost(self, *args: Any, **kwargs: Any) -> Cost:
         """Measure one call kernel by kernel: time, exact work, rates, share of the machine's peak,
         assembly, source lines (docs/guide/bench.md). Takes some seconds; `print` the result for a
@@ -332,6 +351,19 @@ class CompiledFunction(Inspection, Generic[P, R]):
 
     Instances are of a subclass that CPython calls natively for signatures that were met before
     (`frontend/compile/native_call.py`); `__call__` here is for all others.
+
+    >>> @wf.compile
+    ... def double(x):
+    ...     return x + x
+    >>> double(wf.asarray([1.0, 2.0]))
+    Tensor([2., 4.], dtype=float32)
+    >>> double
+    <compiled double(x): 1 signature>
+    >>> print(double.ir(wf.TensorType(wf.float32, (2,)), after="traced"))
+    graph @double(%x: f32[2]) -> (f32[2]) stage=traced {
+      %0 = add(%x, %x) : f32[2] loc(...)
+      return %0
+    }
     """
 
     __name__: str  # as functools.update_wrapper sets them
@@ -357,7 +389,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         functools.update_wrapper(self, fn)
         self._signature = signature
         self._fn = fn
-        self._name: str = getattr(fn, "__name__", type(fn).__name__).replace("<lambda>", "lambda_")
+        self._name: str = function_name(fn)
         self._parameters = tuple(self._signature.parameters)
         static = parameter_names("static_argnames", static_argnames, self._parameters, self._name)
         self._static = frozenset(static)

@@ -18,12 +18,12 @@ import sys
 import threading
 import time
 import types
-import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from weft.frontend.core.slow import PerformanceWarning, warn
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -151,8 +151,23 @@ def _waiting_place(thread: int) -> tuple[FrameType, int] | None:
     return frame, frame.f_lasti  # holding the frame tells a later wait from this one
 
 
-class RecompileWarning(UserWarning):
-    """A function is compiled again and again: some argument makes each call's signature new."""
+class RecompileWarning(PerformanceWarning):
+    """A function is compiled again and again: some argument makes each call's signature new.
+
+    >>> import warnings
+    >>> @wf.compile
+    ... def total(x):
+    ...     return wf.sum(x)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     for n in range(1, 9):
+    ...         _ = total(np.ones(n, np.float32))
+    >>> print(caught[0].message)
+    'total' is compiled for the 8th signature; it differs from the nearest in
+      x: f32[8] instead of f32[1] (specialisation 1)
+      hint: wf.compile(input_signature=[wf.TensorType(dtype, (None, ...)), ...]) compiles once for
+      sizes that are None; or pad to a few sizes
+    """
 
 
 #: The so many-th signature of a function is told of.
@@ -191,9 +206,7 @@ _SIZES = re.compile(r": (\w+)\[[^]]*\] instead of \1\[")
 
 
 def _warn(message: str) -> None:
-    place = caller_location()
-    file, line = (place[0].file, place[0].line) if place else ("<unknown>", 0)
-    warnings.warn_explicit(message, RecompileWarning, file, line)
+    warn(message, RecompileWarning, caller_location())
 
 
 class CacheInfo(NamedTuple):

@@ -16,6 +16,9 @@ def get_num_threads() -> int:
     If the system refused to make a worker thread (a warning in the log `weft.compile` says so), it
     is the number that there are, until `set_num_threads` is called again.
     InvalidArgumentError for a WEFT_NUM_THREADS that is not a number from 1 to 256.
+
+    >>> 1 <= wf.get_num_threads() <= 256
+    True
     """
     return POOL.limit
 
@@ -27,6 +30,12 @@ def set_num_threads(count: int) -> None:
     keep memory for each thread, goes on with at most as many as there were then, or processors.
     InvalidArgumentError for what is not an int from 1 to 256; UnsupportedError for more than one
     where the system has no POSIX threads.
+
+    >>> before = wf.get_num_threads()
+    >>> wf.set_num_threads(1)
+    >>> wf.get_num_threads()
+    1
+    >>> wf.set_num_threads(before)
     """
     POOL.set_limit(checked(count, "wf.set_num_threads"))
 

@@ -34,6 +34,7 @@ from weft.frontend.core import pytree
 from weft.frontend.core.function_trace import run_traced
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, StateHandle, current_trace, must_be_live
+from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.dispatch import apply_many
 from weft.frontend.ops.elementwise import equal, greater, less, logical_or, where
 from weft.frontend.ops.promotion import TensorLike
@@ -43,6 +44,7 @@ from weft.ir.spec import AttrValue
 from weft.ir.types import TensorType
 
 
+@shows_as_seen
 def cond(
     pred: TensorLike,
     true_fn: Callable[..., Any],
@@ -58,14 +60,29 @@ def cond(
     InvalidArgumentError shows where they differ. Where a function returns an Effect (in a wf.Graph:
     of `queue.enqueue`, `wf.no_op`) or None, an Effect of the whole takes its place. name: taken for
     TensorFlow's sake; ops are known by the line that made them.
+
+    >>> @wf.compile
+    ... def magnitude(x):
+    ...     return wf.cond(x < 0, lambda: -x, lambda: x)
+    >>> magnitude(-3.0), magnitude(4.0)
+    (Tensor(3., dtype=float64, weak), Tensor(4., dtype=float64, weak))
     """
     check_callable("wf.cond", true_fn=true_fn, false_fn=false_fn)
     test = predicate("wf.cond: pred", pred)
-    inputs, structure = operand_tensors("wf.cond", tuple(operands), "operands")
+    return _cond("wf.cond", test, ("true_fn", true_fn), ("false_fn", false_fn), operands)
+
+
+#: A function that is a branch, and what its parameter is called.
+Branch = tuple[str, Callable[..., Any]]
+
+
+def _cond(what: str, test: Tensor, first: Branch, second: Branch, operands: Sequence[Any]) -> Any:
+    """`wf.cond`, for the public function `what`."""
+    inputs, structure = operand_tensors(what, tuple(operands), "operands")
     if current_trace() is None:
 
         def at_once(given: list[Tensor]) -> Any:
-            return cond(given[0], true_fn, false_fn, *pytree.unflatten(structure, given[1:]))
+            return _cond(what, given[0], first, second, pytree.unflatten(structure, given[1:]))
 
         return run_traced("cond", at_once, [test, *inputs])
     kinds = [kind_of(t) for t in inputs]
@@ -74,34 +91,33 @@ def cond(
 
     def branch(name: str, fn: Callable[..., Any]) -> Body:
         call = lambda xs: fn(*pytree.unflatten(structure, xs))  # noqa: E731
-        return Body(f"{name} of wf.cond", fn, call, kinds, live=live)
+        return Body(f"{name} of {what}", fn, call, kinds, live=live)
 
     while True:
-        then, orelse = branch("true_fn", true_fn), branch("false_fn", false_fn)
+        then, orelse = branch(*first), branch(*second)
         acting = must_be_live([then.trace, orelse.trace])
         if not acting:
             break
         live += acting
-    results = _join_branches(then, orelse)
+    results = _join_branches(what, (first[0], then), (second[0], orelse))
     return _emit_cond(test, inputs, then, orelse, results)
 
 
-def _join_branches(then: Body, orelse: Body) -> list[Kind]:
+def _join_branches(what: str, first: tuple[str, Body], second: tuple[str, Body]) -> list[Kind]:
     """Give both branches results of the same kinds."""
+    (name, then), (other, orelse) = first, second
     pytree.same_structure(
-        "wf.cond: true_fn and false_fn return different structures",
-        then.structure,
-        orelse.structure,
+        f"{what}: {name} and {other} return different structures", then.structure, orelse.structure
     )
     kinds = []
     for path, a, b in zip(then.paths, then.leaves, orelse.leaves, strict=True):
         both = joined(kind_of(a), kind_of(b))
         if both is None:
             raise mismatch(
-                "wf.cond: the branches return different types",
+                f"{what}: the branches return different types",
                 path,
-                f"true_fn gives {a.describe()}",
-                f"false_fn gives {b.describe()}",
+                f"{name} gives {a.describe()}",
+                f"{other} gives {b.describe()}",
             )
         shape = meeting(a.shape, b.shape)
         kinds.append((TensorType(both[0].dtype, shape), both[1]))
@@ -139,6 +155,7 @@ def _emit_cond(
     return with_effects(made, returned, effect)
 
 
+@shows_as_seen
 def case(
     pred_fn_pairs: Sequence[tuple[TensorLike, Callable[[], Any]]],
     default: Callable[[], Any] | None = None,
@@ -183,6 +200,7 @@ def _checked_pairs(what: str, given: Any, first: str) -> list[tuple[Any, Any]]:
     return [(pair[0], pair[1]) for pair in listed]
 
 
+@shows_as_seen
 def switch_case(
     branch_index: TensorLike,
     branch_fns: Sequence[Callable[..., Any]] | Mapping[int, Callable[..., Any]],
@@ -195,6 +213,11 @@ def switch_case(
     Without a default that of the highest index. As TensorFlow's tf.switch_case, and as JAX's
     lax.switch but for indices below 0, which lax clamps to 0. The branches are found by halving.
     Types as in `wf.cond`.
+
+    >>> wf.switch_case(1, [lambda x: x, lambda x: -x, lambda x: 0 * x], wf.asarray(5.0))
+    Tensor(-5., dtype=float32)
+    >>> wf.switch_case(7, {1: lambda: 10, 5: lambda: 50}, default=lambda: -1)
+    Tensor(-1, dtype=int64, weak)
     """
     index = as_tensor(branch_index)
     if not index.dtype.is_integer or index.ndim:
@@ -243,16 +266,21 @@ def _numbered(branch_fns: Any) -> tuple[list[int], list[Callable[..., Any]]]:
     return sorted(pairs), [pairs[at] for at in sorted(pairs)]
 
 
-def _halve(index: Tensor, fns: Sequence[Callable[..., Any]], start: int, operands: Any) -> Any:
+def _halve(
+    index: Tensor, fns: Sequence[Callable[..., Any]], start: int, operands: Sequence[Any]
+) -> Any:
     if len(fns) == 1:
         return fns[0](*operands)
     half = len(fns) // 2
-    return cond(
-        less(index, start + half),
-        lambda *xs: _halve(index, fns[:half], start, xs),
-        lambda *xs: _halve(index, fns[half:], start + half, xs),
-        *operands,
-    )
+
+    def branch(begin: int, end: int) -> Branch:
+        if end - begin == 1:
+            return f"branch_fns[{start + begin}]", fns[begin]
+        call = lambda *xs: _halve(index, fns[begin:end], start + begin, xs)  # noqa: E731
+        return f"branch_fns[{start + begin}:{start + end}]", call
+
+    test = less(index, start + half)
+    return _cond("wf.switch_case", test, branch(0, half), branch(half, len(fns)), operands)
 
 
 def switch(data: TensorLike, pred: TensorLike) -> tuple[Tensor, Tensor]:
@@ -261,6 +289,13 @@ def switch(data: TensorLike, pred: TensorLike) -> tuple[Tensor, Tensor]:
     pred: a bool without axes. An op with a dead operand or control dependency does not run, and
     what it gives is dead, up to a `wf.merge`. A fetch that may be dead is an InvalidArgumentError.
     Only in a `wf.Graph`: UnsupportedError elsewhere. It has no gradient; `wf.cond` has.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     x = wf.placeholder(wf.float32, [])
+    ...     small, large = wf.switch(x, x > 10)  # one of the two is dead
+    ...     y, _ = wf.merge([small + 1, large / 2])
+    ...     print(session.run(y, {x: 3}), session.run(y, {x: 20}))
+    4.0 10.0
     """
     _check_graph("wf.switch")
     outputs = apply_many("switch", [as_tensor(data), predicate("wf.switch: pred", pred)], {})
@@ -274,6 +309,13 @@ def merge(inputs: Sequence[TensorLike], *, loop: bool = False) -> tuple[Tensor, 
     that are live are an InvalidArgumentError when the graph runs. loop: the merge at the head of a
     loop, with one input, what `wf.enter` gives; `wf.next_iteration` brings it the others. Only in a
     `wf.Graph`.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     x = wf.placeholder(wf.float32, [])
+    ...     no, yes = wf.switch(x, x > 0)
+    ...     output, index = wf.merge([-no, yes])
+    ...     print(*session.run([output, index], {x: -2}), *session.run([output, index], {x: 3}))
+    2.0 0 3.0 1
     """
     _check_graph("wf.merge")
     if not isinstance(inputs, (list, tuple)):
@@ -295,6 +337,14 @@ def enter(
     hand: enter, `wf.merge([entered], loop=True)`, `wf.loop_cond`, `wf.switch`, then `wf.exit` on
     the false and `wf.next_iteration` on the true side. Only in a `wf.Graph`; what no frame allows
     (ops on values of two frames) is an error that names the ops. `wf.while_loop` does it all.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:  # while i < 3: i = i + 1
+    ...     i, _ = wf.merge([wf.enter(wf.asarray(0), "loop")], loop=True)
+    ...     done, more = wf.switch(i, wf.loop_cond(i < 3))
+    ...     wf.next_iteration(more + 1, i)
+    ...     print(session.run(wf.exit(done)))
+    <Effect next_iteration>
+    3
     """
     _check_graph("wf.enter")
     attrs: dict[str, AttrValue] = {
@@ -306,13 +356,29 @@ def enter(
 
 
 def exit(data: TensorLike) -> Tensor:
-    """`data` in the frame around its own: what the loop gives, when it has ended."""
+    """`data` in the frame around its own: what the loop gives, when it has ended.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     x, _ = wf.merge([wf.enter(wf.asarray(1.0), "loop")], loop=True)
+    ...     done, more = wf.switch(x, wf.loop_cond(x < 100.0))
+    ...     again = wf.next_iteration(more * 2, x)
+    ...     print(session.run(wf.exit(done)))
+    128.0
+    """
     _check_graph("wf.exit")
     return apply_many("exit", [as_tensor(data)], {})[0]
 
 
 def loop_cond(pred: TensorLike) -> Tensor:
-    """`pred`, a bool without axes, as that which decides whether the loop goes on."""
+    """`pred`, a bool without axes, as that which decides whether the loop goes on.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     x, _ = wf.merge([wf.enter(wf.asarray(100), "loop")], loop=True)
+    ...     done, more = wf.switch(x, wf.loop_cond(x > 9))  # each switch of the loop takes it
+    ...     again = wf.next_iteration(more // 2, x)
+    ...     print(session.run(wf.exit(done)))
+    6
+    """
     _check_graph("wf.loop_cond")
     return apply_many("loop_cond", [predicate("wf.loop_cond: pred", pred)], {})[0]
 
@@ -322,6 +388,12 @@ def next_iteration(data: TensorLike, merge_output: Tensor) -> Effect:
 
     It gives no value: the graph has no cycle, and the merge gets it. A step that needs the merge
     does it.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     i, _ = wf.merge([wf.enter(wf.asarray(5), "loop")], loop=True)
+    ...     done, more = wf.switch(i, wf.loop_cond(i > 0))
+    ...     print(wf.next_iteration(more - 1, i), session.run(wf.exit(done)))
+    <Effect next_iteration> 0
     """
     _check_graph("wf.next_iteration")
     trace = current_trace()

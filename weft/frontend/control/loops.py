@@ -34,6 +34,7 @@ from weft.frontend.core.function_trace import run_traced
 from weft.frontend.core.operators import METHODS
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, StateHandle, current_trace, graph_around, must_be_live
+from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.manipulation import concat
 from weft.frontend.ops.promotion import TensorLike, cast, check_dtype
 from weft.ir.dims import Dim, same
@@ -43,6 +44,7 @@ from weft.ir.spec import AttrValue, int_attr
 from weft.ir.types import TensorType
 
 
+@shows_as_seen
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
@@ -82,6 +84,14 @@ def while_loop(
     In a wf.Graph the body may act on queues and other objects of the host: once in each iteration,
     on one object in the order of the iterations. A loop without loop variables that acts is an
     Effect, and its body may return None or an Effect.
+
+    >>> @wf.compile
+    ... def root(a):  # Newton's iteration
+    ...     return wf.while_loop(lambda x: x * x - a > 1e-3, lambda x: (x + a / x) / 2, a)
+    >>> print(root(wf.asarray(9.0)).numpy().round(3))
+    3.0
+    >>> wf.while_loop(lambda i, total: i <= 4, lambda i, total: (i + 1, total + i), (1, 0))
+    (Tensor(5, dtype=int64, weak), Tensor(10, dtype=int64, weak))
     """
     check_callable("wf.while_loop", cond=cond, body=body)
     _check_invariants(shape_invariants)
@@ -310,6 +320,7 @@ def _emit_while(
     return made, lambda: done("while_loop", acts, values, tokens)
 
 
+@shows_as_seen
 def fori_loop(
     lower: TensorLike,
     upper: TensorLike,
@@ -323,6 +334,11 @@ def fori_loop(
     has gradients; otherwise a `wf.while_loop`, and maximum_iterations is as there. `i` is a tensor
     of the dtype that `lower` and `upper` promote to: of Python ints alone, int64 that yields to the
     dtype of what it meets.
+
+    >>> wf.fori_loop(0, 5, lambda i, total: total + i, 0)
+    Tensor(10, dtype=int64, weak)
+    >>> wf.grad(lambda x: wf.fori_loop(0, 3, lambda i, y: y * x, 1.0))(wf.asarray(2.0))
+    Tensor(12., dtype=float32)
     """
     check_callable("wf.fori_loop", body=body)
     first, last = as_tensor(lower), as_tensor(upper)
@@ -357,6 +373,7 @@ def fori_loop(
 _MISSING: Any = object()
 
 
+@shows_as_seen
 def scan(
     f: Callable[..., Any],
     init: Any = _MISSING,
@@ -382,6 +399,11 @@ def scan(
 
     Differentiable to any order; the backward pass stores what it needs of each iteration. Raises
     TypeRuleError or InvalidArgumentError where rows, carries or lengths do not fit.
+
+    >>> wf.scan(lambda total, x: (total + x, total * x), 0.0, wf.asarray([1.0, 2.0, 3.0]))
+    (Tensor(6., dtype=float32), Tensor([0., 2., 9.], dtype=float32))
+    >>> wf.scan(lambda a, x: a + x, elems=wf.asarray([1.0, 2.0, 3.0]))  # TensorFlow's form
+    Tensor([1., 3., 6.], dtype=float32)
     """
     check_callable("wf.scan", f=f)
     if elems is not _MISSING or initializer is not _MISSING:
@@ -558,6 +580,7 @@ def _started(what: str, elems: Any, initializer: Any, reverse: bool) -> tuple[An
     return tuple(pytree.unflatten(structure, x) for x in (start, rest, first))
 
 
+@shows_as_seen
 def map_fn(
     fn: Callable[[Any], Any],
     elems: Any,
@@ -576,6 +599,9 @@ def map_fn(
     checked: TypeRuleError for others. Where fn returns an Effect, so does map_fn. back_prop: False
     makes the results constants to differentiation. parallel_iterations (an int >= 1), swap_memory,
     infer_shape, name: taken for TensorFlow's sake, and change nothing.
+
+    >>> wf.map_fn(lambda row: wf.sort(row)[0], wf.asarray([[3, 1, 2], [9, 8, 7]]))
+    Tensor([1, 7], dtype=int64)
     """
     check_callable("wf.map_fn", fn=fn)
     if parallel_iterations is not None:
@@ -611,6 +637,7 @@ def _of_dtypes(result: Any, dtypes: Any) -> Any:
     return pytree.unflatten(structure, out)
 
 
+@shows_as_seen
 def foldl(
     fn: Callable[[Any, Any], Any],
     elems: Any,
@@ -630,6 +657,7 @@ def foldl(
     return _fold("wf.tf1.foldl", fn, elems, initializer, False, back_prop)
 
 
+@shows_as_seen
 def foldr(
     fn: Callable[[Any, Any], Any],
     elems: Any,

@@ -58,6 +58,18 @@ def transfer_guard(level: str) -> Iterator[None]:
     It is for the thread (for the context, as in `contextvars`); blocks nest.
     `wf.set_transfer_guard` is for all threads. InvalidArgumentError for another word; what is
     disallowed is a FailedPreconditionError.
+
+    >>> import os
+    >>> os.environ["WEFT_EMULATE_GPU"] = "1"  # where there is no GPU
+    >>> x = wf.to_device(np.ones(3, np.float32), "gpu:0")
+    >>> with wf.transfer_guard("disallow"):
+    ...     float(x[0])
+    Traceback (most recent call last):
+    weft.ir.errors.FailedPreconditionError: an array f32[3] on gpu:0 is copied to the host, by an op
+    there or as a Python value, which wf.transfer_guard disallows
+      ...
+      hint: x.numpy() copies it to the host, and may be used where transfers are disallowed
+    >>> del os.environ["WEFT_EMULATE_GPU"]
     """
     token = _level.set(_checked(level, "wf.transfer_guard"))
     try:
@@ -67,7 +79,11 @@ def transfer_guard(level: str) -> Iterator[None]:
 
 
 def set_transfer_guard(level: str) -> None:
-    """What `wf.transfer_guard` says where no block of it is around: for all threads."""
+    """What `wf.transfer_guard` says where no block of it is around: for all threads.
+
+    >>> wf.set_transfer_guard("disallow")  # in all threads, where no block says otherwise
+    >>> wf.set_transfer_guard("allow")
+    """
     _of_process[0] = _checked(level, "wf.set_transfer_guard")
 
 
@@ -109,6 +125,16 @@ class DeviceArray(Tensor):
     before it was there. Functions compiled for its device take it without a copy. Ops outside of
     them, indexing, printing and NumPy run on the host, on a copy that is kept; they count as
     transfers (`wf.transfer_guard`). Not hashable; pickled, it is a tensor of the host.
+
+    >>> import os
+    >>> os.environ["WEFT_EMULATE_GPU"] = "1"  # where there is no GPU
+    >>> double = wf.compile(lambda x: 2 * x, device="gpu:0")
+    >>> y = double(wf.asarray([1.0, 2.0]))
+    >>> y
+    DeviceArray([2., 4.], dtype=float32, device=gpu:0)
+    >>> double(y).numpy()  # y is not copied; the result is, by numpy()
+    array([4., 8.], dtype=float32)
+    >>> del os.environ["WEFT_EMULATE_GPU"]
     """
 
     __slots__ = ("_copy", "_held")
@@ -284,6 +310,15 @@ def to_device(x: Any, device: str) -> Any:
     InvalidArgumentError for a device that is not of this process or not there,
     FailedPreconditionError where there is no GPU, ResourceExhaustedError without memory,
     TypeRuleError for what is no array, UnsupportedError for strings.
+
+    >>> import os
+    >>> os.environ["WEFT_EMULATE_GPU"] = "1"  # where there is no GPU
+    >>> parameters = wf.to_device({"w": [1.0, 2.0], "b": np.float32(0)}, "gpu:0")
+    >>> parameters["b"]
+    DeviceArray(0., dtype=float32, device=gpu:0)
+    >>> wf.to_device(parameters["b"], "cpu")
+    Tensor(0., dtype=float32)
+    >>> del os.environ["WEFT_EMULATE_GPU"]
     """
     spec = named_device(device)
     number = local_gpu(spec)

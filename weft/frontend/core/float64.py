@@ -7,10 +7,10 @@ rules): `scores / np.sqrt(64)` computes in float64, `scores / math.sqrt(64)` in 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from weft.frontend.core.slow import PerformanceWarning, warn_once
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Trace, current_trace
 from weft.ir.dtypes import DType, complex128, float64
@@ -28,12 +28,20 @@ _HINT = (
 _FORBIDDEN = "which wf.compile(x64=False) forbids"
 
 
-class Float64Warning(UserWarning):
-    """An op of a traced function converts float32, or narrower floats, to float64."""
+class Float64Warning(PerformanceWarning):
+    """An op of a traced function converts float32, or narrower floats, to float64.
 
-
-#: The lines of the user's of which it was said.
-told_lines: set[tuple[str, int]] = set()
+    >>> import warnings
+    >>> scaled = wf.compile(lambda x: x / np.sqrt(64))
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     print(scaled(wf.asarray([8.0])))
+    Tensor([1.], dtype=float64)
+    >>> print(caught[0].message)
+    wf.divide: float32 meets a NumPy scalar or array of float64, 8.0, so float64 is computed from
+    here on, which takes twice the time and memory
+      hint: a Python number takes the dtype of what it meets: write float(s) for a NumPy scalar; ...
+    """
 
 
 def note_operands(op: str, operands: Sequence[Tensor], trace: Trace) -> None:
@@ -50,21 +58,14 @@ def note_operands(op: str, operands: Sequence[Tensor], trace: Trace) -> None:
     if narrow is None or wide is None or trace.root().x64 is None:
         return
     place = caller_location()
-    key = (place[0].file, place[0].line) if place else ("<unknown>", 0)
-    if key in told_lines:
-        return
-    told_lines.add(key)
     message = (
         f"wf.{op}: {narrow.dtype.name} meets {_described(wide)}, so float64 is computed from here "
         f"on, which takes twice the time and memory\n  hint: {_HINT}"
     )
     if trace.root().kind != "graph":
         message += "; wf.compile(x64=False) makes it an error"
-    try:
-        warnings.warn_explicit(message, Float64Warning, *key)
-    except Float64Warning:  # where warnings are errors, the next call is one, too
-        told_lines.discard(key)
-        raise
+    line = (place[0].file, place[0].line) if place else None
+    warn_once(("float64", line), message, Float64Warning, place)
 
 
 def in_float64() -> AbstractContextManager[None]:

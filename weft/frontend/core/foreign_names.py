@@ -1,13 +1,55 @@
 """Names that people bring along from JAX, NumPy, PyTorch and TensorFlow 2, and what to write here.
 
-Read when a public module is asked for a name that it has not (`public_names.py`), and when a call
-in a trace has a keyword that a function has not."""
+Read when a public module or a tensor is asked for a name that it has not (`public_names.py`,
+`operators.py`), and when a call has a keyword that a function has not."""
 
 from __future__ import annotations
 
 #: By public module, then by the names of a row: the hint of the error. Where weft has nothing like
 #: it, the hint says so, and what to write in its place. TensorFlow 1's names are in `wf.tf1`.
 _ROWS: dict[str, dict[str, str]] = {
+    "x": {  # attributes of tensors and variables
+        "view": "x.reshape(shape)",
+        "permute swapaxes": "x.transpose(axes), or wf.permute_dims(x, axes); x.mT exchanges the "
+        "last two",
+        "t": "x.T",
+        "unsqueeze": "wf.expand_dims(x, axis=...)",
+        "dim": "x.ndim",
+        "numel": "x.size",
+        "get_shape": "x.shape",
+        "set_shape": "wf.reshape(x, shape); a placeholder and wf.TensorType say what is known",
+        "grad": "gradients are results: wf.grad(f)(x), wf.gradients(y, [x]) in a graph, or "
+        "optimizer.compute_gradients(loss)",
+        "backward": "wf.value_and_grad(f)(x), or optimizer.minimize(loss) in the step",
+        "requires_grad requires_grad_": "wf.grad says of which arguments, argnums=",
+        "detach": "wf.stop_gradient(x)",
+        "cpu": "x.numpy() is an array of the host",
+        "cuda to": "wf.to_device(x, 'gpu:0'); wf.astype(x, dtype)",
+        "float": "wf.astype(x, wf.float32)",
+        "double": "wf.astype(x, wf.float64)",
+        "half": "wf.astype(x, wf.float16)",
+        "int long": "wf.astype(x, wf.int64)",
+        "type": "x.dtype; wf.astype(x, dtype) converts",
+        "clone copy": "x never changes, so no copy is needed; wf.asarray(x, copy=True) makes one",
+        "contiguous": "every tensor is; nothing is to be done",
+        "add_ sub_ mul_ div_ zero_ fill_ copy_ fill": "a tensor never changes: x = x + y; a "
+        "wf.Variable does, by assign, assign_add and assign_sub",
+        "masked_fill": "wf.where(mask, value, x)",
+        "expand expand_as": "wf.broadcast_to(x, shape)",
+        "repeat": "wf.repeat(x, n, axis=...); PyTorch's repeat is wf.tile(x, n)",
+        "add": "x + y", "sub": "x - y", "mul": "x * y", "div": "x / y", "pow": "x ** y",
+        "matmul mm bmm dot": "x @ y, or wf.matmul(x, y)",
+        "exp": "wf.exp(x)", "log": "wf.log(x)", "sqrt": "wf.sqrt(x)", "tanh": "wf.tanh(x)",
+        "sigmoid": "wf.sigmoid(x)", "relu": "wf.nn.relu(x)", "softmax": "wf.nn.softmax(x)",
+        "norm": "wf.linalg.vector_norm(x)",
+        "gather": "wf.take_along_axis(x, indices, axis=...)",
+        "nonzero": "wf.nonzero(x)", "searchsorted": "wf.searchsorted(x, values)",
+        "diagonal": "wf.linalg.diagonal(x)", "trace": "wf.linalg.trace(x)",
+        "block_until_ready": "x.numpy() waits for a tensor and gives its array",
+        "shard sharding devices": "x.device",
+        "graph op": "weft has none here: f.trace(x) of a compiled function is its graph",
+        "read_value": "x.value() of a variable, or x.read()",
+    },
     "wf": {
         # transformations
         "jit function jit_compile": "wf.compile compiles a function (jax.jit, tf.function)",
@@ -222,8 +264,8 @@ KEYWORDS = {
 
 
 def hint_for(module: str, name: str) -> str | None:
-    """What to write in place of a name that a public module (`wf`, `wf.nn`) has not; None if it is
-    not in the table."""
+    """What to write in place of a name that a public module (`wf`, `wf.nn`) has not, or a tensor
+    ("x"); None if it is not in the table."""
     for names, hint in _ROWS.get(module, {}).items():
         if name in names.split():
             return hint

@@ -77,6 +77,11 @@ class Traced:
     limits: tuple[Limit, ...] = ()
 
 
+def function_name(fn: Callable[..., Any]) -> str:
+    """What graphs and messages call a user's function: "lambda" where it has no name."""
+    return getattr(fn, "__name__", type(fn).__name__).strip("<>")
+
+
 def trace_function(
     name: str,
     call: Callable[[list[Tensor]], Any],

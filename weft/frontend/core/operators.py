@@ -62,6 +62,33 @@ def _reflected(name: str, dunder: str) -> Method:
     return operator
 
 
+class _Foreign:
+    """An attribute that tensors of other libraries have: an AttributeError that says what to write.
+
+    `__getattr__` would say so, too, but it makes every other attribute slower."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        from weft.frontend.core.foreign_names import hint_for  # only who makes a mistake needs it
+
+        raise AttributeError(
+            f"'{owner.__name__}' object has no attribute '{self._name}'\n"
+            f"  hint: {hint_for('x', self._name)}"
+        )
+
+
+#: Names of such attributes; `foreign_names.py` says what to write.
+_FOREIGN = (
+    "view permute swapaxes t unsqueeze dim numel get_shape set_shape grad backward requires_grad "
+    "requires_grad_ detach cpu cuda to float double half int long type clone copy contiguous add_ "
+    "sub_ mul_ div_ zero_ fill_ copy_ fill masked_fill expand expand_as repeat add sub mul div "
+    "pow matmul mm bmm dot exp log sqrt tanh sigmoid relu softmax norm gather nonzero "
+    "searchsorted diagonal trace block_until_ready shard sharding devices graph op read_value "
+)
+
+
 class Operators:
     """What can be written `x + y`, `x[i]` or `x.sum()`. `x += y` binds the name x to a new
     tensor."""
@@ -83,6 +110,9 @@ class Operators:
     def ndim(self) -> int:
         """The number of axes."""
         raise NotImplementedError
+
+    def __dir__(self) -> list[str]:
+        return sorted(set(super().__dir__()) - set(_FOREIGN.split()))
 
     __add__ = _binary("add", "__add__")
     __radd__ = _reflected("add", "__radd__")
@@ -396,3 +426,7 @@ def array_function(
     if tensor is not None:
         _refuse(func.__name__, tensor)
     return func(*_arrays(args), **_arrays(kwargs))
+
+
+for _name in _FOREIGN.split():
+    setattr(Operators, _name, _Foreign(_name))

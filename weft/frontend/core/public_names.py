@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import opcode
 import sys
 from collections.abc import Callable, Sequence
 
@@ -9,15 +10,21 @@ _PREFIX = "weft.frontend."
 _PUBLIC = ("nn", "linalg", "random", "train", "data", "lookup")
 
 
-def no_such_name(module: str, name: str) -> AttributeError:
+def no_such_name(module: str, name: str) -> AttributeError | ImportError:
     """The error for a name that a public module has not; for one of another library's with the name
-    here. module: as in `sys.modules`."""
+    here. module: as in `sys.modules`.
+
+    An ImportError in `from weft import name`, which would replace an AttributeError by one of its
+    own without the hint."""
     from weft.frontend.core.foreign_names import hint_for  # only who makes a mistake needs it
 
     shown = f"wf.{module.removeprefix(_PREFIX)}" if module.startswith(_PREFIX) else "wf"
     what = f"module {module!r} has no attribute {name!r}"
     hint = hint_for(shown, name) or _elsewhere(name)
     if hint is not None:  # Python's own guess would stand beside it
+        caller = sys._getframe(2)  # of the module's __getattr__
+        if caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]:
+            return ImportError(f"cannot import name {name!r} from {module!r}\n  hint: {hint}")
         return AttributeError(f"{what}\n  hint: {hint}")
     return AttributeError(what, name=name, obj=sys.modules[module])
 

@@ -43,6 +43,13 @@ def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
     children)`.
 
     `meta` must be hashable. InvalidArgumentError if the class is a container already.
+
+    >>> class Pair:
+    ...     def __init__(self, a, b):
+    ...         self.a, self.b = a, b
+    >>> wf.register_pytree(Pair, lambda p: ([p.a, p.b], None), lambda _, ab: Pair(*ab))
+    >>> wf.grad(lambda p: p.a * p.b)(Pair(2.0, 5.0)).a
+    Tensor(5., dtype=float64, weak)
     """
     if cls in _custom or issubclass(cls, (dict, list, tuple)) or cls is type(None):
         raise InvalidArgumentError(
@@ -257,7 +264,11 @@ def _difference(first: Structure, second: Structure, root: str) -> str:
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`fn` on the leaves of `tree` (and of `rest`, nested alike), in the structure of `tree`."""
+    """`fn` on the leaves of `tree` (and of `rest`, nested alike), in the structure of `tree`.
+
+    >>> wf.tree_map(lambda x, y: x + y, {"w": [1, 2], "b": 3}, {"w": [10, 20], "b": 30})
+    {'b': 33, 'w': [11, 22]}
+    """
     leaves, structure = flatten(tree)
     columns = [leaves]
     for other in rest:
@@ -268,5 +279,9 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """The leaves of `tree` in order."""
+    """The leaves of `tree` in order.
+
+    >>> wf.tree_leaves({"w": [1, 2], "b": None, "a": 3})  # by the sorted keys; None is no leaf
+    [3, 1, 2]
+    """
     return flatten(tree)[0]

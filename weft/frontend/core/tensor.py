@@ -274,6 +274,15 @@ class Tensor(Operators):
     """An n-dimensional array of one dtype; `wf.asarray` makes concrete ones.
 
     `weak` marks a Python scalar that became a tensor: in an op it takes the dtype of what it meets.
+
+    >>> x = wf.asarray([[1.0, 2.0], [3.0, 4.0]])
+    >>> x.shape, x.dtype, float(x[1, 0])
+    ((2, 2), weft.float32, 3.0)
+    >>> x.at[0, 0].set(9.0) @ x.T  # x itself never changes
+    Tensor([[13., 35.],
+            [11., 25.]], dtype=float32)
+    >>> np.asarray(x).sum()
+    np.float32(10.0)
     """
 
     __slots__ = ("_data", "_trace", "_value", "weak", "__weakref__")

@@ -96,6 +96,13 @@ class Effect:
     `value` is the token in the graph; None if it was done at once, outside any trace. In a
     `wf.Graph` each has a name of its own, by which `Session.run` and `get_operation_by_name` find
     it: the one wanted, or that with _1, _2, ... if it is taken.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     v = wf.Variable(0)
+    ...     start, add = wf.global_variables_initializer(), wf.group(v.assign_add(1), name="add")
+    ...     start.run()
+    ...     print(add, session.run([add, add, "add"]), session.run(v))
+    <Effect add> [None, None, None] 1
     """
 
     __slots__ = ("name", "trace", "value")

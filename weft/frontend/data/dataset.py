@@ -56,6 +56,12 @@ def read_tfrecords(path: Path, compression_type: str | None = None) -> Iterator[
 
     Both checksums of each record are verified: DataLossError with file, record number (from 0) and
     byte for a file that is truncated or has a bit flipped. NotFoundError if there is none.
+
+    >>> with wf.data.TFRecordWriter("words.tfrecord", "GZIP") as writer:
+    ...     for word in (b"weft", b"warp"):
+    ...         writer.write(word)
+    >>> list(wf.data.read_tfrecords("words.tfrecord", "GZIP"))
+    [b'weft', b'warp']
     """
     check_compression(compression_type)
     return records.read_records(path, compression_type)
@@ -74,6 +80,13 @@ def read_csv(
     columns: {name: dtype} or {name: (dtype, default)}; the default is for empty fields, which are
     an error without one (strings: b""). With a header the names choose columns; without, they name
     all of them in order. Strings are bytes. Errors name file, line and column.
+
+    >>> np.savetxt("people.csv", ["name,age,height", "Ada,36,1.65", "Alan,41,"], fmt="%s")
+    >>> columns = {"name": wf.string, "height": (wf.float32, 0.0)}  # 0.0 where a field is empty
+    >>> for row in wf.data.read_csv("people.csv", columns):
+    ...     print(row["name"].item(), row["height"])
+    b'Ada' 1.65
+    b'Alan' 0.0
     """
     return array_files.read_csv(
         path,
@@ -85,7 +98,12 @@ def read_csv(
 
 
 def read_lines(path: Path, compression_type: str | None = None) -> Iterator[bytes]:
-    """The lines of a text file as bytes, without their ends ("\\n" or "\\r\\n")."""
+    """The lines of a text file as bytes, without their ends ("\\n" or "\\r\\n").
+
+    >>> np.savetxt("lines.txt.gz", ["one", "two"], fmt="%s")
+    >>> list(wf.data.read_lines("lines.txt.gz", "GZIP"))
+    [b'one', b'two']
+    """
     check_compression(compression_type)
     return streams.read_lines(path, compression_type)
 
@@ -94,12 +112,22 @@ def read_npy(path: Path) -> Any:
     """The array of a .npy file, read-only. It is mapped: what is used is read, when it is used.
 
     DataLossError if it is damaged, InvalidArgumentError if it holds pickled objects.
+
+    >>> np.save("table.npy", np.arange(6).reshape(3, 2))
+    >>> table = wf.data.read_npy("table.npy")
+    >>> table.shape, table[2]
+    ((3, 2), array([4, 5]))
     """
     return array_files.read_npy(path)
 
 
 def read_npz(path: Path) -> dict[str, Any]:
-    """The arrays of a .npz file by name, read-only; mapped, unless they are compressed."""
+    """The arrays of a .npz file by name, read-only; mapped, unless they are compressed.
+
+    >>> np.savez("arrays.npz", x=np.zeros((2, 3)), y=[1, 2])
+    >>> {name: array.shape for name, array in wf.data.read_npz("arrays.npz").items()}
+    {'x': (2, 3), 'y': (2,)}
+    """
     return array_files.read_npz(path)
 
 
@@ -107,7 +135,16 @@ Array = np.ndarray[Any, Any]
 
 
 class FixedLenFeature(NamedTuple):
-    """A feature of one shape. default_value: for examples that do not have it."""
+    """A feature of one shape. default_value: for examples that do not have it.
+
+    >>> record = wf.data.encode_example({"size": [28, 28]})
+    >>> features = {
+    ...     "size": wf.data.FixedLenFeature([2], wf.int64),
+    ...     "label": wf.data.FixedLenFeature([], wf.int64, default_value=-1),
+    ... }
+    >>> wf.data.parse_single_example(record, features)
+    {'size': array([28, 28]), 'label': array(-1)}
+    """
 
     shape: Sequence[int]
     dtype: Any
@@ -115,7 +152,14 @@ class FixedLenFeature(NamedTuple):
 
 
 class VarLenFeature(NamedTuple):
-    """A feature of any length: an array with one axis, of length 0 where it is not there."""
+    """A feature of any length: an array with one axis, of length 0 where it is not there.
+
+    >>> features = {"words": wf.data.VarLenFeature(wf.string)}
+    >>> for given in ({"words": ["a", "b"]}, {}):
+    ...     print(wf.data.parse_single_example(wf.data.encode_example(given), features))
+    {'words': array([b'a', b'b'], dtype=object)}
+    {'words': array([], dtype=object)}
+    """
 
     dtype: Any
 
@@ -127,6 +171,15 @@ def parse_single_example(
 
     InvalidArgumentError, naming the feature, if one is missing without a default, or has another
     type or number of values; DataLossError if `serialized` is no Example.
+
+    >>> record = wf.data.encode_example({"x": [0.5, 1.5], "label": 3})
+    >>> x = wf.data.FixedLenFeature([2], wf.float32)
+    >>> wf.data.parse_single_example(record, {"x": x})
+    {'x': array([0.5, 1.5], dtype=float32)}
+    >>> wf.data.parse_single_example(record, {"y": x})
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.InvalidArgumentError: the example has no feature 'y'...
     """
     named = {name: part_of(name, wanted) for name, wanted in features.items()}
     defaults = {i: d for i, (_, d) in enumerate(named.values()) if d is not None}
@@ -178,6 +231,14 @@ class DatasetIterator:
 
     Its threads end at the last element, at an error, with `close()`, at the end of a `with` block,
     or when nobody refers to it any more. Several threads may call `next`.
+
+    >>> dataset = wf.data.Dataset.from_arrays(np.array([10, 20, 30]))
+    >>> with iter(dataset) as elements:
+    ...     first, state = next(elements), elements.state_dict()
+    >>> again = iter(dataset)
+    >>> again.load_state_dict(state)
+    >>> [int(element) for element in again]
+    [20, 30]
     """
 
     def __init__(self, stage: Stage, epoch: int) -> None:
@@ -322,6 +383,16 @@ class Dataset:
 
     Two iterations of one dataset give the same elements in the same order, also with workers and
     shuffles. More epochs come from `repeat`, in which each has an order of its own.
+
+    >>> x, y = np.arange(5), np.arange(5) ** 2
+    >>> dataset = wf.data.Dataset.from_arrays({"x": x, "y": y}).shuffle(5, seed=0).batch(2)
+    >>> for batch in dataset:
+    ...     print(batch["x"], batch["y"])
+    [2 1] [4 1]
+    [4 3] [16  9]
+    [0] [0]
+    >>> dataset
+    <Dataset arrays(5) -> shuffle(5, seed=0) -> batch(2)>
     """
 
     __slots__ = ("_stage",)
@@ -499,6 +570,13 @@ def progress(
 
     options: those of `rich.progress.Progress`, such as disable=True or console=. The threads of a
     dataset end with the loop, however it ends.
+
+    >>> dataset = wf.data.Dataset.from_arrays(np.arange(4))
+    >>> total = 0
+    >>> for x in wf.data.progress(dataset, "adding", disable=True):  # without a bar
+    ...     total += int(x)
+    >>> total
+    6
     """
     if total is None:
         if isinstance(elements, Dataset):

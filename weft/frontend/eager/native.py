@@ -17,6 +17,7 @@ import functools
 import inspect
 import logging
 import math
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,7 @@ import numpy as np
 
 from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
+from weft.frontend.core.slow import note_slow_call
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import at_once
 from weft.frontend.eager import numpy_calls
@@ -253,21 +255,28 @@ def runs_native(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not SWITCH.on or not at_once():
+        try:
+            if not SWITCH.on or not at_once():
+                return function(*args, **kwargs)
+            arrays: list[Array] = []
+            run = calls.replays.again(args, kwargs, arrays)
+            if run is None:
+                if _is_large(args, kwargs):
+                    return calls(args, kwargs)
+                arrays = []
+                run = calls.replays.find(args, kwargs, arrays)
+            if run is not None:
+                try:
+                    return QUIET.run(run, *arrays)
+                except RuntimeError:  # from within a call of NumPy: no `QUIET` in another
+                    pass
             return function(*args, **kwargs)
-        arrays: list[Array] = []
-        run = calls.replays.again(args, kwargs, arrays)
-        if run is None:
-            if _is_large(args, kwargs):
-                return calls(args, kwargs)
-            arrays = []
-            run = calls.replays.find(args, kwargs, arrays)
-        if run is not None:
-            try:
-                return QUIET.run(run, *arrays)
-            except RuntimeError:  # from within a call of NumPy: one of `QUIET` cannot be in another
-                pass
-        return function(*args, **kwargs)
+        except TypeError as error:
+            if at_once():  # else whoever traces does this
+                from weft.frontend.core.user_errors import as_seen  # not for `import weft`
+
+                as_seen(error)
+            raise
 
     call.__dict__["calls"] = calls
     return call  # type: ignore[return-value]
@@ -398,7 +407,10 @@ class EagerCalls:
                 return run(arrays)
         except (NotPlain, InvalidArgumentError, ResourceExhaustedError):
             pass  # op by op it has the error that names op and line, or what was no error
-        return self._function(*args, **kwargs)
+        start = time.perf_counter()
+        made = self._function(*args, **kwargs)
+        note_slow_call(self._shown(args), time.perf_counter() - start)
+        return made
 
     # ------------------------------------------------------------------------------------ the key
     def _parameters(self) -> frozenset[str]:
@@ -468,9 +480,11 @@ class EagerCalls:
             i for i in range(len(args)) if i >= len(self._names) or self._names[i] in tensors
         ]
         places += [name for name in kwargs if name in tensors]
-        # what serves many ops has the op's name as its first argument
-        name = args[0] if args and type(args[0]) is str else self.name
-        return CallKind(name, self._function, args, kwargs, places)
+        return CallKind(self._shown(args), self._function, args, kwargs, places)
+
+    def _shown(self, args: Any) -> str:
+        """The public name: what serves many ops has the op's name as its first argument."""
+        return args[0] if args and type(args[0]) is str else self.name
 
 
 def _scan_operand(a: Any, key: list[Any], arrays: list[Array]) -> None:

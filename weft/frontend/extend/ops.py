@@ -158,6 +158,15 @@ def register_op(
     gradient.
 
     Raises AlreadyExistsError if there is such an op, InvalidArgumentError for what does not fit.
+
+    >>> hypot = wf.register_op("example_hypot", reference=np.hypot, elementwise=True, replace=True)
+    >>> hypot(wf.asarray([3.0, 6.0]), wf.asarray([4.0, 8.0]))
+    Tensor([ 5., 10.], dtype=float32)
+    >>> largest = wf.register_op(
+    ...     "example_largest", reference=lambda x, k: np.sort(x)[-k:], attrs={"k": (int, 1)},
+    ...     type_rule=lambda x, k: wf.TensorType(x.dtype, (k,)), replace=True)
+    >>> largest(wf.asarray([3, 9, 4]), k=2)
+    Tensor([4, 9], dtype=int64)
     """
     try:
         made = _checked(name, reference, type_rule, attrs or {}, elementwise, doc)
@@ -455,6 +464,14 @@ def register_kernel(
     disk. What it raises ends the step with UnknownError. NotFoundError if the op is not registered,
     AlreadyExistsError if there is a kernel for some of the dtypes, UnsupportedError for a device
     that weft does not have.
+
+    >>> cube = wf.register_op(
+    ...     "example_cube", reference=lambda x: x * x * x, elementwise=True, replace=True)
+    >>> @wf.register_kernel(cube)
+    ... def cube_kernel(x):  # one element
+    ...     return x * x * x
+    >>> wf.compile(lambda x: cube(x) + 1)(wf.asarray([1.0, 2.0]))
+    Tensor([2., 9.], dtype=float32)
     """
     try:
         name = op_name(op)
@@ -524,6 +541,14 @@ def register_gradient(op: object, *, replace: bool = False) -> Callable[[Gradien
     input, or a tuple with one for each (None: zero), computed with wf ops, so it has a gradient
     itself. It may use nothing of another trace, and no variables: make them inputs.
     NotFoundError if the op is not registered, AlreadyExistsError if it has a gradient.
+
+    >>> square = wf.register_op(
+    ...     "example_square", reference=np.square, elementwise=True, replace=True)
+    >>> @wf.register_gradient(square)
+    ... def square_gradient(op, dy):
+    ...     return 2 * op.inputs[0] * dy
+    >>> wf.grad(square)(wf.asarray(3.0))
+    Tensor(6., dtype=float32)
     """
     try:
         name = op_name(op)

@@ -56,6 +56,14 @@ def py_function(
     body runs, in the order of the iterations. On a task of a cluster, and in a graph that is read
     from text, it is the function that was registered there by its name (`wf.register_function`). In
     @wf.compile, and in branches and loops outside of graphs, it raises UnsupportedError.
+
+    >>> wf.py_function(lambda x: float(x) ** 2, [wf.asarray(3.0)], wf.float32)
+    Tensor(9., dtype=float32)
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     word = wf.placeholder(wf.string, [])
+    ...     length = wf.py_function(lambda s: len(s.item()), [word], wf.int64, shapes=[])
+    ...     print(session.run(length, {word: "seven"}))
+    5
     """
     try:
         types = _Types(Tout, shapes)
@@ -98,6 +106,15 @@ def register_function(
     decorator. Every process that runs a graph with it registers a function of that name: a task of
     a cluster by `weft worker --import MODULE`, or in its own program. Code is never sent. replace:
     take the place of one that has the name, which else is an InvalidArgumentError.
+
+    >>> @wf.register_function("example_following", replace=True)
+    ... def following(x):
+    ...     return x + 1
+    >>> with wf.Graph().as_default() as graph:
+    ...     y = wf.name_tensor(wf.py_function(following, [4], wf.int64, shapes=[]), "y")
+    >>> with wf.Session(graph=wf.Graph.from_text(graph.as_text())) as session:  # or on a task
+    ...     print(session.run("y"))
+    5
     """
     given: tuple[object, object] = name, func  # whatever the caller gave
     if not (isinstance(given[0], str) and name and (func is None or callable(given[1]))):

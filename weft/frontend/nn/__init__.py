@@ -48,10 +48,16 @@ from weft.frontend.nn.losses import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
-from weft.frontend.nn.windows import (
+from weft.frontend.nn.pooling import (
     avg_pool,
     avg_pool1d,
     avg_pool2d,
+    max_pool,
+    max_pool1d,
+    max_pool2d,
+    pool,
+)
+from weft.frontend.nn.windows import (
     conv,
     conv1d,
     conv1d_transpose,
@@ -59,14 +65,10 @@ from weft.frontend.nn.windows import (
     conv2d_transpose,
     conv3d,
     depthwise_conv2d,
-    max_pool,
-    max_pool1d,
-    max_pool2d,
-    pool,
     separable_conv2d,
 )
-from weft.frontend.ops.elementwise import sigmoid, tanh
 from weft.frontend.ops.reduction import logsumexp, top_k
+from weft.frontend.ops.special import sigmoid, tanh
 
 batch_normalization = batch_norm  # TF1's name
 

@@ -21,22 +21,15 @@ from weft.frontend.ops.elementwise import (
     add,
     divide,
     equal,
-    erf,
-    exp,
-    expm1,
     greater,
     greater_equal,
     isfinite,
     less_equal,
-    log,
-    log1p,
     maximum,
     minimum,
     multiply,
     negative,
-    sigmoid,
     subtract,
-    tanh,
     where,
 )
 from weft.frontend.ops.linalg import matmul
@@ -49,6 +42,7 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
     widened,
 )
+from weft.frontend.ops.special import erf, exp, expm1, log, log1p, sigmoid, tanh
 from weft.ir.dims import format_shape
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
@@ -59,7 +53,13 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 @runs_native
 def relu(x: TensorLike, /) -> Tensor:
-    """max(x, 0), integers too; NaN stays NaN, and the gradient at 0 is 0."""
+    """max(x, 0), integers too; NaN stays NaN, and the gradient at 0 is 0.
+
+    >>> wf.nn.relu(wf.asarray([-1.0, 0.0, 2.0]))
+    Tensor([0., 0., 2.], dtype=float32)
+    >>> wf.grad(lambda x: wf.sum(wf.nn.relu(x)))(wf.asarray([-1.0, 0.0, 2.0]))
+    Tensor([0., 0., 1.], dtype=float32)
+    """
     t = strong_tensor(x)
     return where(less_equal(t, 0), 0, t)
 
@@ -68,6 +68,9 @@ def relu(x: TensorLike, /) -> Tensor:
 def relu6(x: TensorLike, /) -> Tensor:
     """min(max(x, 0), 6), integers too (Krizhevsky, "Convolutional deep belief networks on
     CIFAR-10"). The gradient at 0 and at 6 is 0, as in PyTorch.
+
+    >>> wf.nn.relu6(wf.asarray([-1.0, 2.5, 9.0]))
+    Tensor([0. , 2.5, 6. ], dtype=float32)
     """
     t = strong_tensor(x)
     return where(less_equal(t, 0), 0, where(greater_equal(t, 6), 6, t))
@@ -75,14 +78,24 @@ def relu6(x: TensorLike, /) -> Tensor:
 
 @runs_native
 def leaky_relu(x: TensorLike, /, alpha: float = 0.2) -> Tensor:
-    """x where x > 0, alpha*x elsewhere (Maas, Hannun and Ng 2013; TF1's default alpha)."""
+    """x where x > 0, alpha*x elsewhere (Maas, Hannun and Ng 2013; TF1's default alpha).
+
+    >>> wf.nn.leaky_relu(wf.asarray([-4.0, 4.0]), alpha=0.25)
+    Tensor([-1.,  4.], dtype=float32)
+    """
     t = inexact_tensor(x, "nn.leaky_relu")
     return where(greater(t, 0), t, multiply(t, alpha))
 
 
 @runs_native
 def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
-    """x where x > 0, alpha*(exp(x) - 1) elsewhere (Clevert, Unterthiner and Hochreiter 2015)."""
+    """x where x > 0, alpha*(exp(x) - 1) elsewhere (Clevert, Unterthiner and Hochreiter 2015).
+
+    >>> wf.nn.elu(wf.asarray([-np.inf, 0.0, 3.0]))
+    Tensor([-1.,  0.,  3.], dtype=float32)
+    >>> wf.nn.elu(wf.asarray([-np.inf, 0.0, 3.0]), alpha=0.5)
+    Tensor([-0.5,  0. ,  3. ], dtype=float32)
+    """
     t = inexact_tensor(x, "nn.elu")
     # the exponential is taken of numbers <= 0 only: no inf whose gradient would be NaN
     return where(greater(t, 0), t, multiply(expm1(where(greater(t, 0), 0, t)), alpha))
@@ -90,7 +103,11 @@ def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
 
 @runs_native
 def selu(x: TensorLike, /) -> Tensor:
-    """scale * elu(x, alpha) with the constants of Klambauer et al. 2017."""
+    """scale * elu(x, alpha) with the constants of Klambauer et al. 2017.
+
+    >>> wf.nn.selu(wf.asarray([-np.inf, 0.0, 1.0])).numpy().round(3)
+    array([-1.758,  0.   ,  1.051], dtype=float32)
+    """
     return multiply(elu(x, _SELU_ALPHA), _SELU_SCALE)
 
 
@@ -100,6 +117,12 @@ def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
 
     x/2 * (1 + erf(x/sqrt(2))); approximate: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))). 0 at
     -inf.
+
+    >>> x = wf.asarray([-1.0, 0.0, 1.0, 2.0])
+    >>> wf.nn.gelu(x).numpy().round(4)
+    array([-0.1587,  0.    ,  0.8413,  1.9545], dtype=float32)
+    >>> wf.nn.gelu(x, approximate=True).numpy().round(4)
+    array([-0.1588,  0.    ,  0.8412,  1.9546], dtype=float32)
     """
     t = inexact_tensor(x, "nn.gelu")
     w = widened(t)
@@ -113,7 +136,11 @@ def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
 
 @runs_native
 def silu(x: TensorLike, /) -> Tensor:
-    """x * sigmoid(x) (Elfwing, Uchibe and Doya 2017; also called swish). 0 at -inf."""
+    """x * sigmoid(x) (Elfwing, Uchibe and Doya 2017; also called swish). 0 at -inf.
+
+    >>> wf.nn.silu(wf.asarray([-np.inf, -1.0, 0.0, 1.0])).numpy().round(3)
+    array([ 0.   , -0.269,  0.   ,  0.731], dtype=float32)
+    """
     t = inexact_tensor(x, "nn.silu")
     w = widened(t)
     return cast(_times_share(w, sigmoid(w)), t.dtype)
@@ -126,7 +153,11 @@ def _times_share(t: Tensor, share: Tensor) -> Tensor:
 
 @runs_native
 def mish(x: TensorLike, /) -> Tensor:
-    """x * tanh(softplus(x)) (Misra 2019). 0 at -inf."""
+    """x * tanh(softplus(x)) (Misra 2019). 0 at -inf.
+
+    >>> wf.nn.mish(wf.asarray([-np.inf, -1.0, 0.0, 1.0])).numpy().round(3)
+    array([ 0.   , -0.303,  0.   ,  0.865], dtype=float32)
+    """
     t = inexact_tensor(x, "nn.mish")
     w = widened(t)
     return cast(_times_share(w, tanh(softplus(w))), t.dtype)
@@ -134,7 +165,11 @@ def mish(x: TensorLike, /) -> Tensor:
 
 @runs_native
 def softplus(x: TensorLike, /) -> Tensor:
-    """log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|)); 0 at -inf, inf at inf."""
+    """log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|)); 0 at -inf, inf at inf.
+
+    >>> wf.nn.softplus(wf.asarray([-100.0, 0.0, 100.0])).numpy().round(3)  # exp(100) overflows
+    array([  0.   ,   0.693, 100.   ], dtype=float32)
+    """
     t = inexact_tensor(x, "nn.softplus")
     w = widened(t)
     return cast(add(where(greater(w, 0), w, 0), softplus_tail(w)), t.dtype)
@@ -151,20 +186,32 @@ def softplus_tail(t: Tensor) -> Tensor:
 
 @runs_native
 def log_sigmoid(x: TensorLike, /) -> Tensor:
-    """log(sigmoid(x)), computed as -softplus(-x)."""
+    """log(sigmoid(x)), computed as -softplus(-x).
+
+    >>> wf.nn.log_sigmoid(wf.asarray([-100.0, 0.0, 1.0])).numpy().round(3)
+    array([-100.   ,   -0.693,   -0.313], dtype=float32)
+    """
     return negative(softplus(negative(inexact_tensor(x, "nn.log_sigmoid"))))
 
 
 @runs_native
 def softsign(x: TensorLike, /) -> Tensor:
-    """x / (1 + |x|) (Bergstra et al. 2009)."""
+    """x / (1 + |x|) (Bergstra et al. 2009).
+
+    >>> wf.nn.softsign(wf.asarray([-3.0, 0.0, 1.0]))
+    Tensor([-0.75,  0.  ,  0.5 ], dtype=float32)
+    """
     t = inexact_tensor(x, "nn.softsign")
     return divide(t, add(abs(t), 1))
 
 
 @runs_native
 def hard_sigmoid(x: TensorLike, /) -> Tensor:
-    """relu6(x + 3) / 6."""
+    """relu6(x + 3) / 6.
+
+    >>> wf.nn.hard_sigmoid(wf.asarray([-4.0, 0.0, 1.5, 4.0]))
+    Tensor([0.  , 0.5 , 0.75, 1.  ], dtype=float32)
+    """
     t = inexact_tensor(x, "nn.hard_sigmoid")
     return divide(minimum(maximum(add(t, 3), 0), 6), 6)
 
@@ -184,6 +231,12 @@ def softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) over `axis`: weights >= 0 that add up to 1. -inf gets weight 0.
 
     NaN where all elements are -inf or one is inf.
+
+    >>> wf.nn.softmax(wf.asarray([5.0, 5.0, -np.inf]))
+    Tensor([0.5, 0.5, 0. ], dtype=float32)
+    >>> wf.nn.softmax(wf.asarray([[0.0, 1.0], [0.0, 2.0]]), axis=0).numpy().round(3)
+    array([[0.5  , 0.269],
+           [0.5  , 0.731]], dtype=float32)
     """
     t = inexact_tensor(x, "nn.softmax")
     along = check_axis("nn.softmax", axis, t.ndim)
@@ -206,7 +259,11 @@ def _softmax(t: Tensor, *, axis: int) -> tuple[Tensor, Callable[[Tensor], Tensor
 
 @runs_native
 def log_softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
-    """log(softmax(x)), computed as x - logsumexp(x). -inf stays -inf."""
+    """log(softmax(x)), computed as x - logsumexp(x). -inf stays -inf.
+
+    >>> wf.nn.log_softmax(wf.asarray([100.0, 100.0, 0.0])).numpy().round(3)
+    array([  -0.693,   -0.693, -100.693], dtype=float32)
+    """
     t = inexact_tensor(x, "nn.log_softmax")
     along = check_axis("nn.log_softmax", axis, t.ndim)
     shifted = _shifted(widened(t), along)
@@ -237,8 +294,14 @@ def scaled_dot_product_attention(
     is NaN. 16-bit floats are computed in float32.
 
     Compiled for the CPU, float32 and float64, it is one kernel each for values and for gradients,
-    whose memory grows with rows and columns and not with their product; docs/performance.md says
-    when. ShapeError, TypeRuleError for operands that do not fit.
+    whose memory grows with rows and columns and not with their product; when, says
+    docs/decisions/0052-attention-kernel.md. ShapeError, TypeRuleError for operands that do not fit.
+
+    >>> query, key = wf.zeros([2, 8]), wf.zeros([2, 8])  # all scores are equal
+    >>> value = wf.asarray([[2.0, 0.0], [4.0, 8.0]])
+    >>> wf.nn.scaled_dot_product_attention(query, key, value, is_causal=True)
+    Tensor([[2., 0.],
+            [3., 4.]], dtype=float32)
     """
     q, k, v = (inexact_tensor(x, _NAME) for x in (query, key, value))
     _check(q, k, v)

@@ -34,14 +34,10 @@ from weft.frontend.ops.elementwise import (
     add,
     divide,
     equal,
-    exp,
-    expm1,
     floor_divide,
     greater_equal,
     less,
     less_equal,
-    log,
-    log1p,
     logical_and,
     logical_not,
     maximum,
@@ -60,6 +56,7 @@ from weft.frontend.ops.reduction import any as any_of
 from weft.frontend.ops.reduction import argmax, argsort, cumulative_sum, logsumexp
 from weft.frontend.ops.reduction import max as max_of
 from weft.frontend.ops.reduction import sum as sum_of
+from weft.frontend.ops.special import exp, expm1, log, log1p
 from weft.frontend.random.distributions import fold_in, uniform
 from weft.frontend.random.generator import default_generator
 from weft.frontend.state.scopes import beside
@@ -82,6 +79,15 @@ def embedding_lookup(
     its device, and its gradient is `IndexedSlices`; in a compiled function, whose sizes are fixed,
     each part is asked for a row for every id. Negative ids count from the end; ids out of range are
     errors.
+
+    >>> table = wf.asarray([[0, 1], [10, 11], [20, 21], [30, 31]])
+    >>> wf.nn.embedding_lookup(table, [3, 0, 3]).numpy().tolist()
+    [[30, 31], [0, 1], [30, 31]]
+    >>> parts = [table[0::2], table[1::2]]  # "mod": row i is in part i % 2
+    >>> wf.nn.embedding_lookup(parts, [3, 0, 3]).numpy().tolist()
+    [[30, 31], [0, 1], [30, 31]]
+    >>> wf.nn.embedding_lookup([table[:2], table[2:]], [3, 0], "div").numpy().tolist()
+    [[30, 31], [0, 1]]
     """
     if partition_strategy not in ("mod", "div"):
         raise InvalidArgumentError(
@@ -197,6 +203,11 @@ def sharded_softmax_cross_entropy(
     each part's product is on the part's device; pass `colocate_gradients_with_ops=True` to the
     optimizer, and its gradient is, too. ShapeError for what does not fit, InvalidArgumentError when
     it runs for a label that is no class.
+
+    >>> weights, inputs, labels = wf.zeros([4, 3]), wf.ones([2, 3]), [0, 3]
+    >>> parts = [weights[0::2], weights[1::2]]  # two of the 4 classes each
+    >>> wf.nn.sharded_softmax_cross_entropy(parts, None, labels, inputs).numpy().round(3)
+    array([1.386, 1.386], dtype=float32)
     """
     op = "wf.nn.sharded_softmax_cross_entropy"
     parts = [as_tensor(w) for w in weights]
@@ -237,7 +248,13 @@ def sharded_softmax_cross_entropy(
 class Candidates(NamedTuple):
     """The result of a sampler. sampled_candidates: i64[num_sampled]. true_expected_count:
     f32[batch, num_true], how often each true class is expected among them. sampled_expected_count:
-    f32[num_sampled], the same of each that was drawn."""
+    f32[num_sampled], the same of each that was drawn.
+
+    >>> true = [[1], [0], [7]]
+    >>> drawn = wf.nn.uniform_candidate_sampler(true, 1, 5, True, 10, key=wf.random.key(0))
+    >>> {name: tensor.shape for name, tensor in drawn._asdict().items()}
+    {'sampled_candidates': (5,), 'true_expected_count': (3, 1), 'sampled_expected_count': (5,)}
+    """
 
     sampled_candidates: Tensor
     true_expected_count: Tensor
@@ -262,6 +279,13 @@ def log_uniform_candidate_sampler(
     `num_sampled` are different; the expected counts are then those for as many draws as it took.
     seed: that of a process-wide stream; key: the numbers are a function of it instead.
     InvalidArgumentError for numbers out of range, ShapeError for other true_classes.
+
+    >>> key, true = wf.random.key(0), [[0], [1], [500]]
+    >>> drawn = wf.nn.log_uniform_candidate_sampler(true, 1, 5, True, 1000, key=key)
+    >>> drawn.sampled_candidates
+    Tensor([  0,  28,   1, 116, 752], dtype=int64)
+    >>> drawn.true_expected_count[:, 0].numpy().round(3)
+    array([0.523, 0.345, 0.002], dtype=float32)
     """
     spread = math.log(range_max + 1) if range_max > 0 else 1.0
 
@@ -291,7 +315,14 @@ def uniform_candidate_sampler(
     key: TensorLike | None = None,
 ) -> Candidates:
     """Classes of [0, range_max), each as likely. Arguments and errors as
-    `log_uniform_candidate_sampler`."""
+    `log_uniform_candidate_sampler`.
+
+    >>> drawn = wf.nn.uniform_candidate_sampler([[1]], 1, 5, False, 10, key=wf.random.key(0))
+    >>> drawn.sampled_candidates
+    Tensor([1, 2, 2, 2, 5], dtype=int64)
+    >>> drawn.true_expected_count  # 5 draws of 10 classes
+    Tensor([[0.5]], dtype=float32)
+    """
 
     def draw(k: Tensor, count: int) -> Tensor:
         return minimum(
@@ -438,6 +469,13 @@ def sampled_softmax_loss(
     what a sampler gave; by default `log_uniform_candidate_sampler` draws different classes, with
     `seed` or `key`. remove_accidental_hits: a drawn class that is a true one of a row does not
     count there. For training: it underestimates the loss. Errors as the sampler's and lookup's.
+
+    >>> weights, biases, inputs = wf.zeros([1000, 8]), wf.zeros([1000]), wf.ones([2, 8])
+    >>> losses = wf.nn.sampled_softmax_loss(
+    ...     weights, biases, [[3], [14]], inputs, 20, 1000, key=wf.random.key(0)
+    ... )
+    >>> losses.numpy().round(2)  # over all 1000 classes it is log(1000), 6.91
+    array([6.21, 5.18], dtype=float32)
     """
     logits, target = _sampled_logits(
         "sampled_softmax_loss", weights, biases, labels, inputs, num_sampled, num_classes, num_true,
@@ -463,7 +501,15 @@ def nce_loss(
     key: TensorLike | None = None,
 ) -> Tensor:
     """The noise-contrastive loss (Gutmann and Hyvarinen 2010): [batch], the sum of the logistic
-    losses of telling the true classes from the drawn ones. Arguments as `sampled_softmax_loss`."""
+    losses of telling the true classes from the drawn ones. Arguments as `sampled_softmax_loss`.
+
+    >>> labels, inputs = [[3], [14]], wf.ones([2, 8])
+    >>> drawn = wf.nn.uniform_candidate_sampler(labels, 1, 20, True, 1000, key=wf.random.key(0))
+    >>> wf.nn.nce_loss(
+    ...     wf.zeros([1000, 8]), wf.zeros([1000]), labels, inputs, 20, 1000, sampled_values=drawn
+    ... ).shape
+    (2,)
+    """
     logits, target = _sampled_logits(
         "nce_loss", weights, biases, labels, inputs, num_sampled, num_classes, num_true,
         sampled_values, remove_accidental_hits, partition_strategy, seed, key,

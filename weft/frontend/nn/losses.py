@@ -26,7 +26,6 @@ from weft.frontend.ops.elementwise import (
     maximum,
     multiply,
     negative,
-    rsqrt,
     square,
     subtract,
     where,
@@ -50,6 +49,7 @@ from weft.frontend.ops.promotion import (
     widened,
 )
 from weft.frontend.ops.reduction import mean, sum
+from weft.frontend.ops.special import rsqrt
 from weft.frontend.random import Generator, bernoulli, default_generator
 from weft.ir.dims import Dim, format_shape, same
 from weft.ir.dtypes import int64, real_of
@@ -58,7 +58,12 @@ from weft.ir.locations import caller_location
 
 
 class Moments(NamedTuple):
-    """The result of `moments`."""
+    """The result of `moments`.
+
+    >>> mean, variance = wf.nn.moments(wf.asarray([1.0, 3.0]))
+    >>> mean, variance
+    (Tensor(2., dtype=float32), Tensor(1., dtype=float32))
+    """
 
     mean: Tensor
     variance: Tensor
@@ -79,6 +84,10 @@ def softmax_cross_entropy_with_logits(
 
     labels: a probability for each class, the shape of the logits. A class of probability 0 counts 0
     even if its logit is -inf. Gradients flow to both.
+
+    >>> labels, logits = [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]], wf.zeros([2, 3])
+    >>> wf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=logits).numpy().round(3)
+    array([1.099, 1.099], dtype=float32)
     """
     op = "nn.softmax_cross_entropy_with_logits"
     target, scores = _pair(op, labels, logits)
@@ -95,6 +104,15 @@ def sparse_softmax_cross_entropy_with_logits(*, labels: TensorLike, logits: Tens
 
     labels: integers 0 .. classes-1, the shape of the logits without the last axis. One out of
     range, a negative one too, raises InvalidArgumentError when the op runs.
+
+    >>> logits = wf.asarray([[0.0, 0.0], [9.0, 0.0]])
+    >>> losses = wf.nn.sparse_softmax_cross_entropy_with_logits(labels=[0, 1], logits=logits)
+    >>> losses.numpy().round(3)
+    array([0.693, 9.   ], dtype=float32)
+    >>> wf.nn.sparse_softmax_cross_entropy_with_logits(labels=[0, 2], logits=logits)
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.InvalidArgumentError: wf.nn.sparse_softmax_cross_entropy_with_logits: label ...
     """
     op = "nn.sparse_softmax_cross_entropy_with_logits"
     index, scores = strong_tensor(labels), inexact_tensor(logits, op)
@@ -140,6 +158,10 @@ def _class_index(op: str, labels: Tensor, classes: Dim) -> Tensor:
 def sigmoid_cross_entropy_with_logits(*, labels: TensorLike, logits: TensorLike) -> Tensor:
     """max(x, 0) - x*z + log1p(exp(-|x|)) for logits x and labels z, element by element (TF1's
     formula).
+
+    >>> labels, logits = [1.0, 0.0, 1.0], wf.asarray([0.0, 0.0, -100.0])
+    >>> wf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits).numpy().round(3)
+    array([  0.693,   0.693, 100.   ], dtype=float32)
     """
     labels, logits = _pair("nn.sigmoid_cross_entropy_with_logits", labels, logits)
     z, x = widened(labels), widened(logits)
@@ -155,6 +177,12 @@ def weighted_cross_entropy_with_logits(
 
     (1 - z)*x + (1 + (q - 1)*z) * softplus(-x). The part of softplus that is linear for x < 0 is
     added to the first term, where it does not cancel.
+
+    >>> labels, logits = [1.0, 0.0], wf.zeros([2])
+    >>> wf.nn.weighted_cross_entropy_with_logits(
+    ...     labels=labels, logits=logits, pos_weight=3.0
+    ... ).numpy().round(3)
+    array([2.079, 0.693], dtype=float32)
     """
     labels, logits = _pair("nn.weighted_cross_entropy_with_logits", labels, logits)
     dtype = common_dtype("nn.weighted_cross_entropy_with_logits", [logits, pos_weight])
@@ -168,14 +196,22 @@ def weighted_cross_entropy_with_logits(
 
 @runs_native
 def l2_loss(x: TensorLike, /) -> Tensor:
-    """sum(x^2) / 2, a scalar (TF1's name)."""
+    """sum(x^2) / 2, a scalar (TF1's name).
+
+    >>> wf.nn.l2_loss(wf.asarray([3.0, 4.0]))
+    Tensor(12.5, dtype=float32)
+    """
     t = inexact_tensor(x, "nn.l2_loss")
     return cast(multiply(sum(square(widened(t))), 0.5), t.dtype)
 
 
 @runs_native
 def mean_squared_error(labels: TensorLike, predictions: TensorLike) -> Tensor:
-    """mean((predictions - labels)^2), a scalar."""
+    """mean((predictions - labels)^2), a scalar.
+
+    >>> wf.nn.mean_squared_error([1.0, 2.0], wf.asarray([1.0, 4.0]))
+    Tensor(2., dtype=float32)
+    """
     z, x = _pair("nn.mean_squared_error", labels, predictions)
     return cast(mean(square(subtract(widened(x), widened(z)))), x.dtype)
 
@@ -184,7 +220,14 @@ def mean_squared_error(labels: TensorLike, predictions: TensorLike) -> Tensor:
 @runs_native
 def moments(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Moments:
     """Mean and variance (the mean of |x - mean|^2, which is real) over `axes` (TF1's
-    nn.moments)."""
+    nn.moments).
+
+    >>> x = wf.asarray([[1.0, 10.0], [3.0, 10.0]])
+    >>> wf.nn.moments(x, axes=0)
+    Moments(mean=Tensor([ 2., 10.], dtype=float32), variance=Tensor([1., 0.], dtype=float32))
+    >>> wf.nn.moments(wf.ones([8, 5, 5, 3]), axes=[0, 1, 2]).mean.shape  # of each channel
+    (3,)
+    """
     t = inexact_tensor(x, "nn.moments")
     over = check_axes("nn.moments", axes, t.ndim)
     centre, variance = _moments(widened(t), over)
@@ -213,6 +256,14 @@ def layer_norm(
     Hinton 2016).
 
     scale and offset broadcast to x, and promote with it.
+
+    >>> x = wf.asarray([[1.0, 3.0], [10.0, 50.0]])
+    >>> wf.nn.layer_norm(x).numpy().round(3)
+    array([[-1.,  1.],
+           [-1.,  1.]], dtype=float32)
+    >>> wf.nn.layer_norm(x, scale=[1.0, 2.0], offset=5.0).numpy().round(3)
+    array([[4., 7.],
+           [4., 7.]], dtype=float32)
     """
     t = inexact_tensor(x, "nn.layer_norm")
     over = check_axes("nn.layer_norm", axis, t.ndim)
@@ -234,6 +285,12 @@ def batch_norm(
 
     TF1's nn.batch_normalization (Ioffe and Szegedy 2015, algorithm 1); mean and variance come from
     `moments` while training, from running averages afterwards.
+
+    >>> x = wf.asarray([[1.0, 10.0], [3.0, 50.0]])
+    >>> mean, variance = wf.nn.moments(x, axes=0)
+    >>> wf.nn.batch_norm(x, mean, variance, variance_epsilon=1e-6).numpy().round(3)
+    array([[-1., -1.],
+           [ 1.,  1.]], dtype=float32)
     """
     t = inexact_tensor(x, "nn.batch_norm")
     others = (mean, variance, scale, offset)
@@ -259,7 +316,12 @@ def _normalized(
 
 @runs_native
 def l2_normalize(x: TensorLike, axis: Axes = None, epsilon: float = 1e-12) -> Tensor:
-    """x / sqrt(max(sum(x^2), epsilon)) over `axis` (TF1's nn.l2_normalize)."""
+    """x / sqrt(max(sum(x^2), epsilon)) over `axis` (TF1's nn.l2_normalize).
+
+    >>> wf.nn.l2_normalize(wf.asarray([[3.0, 4.0], [0.0, 0.0]]), axis=1).numpy().round(3)
+    array([[0.6, 0.8],
+           [0. , 0. ]], dtype=float32)
+    """
     t = inexact_tensor(x, "nn.l2_normalize")
     over = check_axes("nn.l2_normalize", axis, t.ndim)
     wide = widened(t)
@@ -280,6 +342,14 @@ def dropout(
     The random numbers come from `key` (`wf.random.key`), else from the generator `rng`, else from
     the process-wide generator. noise_shape: the shape of the mask, which broadcasts to x. rate 0 is
     x itself.
+
+    >>> x = wf.ones([2, 6])
+    >>> wf.nn.dropout(x, rate=0.5, key=wf.random.key(0))
+    Tensor([[2., 0., 2., 0., 2., 0.],
+            [0., 2., 0., 0., 2., 2.]], dtype=float32)
+    >>> wf.nn.dropout(x, rate=0.5, key=wf.random.key(0), noise_shape=[2, 1])  # whole rows
+    Tensor([[2., 2., 2., 2., 2., 2.],
+            [0., 0., 0., 0., 0., 0.]], dtype=float32)
     """
     t = inexact_tensor(x, "nn.dropout")
     if is_scalar(rate):

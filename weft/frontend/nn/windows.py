@@ -1,4 +1,4 @@
-"""`wf.nn`: convolutions, transposed convolutions and pooling, over windows of 1 to 3 spatial axes.
+"""`wf.nn`: convolutions and transposed convolutions, over windows of 1 to 3 spatial axes.
 
 Arrays are (batch, spatial..., channels), or (batch, channels, spatial...) with
 data_format="NCW" / "NCHW" / "NCDHW"; kernels are (window..., channels in / groups, channels out) in
@@ -12,12 +12,7 @@ that do not fit, InvalidArgumentError for wrong arguments.
 
 Data formats, strides and padding (`Layout`, `Window`) are pooling's too: all is turned into one
 number (padding: one pair) per spatial axis; arrays become (batch, spatial..., channels) on the way
-in and what the data format says on the way out.
-
-Pooling: reductions over windows of the spatial axes. Arrays, strides, padding and errors:
-as for convolutions (`wf.nn.conv2d`); ksize is the window, and strides are those of ksize unless
-given. Padding takes no part: it is never a maximum, and a mean divides by the elements that are
-there (TensorFlow's rule) unless count_include_pad."""
+in and what the data format says on the way out."""
 
 from __future__ import annotations
 
@@ -26,21 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.elementwise import divide, negative
 from weft.frontend.ops.manipulation import permute_dims, reshape
-from weft.frontend.ops.promotion import (
-    TensorLike,
-    cast,
-    check_int,
-    inexact_tensor,
-    promote_tensors,
-    strong_tensor,
-)
+from weft.frontend.ops.promotion import TensorLike, check_int, promote_tensors
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim
-from weft.ir.dtypes import bfloat16, float16, float32
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
@@ -247,6 +233,10 @@ def conv(
 
     groups: the channels are cut into so many groups, each with its part of the kernels (also called
     feature groups).
+
+    >>> x, kernel = wf.ones([1, 5, 8]), wf.ones([3, 4, 6])  # one spatial axis
+    >>> wf.nn.conv(x, kernel, groups=2).shape  # 4 of 8 channels for each half of the 6
+    (1, 3, 6)
     """
     return _conv("conv", None, x, kernel, strides, padding, data_format, dilations, groups)
 
@@ -263,6 +253,11 @@ def conv1d(
 ) -> Tensor:
     """`conv` of (batch, width, channels) by a kernel (window, channels in / groups, channels
     out).
+
+    >>> x = wf.reshape(wf.asarray([1, 2, 4, 8]), [1, 4, 1])
+    >>> kernel = wf.reshape(wf.asarray([10, 1]), [2, 1, 1])
+    >>> wf.nn.conv1d(x, kernel)[0, :, 0]  # 10*1 + 1*2, ...
+    Tensor([12, 24, 48], dtype=int64)
     """
     return _conv("conv1d", 1, x, kernel, strides, padding, data_format, dilations, groups)
 
@@ -279,6 +274,12 @@ def conv2d(
 ) -> Tensor:
     """`conv` of (batch, height, width, channels) by a kernel (height, width, channels in / groups,
     channels out).
+
+    >>> x, kernel = wf.ones([1, 28, 28, 3]), wf.ones([5, 5, 3, 16])
+    >>> wf.nn.conv2d(x, kernel).shape, wf.nn.conv2d(x, kernel, strides=2, padding="SAME").shape
+    ((1, 24, 24, 16), (1, 14, 14, 16))
+    >>> wf.nn.conv2d(wf.ones([1, 3, 28, 28]), kernel, data_format="NCHW").shape
+    (1, 16, 24, 24)
     """
     return _conv("conv2d", 2, x, kernel, strides, padding, data_format, dilations, groups)
 
@@ -293,7 +294,11 @@ def conv3d(
     dilations: PerAxis = 1,
     groups: int = 1,
 ) -> Tensor:
-    """`conv` of (batch, depth, height, width, channels)."""
+    """`conv` of (batch, depth, height, width, channels).
+
+    >>> wf.nn.conv3d(wf.ones([1, 4, 8, 8, 2]), wf.ones([3, 3, 3, 2, 5]), padding="SAME").shape
+    (1, 4, 8, 8, 5)
+    """
     return _conv("conv3d", 3, x, kernel, strides, padding, data_format, dilations, groups)
 
 
@@ -308,6 +313,10 @@ def depthwise_conv2d(
 ) -> Tensor:
     """Each channel by kernels of its own: kernel is (height, width, channels, multiplier), and
     result channel c * multiplier + q comes from channel c by kernel[:, :, c, q].
+
+    >>> x, kernel = wf.asarray([[[[1, 10]]]]), wf.asarray([[[[1, 2], [3, 4]]]])
+    >>> wf.nn.depthwise_conv2d(x, kernel)[0, 0, 0]  # 2 channels, multiplier 2
+    Tensor([ 1,  2, 30, 40], dtype=int64)
     """
     op = "depthwise_conv2d"
     t, w = promote_tensors(x, kernel, op=f"nn.{op}")
@@ -332,7 +341,12 @@ def separable_conv2d(
     data_format: str | None = None,
     dilations: PerAxis = 1,
 ) -> Tensor:
-    """`depthwise_conv2d`, then `conv2d` by the 1x1 `pointwise_kernel`."""
+    """`depthwise_conv2d`, then `conv2d` by the 1x1 `pointwise_kernel`.
+
+    >>> depthwise, pointwise = wf.ones([3, 3, 3, 2]), wf.ones([1, 1, 6, 4])
+    >>> wf.nn.separable_conv2d(wf.ones([1, 8, 8, 3]), depthwise, pointwise).shape
+    (1, 6, 6, 4)
+    """
     seen = depthwise_conv2d(
         x, depthwise_kernel, strides, padding, data_format=data_format, dilations=dilations
     )
@@ -407,7 +421,12 @@ def conv1d_transpose(
     dilations: PerAxis = 1,
     groups: int = 1,
 ) -> Tensor:
-    """`conv2d_transpose` with one spatial axis."""
+    """`conv2d_transpose` with one spatial axis.
+
+    >>> x, kernel = wf.reshape(wf.asarray([1, 2]), [1, 2, 1]), wf.ones([3, 1, 1], dtype=wf.int64)
+    >>> wf.nn.conv1d_transpose(x, kernel, strides=2, padding="VALID")[0, :, 0]
+    Tensor([1, 1, 3, 2, 2], dtype=int64)
+    """
     return _transpose(
         "conv1d_transpose", 1, x, kernel, output_shape, strides, padding, data_format, dilations,
         groups,
@@ -430,6 +449,12 @@ def conv2d_transpose(
     kernel: that convolution's, (window..., channels of the result / groups, channels of x), as in
     TF1. output_shape: the shape of the result, or its spatial sizes; None: size * stride for
     "SAME", else the smallest that fits, (size - 1) * stride + window - padding.
+
+    >>> x, kernel = wf.ones([1, 7, 7, 16]), wf.ones([5, 5, 3, 16])
+    >>> wf.nn.conv2d_transpose(x, kernel, strides=2).shape
+    (1, 14, 14, 3)
+    >>> wf.nn.conv2d_transpose(x, kernel, output_shape=[13, 13], strides=2).shape
+    (1, 13, 13, 3)
     """
     return _transpose(
         "conv2d_transpose", 2, x, kernel, output_shape, strides, padding, data_format, dilations,
@@ -514,210 +539,3 @@ def _least_sizes(
         max(0, (n - 1) * s + k - lo - hi)
         for n, s, k, (lo, hi) in zip(sizes, steps, reach, pairs, strict=True)
     )
-
-
-def max_pool(
-    x: TensorLike,
-    ksize: PerAxis,
-    strides: PerAxis | None = None,
-    padding: Padding = "VALID",
-    *,
-    data_format: str | None = None,
-    dilations: PerAxis = 1,
-) -> Tensor:
-    """The maximum of each window, over 1 to 3 spatial axes; NaN if there is one.
-
-    Its gradient goes to the first of several equal maxima.
-    """
-    return _max("max_pool", None, x, ksize, strides, padding, data_format, dilations)
-
-
-def max_pool1d(
-    x: TensorLike,
-    ksize: PerAxis,
-    strides: PerAxis | None = None,
-    padding: Padding = "VALID",
-    *,
-    data_format: str | None = None,
-) -> Tensor:
-    """`max_pool` of (batch, width, channels)."""
-    return _max("max_pool1d", 1, x, ksize, strides, padding, data_format, 1)
-
-
-def max_pool2d(
-    x: TensorLike,
-    ksize: PerAxis,
-    strides: PerAxis | None = None,
-    padding: Padding = "VALID",
-    *,
-    data_format: str | None = None,
-) -> Tensor:
-    """`max_pool` of (batch, height, width, channels)."""
-    return _max("max_pool2d", 2, x, ksize, strides, padding, data_format, 1)
-
-
-def avg_pool(
-    x: TensorLike,
-    ksize: PerAxis,
-    strides: PerAxis | None = None,
-    padding: Padding = "VALID",
-    *,
-    data_format: str | None = None,
-    dilations: PerAxis = 1,
-    count_include_pad: bool = False,
-) -> Tensor:
-    """The mean of each window, over 1 to 3 spatial axes.
-
-    count_include_pad: divide by the size of the window everywhere (PyTorch's default), as if the
-    padding were zeros.
-    """
-    given = (ksize, strides, padding, data_format, dilations)
-    return _average("avg_pool", None, x, *given, count_include_pad)
-
-
-def avg_pool1d(
-    x: TensorLike,
-    ksize: PerAxis,
-    strides: PerAxis | None = None,
-    padding: Padding = "VALID",
-    *,
-    data_format: str | None = None,
-    count_include_pad: bool = False,
-) -> Tensor:
-    """`avg_pool` of (batch, width, channels)."""
-    given = (ksize, strides, padding, data_format, 1)
-    return _average("avg_pool1d", 1, x, *given, count_include_pad)
-
-
-def avg_pool2d(
-    x: TensorLike,
-    ksize: PerAxis,
-    strides: PerAxis | None = None,
-    padding: Padding = "VALID",
-    *,
-    data_format: str | None = None,
-    count_include_pad: bool = False,
-) -> Tensor:
-    """`avg_pool` of (batch, height, width, channels)."""
-    given = (ksize, strides, padding, data_format, 1)
-    return _average("avg_pool2d", 2, x, *given, count_include_pad)
-
-
-def pool(
-    x: TensorLike,
-    window_shape: PerAxis,
-    pooling_type: str,
-    strides: PerAxis = 1,
-    padding: Padding = "VALID",
-    *,
-    dilations: PerAxis = 1,
-    data_format: str | None = None,
-) -> Tensor:
-    """A windowed reduction: pooling_type is "MAX", "MIN", "SUM" or "AVG"."""
-    kind = str(pooling_type).upper()
-    given = (window_shape, strides, padding, data_format, dilations)
-    if kind == "MAX":
-        return _max("pool", None, x, *given)
-    if kind == "MIN":
-        t = strong_tensor(x)
-        if t.dtype.kind == "uint":  # ~t orders them the other way round
-            return apply("bitwise_invert", _max("pool", None, apply("bitwise_invert", t), *given))
-        return _minimum(t, given)
-    if kind == "AVG":
-        return _average("pool", None, x, *given, False)
-    if kind == "SUM":
-        layout, t, how = _enter("pool", None, strong_tensor(x), *given)
-        return layout.leave(_sum(t, how))
-    raise InvalidArgumentError(
-        f"wf.nn.pool: pooling_type {pooling_type!r} is unknown",
-        hint='it is "MAX", "MIN", "SUM" or "AVG"',
-        location=caller_location(),
-    )
-
-
-_Given = tuple[PerAxis, PerAxis, Padding, str | None, PerAxis]
-
-
-def _minimum(t: Tensor, given: _Given) -> Tensor:
-    if t.dtype.kind == "int":
-        return apply("bitwise_invert", _max("pool", None, apply("bitwise_invert", t), *given))
-    return negative(_max("pool", None, negative(t), *given))
-
-
-def _enter(
-    op: str,
-    axes: int | None,
-    x: Tensor,
-    ksize: PerAxis,
-    strides: PerAxis | None,
-    padding: Padding,
-    data_format: str | None,
-    dilations: PerAxis,
-) -> tuple[Layout, Tensor, Window]:
-    """The layout, x as (batch, spatial..., channels), and its windows."""
-    layout = layout_of(op, x, data_format, axes)
-    seen, window = layout.enter(x), layout.per_axis(ksize, "ksize")
-    how = slide(
-        layout, layout.spatial(seen), window, window if strides is None else strides, padding,
-        dilations, lambda: f"x {type_of(x)}, ksize {list(window)}",
-    )  # fmt: skip
-    return layout, seen, how
-
-
-def _max(
-    op: str,
-    axes: int | None,
-    x: TensorLike,
-    ksize: PerAxis,
-    strides: PerAxis | None,
-    padding: Padding,
-    data_format: str | None,
-    dilations: PerAxis,
-) -> Tensor:
-    t = strong_tensor(x)
-    layout, seen, how = _enter(op, axes, t, ksize, strides, padding, data_format, dilations)
-    return layout.leave(apply("window_max", seen, window=how.window, **how.attrs, size=how.size))
-
-
-def _sum(t: Tensor, how: Window) -> Tensor:
-    return apply("window_sum", t, window=how.window, **how.attrs, size=how.size)
-
-
-def _average(
-    op: str,
-    axes: int | None,
-    x: TensorLike,
-    ksize: PerAxis,
-    strides: PerAxis | None,
-    padding: Padding,
-    data_format: str | None,
-    dilations: PerAxis,
-    count_include_pad: bool,
-) -> Tensor:
-    t = inexact_tensor(x, f"nn.{op}")
-    layout, seen, how = _enter(op, axes, t, ksize, strides, padding, data_format, dilations)
-    half = t.dtype in (float16, bfloat16)  # a sum may overflow where the mean does not
-    total = _sum(cast(seen, float32) if half else seen, how)
-    counts = np.array(float(np.prod(how.window)))
-    if not count_include_pad:
-        counts = _counts(layout.spatial(seen), how)
-    real = np.float64 if t.dtype.itemsize >= 8 and t.dtype.name != "complex64" else np.float32
-    mean = divide(total, as_tensor(counts.astype(real)))
-    return layout.leave(cast(mean, t.dtype))
-
-
-def _counts(
-    sizes: tuple[int, ...], how: Window
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """How many elements each window sees, at least 1: (spatial..., 1), or one number for all."""
-    total = np.ones((1,) * len(sizes))
-    for axis, (n, k, s, d, (lo, _), m) in enumerate(
-        zip(sizes, how.window, how.strides, how.dilations, how.padding, how.size, strict=True)
-    ):
-        at = np.arange(m)[:, None] * s + np.arange(k) * d - lo
-        seen = ((at >= 0) & (at < n)).sum(1)
-        total = total * np.expand_dims(seen, [i for i in range(len(sizes)) if i != axis])
-    total = np.maximum(total, 1)
-    if total.size and (total == total.flat[0]).all():
-        return np.array(total.flat[0])
-    return total[..., None]

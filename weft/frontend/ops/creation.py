@@ -53,6 +53,14 @@ def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None)
 
     Tensors are immutable: `copy` is accepted and changes nothing that can be seen. The result is
     not weak.
+
+    >>> wf.asarray([1, 2.5]), wf.asarray(3)
+    (Tensor([1. , 2.5], dtype=float32), Tensor(3, dtype=int64))
+    >>> array = np.zeros(2)
+    >>> tensor = wf.asarray(array)  # NumPy's arrays stay float64
+    >>> array[0] = 5
+    >>> tensor
+    Tensor([0., 0.], dtype=float64)
     """
     if dtype is None:
         return strong_tensor(x)
@@ -70,6 +78,13 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     tensor is in use. device: where the result is to be, as `wf.to_device` names it (None: where
     `x` is). BufferError if copy=False and a copy is needed; TypeRuleError for what has no DLPack,
     and on a GPU for what is not contiguous.
+
+    >>> array = np.arange(3)
+    >>> tensor = wf.from_dlpack(array)
+    >>> np.shares_memory(array, tensor.numpy())
+    True
+    >>> tensor
+    Tensor([0, 1, 2], dtype=int64)
     """
     there = isinstance(x, Tensor) and type(x) is not Tensor  # emulated GPUs say they are the host
     if device not in (None, "cpu") or is_on_gpu(x) or there:
@@ -94,6 +109,12 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
 def constant(value: TensorLike, dtype: object = None, shape: Any = None) -> Tensor:
     """A tensor with this value; with `shape`, the value reshaped or, if it is one element, repeated
     (TF1). In a `wf.Graph` it is a tensor of the graph, which can be fed.
+
+    >>> wf.tf1.constant([1, 2, 3, 4], shape=(2, 2))
+    Tensor([[1, 2],
+            [3, 4]], dtype=int64)
+    >>> wf.tf1.constant(0.5, shape=(3,))
+    Tensor([0.5, 0.5, 0.5], dtype=float32)
     """
     t = asarray(value, dtype=dtype)
     if shape is None:
@@ -106,7 +127,14 @@ def constant(value: TensorLike, dtype: object = None, shape: Any = None) -> Tens
 
 
 def full(shape: Any, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
-    """A tensor of `shape` with every element `fill_value` (a number or a 0-d tensor)."""
+    """A tensor of `shape` with every element `fill_value` (a number or a 0-d tensor).
+
+    >>> wf.full((2, 2), 7)
+    Tensor([[7, 7],
+            [7, 7]], dtype=int64)
+    >>> wf.full(3, True)
+    Tensor([ True,  True,  True], dtype=bool)
+    """
     wanted = check_shape("full", shape)
     value = asarray(fill_value, dtype=dtype)
     if value.ndim:
@@ -119,45 +147,86 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
 
 
 def zeros(shape: Any, *, dtype: object = None) -> Tensor:
-    """A tensor of `shape` filled with 0 (float32 by default)."""
+    """A tensor of `shape` filled with 0 (float32 by default).
+
+    >>> wf.zeros(3)
+    Tensor([0., 0., 0.], dtype=float32)
+    >>> wf.zeros((2, 2), dtype=wf.int32)
+    Tensor([[0, 0],
+            [0, 0]], dtype=int32)
+    """
     return expand(scalar_tensor(0, check_dtype(dtype, DEFAULT_FLOAT)), check_shape("zeros", shape))
 
 
 def ones(shape: Any, *, dtype: object = None) -> Tensor:
-    """A tensor of `shape` filled with 1 (float32 by default)."""
+    """A tensor of `shape` filled with 1 (float32 by default).
+
+    >>> wf.ones((1, 3), dtype="bfloat16")
+    Tensor([[1, 1, 1]], dtype=bfloat16)
+    """
     return expand(scalar_tensor(1, check_dtype(dtype, DEFAULT_FLOAT)), check_shape("ones", shape))
 
 
 def empty(shape: Any, *, dtype: object = None) -> Tensor:
-    """A tensor of `shape` whose values mean nothing. Tensors are immutable, so they are all 0."""
+    """A tensor of `shape` whose values mean nothing. Tensors are immutable, so they are all 0.
+
+    >>> wf.empty(2).shape
+    (2,)
+    """
     return zeros(shape, dtype=dtype)
 
 
 def full_like(x: TensorLike, /, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
-    """A tensor with the shape of x (and its dtype, by default) filled with `fill_value`."""
+    """A tensor with the shape of x (and its dtype, by default) filled with `fill_value`.
+
+    >>> wf.full_like([1, 2], 0.5)  # int64, as x
+    Tensor([0, 0], dtype=int64)
+    >>> wf.full_like([1, 2], 0.5, dtype=wf.float32)
+    Tensor([0.5, 0.5], dtype=float32)
+    """
     t = strong_tensor(x)
     return full(t.shape, fill_value, dtype=check_dtype(dtype, t.dtype))
 
 
 def zeros_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
-    """A tensor with the shape of x (and its dtype, by default) filled with 0."""
+    """A tensor with the shape of x (and its dtype, by default) filled with 0.
+
+    >>> wf.zeros_like([[1, 2]])
+    Tensor([[0, 0]], dtype=int64)
+    >>> wf.zeros_like([[1, 2]], dtype=wf.bool)
+    Tensor([[False, False]], dtype=bool)
+    """
     t = strong_tensor(x)
     return zeros(t.shape, dtype=check_dtype(dtype, t.dtype))
 
 
 def ones_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
-    """A tensor with the shape of x (and its dtype, by default) filled with 1."""
+    """A tensor with the shape of x (and its dtype, by default) filled with 1.
+
+    >>> wf.ones_like(np.array([0.5, 2.0]))
+    Tensor([1., 1.], dtype=float64)
+    """
     t = strong_tensor(x)
     return ones(t.shape, dtype=check_dtype(dtype, t.dtype))
 
 
 def empty_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
-    """`empty` with the shape of x and, by default, its dtype."""
+    """`empty` with the shape of x and, by default, its dtype.
+
+    >>> x = wf.empty_like([1, 2])
+    >>> x.shape, x.dtype
+    ((2,), weft.int64)
+    """
     return zeros_like(x, dtype=dtype)
 
 
 def iota(shape: Any, axis: int = 0, *, dtype: object = None) -> Tensor:
-    """A tensor of `shape` in which each element is its index along `axis` (int64 by default)."""
+    """A tensor of `shape` in which each element is its index along `axis` (int64 by default).
+
+    >>> wf.iota((2, 3), axis=1)
+    Tensor([[0, 1, 2],
+            [0, 1, 2]], dtype=int64)
+    """
     wanted = check_shape("iota", shape)
     along = check_axis("iota", axis, len(wanted))
     return apply("iota", dtype=check_dtype(dtype, DEFAULT_INT), shape=wanted, axis=along)
@@ -182,6 +251,11 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: object = No
     The length is ceil((stop - start) / step), at least 0. Integers give int64, floats float32 by
     default, each element being start + i*step rounded once. In a graph `stop - start` may be a
     symbolic size.
+
+    >>> wf.arange(5, 0, -2)
+    Tensor([5, 3, 1], dtype=int64)
+    >>> wf.arange(0, 1, 0.25)  # NumPy gives float64
+    Tensor([0.  , 0.25, 0.5 , 0.75], dtype=float32)
     """
     low, high = (0, start) if stop is None else (start, stop)
     if isinstance(low, SymbolicDim) or isinstance(high, SymbolicDim):
@@ -237,6 +311,13 @@ def linspace(
 
     start and stop are scalars. Integers give the default float. Known numbers are computed in
     float64 and rounded once; the last is exactly `stop`.
+
+    >>> wf.linspace(0, 1, 5)
+    Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    >>> wf.linspace(0, 1, 4, endpoint=False)
+    Tensor([0.  , 0.25, 0.5 , 0.75], dtype=float32)
+    >>> wf.linspace(-1, 1, 4, dtype=wf.int64)  # rounded down
+    Tensor([-1, -1,  0,  1], dtype=int64)
     """
     count = check_int("linspace", num, "num")
     if count < 0:
@@ -265,7 +346,12 @@ def linspace(
 
 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: object = None) -> Tensor:
-    """A matrix with ones on the k-th diagonal (above the main one if k > 0) and zeros elsewhere."""
+    """A matrix with ones on the k-th diagonal (above the main one if k > 0) and zeros elsewhere.
+
+    >>> wf.eye(2, 3, k=1)
+    Tensor([[0., 1., 0.],
+            [0., 0., 1.]], dtype=float32)
+    """
     shape = check_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
     row, column = _grid(shape)
     shifted = add(row, check_int("eye", k, "k")) if k else row
@@ -295,12 +381,25 @@ def _triangle(op: Literal["tril", "triu"], x: TensorLike, k: int) -> Tensor:
 
 
 def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
-    """The lower triangle of the matrices x, up to and with the k-th diagonal; zeros above."""
+    """The lower triangle of the matrices x, up to and with the k-th diagonal; zeros above.
+
+    >>> wf.tril([[1, 2], [3, 4]])
+    Tensor([[1, 0],
+            [3, 4]], dtype=int64)
+    >>> wf.tril(wf.ones((2, 3)), k=1)
+    Tensor([[1., 1., 0.],
+            [1., 1., 1.]], dtype=float32)
+    """
     return _triangle("tril", x, k)
 
 
 def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
-    """The upper triangle of the matrices x, from the k-th diagonal on; zeros below."""
+    """The upper triangle of the matrices x, from the k-th diagonal on; zeros below.
+
+    >>> wf.triu([[1, 2], [3, 4]], k=1)
+    Tensor([[0, 2],
+            [0, 0]], dtype=int64)
+    """
     return _triangle("triu", x, k)
 
 
@@ -308,6 +407,13 @@ def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[
     """Coordinate grids of vectors: the i-th result varies along axis i only.
 
     indexing "ij": axes in the order of the arguments; "xy" (Cartesian): the first two exchanged.
+
+    >>> x, y = wf.meshgrid([1, 2, 3], [10, 20])
+    >>> y
+    Tensor([[10, 10, 10],
+            [20, 20, 20]], dtype=int64)
+    >>> wf.meshgrid([1, 2, 3], [10, 20], indexing="ij")[1].shape
+    (3, 2)
     """
     if indexing not in ("xy", "ij"):
         raise InvalidArgumentError(
@@ -341,8 +447,15 @@ def one_hot(
     """A new axis of size `depth` with `on_value` at the index and `off_value` elsewhere (TF1's
     one_hot).
 
-    An index outside 0 .. depth-1 gives `off_value` everywhere. Integer indices; default dtype that
-    of the values if they are tensors, float32 otherwise.
+    An index outside 0 .. depth-1 gives `off_value` everywhere, a negative one too. Integer indices;
+    default dtype float32 for values that are Python integers, else what the values promote to.
+
+    >>> wf.one_hot([0, 2, 5], 3)
+    Tensor([[1., 0., 0.],
+            [0., 0., 1.],
+            [0., 0., 0.]], dtype=float32)
+    >>> wf.one_hot([1], 3, on_value=True, off_value=False)
+    Tensor([[False,  True, False]], dtype=bool)
     """
     t = strong_tensor(indices)
     if not t.dtype.is_integer:

@@ -94,6 +94,11 @@ def nonzero(
 
     size: so many of them, the first ones; fill_value where there are fewer (JAX's arguments). With
     it, compiled functions can do this.
+
+    >>> wf.nonzero([[0, 7], [8, 0]])
+    (Tensor([0, 1], dtype=int64), Tensor([1, 0], dtype=int64))
+    >>> wf.nonzero([0, 5, 0, 6], size=3, fill_value=-1)
+    (Tensor([ 1,  3, -1], dtype=int64),)
     """
     t = strong_tensor(x)
     if not t.ndim:
@@ -108,6 +113,10 @@ def nonzero(
 def argwhere(x: TensorLike, /, *, size: int | None = None, fill_value: int = 0) -> Tensor:
     """The indices of the elements that are not 0 as rows -> int64[count, rank], in row-major order
     (what TensorFlow 1's tf.where(x) gives). size, fill_value: as in `nonzero`.
+
+    >>> wf.argwhere([[0, 7], [8, 0]])
+    Tensor([[0, 1],
+            [1, 0]], dtype=int64)
     """
     t = strong_tensor(x)
     if size is not None:
@@ -139,6 +148,11 @@ def _first_nonzero(op: str, t: Tensor, size: int, fill_value: int) -> list[Tenso
 def boolean_mask(x: TensorLike, mask: TensorLike, axis: int = 0) -> Tensor:
     """The parts of x for which the mask, over its axes from `axis` on, is true (TF1's
     boolean_mask).
+
+    >>> wf.tf1.boolean_mask([[1, 2], [3, 4]], [True, False])
+    Tensor([[1, 2]], dtype=int64)
+    >>> wf.tf1.boolean_mask([[1, 2], [3, 4]], [[True, False], [True, True]])
+    Tensor([1, 3, 4], dtype=int64)
     """
     t, chosen = strong_tensor(x), as_tensor(mask)
     along = check_axis("boolean_mask", axis, t.ndim)
@@ -162,18 +176,31 @@ def _unique(op: str, x: TensorLike) -> tuple[Tensor, ...]:
 
 
 def unique_values(x: TensorLike, /) -> Tensor:
-    """The distinct elements of x, ascending; each NaN counts as distinct."""
+    """The distinct elements of x, ascending; each NaN counts as distinct.
+
+    >>> wf.unique_values([3.0, 1.0, np.nan, 3.0, np.nan])
+    Tensor([ 1.,  3., nan, nan], dtype=float32)
+    """
     return _unique("unique_values", x)[0]
 
 
 def unique_counts(x: TensorLike, /) -> UniqueCounts:
-    """The distinct elements of x, ascending, and how often each occurs (int64)."""
+    """The distinct elements of x, ascending, and how often each occurs (int64).
+
+    >>> wf.unique_counts([3, 1, 3]).counts
+    Tensor([1, 2], dtype=int64)
+    """
     values, _, _, counts = _unique("unique_counts", x)
     return UniqueCounts(values, counts)
 
 
 def unique_inverse(x: TensorLike, /) -> UniqueInverse:
-    """The distinct elements of x, ascending, and for each element its place among them (int64)."""
+    """The distinct elements of x, ascending, and for each element its place among them (int64).
+
+    >>> found = wf.unique_inverse([3, 1, 3])
+    >>> found.inverse_indices, found.values[found.inverse_indices]
+    (Tensor([1, 0, 1], dtype=int64), Tensor([3, 1, 3], dtype=int64))
+    """
     values, _, inverse, _ = _unique("unique_inverse", x)
     return UniqueInverse(values, inverse)
 
@@ -181,18 +208,35 @@ def unique_inverse(x: TensorLike, /) -> UniqueInverse:
 def unique_all(x: TensorLike, /) -> UniqueAll:
     """The distinct elements of x, where each occurs first, the place of each element, and
     counts.
+
+    >>> found = wf.unique_all([[3, 1], [3, 2]])
+    >>> found.values, found.indices
+    (Tensor([1, 2, 3], dtype=int64), Tensor([1, 3, 0], dtype=int64))
+    >>> found.inverse_indices
+    Tensor([[2, 0],
+            [2, 1]], dtype=int64)
+    >>> found.counts
+    Tensor([1, 1, 2], dtype=int64)
     """
     return UniqueAll(*_unique("unique_all", x))
 
 
 def unique(x: TensorLike, out_idx: object = int32) -> Unique:
     """TensorFlow 1's unique: the distinct elements of a vector in the order in which they occur
-    first, and for each element its place among them, as out_idx (int32 or int64)."""
+    first, and for each element its place among them, as out_idx (int32 or int64).
+
+    >>> wf.tf1.unique([3, 1, 3])
+    Unique(y=Tensor([3, 1], dtype=int64), idx=Tensor([0, 1, 0], dtype=int32))
+    """
     return Unique(*_by_occurrence("unique", x, out_idx)[:2])
 
 
 def unique_with_counts(x: TensorLike, out_idx: object = int32) -> UniqueWithCounts:
-    """As `unique`, and how often each occurs."""
+    """As `unique`, and how often each occurs.
+
+    >>> wf.tf1.unique_with_counts([3, 1, 3]).count
+    Tensor([2, 1], dtype=int32)
+    """
     return UniqueWithCounts(*_by_occurrence("unique_with_counts", x, out_idx))
 
 
@@ -220,6 +264,9 @@ def dynamic_partition(
     partitions: integers in 0 .. num_partitions - 1, of shape data.shape[:k]; InvalidArgumentError
     for others when it runs. Part i has shape [count of i, *data.shape[k:]]. The gradient is put
     together by `dynamic_stitch`.
+
+    >>> wf.dynamic_partition([10, 20, 30, 40], [1, 0, 1, 1], 3)
+    [Tensor([20], dtype=int64), Tensor([10, 30, 40], dtype=int64), Tensor([], dtype=int64)]
     """
     count = check_int("dynamic_partition", num_partitions, "num_partitions")
     rows, t = _integers("dynamic_partition", "partitions", partitions), strong_tensor(data)
@@ -250,11 +297,16 @@ def partition_places(partitions: Tensor, count: int) -> tuple[Tensor, ...]:
 def dynamic_stitch(
     indices: Sequence[TensorLike], data: Sequence[TensorLike], name: str | None = None
 ) -> Tensor:
-    """Row indices[k][i, ...] of the result is data[k][i, ...]; of several the last (TF1).
+    """Row `indices[k][i, ...]` of the result is `data[k][i, ...]`; of several the last (TF1).
 
     indices[k]: integers >= 0 of the shape that data[k].shape begins with; what remains of these
     shapes must be equal. The result has as many rows as the largest index asks for; rows that no
     index names are 0.
+
+    >>> wf.dynamic_stitch([[0, 4], [2]], [[10, 50], [30]])
+    Tensor([10,  0, 30,  0, 50], dtype=int64)
+    >>> wf.dynamic_stitch([[0], [1, 0]], [[1.0], [2.0, 3.0]])
+    Tensor([3., 2.], dtype=float32)
     """
     if not isinstance(indices, (list, tuple)) or not isinstance(data, (list, tuple)):
         raise TypeRuleError(
@@ -291,8 +343,22 @@ def ensure_shape(x: TensorLike, shape: Sequence[Any], name: str | None = None) -
 
     In a graph a size that depends on values becomes what `shape` says, checked when a step runs;
     ShapeError if it is not so.
+
+    >>> wf.ensure_shape([[1, 2], [3, 4]], (None, 2))
+    Tensor([[1, 2],
+            [3, 4]], dtype=int64)
+    >>> wf.ensure_shape([[1, 2], [3, 4]], (None, 3))
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.ShapeError: wf.ensure_shape: the shape is [2,2], not [?,3] ...
     """
     t = strong_tensor(x)
+    if not isinstance(shape, (list, tuple)):
+        raise ShapeError(
+            f"wf.ensure_shape: {shape!r:.60} is no shape",
+            hint="give a tuple of sizes, None for any",
+            location=caller_location(),
+        )
     given = tuple(shape)
     dims = tuple(t.shape[i] if d is None and i < t.ndim else d for i, d in enumerate(given))
     if len(dims) != t.ndim or not all(same(a, b) for a, b in zip(t.shape, dims, strict=True)):

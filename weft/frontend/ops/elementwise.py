@@ -1,5 +1,5 @@
-"""Elementwise functions: arithmetic, rounding, comparison, logic, bits, selection and casts; then
-exponentials, logarithms, powers, trigonometry and special functions.
+"""Elementwise functions: arithmetic, rounding, comparison, logic, bits, selection and casts.
+Exponentials, logarithms, powers, trigonometry and special functions are in `ops/special.py`.
 
 Shapes: the operands broadcast; the result has the common shape. Dtypes: the operands promote to one
 dtype (`weft.frontend.ops.promotion`), which the result has unless said otherwise; where a function
@@ -10,7 +10,6 @@ broadcast. Outside the domain of a real function the result is NaN, as in NumPy;
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import ml_dtypes
@@ -40,73 +39,136 @@ from weft.ir.locations import caller_location
 
 
 def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 + x2, for numbers."""
+    """x1 + x2, for numbers.
+
+    >>> wf.add([1, 2], [[10], [20]])
+    Tensor([[11, 12],
+            [21, 22]], dtype=int64)
+    >>> wf.asarray([250], dtype=wf.uint8) + 10  # a Python number takes the dtype it meets
+    Tensor([4], dtype=uint8)
+    """
     return binary("add", x1, x2)
 
 
 def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 - x2, for numbers."""
+    """x1 - x2, for numbers.
+
+    >>> wf.subtract(wf.asarray([3, 5], dtype=wf.uint8), 4)
+    Tensor([255,   1], dtype=uint8)
+    """
     return binary("subtract", x1, x2)
 
 
 def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 * x2, for numbers."""
+    """x1 * x2, for numbers.
+
+    >>> wf.multiply([2, 3], [0.5, 2.0])  # int64 with float32: NumPy would take float64
+    Tensor([1., 6.], dtype=float32)
+    """
     return binary("multiply", x1, x2)
 
 
 def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 / x2; integers first become the default float. x/0 is inf, -inf or NaN (IEEE 754)."""
+    """x1 / x2; integers first become the default float. x/0 is inf, -inf or NaN (IEEE 754).
+
+    >>> wf.divide([1, 0, -1], 0)  # no warning; float32, where NumPy gives float64
+    Tensor([ inf,  nan, -inf], dtype=float32)
+    """
     return binary("divide", x1, x2, inexact=True)
 
 
 def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """floor(x1 / x2) for real numbers, as Python's `//`. An integer divided by 0 gives 0."""
+    """floor(x1 / x2) for real numbers, as Python's `//`. An integer divided by 0 gives 0.
+
+    >>> wf.floor_divide([7, -7, 1], [2, 2, 0])
+    Tensor([ 3, -4,  0], dtype=int64)
+    """
     return binary("floor_divide", x1, x2)
 
 
 def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 - floor_divide(x1, x2)*x2, with the sign of x2, as Python's `%`. An integer % 0 is 0."""
+    """x1 - floor_divide(x1, x2)*x2, with the sign of x2, as Python's `%`. An integer % 0 is 0.
+
+    >>> wf.remainder([7, -7, 7, 7], [3, 3, -3, 0])
+    Tensor([ 1,  2, -2,  0], dtype=int64)
+    """
     return binary("remainder", x1, x2)
 
 
 def negative(x: TensorLike, /) -> Tensor:
-    """-x, for numbers (unsigned integers wrap)."""
+    """-x, for numbers (unsigned integers wrap).
+
+    >>> wf.negative(wf.asarray([0, 1], dtype=wf.uint8))
+    Tensor([  0, 255], dtype=uint8)
+    """
     return unary("negative", x)
 
 
 def positive(x: TensorLike, /) -> Tensor:
-    """+x: the number itself."""
-    t = as_tensor(x)
+    """+x: the number itself.
+
+    >>> +wf.asarray([-1, 2])
+    Tensor([-1,  2], dtype=int64)
+    """
+    return _numbers("positive", as_tensor(x))
+
+
+def _numbers(name: str, t: Tensor) -> Tensor:
+    """The tensor itself, of the public function `name`."""
     if not t.dtype.is_numeric:
         raise TypeRuleError(
-            f"wf.positive needs numbers, got {t.dtype.name}", location=caller_location()
+            f"wf.{name} needs numbers, got {t.dtype.name}", location=caller_location()
         )
     return in_order(t)
 
 
 def abs(x: TensorLike, /) -> Tensor:
-    """|x|; real for complex x. The least signed integer stays itself."""
+    """|x|; real for complex x. The least signed integer stays itself.
+
+    >>> wf.abs([3 - 4j, -1])
+    Tensor([5., 1.], dtype=float32)
+    >>> wf.abs(wf.asarray([-128, -1], dtype=wf.int8))
+    Tensor([-128,    1], dtype=int8)
+    """
     return unary("abs", x)
 
 
 def sign(x: TensorLike, /) -> Tensor:
-    """-1, 0 or 1 with the dtype of x, NaN for NaN; x/|x| for complex x."""
+    """-1, 0 or 1 with the dtype of x, NaN for NaN; x/|x| for complex x.
+
+    >>> wf.sign([-2.5, -0.0, np.nan])
+    Tensor([-1.,  0., nan], dtype=float32)
+    >>> wf.sign([3 + 4j, 0])
+    Tensor([0.6+0.8j, 0. +0.j ], dtype=complex64)
+    """
     return unary("sign", x)
 
 
 def square(x: TensorLike, /) -> Tensor:
-    """x * x."""
+    """x * x.
+
+    >>> wf.square(wf.asarray([-3, 16], dtype=wf.int8))
+    Tensor([9, 0], dtype=int8)
+    """
     return unary("square", x)
 
 
 def reciprocal(x: TensorLike, /) -> Tensor:
-    """1 / x; integers first become the default float."""
+    """1 / x; integers first become the default float.
+
+    >>> wf.reciprocal([2, 4, 0])
+    Tensor([0.5 , 0.25,  inf], dtype=float32)
+    """
     return unary("reciprocal", x, inexact=True)
 
 
 @runs_native
 def squared_difference(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """(x1 - x2) squared (TF1's name)."""
+    """(x1 - x2) squared (TF1's name).
+
+    >>> wf.squared_difference([1, 5], [4, 3])
+    Tensor([9, 4], dtype=int64)
+    """
     return square(subtract(x1, x2))
 
 
@@ -116,38 +178,73 @@ def _round_op(op: str, x: TensorLike) -> Tensor:
 
 
 def ceil(x: TensorLike, /) -> Tensor:
-    """The least integer >= x, in the dtype of x; real x. Integers are returned as they are."""
+    """The least integer >= x, in the dtype of x; real x. Integers are returned as they are.
+
+    >>> wf.ceil([-1.5, 0.2, 2.0])
+    Tensor([-1.,  1.,  2.], dtype=float32)
+    >>> wf.ceil([1, 2])
+    Tensor([1, 2], dtype=int64)
+    """
     return _round_op("ceil", x)
 
 
 def floor(x: TensorLike, /) -> Tensor:
-    """The greatest integer <= x, in the dtype of x; real x. Integers are returned as they are."""
+    """The greatest integer <= x, in the dtype of x; real x. Integers are returned as they are.
+
+    >>> wf.floor([-1.5, 0.2, 2.0])
+    Tensor([-2.,  0.,  2.], dtype=float32)
+    """
     return _round_op("floor", x)
 
 
 def trunc(x: TensorLike, /) -> Tensor:
-    """The integer nearest to x on the side of 0, in the dtype of x; real x."""
+    """x without its fraction, towards 0, in the dtype of x; real x. Integers are returned as they
+    are.
+
+    >>> wf.trunc([-1.5, 0.2, 2.9])
+    Tensor([-1.,  0.,  2.], dtype=float32)
+    """
     return _round_op("trunc", x)
 
 
 def round(x: TensorLike, /) -> Tensor:
-    """The nearest integer in the dtype of x, ties to even (Python's and NumPy's rule)."""
+    """The nearest integer in the dtype of x, ties to even (Python's and NumPy's rule). Of complex
+    numbers both parts.
+
+    >>> wf.round([0.5, 1.5, 2.5, -0.5])  # to a whole number: there is no `decimals`
+    Tensor([ 0.,  2.,  2., -0.], dtype=float32)
+    """
     return _round_op("round", x)
 
 
 def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """The greater of two real numbers; NaN if either is."""
+    """The greater of two real numbers; NaN if either is.
+
+    >>> wf.maximum([1.0, np.nan, -2.0], 0)
+    Tensor([ 1., nan,  0.], dtype=float32)
+    """
     return binary("maximum", x1, x2)
 
 
 def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """The lesser of two real numbers; NaN if either is."""
+    """The lesser of two real numbers; NaN if either is.
+
+    >>> wf.minimum([1, 5], [[3], [0]])
+    Tensor([[1, 3],
+            [0, 0]], dtype=int64)
+    """
     return binary("minimum", x1, x2)
 
 
 @runs_native
 def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Tensor:
-    """minimum(maximum(x, min), max), either bound left out if None; NaN stays NaN. Real numbers."""
+    """minimum(maximum(x, min), max), either bound left out if None; NaN stays NaN. Real numbers.
+
+    >>> wf.clip([-2.0, 0.5, np.nan, 9.0], 0, 1)
+    Tensor([0. , 0.5, nan, 1. ], dtype=float32)
+    >>> wf.clip([-2, 5], max=3)
+    Tensor([-2,  3], dtype=int64)
+    """
     out: TensorLike = x if is_scalar(x) else as_tensor(x)
     if min is not None:
         out = maximum(out, min)
@@ -157,49 +254,90 @@ def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Te
 
 
 def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """|x1| with the sign of x2, that of -0. and NaN too; floating (integers become the default)."""
+    """|x1| with the sign of x2, that of -0. and NaN too; floating (integers become the default).
+
+    >>> wf.copysign([3, -2], [-0.0, 5.0])
+    Tensor([-3.,  2.], dtype=float32)
+    """
     return binary("copysign", x1, x2, inexact=True)
 
 
 def fma(x1: TensorLike, x2: TensorLike, x3: TensorLike, /) -> Tensor:
     """x1 * x2 + x3 with one rounding (IEEE 754, fusedMultiplyAdd); real, integers become the
     default float. 16-bit floats: in float32, then to 16 bits. Compiled functions write a product
-    and a sum as this by themselves; said so, it is one rounding also outside of them."""
+    and a sum as this by themselves; said so, it is one rounding also outside of them.
+
+    >>> x = wf.asarray(1 + 2**-12)
+    >>> wf.fma(x, x, -1 - 2**-11) * 2**24  # x * x has one bit more than float32 holds
+    Tensor(1., dtype=float32)
+    >>> (x * x - 1 - 2**-11) * 2**24
+    Tensor(0., dtype=float32)
+    """
     return elementwise("fma", x1, x2, x3, inexact=True)
 
 
 def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """The floating number after x1 in the direction of x2; x2 where they are equal."""
+    """The floating number after x1 in the direction of x2; x2 where they are equal.
+
+    >>> after = wf.nextafter(wf.asarray([1.0, 1.0]), [2.0, 0.0])
+    >>> (after - 1) / wf.finfo(wf.float32).eps
+    Tensor([ 1. , -0.5], dtype=float32)
+    """
     return binary("nextafter", x1, x2, inexact=True)
 
 
 def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 == x2 -> bool; NaN equals nothing."""
+    """x1 == x2 -> bool; NaN equals nothing.
+
+    >>> wf.equal([1.0, 2.0, np.nan], [1.0, 0.0, np.nan])
+    Tensor([ True, False, False], dtype=bool)
+    """
     return binary("equal", x1, x2)
 
 
 def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 != x2 -> bool."""
+    """x1 != x2 -> bool.
+
+    >>> wf.not_equal([1.0, 2.0, np.nan], [1.0, 0.0, np.nan])
+    Tensor([False,  True,  True], dtype=bool)
+    """
     return binary("not_equal", x1, x2)
 
 
 def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 < x2 -> bool, for real numbers."""
+    """x1 < x2 -> bool, for real numbers and bools.
+
+    >>> wf.less([1, 2, 3], [[2], [3]])
+    Tensor([[ True, False, False],
+            [ True,  True, False]], dtype=bool)
+    """
     return binary("less", x1, x2)
 
 
 def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 <= x2 -> bool, for real numbers."""
+    """x1 <= x2 -> bool, for real numbers and bools.
+
+    >>> wf.less_equal([1, 2, 3], 2)
+    Tensor([ True,  True, False], dtype=bool)
+    """
     return binary("less_equal", x1, x2)
 
 
 def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 > x2 -> bool, for real numbers."""
+    """x1 > x2 -> bool, for real numbers and bools.
+
+    >>> wf.greater([1.0, 2.0, np.nan], 1.5)
+    Tensor([False,  True, False], dtype=bool)
+    """
     return binary("greater", x1, x2)
 
 
 def greater_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 >= x2 -> bool, for real numbers."""
+    """x1 >= x2 -> bool, for real numbers and bools.
+
+    >>> wf.greater_equal([1, 2, 3], 2)
+    Tensor([False,  True,  True], dtype=bool)
+    """
     return binary("greater_equal", x1, x2)
 
 
@@ -213,7 +351,13 @@ def isclose(
     atol: float = 1e-8,
     equal_nan: bool = False,
 ) -> Tensor:
-    """|x1 - x2| <= atol + rtol*|x2| -> bool; equal infinities are close (NumPy's isclose)."""
+    """|x1 - x2| <= atol + rtol*|x2| -> bool; equal infinities are close (NumPy's isclose).
+
+    >>> wf.isclose([1.0, 1.0, np.inf], [1.000001, 1.1, np.inf])
+    Tensor([ True, False,  True], dtype=bool)
+    >>> wf.isclose(np.nan, np.nan, equal_nan=True)
+    Tensor(True, dtype=bool)
+    """
     a, b = promote_tensors(x1, x2, op="isclose")
     if a.dtype.kind == "bool":
         return equal(a, b)
@@ -231,22 +375,42 @@ def _float_test(op: str, x: TensorLike) -> Tensor:
 
 
 def isfinite(x: TensorLike, /) -> Tensor:
-    """Whether x is neither infinite nor NaN -> bool; both parts, for complex x."""
+    """Whether x is neither infinite nor NaN -> bool; both parts, for complex x.
+
+    >>> wf.isfinite([1.0, np.inf, np.nan])
+    Tensor([ True, False, False], dtype=bool)
+    >>> wf.isfinite([1, 2])
+    Tensor([ True,  True], dtype=bool)
+    """
     return _float_test("isfinite", x)
 
 
 def isinf(x: TensorLike, /) -> Tensor:
-    """Whether x is infinite -> bool; either part, for complex x."""
+    """Whether x is infinite -> bool; either part, for complex x.
+
+    >>> wf.isinf([-np.inf, np.nan, 1.0])
+    Tensor([ True, False, False], dtype=bool)
+    """
     return _float_test("isinf", x)
 
 
 def isnan(x: TensorLike, /) -> Tensor:
-    """Whether x is NaN -> bool; either part, for complex x."""
+    """Whether x is NaN -> bool; either part, for complex x.
+
+    >>> wf.isnan([np.nan, np.inf, complex(0, np.nan)])
+    Tensor([ True, False,  True], dtype=bool)
+    """
     return _float_test("isnan", x)
 
 
 def signbit(x: TensorLike, /) -> Tensor:
-    """Whether the sign bit of floating x is set -> bool: true for -0. and below, and some NaN."""
+    """Whether the sign bit of floating x is set -> bool: true for -0. and below, and some NaN.
+
+    >>> wf.signbit([-1.0, -0.0, 0.0])
+    Tensor([ True,  True, False], dtype=bool)
+    >>> wf.less([-1.0, -0.0, 0.0], 0)
+    Tensor([ True, False, False], dtype=bool)
+    """
     return unary("signbit", x, inexact=True)
 
 
@@ -257,71 +421,128 @@ def _logical(op: str, *xs: TensorLike) -> Tensor:
 
 
 def logical_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 and x2 -> bool; a number counts as true unless it is 0."""
+    """x1 and x2 -> bool; a number counts as true unless it is 0.
+
+    >>> wf.logical_and([0, 1, 2], [True, True, False])
+    Tensor([False,  True, False], dtype=bool)
+    """
     return _logical("logical_and", x1, x2)
 
 
 def logical_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 or x2 -> bool; a number counts as true unless it is 0."""
+    """x1 or x2 -> bool; a number counts as true unless it is 0.
+
+    >>> wf.logical_or([0.0, 0.0, np.nan], [False, True, False])
+    Tensor([False,  True,  True], dtype=bool)
+    """
     return _logical("logical_or", x1, x2)
 
 
 def logical_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """Exactly one of x1 and x2 -> bool; a number counts as true unless it is 0."""
+    """Exactly one of x1 and x2 -> bool; a number counts as true unless it is 0.
+
+    >>> wf.logical_xor([0, 1, 2], [1, 0, 1])
+    Tensor([ True,  True, False], dtype=bool)
+    """
     return _logical("logical_xor", x1, x2)
 
 
 def logical_not(x: TensorLike, /) -> Tensor:
-    """not x -> bool; a number counts as true unless it is 0."""
+    """not x -> bool; a number counts as true unless it is 0.
+
+    >>> wf.logical_not([0.0, 0.5])
+    Tensor([ True, False], dtype=bool)
+    """
     return _logical("logical_not", x)
 
 
 def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 & x2, for integers and bool."""
+    """x1 & x2, for integers and bool.
+
+    >>> wf.bitwise_and([6, 5], 3)
+    Tensor([2, 1], dtype=int64)
+    """
     return binary("bitwise_and", x1, x2)
 
 
 def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 | x2, for integers and bool."""
+    """x1 | x2, for integers and bool.
+
+    >>> wf.bitwise_or([True, False], [False, False])
+    Tensor([ True, False], dtype=bool)
+    """
     return binary("bitwise_or", x1, x2)
 
 
 def bitwise_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 ^ x2, for integers and bool."""
+    """x1 ^ x2, for integers and bool.
+
+    >>> wf.bitwise_xor([6, 5], 3)
+    Tensor([5, 6], dtype=int64)
+    """
     return binary("bitwise_xor", x1, x2)
 
 
 def bitwise_invert(x: TensorLike, /) -> Tensor:
-    """~x, for integers and bool."""
+    """~x, for integers and bool.
+
+    >>> wf.bitwise_invert(wf.asarray([0, 1], dtype=wf.uint8))
+    Tensor([255, 254], dtype=uint8)
+    >>> wf.bitwise_invert([True, False])
+    Tensor([False,  True], dtype=bool)
+    """
     return unary("bitwise_invert", x)
 
 
 def bitwise_left_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 << x2, for integers; x2 >= 0, and 0 where it is the width of the dtype or more."""
+    """x1 << x2, for integers; x2 >= 0, and 0 where it is the width of the dtype or more.
+
+    >>> ones = wf.ones(3, dtype=wf.int8)
+    >>> wf.bitwise_left_shift(ones, wf.asarray([1, 7, 8], dtype=wf.int8))
+    Tensor([   2, -128,    0], dtype=int8)
+    """
     return binary("bitwise_left_shift", x1, x2)
 
 
 def bitwise_right_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 >> x2, for integers; x2 >= 0. Signed x1 keeps its sign (arithmetic shift)."""
+    """x1 >> x2, for integers; x2 >= 0. Signed x1 keeps its sign (arithmetic shift).
+
+    >>> wf.bitwise_right_shift([8, -8], 1)
+    Tensor([ 4, -4], dtype=int64)
+    """
     return binary("bitwise_right_shift", x1, x2)
 
 
 def real(x: TensorLike, /) -> Tensor:
-    """The real part: float32 for complex64, float64 for complex128; real x itself."""
+    """The real part: float32 for complex64, float64 for complex128; real x itself.
+
+    >>> wf.real([1 + 2j, 3])
+    Tensor([1., 3.], dtype=float32)
+    """
     t = as_tensor(x)
-    return unary("real", t) if t.dtype.is_complex else positive(t)
+    return unary("real", t) if t.dtype.is_complex else _numbers("real", t)
 
 
 def imag(x: TensorLike, /) -> Tensor:
-    """The imaginary part: float32 for complex64, float64 for complex128; 0 for real x."""
+    """The imaginary part: float32 for complex64, float64 for complex128; 0 for real x.
+
+    >>> wf.imag([1 + 2j, 3])
+    Tensor([2., 0.], dtype=float32)
+    >>> wf.imag([1, 2])
+    Tensor([0, 0], dtype=int64)
+    """
     t = as_tensor(x)
-    return unary("imag", t) if t.dtype.is_complex else multiply(positive(t), 0)
+    return unary("imag", t) if t.dtype.is_complex else multiply(_numbers("imag", t), 0)
 
 
 def conj(x: TensorLike, /) -> Tensor:
-    """The complex conjugate; real x itself."""
+    """The complex conjugate; real x itself.
+
+    >>> wf.conj([1 + 2j, 3])
+    Tensor([1.-2.j, 3.-0.j], dtype=complex64)
+    """
     t = as_tensor(x)
-    return unary("conj", t) if t.dtype.is_complex else positive(t)
+    return unary("conj", t) if t.dtype.is_complex else _numbers("conj", t)
 
 
 def where(
@@ -333,6 +554,12 @@ def where(
     condition: bool, or numbers that count as true unless they are 0. Both x1 and x2 are computed;
     gradients flow only to the one that was selected. The condition alone is refused: libraries
     differ in what that gives.
+
+    >>> x = wf.asarray([-1.0, 4.0])
+    >>> wf.where(x > 0, wf.sqrt(x), 0)
+    Tensor([0., 2.], dtype=float32)
+    >>> wf.where([True, False], 1, 0)
+    Tensor([1, 0], dtype=int64, weak)
     """
     if x1 is None or x2 is None:
         raise InvalidArgumentError(
@@ -358,6 +585,11 @@ def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:
     """x converted to `dtype` (a weft or NumPy dtype, or a name). Tensors are immutable: no copy.
 
     Floats convert to integers by truncation; out of the integer's range the result is unspecified.
+
+    >>> wf.astype([1.9, -1.9, 0.0], wf.int32)
+    Tensor([ 1, -1,  0], dtype=int32)
+    >>> wf.astype([1.9, -1.9, 0.0], "bool")
+    Tensor([ True,  True, False], dtype=bool)
     """
     t = as_tensor(x)
     made = cast(t, check_dtype(dtype))
@@ -365,7 +597,11 @@ def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:
 
 
 def bitcast(x: TensorLike, dtype: object, /) -> Tensor:
-    """The bits of a real number read as the real `dtype` of the same width (TF1's name)."""
+    """The bits of a real number read as the real `dtype` of the same width (TF1's name).
+
+    >>> wf.bitcast([1.0, -0.0], wf.uint32)
+    Tensor([1065353216, 2147483648], dtype=uint32)
+    """
     return apply("bitcast", as_tensor(x), dtype=check_dtype(dtype))
 
 
@@ -380,6 +616,11 @@ def nan_to_num(
 ) -> Tensor:
     """x with NaN, inf and -inf replaced; None: by the largest and least finite number of the
     dtype. Of complex numbers both parts.
+
+    >>> wf.nan_to_num([np.nan, np.inf, 1.0], posinf=9)
+    Tensor([0., 9., 1.], dtype=float32)
+    >>> wf.nan_to_num([-np.inf]) == wf.finfo(wf.float32).min
+    Tensor([ True], dtype=bool)
     """
     t = as_tensor(x)
     if t.dtype.is_complex:
@@ -400,238 +641,3 @@ def _complex(re: Tensor, im: Tensor) -> Tensor:
     ends = where(equal(im, float("inf")), complex(0, float("inf")), complex(0, float("-inf")))
     ends = where(isnan(im), complex(0, float("nan")), ends)
     return add(re, where(isfinite(im), turned, ends))
-
-
-#: sin(a)/a = 1 - a^2/3! + a^4/5! - ...: enough terms for |a| < 1 and two derivatives in float64.
-_SINC_SERIES = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(11))
-
-
-def sqrt(x: TensorLike, /) -> Tensor:
-    """The principal square root of x; inexact. sqrt(-0.) is -0., negative real x gives NaN."""
-    return unary("sqrt", x, inexact=True)
-
-
-def cbrt(x: TensorLike, /) -> Tensor:
-    """The real cube root of x, negative for negative x; inexact, real. Its gradient at 0 is inf."""
-    return unary("cbrt", x, inexact=True)
-
-
-def rsqrt(x: TensorLike, /) -> Tensor:
-    """1 / sqrt(x); inexact. rsqrt(0.) is inf, negative real x gives NaN (TF1's name)."""
-    return unary("rsqrt", x, inexact=True)
-
-
-def exp(x: TensorLike, /) -> Tensor:
-    """e to the power x; inexact. exp(-inf) is 0, exp(inf) is inf."""
-    return unary("exp", x, inexact=True)
-
-
-def exp2(x: TensorLike, /) -> Tensor:
-    """2 to the power x; inexact (NumPy's name)."""
-    return unary("exp2", x, inexact=True)
-
-
-def expm1(x: TensorLike, /) -> Tensor:
-    """exp(x) - 1 without cancellation for small x; inexact."""
-    return unary("expm1", x, inexact=True)
-
-
-def log(x: TensorLike, /) -> Tensor:
-    """The natural logarithm of x; inexact. log(0.) is -inf, negative real x gives NaN."""
-    return unary("log", x, inexact=True)
-
-
-def log1p(x: TensorLike, /) -> Tensor:
-    """log(1 + x) without cancellation for small x; inexact."""
-    return unary("log1p", x, inexact=True)
-
-
-def log2(x: TensorLike, /) -> Tensor:
-    """The logarithm of x to base 2; inexact."""
-    return unary("log2", x, inexact=True)
-
-
-def log10(x: TensorLike, /) -> Tensor:
-    """The logarithm of x to base 10; inexact."""
-    return unary("log10", x, inexact=True)
-
-
-def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """log(exp(x1) + exp(x2)) without overflow; inexact, real."""
-    return binary("logaddexp", x1, x2, inexact=True)
-
-
-def pow(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1 to the power x2, in the promoted dtype (integers stay integers).
-
-    A Python exponent of 2 is computed as `square(x1)`, which is exact and cheaper. Real negative x1
-    with a fractional x2 gives NaN. pow(x, 0) is 1 for every x, NaN too (IEEE 754).
-    """
-    if is_scalar(x2) and x2 == 2 and not is_scalar(x1):
-        (base, _) = promote_tensors(x1, x2, op="pow")
-        return unary("square", base)
-    return binary("power", x1, x2, name="pow")
-
-
-def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """sqrt(x1*x1 + x2*x2) without overflow or underflow on the way; inexact, real."""
-    return binary("hypot", x1, x2, inexact=True)
-
-
-def sin(x: TensorLike, /) -> Tensor:
-    """The sine of x in radians; inexact. Infinite x gives NaN."""
-    return unary("sin", x, inexact=True)
-
-
-def cos(x: TensorLike, /) -> Tensor:
-    """The cosine of x in radians; inexact. Infinite x gives NaN."""
-    return unary("cos", x, inexact=True)
-
-
-def tan(x: TensorLike, /) -> Tensor:
-    """The tangent of x in radians; inexact. Infinite x gives NaN."""
-    return unary("tan", x, inexact=True)
-
-
-def asin(x: TensorLike, /) -> Tensor:
-    """The angle in [-pi/2, pi/2] whose sine is x; inexact. NaN outside [-1, 1]."""
-    return unary("asin", x, inexact=True)
-
-
-def acos(x: TensorLike, /) -> Tensor:
-    """The angle in [0, pi] whose cosine is x; inexact. NaN outside [-1, 1]."""
-    return unary("acos", x, inexact=True)
-
-
-def atan(x: TensorLike, /) -> Tensor:
-    """The angle in [-pi/2, pi/2] whose tangent is x; inexact."""
-    return unary("atan", x, inexact=True)
-
-
-def atan2(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """The angle in [-pi, pi] of the point (x2, x1), signs of zeros respected; inexact, real."""
-    return binary("atan2", x1, x2, inexact=True)
-
-
-def sinh(x: TensorLike, /) -> Tensor:
-    """The hyperbolic sine (exp(x) - exp(-x)) / 2; inexact."""
-    return unary("sinh", x, inexact=True)
-
-
-def cosh(x: TensorLike, /) -> Tensor:
-    """The hyperbolic cosine (exp(x) + exp(-x)) / 2; inexact."""
-    return unary("cosh", x, inexact=True)
-
-
-def tanh(x: TensorLike, /) -> Tensor:
-    """The hyperbolic tangent sinh(x) / cosh(x), in [-1, 1]; inexact."""
-    return unary("tanh", x, inexact=True)
-
-
-def asinh(x: TensorLike, /) -> Tensor:
-    """The inverse hyperbolic sine; inexact."""
-    return unary("asinh", x, inexact=True)
-
-
-def acosh(x: TensorLike, /) -> Tensor:
-    """The inverse hyperbolic cosine, >= 0; inexact. NaN below 1."""
-    return unary("acosh", x, inexact=True)
-
-
-def atanh(x: TensorLike, /) -> Tensor:
-    """The inverse hyperbolic tangent; inexact. NaN outside [-1, 1], infinite at its ends."""
-    return unary("atanh", x, inexact=True)
-
-
-def sigmoid(x: TensorLike, /) -> Tensor:
-    """The logistic function 1 / (1 + exp(-x)), in [0, 1], without overflow; inexact."""
-    return unary("sigmoid", x, inexact=True)
-
-
-def erf(x: TensorLike, /) -> Tensor:
-    """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x; inexact, real.
-
-    Source: Abramowitz and Stegun 7.1.1.
-    """
-    return unary("erf", x, inexact=True)
-
-
-def erfc(x: TensorLike, /) -> Tensor:
-    """1 - erf(x) without cancellation for large x; inexact, real (Abramowitz and Stegun 7.1.2)."""
-    return unary("erfc", x, inexact=True)
-
-
-def erfinv(x: TensorLike, /) -> Tensor:
-    """The y with erf(y) == x; inexact, real. NaN outside [-1, 1], infinite at its ends."""
-    return unary("erfinv", x, inexact=True)
-
-
-def lgamma(x: TensorLike, /) -> Tensor:
-    """The logarithm of |gamma(x)|; inexact, real. inf at 0 and the negative integers.
-
-    Source: Abramowitz and Stegun 6.1.1.
-    """
-    return unary("lgamma", x, inexact=True)
-
-
-def digamma(x: TensorLike, /) -> Tensor:
-    """The derivative of lgamma; inexact, real (Abramowitz and Stegun 6.3.1)."""
-    return unary("digamma", x, inexact=True)
-
-
-@runs_native
-def xlogy(x: TensorLike, y: TensorLike, /) -> Tensor:
-    """x * log(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlogy).
-
-    At x == 0 the gradient for x is log(y); where log(y) is not a finite number it is 0, and that
-    for y too.
-    """
-    return _x_times_log("log", "xlogy", x, y)
-
-
-@runs_native
-def xlog1py(x: TensorLike, y: TensorLike, /) -> Tensor:
-    """x * log1p(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlog1py).
-
-    At x == 0 the gradient for x is log1p(y); where that is not a finite number it is 0, and that
-    for y too.
-    """
-    return _x_times_log("log1p", "xlog1py", x, y)
-
-
-def _x_times_log(log_op: str, name: str, x: TensorLike, y: TensorLike) -> Tensor:
-    a, b = promote_tensors(x, y, op=name)
-    # where x is 0 and the logarithm no number it is taken of a harmless one: no NaN, in the
-    # gradient either
-    pole = 0 if log_op == "log" else -1
-    number = not_equal(b, pole) if b.dtype.is_complex else greater(b, pole)
-    counts = logical_or(logical_and(number, isfinite(b)), isnan(b))
-    unused = logical_and(equal(a, 0), logical_not(counts))
-    safe = where(unused, pole + 1, b)
-    return multiply(a, unary(log_op, safe, inexact=True))
-
-
-@runs_native
-def sinc(x: TensorLike, /) -> Tensor:
-    """sin(pi x) / (pi x), and 1 at 0; inexact (NumPy's normalised sinc).
-
-    Below |pi x| = 1 the power series, whose derivatives do not cancel as those of the quotient do.
-    """
-    angle = multiply(x, math.pi)
-    near = less(abs(angle), 1)
-    v = square(where(near, angle, 0))
-    series: TensorLike = _SINC_SERIES[-1]
-    for term in reversed(_SINC_SERIES[:-1]):
-        series = add(multiply(series, v), term)
-    far = where(near, 1, angle)
-    return where(near, series, divide(sin(far), far))
-
-
-def rad2deg(x: TensorLike, /) -> Tensor:
-    """Radians to degrees, x * 180 / pi; inexact (NumPy's name)."""
-    return multiply(x, 180.0 / math.pi)
-
-
-def deg2rad(x: TensorLike, /) -> Tensor:
-    """Degrees to radians, x * pi / 180; inexact (NumPy's name)."""
-    return multiply(x, math.pi / 180.0)

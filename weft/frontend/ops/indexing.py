@@ -521,6 +521,17 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
     """The parts of x at `indices` along `axis`, which may be left out for a vector.
 
     Shape: x.shape[:axis] + indices.shape + x.shape[axis+1:].
+
+    >>> wf.take([10, 20, 30], [[0, -1], [1, 1]])
+    Tensor([[10, 30],
+            [20, 20]], dtype=int64)
+    >>> wf.take([[1, 2], [3, 4]], [1], axis=1)
+    Tensor([[2],
+            [4]], dtype=int64)
+    >>> wf.take([10, 20, 30], 3)
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.InvalidArgumentError: op 'take' on (i64[3], i64[]): index 3 is out of ...
     """
     t = strong_tensor(x)
     if axis is None:
@@ -533,13 +544,25 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
 
 
 def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
-    """`take` with TF1's name and its default axis, the first."""
+    """`take` with TF1's name and its default axis, the first.
+
+    >>> wf.gather([[1, 2], [3, 4]], [1, 0, 1])
+    Tensor([[3, 4],
+            [1, 2],
+            [3, 4]], dtype=int64)
+    """
     t = strong_tensor(x)
     return apply("take", t, as_indices("gather", indices), axis=check_axis("gather", axis, t.ndim))
 
 
 def take_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int = -1) -> Tensor:
-    """out[.., i, ..] = x[.., indices[.., i, ..], ..] along `axis`; the other axes broadcast."""
+    """out[.., i, ..] = x[.., indices[.., i, ..], ..] along `axis`; the other axes broadcast.
+
+    >>> x = wf.asarray([[3, 1, 2], [6, 5, 4]])
+    >>> wf.take_along_axis(x, wf.argsort(x), axis=-1)
+    Tensor([[1, 2, 3],
+            [4, 5, 6]], dtype=int64)
+    """
     t, index = strong_tensor(x), as_indices("take_along_axis", indices)
     along = check_axis("take_along_axis", axis, t.ndim)
     if index.ndim != t.ndim:
@@ -560,6 +583,11 @@ def gather_nd(x: TensorLike, indices: TensorLike, /) -> Tensor:
     """For each row of indices[..., k] the part x[i0, ..., ik-1] (TF1's gather_nd).
 
     Shape: indices.shape[:-1] + x.shape[k:].
+
+    >>> wf.tf1.gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]])
+    Tensor([2, 3], dtype=int64)
+    >>> wf.tf1.gather_nd([[1, 2], [3, 4]], [[1]])
+    Tensor([[3, 4]], dtype=int64)
     """
     return apply("gather_nd", strong_tensor(x), as_indices("gather_nd", indices))
 
@@ -580,27 +608,46 @@ def _scatter_nd(op: str, x: TensorLike, indices: TensorLike, updates: TensorLike
 def scatter_nd_add(x: TensorLike, indices: TensorLike, updates: TensorLike, /) -> Tensor:
     """x with updates[j] added to x[indices[j]] for each row j of indices[..., k]; duplicates
     add.
+
+    >>> wf.tf1.scatter_nd_add([0, 10, 20], [[1], [1]], [1, 2])
+    Tensor([ 0, 13, 20], dtype=int64)
     """
     return _scatter_nd("scatter_nd_add", x, indices, updates)
 
 
 def scatter_nd_update(x: TensorLike, indices: TensorLike, updates: TensorLike, /) -> Tensor:
-    """x with x[indices[j]] replaced by updates[j]; of duplicates the last (row-major) stays."""
+    """x with x[indices[j]] replaced by updates[j]; of duplicates the last (row-major) stays.
+
+    >>> wf.tf1.scatter_nd_update([0, 10, 20], [[1], [1]], [1, 2])
+    Tensor([ 0,  2, 20], dtype=int64)
+    """
     return _scatter_nd("scatter_nd_update", x, indices, updates)
 
 
 def scatter_nd_min(x: TensorLike, indices: TensorLike, updates: TensorLike, /) -> Tensor:
-    """x with x[indices[j]] lowered to updates[j] where that is less; NaN wins. Real numbers."""
+    """x with x[indices[j]] lowered to updates[j] where that is less; NaN wins. Real numbers.
+
+    >>> wf.tf1.scatter_nd_min([0, 10, 20], [[1], [2]], [11, 12])
+    Tensor([ 0, 10, 12], dtype=int64)
+    """
     return _scatter_nd("scatter_nd_min", x, indices, updates)
 
 
 def scatter_nd_max(x: TensorLike, indices: TensorLike, updates: TensorLike, /) -> Tensor:
-    """x with x[indices[j]] raised to updates[j] where that is greater; NaN wins. Real numbers."""
+    """x with x[indices[j]] raised to updates[j] where that is greater; NaN wins. Real numbers.
+
+    >>> wf.tf1.scatter_nd_max([0, 10, 20], [[1], [2]], [11, 12])
+    Tensor([ 0, 11, 20], dtype=int64)
+    """
     return _scatter_nd("scatter_nd_max", x, indices, updates)
 
 
 def scatter_nd(indices: TensorLike, updates: TensorLike, shape: Sequence[int]) -> Tensor:
-    """Zeros of `shape` with the updates added at the indices (TF1's scatter_nd)."""
+    """Zeros of `shape` with the updates added at the indices (TF1's scatter_nd).
+
+    >>> wf.tf1.scatter_nd([[3], [0], [3]], [1, 2, 4], (5,))
+    Tensor([2, 0, 0, 5, 0], dtype=int64)
+    """
     value = strong_tensor(updates)
     base = zeros(check_shape("scatter_nd", shape), dtype=value.dtype)
     return _scatter_nd("scatter_nd_add", base, indices, value)

@@ -89,6 +89,13 @@ def matmul(
     are uint8 and int16. 16-bit floats with float32 give sums that are not rounded to 16 bits.
     TypeRuleError if it does not hold what the operands promote to: fewer bits, another kind (but
     for a float for integers, and a wider int for uint).
+
+    >>> wf.matmul([[1, 2], [3, 4]], [[1, 10]], transpose_b=True)
+    Tensor([[21],
+            [43]], dtype=int64)
+    >>> x = wf.full(2, 100, dtype=wf.int8)
+    >>> wf.matmul(x, x), wf.matmul(x, x, preferred_element_type=wf.int32)
+    (Tensor(32, dtype=int8), Tensor(20000, dtype=int32))
     """
     a, b = product_operands("matmul", preferred_element_type, x1, x2)
     if not a.ndim or not b.ndim:
@@ -139,6 +146,13 @@ def _transposing(
 def dot(x1: TensorLike, x2: TensorLike, /, *, preferred_element_type: object = None) -> Tensor:
     """NumPy's dot: a product with a scalar, else over the last axis of x1 and the last but one
     of x2. preferred_element_type: as for `matmul`.
+
+    >>> wf.dot([[1, 2], [3, 4]], [1, 10])
+    Tensor([21, 43], dtype=int64)
+    >>> wf.dot(wf.ones((2, 3)), wf.ones((4, 3, 5))).shape
+    (2, 4, 5)
+    >>> wf.matmul(wf.ones((2, 3)), wf.ones((4, 3, 5))).shape
+    (4, 2, 5)
     """
     a, b = product_operands("dot", preferred_element_type, x1, x2)
     if not a.ndim or not b.ndim:
@@ -158,6 +172,11 @@ def tensordot(
 
     axes: a number n (the last n of x1 with the first n of x2), or two sequences of axes. The result
     has the other axes of x1, then those of x2. preferred_element_type: as for `matmul`.
+
+    >>> wf.tensordot(wf.ones((2, 3, 4)), wf.ones((3, 4, 5))).shape
+    (2, 5)
+    >>> wf.tensordot(wf.ones((2, 3, 4)), wf.ones((4, 2)), axes=((0, 2), (1, 0))).shape
+    (3,)
     """
     a, b = product_operands("tensordot", preferred_element_type, x1, x2)
     if isinstance(axes, (tuple, list)):
@@ -201,6 +220,11 @@ def vecdot(
 ) -> Tensor:
     """sum(conj(x1) * x2) over `axis`; the other axes broadcast. preferred_element_type: as for
     `matmul`.
+
+    >>> wf.vecdot([[1, 2], [3, 4]], [1, 10])
+    Tensor([21, 43], dtype=int64)
+    >>> wf.vecdot([1j, 1], [1j, 1])
+    Tensor(2.+0.j, dtype=complex64)
     """
     a, b = product_operands("vecdot", preferred_element_type, x1, x2)
     rank = min(a.ndim, b.ndim)
@@ -232,6 +256,12 @@ def vecdot(
 def inner(x1: TensorLike, x2: TensorLike, /, *, preferred_element_type: object = None) -> Tensor:
     """The sum of products over the last axes of x1 and x2 (NumPy's inner; no conjugate).
     preferred_element_type: as for `matmul`.
+
+    >>> wf.inner([[1, 2], [3, 4]], [[1, 0], [0, 1], [1, 1]])
+    Tensor([[1, 2, 3],
+            [3, 4, 7]], dtype=int64)
+    >>> wf.inner([1j, 1], [1j, 1])
+    Tensor(0.+0.j, dtype=complex64)
     """
     a, b = product_operands("inner", preferred_element_type, x1, x2)
     if not a.ndim or not b.ndim:
@@ -240,7 +270,12 @@ def inner(x1: TensorLike, x2: TensorLike, /, *, preferred_element_type: object =
 
 
 def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """x1[i] * x2[j] as a matrix, for vectors."""
+    """x1[i] * x2[j] as a matrix, for vectors.
+
+    >>> wf.outer([1, 2], [10, 20, 30])
+    Tensor([[10, 20, 30],
+            [20, 40, 60]], dtype=int64)
+    """
     a, b = promote_tensors(x1, x2, op="outer")
     if a.ndim != 1 or b.ndim != 1:
         raise InvalidArgumentError(
@@ -252,7 +287,12 @@ def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
-    """The cross product of three-element vectors along `axis`; the other axes broadcast."""
+    """The cross product of three-element vectors along `axis`; the other axes broadcast.
+
+    >>> wf.cross([1, 0, 0], [[0, 1, 0], [0, 0, 1]])
+    Tensor([[ 0,  0,  1],
+            [ 0, -1,  0]], dtype=int64)
+    """
     a, b = broadcast_tensors(*promote_tensors(x1, x2, op="cross"), op="cross")
     along = check_axis("cross", axis, a.ndim)
     if a.shape[along] != 3:
@@ -281,7 +321,16 @@ def _matrix(op: str, x: TensorLike) -> Tensor:
 
 
 def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
-    """The diagonals of the matrices x as vectors; `offset` > 0: above the main one."""
+    """The diagonals of the matrices x, its last two axes, as vectors; `offset` > 0: above the main
+    one.
+
+    >>> wf.diagonal([[1, 2, 3], [4, 5, 6]])
+    Tensor([1, 5], dtype=int64)
+    >>> wf.diagonal([[1, 2, 3], [4, 5, 6]], offset=1)
+    Tensor([2, 6], dtype=int64)
+    >>> wf.diagonal(wf.zeros((2, 3, 4))).shape  # of the last two axes; NumPy: of the first two
+    (2, 3)
+    """
     t = _matrix("diagonal", x)
     k = check_int("diagonal", offset, "offset")
     *lead, rows, columns = t.shape
@@ -300,13 +349,26 @@ def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
 
 
 def trace(x: TensorLike, /, *, offset: int = 0, dtype: object = None) -> Tensor:
-    """The sum of each diagonal of the matrices x; dtypes as for `sum`."""
+    """The sum of each diagonal of the matrices x; dtypes as for `sum`.
+
+    >>> wf.trace([[1, 2], [3, 4]])
+    Tensor(5, dtype=int64)
+    >>> wf.trace(wf.ones((5, 2, 2)))
+    Tensor([2., 2., 2., 2., 2.], dtype=float32)
+    """
     return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 
 def diag(x: TensorLike, /, k: int = 0) -> Tensor:
     """A vector as the k-th diagonal of a square matrix; the k-th diagonal of a matrix (NumPy's
     diag).
+
+    >>> wf.diag([1, 2], 1)
+    Tensor([[0, 1, 0],
+            [0, 0, 2],
+            [0, 0, 0]], dtype=int64)
+    >>> wf.diag([[1, 2], [3, 4]])
+    Tensor([1, 4], dtype=int64)
     """
     t = strong_tensor(x)
     if t.ndim == 2:
@@ -327,7 +389,12 @@ def diag(x: TensorLike, /, k: int = 0) -> Tensor:
 
 
 def matrix_power(x: TensorLike, n: int, /) -> Tensor:
-    """The square matrices x multiplied n >= 0 times, by repeated squaring."""
+    """The square matrices x multiplied n >= 0 times, by repeated squaring.
+
+    >>> wf.matrix_power([[1, 1], [1, 0]], 10)
+    Tensor([[89, 55],
+            [55, 34]], dtype=int64)
+    """
     t = _matrix("matrix_power", x)
     power = check_int("matrix_power", n, "n")
     if power < 0 or not same(t.shape[-1], t.shape[-2]):
@@ -355,6 +422,11 @@ def matrix_norm(
 
     The spectral norms 2, -2 and "nuc" need a singular value decomposition, which weft does not have
     yet.
+
+    >>> wf.matrix_norm([[3, 0], [0, 4]])
+    Tensor(5., dtype=float32)
+    >>> wf.matrix_norm([[1, -2], [3, 4]], ord=1), wf.matrix_norm([[1, -2], [3, 4]], ord=np.inf)
+    (Tensor(6., dtype=float32), Tensor(7., dtype=float32))
     """
     t = inexact_tensor(_matrix("matrix_norm", x), "matrix_norm")
     if ord == "fro":
@@ -399,6 +471,15 @@ def einsum(
     `matmul`. Errors, at the caller's line: TypeRuleError for subscripts that are not a string
     (NumPy's form with lists of axes) and for dtypes, InvalidArgumentError for malformed ones,
     ShapeError for sizes that do not fit.
+
+    >>> a, b = [[1, 2], [3, 4]], [[1, 0], [1, 1]]
+    >>> wf.einsum("ij,jk->ik", a, b)
+    Tensor([[3, 2],
+            [7, 4]], dtype=int64)
+    >>> wf.einsum("ii", a)
+    Tensor(5, dtype=int64)
+    >>> wf.einsum("...i,...i->...", a, b)
+    Tensor([1, 7], dtype=int64)
     """
     if not isinstance(subscripts, str):
         raise TypeRuleError(

@@ -55,6 +55,10 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
     """The same elements, in row-major order, in another shape; one size may be -1 (worked out).
 
     Tensors are immutable: `copy` is accepted and changes nothing that can be seen.
+
+    >>> wf.reshape([1, 2, 3, 4, 5, 6], (2, -1))
+    Tensor([[1, 2, 3],
+            [4, 5, 6]], dtype=int64)
     """
     t = strong_tensor(x)
     wanted = infer_shape("reshape", check_shape("reshape", shape, infer=True), t.shape)
@@ -62,7 +66,11 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
 
 
 def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
-    """Axis i of the result is axis axes[i] of x."""
+    """Axis i of the result is axis axes[i] of x.
+
+    >>> wf.permute_dims(wf.zeros((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     t = strong_tensor(x)
     given = axes if isinstance(axes, (tuple, list)) else (axes,)
     order = tuple(check_axis("permute_dims", a, t.ndim, "axes") for a in given)
@@ -77,13 +85,26 @@ def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
 
 
 def transpose(x: TensorLike, /, axes: Sequence[int] | None = None) -> Tensor:
-    """`permute_dims`; without `axes`, the axes in reverse order (NumPy's and TF1's name)."""
+    """`permute_dims`; without `axes`, the axes in reverse order (NumPy's and TF1's name).
+
+    >>> wf.transpose(wf.zeros((2, 3, 4))).shape
+    (4, 3, 2)
+    >>> wf.transpose(wf.zeros((2, 3, 4)), (0, 2, 1)).shape
+    (2, 4, 3)
+    """
     t = strong_tensor(x)
     return permute_dims(t, tuple(range(t.ndim))[::-1] if axes is None else axes)
 
 
 def matrix_transpose(x: TensorLike, /) -> Tensor:
-    """The matrices x with their last two axes exchanged."""
+    """The matrices x with their last two axes exchanged.
+
+    >>> wf.matrix_transpose(wf.zeros((7, 2, 3))).shape
+    (7, 3, 2)
+    >>> wf.asarray([[1, 2], [3, 4]]).mT
+    Tensor([[1, 3],
+            [2, 4]], dtype=int64)
+    """
     t = strong_tensor(x)
     if t.ndim < 2:
         raise InvalidArgumentError(
@@ -94,7 +115,11 @@ def matrix_transpose(x: TensorLike, /) -> Tensor:
 
 
 def swapaxes(x: TensorLike, axis1: int, axis2: int, /) -> Tensor:
-    """x with two axes exchanged."""
+    """x with two axes exchanged.
+
+    >>> wf.swapaxes(wf.zeros((2, 3, 4)), 0, -1).shape
+    (4, 3, 2)
+    """
     t = strong_tensor(x)
     a, b = (check_axis("swapaxes", v, t.ndim) for v in (axis1, axis2))
     order = list(range(t.ndim))
@@ -105,7 +130,13 @@ def swapaxes(x: TensorLike, axis1: int, axis2: int, /) -> Tensor:
 def moveaxis(
     x: TensorLike, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Tensor:
-    """x with the axes `source` moved to the places `destination`; the others keep their order."""
+    """x with the axes `source` moved to the places `destination`; the others keep their order.
+
+    >>> wf.moveaxis(wf.zeros((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    >>> wf.moveaxis(wf.zeros((2, 3, 4)), (0, 1), (1, 0)).shape
+    (3, 2, 4)
+    """
     t = strong_tensor(x)
     sources, places = (
         [
@@ -131,7 +162,14 @@ def moveaxis(
 
 
 def expand_dims(x: TensorLike, /, axis: int | Sequence[int] = 0) -> Tensor:
-    """x with new axes of size 1 at the places `axis` of the result."""
+    """x with new axes of size 1 at the places `axis` of the result.
+
+    >>> wf.expand_dims([1, 2], -1)
+    Tensor([[1],
+            [2]], dtype=int64)
+    >>> wf.expand_dims([1, 2], (0, 2)).shape
+    (1, 2, 1)
+    """
     t = strong_tensor(x)
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
     axes = check_axes("expand_dims", axis, t.ndim + count)
@@ -142,7 +180,12 @@ def expand_dims(x: TensorLike, /, axis: int | Sequence[int] = 0) -> Tensor:
 
 
 def squeeze(x: TensorLike, /, axis: Axes = None) -> Tensor:
-    """x without the axes `axis`, which must have size 1; None: without all that have."""
+    """x without the axes `axis`, which must have size 1; None: without all that have.
+
+    >>> x = wf.zeros((1, 3, 1))
+    >>> wf.squeeze(x).shape, wf.squeeze(x, 0).shape
+    ((3,), (3, 1))
+    """
     t = strong_tensor(x)
     if axis is None:
         axes = tuple(i for i, d in enumerate(t.shape) if d == 1)
@@ -158,7 +201,11 @@ def squeeze(x: TensorLike, /, axis: Axes = None) -> Tensor:
 
 
 def flatten(x: TensorLike, /) -> Tensor:
-    """The elements of x in row-major order as a vector."""
+    """The elements of x in row-major order as a vector.
+
+    >>> wf.flatten([[1, 2], [3, 4]])
+    Tensor([1, 2, 3, 4], dtype=int64)
+    """
     t = strong_tensor(x)
     return reshape(t, (product(t.shape),))
 
@@ -166,6 +213,10 @@ def flatten(x: TensorLike, /) -> Tensor:
 def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
     """x repeated along axes of size 1 and new leading axes up to `shape`; ShapeError if it does not
     fit.
+
+    >>> wf.broadcast_to([[1], [2]], (2, 3))
+    Tensor([[1, 1, 1],
+            [2, 2, 2]], dtype=int64)
     """
     t = strong_tensor(x)
     made = expand(t, check_shape("broadcast_to", shape))
@@ -173,13 +224,23 @@ def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
 
 
 def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
-    """The arrays broadcast against each other; dtypes stay."""
+    """The arrays broadcast against each other; dtypes stay.
+
+    >>> wf.broadcast_arrays([1, 2], [[0.5]])
+    [Tensor([[1, 2]], dtype=int64), Tensor([[0.5, 0.5]], dtype=float32)]
+    """
     return broadcast_tensors(*(strong_tensor(a) for a in arrays))
 
 
 def shape(x: TensorLike, /) -> Tensor:
     """The sizes of x -> int64 vector; those that a graph does not know are asked for at run
     time.
+
+    >>> wf.shape([[1, 2, 3], [4, 5, 6]])
+    Tensor([2, 3], dtype=int64)
+    >>> rows = wf.TensorType(wf.float32, (None, 2))
+    >>> wf.compile(wf.shape, input_signature=[rows])(np.zeros((5, 2), np.float32))
+    Tensor([5, 2], dtype=int64)
     """
     t = strong_tensor(x)
     known = [d for d in t.shape if isinstance(d, int)]
@@ -195,7 +256,11 @@ def shape(x: TensorLike, /) -> Tensor:
 
 
 def size(x: TensorLike, /) -> Tensor:
-    """The number of elements of x -> int64 scalar."""
+    """The number of elements of x -> int64 scalar.
+
+    >>> wf.size([[1, 2, 3], [4, 5, 6]])
+    Tensor(6, dtype=int64)
+    """
     t = strong_tensor(x)
     total: Tensor = scalar_tensor(1, int64)
     known = product(t.shape)
@@ -207,19 +272,30 @@ def size(x: TensorLike, /) -> Tensor:
 
 
 def rank(x: TensorLike, /) -> Tensor:
-    """The number of axes of x -> int64 scalar (TF1's name)."""
+    """The number of axes of x -> int64 scalar (TF1's name).
+
+    >>> wf.tf1.rank([[1, 2, 3], [4, 5, 6]])
+    Tensor(2, dtype=int64)
+    """
     return in_order(scalar_tensor(strong_tensor(x).ndim, int64))
 
 
 def _joined(op: str, arrays: Sequence[TensorLike] | Tensor) -> list[Tensor]:
-    items = unstack(arrays) if isinstance(arrays, Tensor) else list(arrays)
+    items = list(unstack(arrays)) if isinstance(arrays, Tensor) else list(arrays)
     if not items:
         raise InvalidArgumentError(f"wf.{op} needs at least one array", location=caller_location())
     return promote_tensors(*items, op=op)
 
 
 def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0) -> Tensor:
-    """The arrays one after the other along an existing axis (None: all flattened first)."""
+    """The arrays one after the other along an existing axis (None: all flattened first).
+
+    >>> wf.concat([[1, 2], [0.5]])
+    Tensor([1. , 2. , 0.5], dtype=float32)
+    >>> wf.concat([[[1], [2]], [[3], [4]]], axis=1)
+    Tensor([[1, 3],
+            [2, 4]], dtype=int64)
+    """
     parts = _joined("concat", arrays)
     if axis is None:
         parts, axis = [flatten(p) for p in parts], 0
@@ -228,7 +304,12 @@ def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0) -> Tensor:
 
 
 def stack(arrays: Sequence[TensorLike], /, axis: int = 0) -> Tensor:
-    """The arrays, all of one shape, side by side along a new axis."""
+    """The arrays, all of one shape, side by side along a new axis.
+
+    >>> wf.stack([[1, 2], [3, 4]], axis=1)
+    Tensor([[1, 3],
+            [2, 4]], dtype=int64)
+    """
     parts = _joined("stack", arrays)
     along = check_axis("stack", axis, parts[0].ndim + 1)
     for p in parts[1:]:
@@ -255,6 +336,11 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
     TF1).
 
     ShapeError if the axis does not divide evenly, or the sizes do not add up to it.
+
+    >>> wf.split([1, 2, 3, 4], 2)
+    [Tensor([1, 2], dtype=int64), Tensor([3, 4], dtype=int64)]
+    >>> wf.split([1, 2, 3, 4], [1, 3])  # sizes; NumPy's are places to cut at
+    [Tensor([1], dtype=int64), Tensor([2, 3, 4], dtype=int64)]
     """
     t = strong_tensor(x)
     along = check_axis("split", axis, t.ndim)
@@ -282,8 +368,12 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
     return [*parts, apply("reshape", cut(t, along, ends[-2], size), shape=shape)]
 
 
-def unstack(x: TensorLike, /, *, axis: int = 0) -> list[Tensor]:
-    """The slices of x along `axis`, that axis removed. Its size must be known."""
+def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices of x along `axis`, that axis removed. Its size must be known.
+
+    >>> wf.unstack([[1, 2], [3, 4]], axis=1)
+    (Tensor([1, 3], dtype=int64), Tensor([2, 4], dtype=int64))
+    """
     t = strong_tensor(x)
     along = check_axis("unstack", axis, t.ndim)
     size = t.shape[along]
@@ -292,11 +382,18 @@ def unstack(x: TensorLike, /, *, axis: int = 0) -> list[Tensor]:
             f"wf.unstack: the size of axis {along} of shape {format_shape(t.shape)} is not known",
             location=caller_location(),
         )
-    return [squeeze(cut(t, along, i, i + 1), along) for i in range(size)]
+    return tuple([squeeze(cut(t, along, i, i + 1), along) for i in range(size)])
 
 
 def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
-    """x repeated as a whole repetitions[i] times along axis i; missing axes are added in front."""
+    """x repeated as a whole repetitions[i] times along axis i; missing axes are added in front.
+
+    >>> wf.tile([1, 2], 2)
+    Tensor([1, 2, 1, 2], dtype=int64)
+    >>> wf.tile([1, 2], (2, 1))
+    Tensor([[1, 2],
+            [1, 2]], dtype=int64)
+    """
     t = strong_tensor(x)
     given = repetitions if isinstance(repetitions, (tuple, list)) else (repetitions,)
     reps = [check_int("tile", r, "a repetition") for r in given]
@@ -322,6 +419,13 @@ def repeat(
 
     repeats: one number, or one for each part; in a compiled function known at trace time, in a
     graph it may be a tensor of integers.
+
+    >>> wf.repeat([1, 2], 2)
+    Tensor([1, 1, 2, 2], dtype=int64)
+    >>> wf.repeat([[1, 2], [3, 4]], [1, 2], axis=0)
+    Tensor([[1, 2],
+            [3, 4],
+            [3, 4]], dtype=int64)
     """
     t = strong_tensor(x)
     if axis is None:
@@ -375,6 +479,13 @@ def roll(
     """Elements moved on by `shift` places along `axis`, coming back in at the other end.
 
     Without `axis`, x is flattened for it. Several shifts and axes go together in pairs.
+
+    >>> wf.roll([1, 2, 3, 4], 1)
+    Tensor([4, 1, 2, 3], dtype=int64)
+    >>> wf.roll([[1, 2], [3, 4], [5, 6]], (1, 1), axis=(0, 1))
+    Tensor([[6, 5],
+            [2, 1],
+            [4, 3]], dtype=int64)
     """
     t = strong_tensor(x)
     if axis is None:
@@ -412,7 +523,15 @@ def known_size(op: str, t: Tensor, axis: int) -> int | SymbolicDim:
 
 
 def flip(x: TensorLike, /, *, axis: Axes = None) -> Tensor:
-    """The elements in reverse order along `axis` (None: all axes)."""
+    """The elements in reverse order along `axis` (None: all axes).
+
+    >>> wf.flip([[1, 2], [3, 4]])
+    Tensor([[4, 3],
+            [2, 1]], dtype=int64)
+    >>> wf.flip([[1, 2], [3, 4]], axis=1)
+    Tensor([[2, 1],
+            [4, 3]], dtype=int64)
+    """
     t = strong_tensor(x)
     axes = check_axes("flip", axis, t.ndim)
     if not axes:
@@ -435,6 +554,16 @@ def pad(
     mode: "constant" (`constant_values`, a scalar), "edge" (the last element again), "reflect"
     (mirrored, the edge once), "symmetric" (mirrored, the edge twice); in any case of letters.
     InvalidArgumentError where an axis is too short to mirror.
+
+    >>> wf.pad([1, 2, 3], (1, 2), constant_values=9)
+    Tensor([9, 1, 2, 3, 9, 9], dtype=int64)
+    >>> wf.pad([1, 2, 3], 2, "reflect")
+    Tensor([3, 2, 1, 2, 3, 2, 1], dtype=int64)
+    >>> wf.pad([1, 2, 3], 2, "symmetric")
+    Tensor([2, 1, 1, 2, 3, 3, 2], dtype=int64)
+    >>> wf.pad([[1, 2]], [(0, 1), (1, 0)])
+    Tensor([[0, 1, 2],
+            [0, 0, 0]], dtype=int64)
     """
     t = strong_tensor(x)
     pairs = _pad_pairs(t, paddings)
@@ -501,6 +630,10 @@ def _pad_axis(t: Tensor, axis: int, before: int, after: int, kind: str) -> Tenso
 def rot90(x: TensorLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tensor:
     """x turned by 90 degrees k times, from the first of `axes` towards the second (NumPy's
     rot90).
+
+    >>> wf.rot90([[1, 2], [3, 4]])
+    Tensor([[2, 4],
+            [1, 3]], dtype=int64)
     """
     t = strong_tensor(x)
     a, b = (check_axis("rot90", v, t.ndim, "axes") for v in axes)
@@ -522,7 +655,15 @@ def diff(
     append: TensorLike | None = None,
 ) -> Tensor:
     """x[i+1] - x[i] along `axis`, n times over; `prepend` and `append` (of which a scalar counts as
-    one element) are joined to x first, unless n is 0: that gives x."""
+    one element) are joined to x first, unless n is 0: that gives x.
+
+    >>> wf.diff([1, 4, 9, 16])
+    Tensor([3, 5, 7], dtype=int64)
+    >>> wf.diff([1, 4, 9, 16], n=2)
+    Tensor([2, 2], dtype=int64)
+    >>> wf.diff([1, 4, 9], prepend=0)
+    Tensor([1, 3, 5], dtype=int64)
+    """
     t = strong_tensor(x)
     along, times = check_axis("diff", axis, t.ndim), check_int("diff", n, "n")
     if times < 0:

@@ -9,10 +9,10 @@ from types import ModuleType
 
 from weft.frontend.core.operators import METHOD_NAMES, METHODS
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.ops import elementwise, indexing, linalg, manipulation, reduction
+from weft.frontend.ops import elementwise, indexing, linalg, manipulation, reduction, special
 
 _MODULES: tuple[ModuleType, ...] = (elementwise, indexing, manipulation, reduction)
-_OTHERS: dict[str, Callable[..., Tensor]] = {"power": elementwise.pow, "matmul": linalg.matmul}
+_OTHERS: dict[str, Callable[..., Tensor]] = {"power": special.pow, "matmul": linalg.matmul}
 
 
 def _find(name: str) -> Callable[..., Tensor]:

@@ -453,8 +453,19 @@ class IntegerInfo:
 def result_type(*arrays_and_dtypes: TensorLike) -> DType:
     """The dtype to which these arrays, dtypes and Python scalars promote. TypeRuleError if there
     is none.
+
+    >>> wf.result_type(wf.int64, wf.float32)  # NumPy: float64
+    weft.float32
+    >>> wf.result_type(wf.int8, 1000), wf.result_type(wf.int8, 0.5)
+    (weft.int8, weft.float32)
+    >>> wf.result_type(wf.int64, wf.uint64)
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.TypeRuleError: wf.result_type: no common dtype of int64 and uint64 ...
     """
-    stand_ins = [_stand_in(x) if _is_dtype(x) else x for x in arrays_and_dtypes]
+    stand_ins = [
+        _stand_in(x) if _is_dtype(x) or isinstance(x, str) else x for x in arrays_and_dtypes
+    ]
     return common_dtype("result_type", stand_ins)
 
 
@@ -467,7 +478,13 @@ def _stand_in(x: object) -> Tensor:
 
 
 def can_cast(from_: TensorLike, to: object, /) -> bool:
-    """Whether a dtype, or that of a tensor, promotes to `to` without changing it."""
+    """Whether a dtype, or that of a tensor, promotes to `to` without changing it.
+
+    >>> wf.can_cast(wf.int8, wf.int16), wf.can_cast(wf.int16, wf.int8)
+    (True, False)
+    >>> wf.can_cast(wf.int64, wf.float32)  # they promote to float32; NumPy: False
+    True
+    """
     given = (
         check_dtype(from_) if _is_dtype(from_) or isinstance(from_, str) else as_tensor(from_).dtype
     )
@@ -479,7 +496,13 @@ def can_cast(from_: TensorLike, to: object, /) -> bool:
 
 
 def isdtype(dtype: object, kind: object) -> bool:
-    """Whether `dtype` is `kind`: a dtype, a kind's name in the array API, or a tuple of these."""
+    """Whether `dtype` is `kind`: a dtype, a kind's name in the array API, or a tuple of these.
+
+    >>> wf.isdtype(wf.uint8, "integral"), wf.isdtype(wf.bool, "numeric")
+    (True, False)
+    >>> wf.isdtype(wf.bfloat16, ("complex floating", "real floating"))
+    True
+    """
     given = check_dtype(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(given, k) for k in kind)
@@ -496,7 +519,14 @@ def isdtype(dtype: object, kind: object) -> bool:
 
 
 def finfo(type: object, /) -> FloatInfo:
-    """Range and precision of a floating or complex dtype, or of that of a tensor."""
+    """Range and precision of a floating or complex dtype, or of that of a tensor.
+
+    >>> info = wf.finfo(wf.float16)
+    >>> info.bits, info.max, info.eps
+    (16, 65504.0, 0.0009765625)
+    >>> wf.finfo(wf.complex64).bits  # of each part
+    32
+    """
     dtype = _dtype_of(type)
     if not dtype.is_inexact:
         raise TypeRuleError(f"wf.finfo: {dtype.name} is not floating", location=caller_location())
@@ -509,7 +539,13 @@ def finfo(type: object, /) -> FloatInfo:
 
 
 def iinfo(type: object, /) -> IntegerInfo:
-    """Range of an integer dtype, or of that of a tensor."""
+    """Range of an integer dtype, or of that of a tensor.
+
+    >>> wf.iinfo(wf.int8).min, wf.iinfo(wf.int8).max
+    (-128, 127)
+    >>> wf.iinfo("uint16")
+    IntegerInfo(dtype=weft.uint16, bits=16, max=65535, min=0)
+    """
     dtype = _dtype_of(type)
     if not dtype.is_integer:
         raise TypeRuleError(f"wf.iinfo: {dtype.name} is not integer", location=caller_location())

@@ -37,16 +37,12 @@ from weft.frontend.ops.elementwise import (
     add,
     divide,
     equal,
-    exp,
     greater,
     isfinite,
     less,
-    log,
     maximum,
     multiply,
     not_equal,
-    pow,
-    sqrt,
     square,
     subtract,
     where,
@@ -69,9 +65,10 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
     widened,
 )
+from weft.frontend.ops.special import exp, log, pow, sqrt
 from weft.ir.dims import format_shape, product
 from weft.ir.dtypes import DEFAULT_INT, DType, bool_, int64, real_of, uint64
-from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 from weft.ir.sizes import is_traced
 from weft.ir.spec import fits
@@ -109,6 +106,13 @@ def sum(
 
     Integers below 64 bits add up in int64 or uint64 (bools in int64) unless `dtype` says otherwise;
     other dtypes stay.
+
+    >>> wf.sum([[1.0, 2.0], [3.0, 4.0]], axis=0)
+    Tensor([4., 6.], dtype=float32)
+    >>> wf.sum(wf.asarray([200, 100], dtype=wf.uint8))
+    Tensor(300, dtype=uint64)
+    >>> wf.sum([True, True, False])
+    Tensor(2, dtype=int64)
     """
     made = quick_fold("sum", x, axis, keepdims) if dtype is None else None
     return _total("sum", x, axis, dtype, keepdims) if made is None else made
@@ -117,38 +121,73 @@ def sum(
 def prod(
     x: TensorLike, /, axis: Axes = None, *, dtype: object = None, keepdims: bool = False
 ) -> Tensor:
-    """The product over `axis`; 1 over no elements. Dtypes as for `sum`."""
+    """The product over `axis`; 1 over no elements. Dtypes as for `sum`.
+
+    >>> wf.prod([[1, 2], [3, 4]], axis=1, keepdims=True)
+    Tensor([[ 2],
+            [12]], dtype=int64)
+    >>> wf.prod([])
+    Tensor(1., dtype=float32)
+    """
     made = quick_fold("prod", x, axis, keepdims) if dtype is None else None
     return _total("prod", x, axis, dtype, keepdims) if made is None else made
 
 
 def max(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """The largest element over `axis`, NaN if one is; real x."""
+    """The largest element over `axis`, NaN if one is; real x.
+
+    >>> wf.max([[1.0, 5.0], [3.0, np.nan]], axis=0)
+    Tensor([ 3., nan], dtype=float32)
+    >>> wf.max([])
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.ShapeError: op 'max' has no value over no elements: axes [0] of a f32[0] ...
+    """
     made = quick_fold("max", x, axis, keepdims)
     return _extremum("max", x, axis, keepdims) if made is None else made
 
 
 def min(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """The smallest element over `axis`, NaN if one is; real x."""
+    """The smallest element over `axis`, NaN if one is; real x.
+
+    >>> wf.min([[1, 5], [3, 2]], axis=(0, 1))
+    Tensor(1, dtype=int64)
+    """
     made = quick_fold("min", x, axis, keepdims)
     return _extremum("min", x, axis, keepdims) if made is None else made
 
 
 @runs_native
 def all(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Whether all elements over `axis` are true (numbers: not 0) -> bool; true over none."""
+    """Whether all elements over `axis` are true (numbers: not 0) -> bool; true over none.
+
+    >>> wf.all([[1, 2], [0, 3]], axis=1)
+    Tensor([ True, False], dtype=bool)
+    >>> wf.all([])
+    Tensor(True, dtype=bool)
+    """
     return _reduce("all", cast(x, bool_), axis, keepdims)
 
 
 @runs_native
 def any(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """Whether some element over `axis` is true (numbers: not 0) -> bool; false over none."""
+    """Whether some element over `axis` is true (numbers: not 0) -> bool; false over none.
+
+    >>> wf.any([[0, 0], [0, 3]], axis=1)
+    Tensor([False,  True], dtype=bool)
+    >>> wf.any([np.nan])
+    Tensor(True, dtype=bool)
+    """
     return _reduce("any", cast(x, bool_), axis, keepdims)
 
 
 @runs_native
 def count_nonzero(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """How many elements over `axis` are not 0 -> int64."""
+    """How many elements over `axis` are not 0 -> int64.
+
+    >>> wf.count_nonzero([0.0, 2.0, np.nan, -0.0])
+    Tensor(2, dtype=int64)
+    """
     return sum(not_equal(x, 0), axis, keepdims=keepdims)
 
 
@@ -169,6 +208,11 @@ def mean(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tens
     """The arithmetic mean over `axis`; NaN over no elements.
 
     Bools and integers become the default float; 16-bit floats are summed in float32.
+
+    >>> wf.mean([1, 2])
+    Tensor(1.5, dtype=float32)
+    >>> wf.mean(wf.asarray([60000, 60000], dtype=wf.float16))  # 120000 is beyond float16
+    Tensor(6.e+04, dtype=float16)
     """
     total = quick_fold("sum", x, axis, keepdims)
     if total is None or total._data is None:
@@ -196,6 +240,11 @@ def var(
     correction).
 
     `correction` 1 gives the unbiased estimate. Dtypes as for `mean`; real for complex x.
+
+    >>> wf.var([1.0, 3.0]), wf.var([1.0, 3.0], correction=1)
+    (Tensor(1., dtype=float32), Tensor(2., dtype=float32))
+    >>> wf.var([1.0], correction=1)
+    Tensor(nan, dtype=float32)
     """
     t = inexact_tensor(x, "var")
     axes = check_axes("var", axis, t.ndim)
@@ -215,7 +264,13 @@ def _variance(t: Tensor, axes: tuple[int, ...], correction: float, keepdims: boo
 def std(
     x: TensorLike, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
-    """The standard deviation over `axis`, the square root of `var`; its gradient at 0 is 0."""
+    """The standard deviation over `axis`, the square root of `var`; its gradient at 0 is 0.
+
+    >>> wf.std([[1, 5], [2, 2]], axis=1)
+    Tensor([2., 0.], dtype=float32)
+    >>> wf.grad(wf.std)(wf.asarray([2.0, 2.0]))
+    Tensor([0., 0.], dtype=float32)
+    """
     t = inexact_tensor(x, "std")
     axes = check_axes("std", axis, t.ndim)
     variance = _variance(widened(t), axes, correction, keepdims)
@@ -243,6 +298,13 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
     """The index of the first largest element along `axis` (None: in the flattened x) -> int64.
 
     A NaN counts as largest.
+
+    >>> wf.argmax([[1, 9], [9, 2]])
+    Tensor(1, dtype=int64)
+    >>> wf.argmax([[1, 9], [9, 2]], axis=1)
+    Tensor([1, 0], dtype=int64)
+    >>> wf.argmax([1.0, np.nan, 3.0])
+    Tensor(1, dtype=int64)
     """
     made = quick_position("argmax", x, axis, keepdims)
     return _position("argmax", x, axis, keepdims) if made is None else made
@@ -252,6 +314,10 @@ def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
     """The index of the first smallest element along `axis` (None: in the flattened x) -> int64.
 
     A NaN counts as smallest.
+
+    >>> wf.argmin([[4, 1], [0, 0]], axis=1, keepdims=True)
+    Tensor([[1],
+            [0]], dtype=int64)
     """
     made = quick_position("argmin", x, axis, keepdims)
     return _position("argmin", x, axis, keepdims) if made is None else made
@@ -263,8 +329,17 @@ def logsumexp(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) ->
 
     Bools and integers become the default float; real x. The largest element is taken out first
     (Blanchard, Higham and Higham, "Accurately computing the log-sum-exp", 2021, equation 1.4).
+
+    >>> wf.logsumexp([1000.0, 1000.0]).numpy().round(3)
+    np.float32(1000.693)
+    >>> wf.logsumexp([-np.inf, -np.inf])
+    Tensor(-inf, dtype=float32)
     """
     t = inexact_tensor(x, "logsumexp")
+    if t.dtype.is_complex:
+        raise TypeRuleError(
+            f"wf.logsumexp takes real numbers, got {t.dtype.name}", location=caller_location()
+        )
     axes = check_axes("logsumexp", axis, t.ndim)
     wide = widened(t)
     if 0 in [t.shape[a] for a in axes]:  # there is no largest element
@@ -298,6 +373,13 @@ def vector_norm(
 
     Bools and integers become the default float; real for complex x (array API linalg). The gradient
     of the norm of a zero vector is 0, a subgradient.
+
+    >>> wf.vector_norm([3, 4])
+    Tensor(5., dtype=float32)
+    >>> wf.vector_norm([[3, -4], [0, 1]], axis=1, ord=1)
+    Tensor([7., 1.], dtype=float32)
+    >>> wf.vector_norm([3, -4, 0], ord=np.inf), wf.vector_norm([3, -4, 0], ord=0)
+    (Tensor(4., dtype=float32), Tensor(2., dtype=float32))
     """
     t = inexact_tensor(x, "vector_norm")
     _check_order(ord)
@@ -360,6 +442,15 @@ def cumulative_sum(
     """The sum of the elements up to and with each one along `axis` (needed unless x is a vector).
 
     Dtypes as for `sum`. include_initial: a 0 comes first, and the axis is longer by one.
+
+    >>> wf.cumulative_sum([1, 2, 3])
+    Tensor([1, 3, 6], dtype=int64)
+    >>> wf.cumulative_sum([1, 2, 3], include_initial=True)
+    Tensor([0, 1, 3, 6], dtype=int64)
+    >>> wf.cumulative_sum([[1, 2], [3, 4]])
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.InvalidArgumentError: wf.cumulative_sum: axis is needed for a tensor of ...
     """
     made = None
     if dtype is None and not include_initial:
@@ -377,7 +468,14 @@ def cumulative_prod(
     dtype: object = None,
     include_initial: bool = False,
 ) -> Tensor:
-    """The product of the elements up to and with each one along `axis`; as `cumulative_sum`."""
+    """The product of the elements up to and with each one along `axis`; as `cumulative_sum`.
+
+    >>> wf.cumulative_prod([[1, 2], [3, 4]], axis=0)
+    Tensor([[1, 2],
+            [3, 8]], dtype=int64)
+    >>> wf.cumulative_prod([2, 3], include_initial=True)
+    Tensor([1, 2, 6], dtype=int64)
+    """
     made = None
     if dtype is None and not include_initial:
         made = quick_running("cumulative_prod", x, axis)
@@ -390,6 +488,9 @@ def cumulative_prod(
 def cumulative_max(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
     """The largest element up to and with each one along `axis`, NaN from the first NaN on; real
     x.
+
+    >>> wf.cumulative_max([1.0, 3.0, 2.0, np.nan, 5.0])
+    Tensor([ 1.,  3.,  3., nan, nan], dtype=float32)
     """
     return _running("cumulative_max", strong_tensor(x), axis, 0, False)
 
@@ -398,6 +499,10 @@ def cumulative_max(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
 def cumulative_min(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
     """The smallest element up to and with each one along `axis`, NaN from the first NaN on; real
     x.
+
+    >>> wf.cumulative_min([[3, 1, 2], [5, 6, 4]], axis=1)
+    Tensor([[3, 1, 1],
+            [5, 5, 4]], dtype=int64)
     """
     return _running("cumulative_min", strong_tensor(x), axis, 0, False)
 
@@ -409,13 +514,26 @@ def cumulative_logsumexp(
     """log(sum(exp(x))) of the elements up to and with each one along `axis`, without overflow.
 
     Floating; integers become float32. include_initial: a -inf comes first (`cumulative_sum`).
+
+    >>> wf.cumulative_logsumexp([0, 0, 0]).numpy().round(3)
+    array([0.   , 0.693, 1.099], dtype=float32)
+    >>> wf.cumulative_logsumexp([1000.0], include_initial=True)
+    Tensor([ -inf, 1000.], dtype=float32)
     """
     t = inexact_tensor(x, "cumulative_logsumexp")
     return _running("cumulative_logsumexp", t, axis, -math.inf, include_initial)
 
 
 def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:
-    """out[i] is the sum of the rows data[j] with segment_ids[j] == i; 0 where there are none."""
+    """out[i] is the sum of the rows data[j] with segment_ids[j] == i; 0 where there are none.
+
+    >>> wf.segment_sum([1, 2, 4, 8], [0, 2, 0, 2], 4)
+    Tensor([ 5,  0, 10,  0], dtype=int64)
+    >>> wf.segment_sum([1, 2], [0, -1], 2)
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.InvalidArgumentError: wf.segment_sum: the id -1 at [1] is out of range ...
+    """
     t, rows, count = _segments("segment_sum", strong_tensor(data), segment_ids, num_segments)
     base = zeros((count, *t.shape[rows.ndim - 1 :]), dtype=t.dtype)
     return apply("scatter_nd_add", base, rows, t)
@@ -425,6 +543,11 @@ def segment_mean(data: TensorLike, segment_ids: TensorLike, num_segments: int) -
     """out[i] is the mean of the rows data[j] with segment_ids[j] == i; 0 where there are none.
 
     Floating; 16-bit floats are computed in float32.
+
+    >>> wf.segment_mean([[1, 2], [3, 4], [5, 6]], [0, 0, 1], 3)
+    Tensor([[2., 3.],
+            [5., 6.],
+            [0., 0.]], dtype=float32)
     """
     t = inexact_tensor(data, "segment_mean")
     wide = widened(t)
@@ -440,6 +563,9 @@ def segment_max(data: TensorLike, segment_ids: TensorLike, num_segments: int) ->
     """out[i] is the largest of the rows data[j] with segment_ids[j] == i, element by element.
 
     Where there are none: -inf, of integers their least value (JAX, TF). Real numbers; NaN wins.
+
+    >>> wf.segment_max([1.0, 5.0, 3.0], [0, 0, 2], 3)
+    Tensor([  5., -inf,   3.], dtype=float32)
     """
     return _segment_extremum("segment_max", "scatter_nd_max", data, segment_ids, num_segments)
 
@@ -448,6 +574,9 @@ def segment_min(data: TensorLike, segment_ids: TensorLike, num_segments: int) ->
     """out[i] is the least of the rows data[j] with segment_ids[j] == i, element by element.
 
     Where there are none: inf, of integers their largest value (JAX, TF). Real numbers; NaN wins.
+
+    >>> wf.segment_min(wf.asarray([4, 2], dtype=wf.int8), [1, 1], 2)
+    Tensor([127,   2], dtype=int8)
     """
     return _segment_extremum("segment_min", "scatter_nd_min", data, segment_ids, num_segments)
 
@@ -512,6 +641,12 @@ def sort(
 ) -> Tensor:
     """The elements in order along `axis`. Always stable: `stable` is accepted and changes
     nothing.
+
+    >>> wf.sort([[3, 1], [2, 4]])
+    Tensor([[1, 3],
+            [2, 4]], dtype=int64)
+    >>> wf.sort([2.0, np.nan, 3.0], descending=True)
+    Tensor([nan,  3.,  2.], dtype=float32)
     """
     made = quick_sort(x, axis, descending)
     return _sorted("sort", x, axis, descending) if made is None else made
@@ -520,7 +655,13 @@ def sort(
 def argsort(
     x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
-    """The indices that put x in order along `axis` -> int64. Always stable."""
+    """The indices that put x in order along `axis` -> int64. Always stable.
+
+    >>> wf.argsort([2, 1, 2])
+    Tensor([1, 0, 2], dtype=int64)
+    >>> wf.argsort([2, 1, 2], descending=True)
+    Tensor([0, 2, 1], dtype=int64)
+    """
     made = quick_argsort(x, axis, descending)
     return _sorted("argsort", x, axis, descending) if made is None else made
 
@@ -542,6 +683,13 @@ def searchsorted(
     """Where to insert each value of x2 into the ascending vector x1 -> int64, the shape of x2.
 
     side "left": before equal elements, "right": after them. sorter: indices that put x1 in order.
+
+    >>> wf.searchsorted([1, 3, 3, 5], [3, 0, 9])
+    Tensor([1, 0, 4], dtype=int64)
+    >>> wf.searchsorted([1, 3, 3, 5], 3, side="right")
+    Tensor(3, dtype=int64)
+    >>> wf.searchsorted([3, 1, 5], [2, 3], sorter=[1, 0, 2])
+    Tensor([1, 1], dtype=int64)
     """
     data, values = promote_tensors(x1, x2, op="searchsorted")
     if data.ndim != 1 or side not in ("left", "right"):
@@ -564,6 +712,12 @@ def top_k(
 
     Of equal elements the one with the lower index comes first (TF1's top_k); NaN counts as largest.
     Always in order: `sorted` is accepted and changes nothing.
+
+    >>> wf.top_k([3.0, 9.0, 9.0, 1.0], 2)
+    TopK(values=Tensor([9., 9.], dtype=float32), indices=Tensor([1, 2], dtype=int64))
+    >>> wf.top_k([[3, 9, 1], [7, 5, 6]], 1, axis=1, largest=False).indices
+    Tensor([[2],
+            [1]], dtype=int64)
     """
     t = strong_tensor(x)
     along = check_axis("top_k", axis, t.ndim)

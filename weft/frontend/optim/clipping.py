@@ -12,7 +12,7 @@ from typing import TypeVar, overload
 
 from weft.frontend.autodiff.indexed_slices import IndexedSlices, added, masked
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.ops.elementwise import abs, add, clip, divide, maximum, multiply, sqrt, square
+from weft.frontend.ops.elementwise import abs, add, clip, divide, maximum, multiply, square
 from weft.frontend.ops.promotion import (
     Axes,
     TensorLike,
@@ -22,6 +22,7 @@ from weft.frontend.ops.promotion import (
     widened,
 )
 from weft.frontend.ops.reduction import sum
+from weft.frontend.ops.special import sqrt
 from weft.frontend.optim.optimizer import GradientAndVariable
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
@@ -42,6 +43,9 @@ def clip_by_value(
 
     Of IndexedSlices the rows that are there: equal indices are summed first, and the rows that are
     not there stay 0.
+
+    >>> wf.train.clip_by_value(wf.asarray([-5.0, 0.5, 9.0]), -1.0, 1.0)
+    Tensor([-1. ,  0.5,  1. ], dtype=float32)
     """
     if not isinstance(x, IndexedSlices):
         return clip(x, clip_value_min, clip_value_max)
@@ -60,6 +64,11 @@ def clip_by_norm(
     x).
 
     IndexedSlices stay such; their norm is that of the tensor they stand for, and `axes` is None.
+
+    >>> wf.train.clip_by_norm(wf.asarray([3.0, 4.0]), 2.5)
+    Tensor([1.5, 2. ], dtype=float32)
+    >>> wf.train.clip_by_norm(wf.asarray([0.3, 0.4]), 2.5)  # within: as it is
+    Tensor([0.3, 0.4], dtype=float32)
     """
     if isinstance(x, IndexedSlices):
         if axes is not None:
@@ -80,7 +89,11 @@ def _limited(t: Tensor, norm: Tensor, clip_norm: TensorLike) -> Tensor:
 
 def global_norm(t_list: Sequence[TensorLike | IndexedSlices | None]) -> Tensor:
     """The Euclidean norm of all elements of all tensors; None entries are left out. Of 16-bit
-    floats it is float32."""
+    floats it is float32.
+
+    >>> wf.train.global_norm([wf.asarray([2.0, 3.0]), None, wf.asarray(6.0)])
+    Tensor(7., dtype=float32)
+    """
     parts = [_square_sum(t) for t in t_list if t is not None]
     if not parts:
         raise InvalidArgumentError(
@@ -112,6 +125,10 @@ def clip_by_global_norm(
 
     use_norm: the norm, if it is known already. None entries stay None, IndexedSlices such.
     (Pascanu, Mikolov and Bengio 2012.)
+
+    >>> gradients = [wf.asarray([2.0, 3.0]), wf.asarray(6.0)]
+    >>> wf.train.clip_by_global_norm(gradients, 3.5)
+    ([Tensor([1. , 1.5], dtype=float32), Tensor(3., dtype=float32)], Tensor(7., dtype=float32))
     """
     norm = (
         global_norm(t_list) if use_norm is None else inexact_tensor(use_norm, "clip_by_global_norm")
@@ -154,6 +171,11 @@ def mean_gradients(
 
     What a variable has no gradient for in any replica is None. InvalidArgumentError if the replicas
     do not name the same variables in the same order, or only some have a gradient.
+
+    >>> w, optimizer = wf.Variable(1.0), wf.train.SGD(1.0)
+    >>> towers = [optimizer.compute_gradients(lambda x=x: x * w) for x in (1.0, 4.0)]
+    >>> wf.train.mean_gradients(towers)  # for optimizer.apply_gradients
+    [(Tensor(2.5, dtype=float32), <Variable 'variable' f32[]: 1.>)]
     """
     rows = [list(pairs) for pairs in grads_and_vars]
     if not rows or any(_ids(row) != _ids(rows[0]) for row in rows):

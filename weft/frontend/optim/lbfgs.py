@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Effect, current_trace, suspend_trace
+from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.creation import asarray
 from weft.frontend.ops.elementwise import (
     abs,
@@ -55,18 +56,17 @@ class LBFGS(Optimizer):
     history: how many pairs are remembered. line_search: with a number n > 0, a step that does not
     lower the loss enough (Armijo's condition, armijo=1e-4) is halved up to n times; the loss must
     then be a function, and is computed n times more for each step. Every call must be given the
-    same variables. Example: the minimum of a quadratic, to 3 digits in 20 steps::
+    same variables. Example: the minimum of a quadratic, to 3 digits in 20 steps.
 
-        >>> import weft as wf
-        >>> w = wf.Variable([0.0, 0.0])
-        >>> optimizer = wf.train.LBFGS(line_search=8)
-        >>> @wf.compile
-        ... def step():
-        ...     optimizer.minimize(lambda: wf.sum((w - [1.0, 2.0]) ** 2 * [1.0, 30.0]))
-        >>> for _ in range(20):
-        ...     step()
-        >>> w.numpy().round(3).tolist()
-        [1.0, 2.0]
+    >>> w = wf.Variable([0.0, 0.0])
+    >>> optimizer = wf.train.LBFGS(line_search=8)
+    >>> @wf.compile
+    ... def step():
+    ...     optimizer.minimize(lambda: wf.sum((w - [1.0, 2.0]) ** 2 * [1.0, 30.0]))
+    >>> for _ in range(20):
+    ...     step()
+    >>> w.numpy().round(3).tolist()
+    [1.0, 2.0]
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class LBFGS(Optimizer):
         """The history, the last parameters and gradient, and the number of steps made."""
         return list(self._state.values())
 
+    @shows_as_seen
     def minimize(
         self,
         loss: Any,

@@ -20,25 +20,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.frontend.autodiff.gradients import gradients, source_gradients, summed
+from weft.frontend.autodiff.gradients import gradients
 from weft.frontend.autodiff.indexed_slices import IndexedSlices
 from weft.frontend.core.device_scope import device_scopes
 from weft.frontend.core.function_trace import run_traced
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, current_trace, suspend_trace
-from weft.frontend.ops.elementwise import (
-    add,
-    divide,
-    equal,
-    multiply,
-    pow,
-    rsqrt,
-    sqrt,
-    square,
-    subtract,
-    where,
-)
+from weft.frontend.core.user_errors import shows_as_seen
+from weft.frontend.ops.elementwise import add, divide, equal, multiply, square, subtract, where
 from weft.frontend.ops.promotion import TensorLike, cast, is_scalar
+from weft.frontend.ops.special import pow, rsqrt, sqrt
 from weft.frontend.state.scopes import beside, group, put_beside
 from weft.frontend.state.variable import Variable
 from weft.ir.dtypes import DType, as_dtype, int64
@@ -65,6 +56,14 @@ class Optimizer:
     learning_rate: a number, tensor or variable, or a function that is called for each step (inside
     the trace of a compiled step it is called once; what it computes from variables is computed anew
     each step).
+
+    >>> class SignDescent(wf.train.Optimizer):
+    ...     def _update(self, grad, var):
+    ...         return [var.assign_sub(wf.sign(grad) * self._rate(var))]
+    >>> w = wf.Variable([1.0, -1.0])
+    >>> _ = SignDescent(0.25).minimize(lambda: wf.sum(w**2))
+    >>> w.read()
+    Tensor([ 0.75, -0.75], dtype=float32)
     """
 
     #: Whether the formula is right for complex variables, too.
@@ -94,6 +93,7 @@ class Optimizer:
         self.__dict__.update(held, _lock=ForkLock())
 
     # ------------------------------------------------------------------------------ public
+    @shows_as_seen
     def minimize(
         self,
         loss: Any,
@@ -108,9 +108,10 @@ class Optimizer:
         `apply_gradients`.
         """
         colocated = colocate_gradients_with_ops
-        pairs = self._compute(loss, var_list, grad_loss, sparse=False, colocated=colocated)
+        pairs = self._compute(loss, var_list, grad_loss, colocated)
         return self.apply_gradients(pairs, global_step=global_step, name=name)
 
+    @shows_as_seen
     def compute_gradients(
         self,
         loss: Any,
@@ -129,22 +130,19 @@ class Optimizer:
         GradientError for a loss that has no history, or no
         variables.
         """
-        colocated = colocate_gradients_with_ops
-        return self._compute(loss, var_list, grad_loss, sparse=True, colocated=colocated)
+        return self._compute(loss, var_list, grad_loss, colocate_gradients_with_ops)
 
     def _compute(
         self,
         loss: Any,
         var_list: Sequence[Variable] | Variable | None,
         grad_loss: TensorLike | None,
-        *,
-        sparse: bool,
-        colocated: bool = False,
+        colocated: bool,
     ) -> list[GradientAndVariable]:
         variables = [var_list] if isinstance(var_list, Variable) else var_list
         if current_trace() is not None:
             traced = loss() if callable(loss) else loss
-            return self._traced_gradients(traced, variables, grad_loss, sparse, colocated)
+            return self._traced_gradients(traced, variables, grad_loss, colocated)
         if not callable(loss):
             raise GradientError(
                 f"{self.name}: outside a trace the loss must be a function: a concrete tensor "
@@ -155,7 +153,7 @@ class Optimizer:
         chosen: list[Variable] = []
 
         def compute(inputs: list[Tensor]) -> list[Tensor | IndexedSlices]:
-            pairs = self._traced_gradients(loss(), variables, grad_loss, sparse, colocated)
+            pairs = self._traced_gradients(loss(), variables, grad_loss, colocated)
             chosen.extend(v for g, v in pairs if g is not None)
             return [g for g, _ in pairs if g is not None]
 
@@ -169,7 +167,6 @@ class Optimizer:
         loss: Any,
         variables: Sequence[Variable] | None,
         grad_loss: TensorLike | None,
-        sparse: bool,
         colocated: bool,
     ) -> list[GradientAndVariable]:
         if variables is None:
@@ -192,12 +189,7 @@ class Optimizer:
                 location=caller_location(),
             )
         seeds = None if grad_loss is None else [grad_loss]
-        found: Sequence[Tensor | IndexedSlices | None]
-        if sparse:
-            found = gradients(loss, list(variables), seeds, colocate_gradients_with_ops=colocated)
-        else:
-            parts = source_gradients(loss, list(variables), seeds, colocated=colocated)
-            found = [summed(p) for p in parts]
+        found = gradients(loss, list(variables), seeds, colocate_gradients_with_ops=colocated)
         return list(zip(found, variables, strict=True))
 
     def apply_gradients(
@@ -344,7 +336,18 @@ def hyper(value: Hyper, var: Variable) -> TensorLike:
 
 
 class SGD(Optimizer):
-    """var -= learning_rate * grad (TF1's GradientDescentOptimizer)."""
+    """var -= learning_rate * grad (TF1's GradientDescentOptimizer).
+
+    >>> w = wf.Variable([1.0, 2.0])
+    >>> optimizer = wf.train.SGD(0.25)
+    >>> @wf.compile
+    ... def step():
+    ...     loss = wf.sum(w**2)
+    ...     optimizer.minimize(loss)
+    ...     return loss
+    >>> print(step(), w.read())
+    Tensor(5., dtype=float32) Tensor([0.5, 1. ], dtype=float32)
+    """
 
     takes_complex = True
 
@@ -361,6 +364,13 @@ class Momentum(Optimizer):
 
     use_nesterov: var -= learning_rate*(grad + momentum*accum) (Sutskever et al. 2013, in TF1's
     form).
+
+    >>> w = wf.Variable(0.0)
+    >>> optimizer = wf.train.Momentum(0.5, momentum=0.5)
+    >>> for _ in range(2):
+    ...     _ = optimizer.minimize(lambda: 2.0 * w)  # outside of a trace the loss is a function
+    >>> float(w), float(optimizer.get_slot(w, "momentum"))  # -0.5 * 2, then -0.5 * 3
+    (-2.5, 3.0)
     """
 
     takes_complex = True
@@ -395,6 +405,12 @@ class Adagrad(Optimizer):
 
     Where grad is 0, var stays as it is, also if accum is 0 there. So of a table that is looked up
     (`wf.nn.embedding_lookup`) a compiled step touches the looked-up rows only.
+
+    >>> w = wf.Variable([0.0, 0.0])
+    >>> optimizer = wf.train.Adagrad(0.5, initial_accumulator_value=0.0)
+    >>> _ = optimizer.minimize(lambda: wf.sum(w * [3.0, 0.0]))
+    >>> w.numpy().round(3).tolist(), optimizer.get_slot(w, "accumulator").numpy().tolist()
+    ([-0.5, 0.0], [9.0, 0.0])
     """
 
     def __init__(
@@ -421,6 +437,12 @@ class Adadelta(Optimizer):
 
     accum = rho*accum + (1-rho)*grad^2; step = sqrt(accum_update + epsilon) / sqrt(accum + epsilon)
     * grad; accum_update = rho*accum_update + (1-rho)*step^2; var -= learning_rate*step.
+
+    >>> w = wf.Variable(1.0)
+    >>> optimizer = wf.train.Adadelta(1.0, rho=0.75, epsilon=1.0)
+    >>> _ = optimizer.apply_gradients([(wf.asarray(2.0), w)])  # w -= sqrt(0 + 1) / sqrt(1 + 1) * 2
+    >>> round(float(w), 4), optimizer.get_slot_names()
+    (-0.4142, ['accum', 'accum_update'])
     """
 
     def __init__(
@@ -453,6 +475,12 @@ class RMSProp(Optimizer):
 
     ms starts at 1. centered: the square of the running mean of grad is subtracted from ms under the
     root. (Tieleman and Hinton 2012, lecture 6.5; Graves 2013, equation 38, for `centered`.)
+
+    >>> w = wf.Variable(1.0)
+    >>> optimizer = wf.train.RMSProp(0.1, decay=0.75, epsilon=0.0)
+    >>> _ = optimizer.apply_gradients([(wf.asarray(1.0), w)])
+    >>> round(float(w), 4), optimizer.get_slot_names()
+    (0.9, ['momentum', 'rms'])
     """
 
     def __init__(
@@ -493,6 +521,16 @@ class Adam(Optimizer):
     m = beta1*m + (1-beta1)*grad; v = beta2*v + (1-beta2)*grad^2; var -= learning_rate * sqrt(1 -
     beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon), for step t = 1, 2, ... The epsilon is the
     paper's "epsilon hat" (end of its section 2), as in TF1.
+
+    >>> w = wf.Variable([1.0, -3.0])
+    >>> optimizer = wf.train.Adam(0.1)
+    >>> @wf.compile
+    ... def step():
+    ...     optimizer.minimize(wf.sum((w - [2.0, 5.0]) ** 2))
+    >>> for _ in range(300):
+    ...     step()
+    >>> w.numpy().round(2).tolist(), optimizer.get_slot_names()
+    ([2.0, 5.0], ['m', 'v'])
     """
 
     def __init__(
@@ -571,6 +609,12 @@ class AdamW(Adam):
 
     Loshchilov and Hutter 2017, algorithm 2; the decay scales with the learning rate, as in PyTorch
     and Optax.
+
+    >>> w = wf.Variable([1.0, 2.0])
+    >>> optimizer = wf.train.AdamW(0.5, weight_decay=0.5)
+    >>> _ = optimizer.apply_gradients([(wf.zeros([2]), w)])  # where the gradient is 0: decay alone
+    >>> w.read()
+    Tensor([0.75, 1.5 ], dtype=float32)
     """
 
     def __init__(

@@ -25,21 +25,19 @@ from weft.frontend.core.tensor import Tensor
 from weft.frontend.ops.elementwise import (
     add,
     ceil,
-    cos,
     divide,
     equal,
-    exp,
     floor,
     less,
     less_equal,
     maximum,
     minimum,
     multiply,
-    pow,
     subtract,
     where,
 )
 from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor
+from weft.frontend.ops.special import cos, exp, pow
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
 
@@ -64,8 +62,10 @@ def exponential_decay(
 ) -> Tensor:
     """learning_rate * decay_rate^(step / decay_steps); staircase: the exponent is floored.
 
-    >>> round(float(exponential_decay(0.1, 20, 10, 0.5)), 4)
-    0.025
+    >>> [round(float(wf.train.exponential_decay(1.0, n, 10, 0.5)), 4) for n in (0, 10, 20)]
+    [1.0, 0.5, 0.25]
+    >>> step = wf.Variable(0)
+    >>> optimizer = wf.train.SGD(lambda: wf.train.exponential_decay(0.1, step, 1000, 0.96))
     """
     rate, step = _start(learning_rate, global_step)
     return multiply(rate, pow(cast(decay_rate, rate.dtype), _periods(step, decay_steps, staircase)))
@@ -81,8 +81,8 @@ def natural_exp_decay(
     """learning_rate * exp(-decay_rate * step / decay_steps); staircase: step / decay_steps is
     floored.
 
-    >>> round(float(natural_exp_decay(0.1, 20, 10, 0.5)), 4)
-    0.0368
+    >>> [round(float(wf.train.natural_exp_decay(1.0, n, 10, 0.5)), 4) for n in (0, 10, 20)]
+    [1.0, 0.6065, 0.3679]
     """
     rate, step = _start(learning_rate, global_step)
     periods = _periods(step, decay_steps, staircase)
@@ -99,8 +99,8 @@ def inverse_time_decay(
     """learning_rate / (1 + decay_rate * step / decay_steps); staircase: step / decay_steps is
     floored.
 
-    >>> round(float(inverse_time_decay(0.1, 20, 10, 0.5)), 4)
-    0.05
+    >>> [round(float(wf.train.inverse_time_decay(1.0, n, 10, 1.0)), 4) for n in (0, 10, 30)]
+    [1.0, 0.5, 0.25]
     """
     rate, step = _start(learning_rate, global_step)
     periods = _periods(step, decay_steps, staircase)
@@ -120,8 +120,8 @@ def polynomial_decay(
     cycle: decay_steps is multiplied by ceil(step / decay_steps), so that the rate rises again after
     each.
 
-    >>> round(float(polynomial_decay(0.1, 5, 10, 0.0)), 4)
-    0.05
+    >>> [round(float(wf.train.polynomial_decay(1.0, n, 10, 0.5)), 4) for n in (0, 5, 10, 15)]
+    [1.0, 0.75, 0.5, 0.5]
     """
     rate, step = _start(learning_rate, global_step)
     span, end = cast(decay_steps, rate.dtype), cast(end_learning_rate, rate.dtype)
@@ -143,8 +143,8 @@ def cosine_decay(
 
     Loshchilov and Hutter, "SGDR", 2016, equation 5, without restarts.
 
-    >>> round(float(cosine_decay(0.1, 5, 10)), 4)
-    0.05
+    >>> [round(float(wf.train.cosine_decay(1.0, n, 10, alpha=0.1)), 4) for n in (0, 5, 10, 15)]
+    [1.0, 0.55, 0.1, 0.1]
     """
     rate, step = _start(learning_rate, global_step)
     span, floor_ = cast(decay_steps, rate.dtype), cast(alpha, rate.dtype)
@@ -159,8 +159,8 @@ def piecewise_constant(
     """values[0] while step <= boundaries[0], values[1] while step <= boundaries[1], ..., else
     the last.
 
-    >>> round(float(piecewise_constant(7, [5, 20], [1.0, 0.5, 0.1])), 4)
-    0.5
+    >>> [float(wf.train.piecewise_constant(n, [5, 20], [1.0, 0.5, 0.25])) for n in (5, 6, 21)]
+    [1.0, 0.5, 0.25]
     """
     if len(values) != len(boundaries) + 1:
         raise InvalidArgumentError(
@@ -183,8 +183,8 @@ def linear_warmup(
 
     learning_rate may be the result of another schedule (Goyal et al. 2017, section 2.2).
 
-    >>> round(float(linear_warmup(0.1, 4, 10)), 4)
-    0.05
+    >>> [float(wf.train.linear_warmup(1.0, n, 4)) for n in range(6)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     """
     rate, step = _start(learning_rate, global_step)
     span = maximum(cast(warmup_steps, rate.dtype), 1)

@@ -271,6 +271,13 @@ class TextLineReader(ReaderBase):
     """Lines of text files, without their ends, after `skip_header_lines` in each file.
 
     Keys are `file:line`, from 1. compression_type: "", "GZIP" or "ZLIB".
+
+    >>> np.savetxt("words.csv", ["word,count", "one,1", "two,2"], fmt="%s")
+    >>> files = wf.FIFOQueue(1, wf.string, shapes=[[]])
+    >>> files.enqueue("words.csv")
+    >>> reader = wf.TextLineReader(skip_header_lines=1)
+    >>> [t.item() for t in reader.read(files)]
+    [b'words.csv:2', b'one,1']
     """
 
     __slots__ = ()
@@ -288,7 +295,16 @@ class TextLineReader(ReaderBase):
 
 class TFRecordReader(ReaderBase):
     """Records of TFRecord files; keys are `file:byte`. options: the compression, "", "GZIP" or
-    "ZLIB"."""
+    "ZLIB".
+
+    >>> with wf.data.TFRecordWriter("a.tfrecord") as writer:
+    ...     writer.write(b"first")
+    ...     writer.write(b"second")
+    >>> files = wf.FIFOQueue(1, wf.string, shapes=[[]])
+    >>> files.enqueue("a.tfrecord")
+    >>> wf.TFRecordReader().read_up_to(files, 10)[1].tolist()
+    [b'first', b'second']
+    """
 
     __slots__ = ()
 
@@ -299,7 +315,15 @@ class TFRecordReader(ReaderBase):
 
 
 class WholeFileReader(ReaderBase):
-    """Whole files; keys are their names."""
+    """Whole files; keys are their names.
+
+    >>> with open("greeting.txt", "w") as file:
+    ...     _ = file.write("hello")
+    >>> files = wf.FIFOQueue(1, wf.string, shapes=[[]])
+    >>> files.enqueue("greeting.txt")
+    >>> [t.item() for t in wf.WholeFileReader().read(files)]
+    [b'greeting.txt', b'hello']
+    """
 
     __slots__ = ()
 
@@ -325,6 +349,16 @@ class FixedLengthRecordReader(ReaderBase):
 
     hop_bytes: from the start of one record to that of the next (0: they follow each other; then a
     file that ends within a record is a DataLossError). encoding: "", "GZIP" or "ZLIB".
+
+    >>> np.arange(6, dtype=np.uint8).tofile("pairs.bin")
+    >>> files = wf.FIFOQueue(1, wf.string, shapes=[[]])
+    >>> files.enqueue("pairs.bin")
+    >>> reader = wf.FixedLengthRecordReader(record_bytes=2)
+    >>> keys, values = reader.read_up_to(files, 10)
+    >>> wf.tf1.decode_raw(values, wf.uint8)
+    Tensor([[0, 1],
+            [2, 3],
+            [4, 5]], dtype=uint8)
     """
 
     __slots__ = ()

@@ -46,6 +46,14 @@ def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = 
 
     The count is an int64 variable called `<name>/epochs`, which has its first value already;
     `wf.tf1.local_variables_initializer()` takes it back to 0.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     x = wf.train.limit_epochs(wf.asarray([1, 2]), num_epochs=1)
+    ...     print(session.run(x))
+    ...     session.run(x)
+    Traceback (most recent call last):
+    weft.ir.errors.OutOfRangeError: variable 'limit_epochs/epochs' has reached its limit of 1
+    ...
     """
     _check_graph("limit_epochs")
     x = as_tensor(tensor)
@@ -78,7 +86,14 @@ def input_producer(
     cancel_op: Any = None,
 ) -> QueueBase:  # fmt: skip
     """A queue of the rows of `input_tensor`, again and again, or `num_epochs` times; each time in
-    another order if `shuffle`. element_shape: of a row, if the graph does not know it."""
+    another order if `shuffle`. element_shape: of a row, if the graph does not know it.
+
+    >>> with wf.Graph().as_default():
+    ...     row = wf.train.input_producer([[1, 2], [3, 4]], num_epochs=1, shuffle=False).dequeue()
+    ...     with wf.train.MonitoredTrainingSession() as session:
+    ...         print(session.run(row), session.run(row))
+    [1 2] [3 4]
+    """
     _check_graph("input_producer")
     rows = as_tensor(input_tensor)
     if not rows.ndim or rows.shape[0] == 0:
@@ -100,7 +115,17 @@ def string_input_producer(
     seed: int | None = None, capacity: int = 32, shared_name: str | None = None,
     name: str | None = None, cancel_op: Any = None,
 ) -> QueueBase:  # fmt: skip
-    """A queue of strings, names of files say: see `input_producer`."""
+    """A queue of strings, names of files say: see `input_producer`.
+
+    >>> with wf.Graph().as_default():
+    ...     queue = wf.train.string_input_producer(["a.txt", "b.txt"], num_epochs=1, shuffle=False)
+    ...     name = queue.dequeue()
+    ...     with wf.train.MonitoredTrainingSession() as session:
+    ...         while not session.should_stop():  # the end of the input leaves the block
+    ...             print(session.run(name))
+    b'a.txt'
+    b'b.txt'
+    """
     _check_graph("string_input_producer")
     if isinstance(string_tensor, (list, tuple)):
         string_tensor = [str(s) if hasattr(s, "__fspath__") else s for s in string_tensor]
@@ -118,7 +143,14 @@ def range_input_producer(
     limit: int, num_epochs: int | None = None, shuffle: bool = True, seed: int | None = None,
     capacity: int = 32, shared_name: str | None = None, name: str | None = None,
 ) -> QueueBase:  # fmt: skip
-    """A queue of the integers 0 .. limit-1 (int32): see `input_producer`."""
+    """A queue of the integers 0 .. limit-1 (int32): see `input_producer`.
+
+    >>> with wf.Graph().as_default():
+    ...     number = wf.train.range_input_producer(3, shuffle=False).dequeue()
+    ...     with wf.train.MonitoredTrainingSession() as session:
+    ...         print([int(session.run(number)) for _ in range(5)])
+    [0, 1, 2, 0, 1]
+    """
     _check_graph("range_input_producer")
     numbers = np.arange(check_int("train.range_input_producer", limit, "limit"), dtype=np.int32)
     label = name or "range_input_producer"
@@ -133,7 +165,14 @@ def slice_input_producer(
     seed: int | None = None, capacity: int = 32, shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """A row of each tensor, all with one number: dequeued from `range_input_producer`."""
+    """A row of each tensor, all with one number: dequeued from `range_input_producer`.
+
+    >>> with wf.Graph().as_default():
+    ...     image, label = wf.train.slice_input_producer([[10, 20], ["a", "b"]], shuffle=False)
+    ...     with wf.train.MonitoredTrainingSession() as session:
+    ...         print(*session.run([image, label]))
+    10 b'a'
+    """
     _check_graph("slice_input_producer")
     tensors = [as_tensor(t) for t in tensor_list]
     lengths: set[Any] = {t.shape[0] if t.ndim else None for t in tensors}
@@ -162,6 +201,19 @@ def batch(
     tensors: one, a list or a dict; the result is alike. enqueue_many: they are rows of elements
     already. dynamic_pad: sizes may vary; a batch is filled up with zeros. The last elements make no
     batch, or with `allow_smaller_final_batch` a smaller one.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     number = wf.train.range_input_producer(5, num_epochs=1, shuffle=False).dequeue()
+    ...     rows = wf.train.batch([number, number**2], 2, allow_smaller_final_batch=True)
+    ...     coordinator = wf.train.Coordinator()
+    ...     threads = wf.train.start_queue_runners(session, coordinator)
+    ...     for _ in range(3):
+    ...         print(*session.run(rows))
+    ...     coordinator.request_stop()
+    ...     coordinator.join(threads)
+    [0 1] [0 1]
+    [2 3] [4 9]
+    [4] [16]
     """
     return _batched("batch", [tensors] * _threads("batch", num_threads), batch_size, capacity,
                     None, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch,
@@ -174,7 +226,15 @@ def batch_join(
     shapes: Any = None, dynamic_pad: bool = False, allow_smaller_final_batch: bool = False,
     shared_name: str | None = None, name: str | None = None,
 ) -> Any:  # fmt: skip
-    """`batch` of several sources, each with a thread of its own."""
+    """`batch` of several sources, each with a thread of its own.
+
+    >>> with wf.Graph().as_default():
+    ...     sources = [[wf.train.range_input_producer(n, num_epochs=1).dequeue()] for n in (2, 3)]
+    ...     (rows,) = wf.train.batch_join(sources, 5)
+    ...     with wf.train.MonitoredTrainingSession() as session:
+    ...         print(np.sort(session.run(rows)))
+    [0 0 1 1 2]
+    """
     return _batched("batch_join", tensors_list, batch_size, capacity, None, enqueue_many, shapes,
                     dynamic_pad, allow_smaller_final_batch, shared_name)  # fmt: skip
 
@@ -186,7 +246,15 @@ def shuffle_batch(
     allow_smaller_final_batch: bool = False, shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:  # fmt: skip
-    """`batch` of elements drawn at random from a queue that has more than `min_after_dequeue`."""
+    """`batch` of elements drawn at random from a queue that has more than `min_after_dequeue`.
+
+    >>> with wf.Graph().as_default():
+    ...     number = wf.train.range_input_producer(6, num_epochs=1).dequeue()
+    ...     drawn = wf.train.shuffle_batch(number, 6, capacity=10, min_after_dequeue=2)
+    ...     with wf.train.MonitoredTrainingSession() as session:
+    ...         print(np.sort(session.run(drawn)))
+    [0 1 2 3 4 5]
+    """
     sources = [tensors] * _threads("shuffle_batch", num_threads)
     return _batched("shuffle_batch", sources, batch_size, capacity, (min_after_dequeue, seed),
                     enqueue_many, shapes, False, allow_smaller_final_batch,
@@ -200,7 +268,15 @@ def shuffle_batch_join(
     allow_smaller_final_batch: bool = False, shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:  # fmt: skip
-    """`shuffle_batch` of several sources, each with a thread of its own."""
+    """`shuffle_batch` of several sources, each with a thread of its own.
+
+    >>> with wf.Graph().as_default():
+    ...     sources = [wf.train.range_input_producer(n, num_epochs=1).dequeue() for n in (2, 3)]
+    ...     drawn = wf.train.shuffle_batch_join(sources, 5, capacity=10, min_after_dequeue=2)
+    ...     with wf.train.MonitoredTrainingSession() as session:
+    ...         print(np.sort(session.run(drawn)))
+    [0 0 1 1 2]
+    """
     return _batched("shuffle_batch_join", tensors_list, batch_size, capacity,
                     (min_after_dequeue, seed), enqueue_many, shapes, False,
                     allow_smaller_final_batch, shared_name)  # fmt: skip
@@ -214,7 +290,15 @@ def maybe_batch(
     name: str | None = None,
 ) -> Any:  # fmt: skip
     """`batch` of those elements for which `keep_input` is true: a bool, with `enqueue_many` one for
-    each row or one for all."""
+    each row or one for all.
+
+    >>> with wf.Graph().as_default():
+    ...     number = wf.train.range_input_producer(6, num_epochs=1, shuffle=False).dequeue()
+    ...     odd = wf.train.maybe_batch(number, number % 2 == 1, 3)
+    ...     with wf.train.MonitoredTrainingSession() as session:
+    ...         print(session.run(odd))
+    [1 3 5]
+    """
     return _batched("maybe_batch", [tensors] * _threads("maybe_batch", num_threads), batch_size,
                     capacity, None, enqueue_many, shapes, dynamic_pad, allow_smaller_final_batch,
                     shared_name, keep_input)  # fmt: skip

@@ -36,6 +36,15 @@ class QueueRunner:
     close the queue); when a stop is requested, `cancel_op` (default: close it and cancel what
     waits to enqueue). What `QueueBase.from_list` gives needs both. Any other exception requests a
     stop and is raised by `Coordinator.join`.
+
+    >>> numbers, queue = iter(range(3)), wf.FIFOQueue(10, wf.int64, shapes=[[]])
+    >>> runner = wf.train.QueueRunner(
+    ...     queue, [lambda: queue.enqueue(next(numbers))],
+    ...     queue_closed_exception_types=[StopIteration])
+    >>> for thread in runner.create_threads(start=True):
+    ...     thread.join()
+    >>> queue.is_closed(), queue.dequeue_many(3)
+    (True, Tensor([0, 1, 2], dtype=int64))
     """
 
     @made_at_once
@@ -185,7 +194,14 @@ def _in_session(op: Call | Effect, session: Session | None) -> Call:
 
 def add_queue_runner(runner: QueueRunner) -> None:
     """Have `start_queue_runners` start the threads of `runner` for the graph that is being built
-    (else the default graph)."""
+    (else the default graph).
+
+    >>> with wf.Graph().as_default() as graph:
+    ...     queue = wf.FIFOQueue(10, wf.float32, shapes=[[]])
+    ...     wf.train.add_queue_runner(wf.train.QueueRunner(queue, [queue.enqueue(1.0)] * 2))
+    >>> len(graph.queue_runners)
+    1
+    """
     get_default_graph().queue_runners.append(runner)
 
 
@@ -195,7 +211,17 @@ def start_queue_runners(
     sess: Session | None = None, coord: Coordinator | None = None, daemon: bool = True,
     start: bool = True,
 ) -> list[threading.Thread]:  # fmt: skip
-    """The threads of all queue runners of the session's graph, or else of the default graph."""
+    """The threads of all queue runners of the session's graph, or else of the default graph.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     number = wf.train.range_input_producer(3, num_epochs=1, shuffle=False).dequeue()
+    ...     coordinator = wf.train.Coordinator()
+    ...     threads = wf.train.start_queue_runners(session, coordinator)
+    ...     print([int(session.run(number)) for _ in range(3)])
+    ...     coordinator.request_stop()
+    ...     coordinator.join(threads)
+    [0, 1, 2]
+    """
     graph = get_default_graph() if sess is None else sess.graph
     return [t for r in graph.queue_runners for t in r.create_threads(sess, coord, daemon, start)]
 
@@ -205,6 +231,16 @@ class LooperThread(threading.Thread):
     again and again) until the coordinator's stop. An exception requests the stop.
 
     Or a base class: override `start_loop`, `run_loop` and `stop_loop`.
+
+    >>> calls, coordinator = [], wf.train.Coordinator()
+    >>> def work():
+    ...     calls.append(len(calls))
+    ...     if len(calls) == 3:
+    ...         coordinator.request_stop()
+    >>> looper = wf.train.LooperThread.loop(coordinator, 0.001, work)
+    >>> coordinator.join([looper])
+    >>> calls
+    [0, 1, 2]
     """
 
     @made_at_once

@@ -151,14 +151,28 @@ class MutableHashTable(LookupTable):
 
 
 class TextFileIndex:
-    """Which part of a line `TextFileInitializer` takes, if it is no column."""
+    """Which part of a line `TextFileInitializer` takes, if it is no column.
+
+    >>> np.savetxt("words.txt", ["the", "of"], fmt="%s")
+    >>> line, number = wf.lookup.TextFileIndex.WHOLE_LINE, wf.lookup.TextFileIndex.LINE_NUMBER
+    >>> words = wf.lookup.TextFileInitializer("words.txt", wf.int64, number, wf.string, line)
+    >>> wf.lookup.StaticHashTable(words, "?").lookup([1, 0, 9]).numpy().tolist()
+    [b'of', b'the', b'?']
+    """
 
     WHOLE_LINE = -2
     LINE_NUMBER = -1
 
 
 class KeyValueTensorInitializer:
-    """`keys` [n] and `values` [n] (lists, arrays, tensors that have values)."""
+    """`keys` [n] and `values` [n] (lists, arrays, tensors that have values).
+
+    >>> given = wf.lookup.KeyValueTensorInitializer(["a", "b"], [1.5, 2.5])
+    >>> given.key_dtype, given.value_dtype
+    (weft.string, weft.float32)
+    >>> wf.lookup.StaticHashTable(given, default_value=0.0).lookup(["b", "c"])
+    Tensor([2.5, 0. ], dtype=float32)
+    """
 
     @made_at_once
     @eager
@@ -180,6 +194,11 @@ class TextFileInitializer:
 
     vocab_size: at most so many lines. The file is read now. NotFoundError if there is none;
     InvalidArgumentError names the line that does not fit.
+
+    >>> np.savetxt("ages.txt", ["Ada:36", "Alan:41"], fmt="%s")
+    >>> ages = wf.lookup.TextFileInitializer("ages.txt", wf.string, 0, wf.int64, 1, delimiter=":")
+    >>> wf.lookup.StaticHashTable(ages, default_value=-1).lookup(["Alan", "Grace"])
+    Tensor([41, -1], dtype=int64)
     """
 
     @made_at_once
@@ -230,7 +249,15 @@ class _Static(LookupTable):
 
 
 class StaticHashTable(_Static):
-    """Keys to values as `initializer` says; other keys have `default_value`."""
+    """Keys to values as `initializer` says; other keys have `default_value`.
+
+    >>> names = wf.lookup.KeyValueTensorInitializer([7, 9], ["seven", "nine"])
+    >>> table = wf.lookup.StaticHashTable(names, default_value="?")
+    >>> table.lookup([[9, 8], [7, 7]]).numpy().tolist()
+    [[b'nine', b'?'], [b'seven', b'seven']]
+    >>> table.size()
+    Tensor(2, dtype=int64)
+    """
 
     __slots__ = ()
 
@@ -255,7 +282,13 @@ class StaticHashTable(_Static):
 
 class StaticVocabularyTable(_Static):
     """Keys to ids 0 .. n-1 as `initializer` says (its values are int64); other keys to one of
-    `num_oov_buckets` ids from n on, by the Fingerprint64 of the key, as TensorFlow does."""
+    `num_oov_buckets` ids from n on, by the Fingerprint64 of the key, as TensorFlow does.
+
+    >>> ids = wf.lookup.KeyValueTensorInitializer(["the", "of"], [0, 1])
+    >>> table = wf.lookup.StaticVocabularyTable(ids, num_oov_buckets=3)
+    >>> table.lookup(["of", "the", "weft", "warp"])  # unknown words have an id of 2 to 4
+    Tensor([1, 0, 3, 3], dtype=int64)
+    """
 
     __slots__ = ()
 
@@ -276,7 +309,14 @@ def index_table_from_tensor(
     dtype: Any = None, name: str | None = None,
 ) -> StaticHashTable | StaticVocabularyTable:  # fmt: skip
     """The table from each entry (strings or integers, each once) to its place in the list. Other
-    keys have `default_value`, or (num_oov_buckets > 0) an id after those of the list."""
+    keys have `default_value`, or (num_oov_buckets > 0) an id after those of the list.
+
+    >>> table = wf.lookup.index_table_from_tensor(["the", "of", "and"])
+    >>> table.lookup(["and", "weft", "the"])
+    Tensor([ 2, -1,  0], dtype=int64)
+    >>> wf.lookup.index_table_from_tensor(["the", "of"], num_oov_buckets=1).lookup(["weft"])
+    Tensor([2], dtype=int64)
+    """
     made = KeyValueTensorInitializer(vocabulary_list, _places(vocabulary_list), dtype)
     return _index_table(made, num_oov_buckets, default_value, name)
 
@@ -287,7 +327,13 @@ def index_table_from_file(
     key_column_index: int = TextFileIndex.WHOLE_LINE,
     value_column_index: int = TextFileIndex.LINE_NUMBER, delimiter: str = "\t",
 ) -> StaticHashTable | StaticVocabularyTable:  # fmt: skip
-    """The table from the lines of a file to their numbers; else as `index_table_from_tensor`."""
+    """The table from the lines of a file to their numbers; else as `index_table_from_tensor`.
+
+    >>> np.savetxt("vocabulary.txt", ["the", "of", "and"], fmt="%s")
+    >>> table = wf.lookup.index_table_from_file("vocabulary.txt", vocab_size=2)
+    >>> table.lookup(["of", "and"])
+    Tensor([ 1, -1], dtype=int64)
+    """
     made = TextFileInitializer(
         vocabulary_file, key_dtype, key_column_index, int64, value_column_index, vocab_size,
         delimiter,
@@ -298,7 +344,12 @@ def index_table_from_file(
 def index_to_string_table_from_tensor(
     vocabulary_list: Any, default_value: Any = "UNK", name: str | None = None
 ) -> StaticHashTable:
-    """The table from places in the list to its strings; other keys have `default_value`."""
+    """The table from places in the list to its strings; other keys have `default_value`.
+
+    >>> table = wf.lookup.index_to_string_table_from_tensor(["the", "of"])
+    >>> table.lookup([1, 0, 5]).numpy().tolist()
+    [b'of', b'the', b'UNK']
+    """
     made = KeyValueTensorInitializer(_places(vocabulary_list), vocabulary_list, int64, string)
     return StaticHashTable(made, default_value, name)
 

@@ -31,16 +31,11 @@ from weft.frontend.ops.elementwise import (
     clip,
     copysign,
     divide,
-    erfinv,
-    exp,
     floor,
     greater,
     greater_equal,
     less,
     less_equal,
-    lgamma,
-    log,
-    log1p,
     logical_and,
     logical_not,
     logical_or,
@@ -48,13 +43,9 @@ from weft.frontend.ops.elementwise import (
     multiply,
     negative,
     nextafter,
-    pow,
     remainder,
-    sigmoid,
-    sqrt,
     square,
     subtract,
-    tan,
     where,
 )
 from weft.frontend.ops.manipulation import cut, reshape, unstack
@@ -72,6 +63,7 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
 )
 from weft.frontend.ops.reduction import any, argmax, cumulative_sum, max, sum
+from weft.frontend.ops.special import erfinv, exp, lgamma, log, log1p, pow, sigmoid, sqrt, tan
 from weft.ir.dims import Dim, Shape, broadcast_shapes, format_shape, product
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
@@ -95,7 +87,11 @@ _PRECISION = {float16: 11, bfloat16: 8, float32: 24, float64: 53}
 
 
 def key(seed: int) -> Tensor:
-    """The key for an integer seed: its low 64 bits, the high word first -> uint32[2]."""
+    """The key for an integer seed: its low 64 bits, the high word first -> uint32[2].
+
+    >>> wf.random.key(7)
+    Tensor([0, 7], dtype=uint32)
+    """
     value = check_int("random.key", seed, "seed") & 0xFFFFFFFFFFFFFFFF
     return as_tensor(np.array([value >> 32, value & 0xFFFFFFFF], np.uint32))
 
@@ -115,6 +111,10 @@ def _check_key(op: str, k: TensorLike) -> Tensor:
 def split(key: TensorLike, num: int = 2) -> list[Tensor]:
     """`num` new keys, independent of each other and of the old one, which must not be used
     again.
+
+    >>> for_weights, for_data = wf.random.split(wf.random.key(0))
+    >>> for_weights, for_data
+    (Tensor([1797259609, 2579123966], dtype=uint32), Tensor([1351547692, 3235790642], dtype=uint32))
     """
     k = _check_key("split", key)
     count = check_int("random.split", num, "num")
@@ -122,12 +122,16 @@ def split(key: TensorLike, num: int = 2) -> list[Tensor]:
         raise InvalidArgumentError(
             f"wf.random.split: num must not be negative, got {count}", location=caller_location()
         )
-    return unstack(apply("random_bits", k, shape=(count, 2)))
+    return list(unstack(apply("random_bits", k, shape=(count, 2))))
 
 
 def fold_in(key: TensorLike, data: TensorLike) -> Tensor:
     """A new key from a key and an integer (modulo 2^32), such as a step number; it may be
     traced.
+
+    >>> keys = [wf.random.fold_in(wf.random.key(0), step) for step in (1, 2)]
+    >>> [wf.random.randint(key, [3], 0, 10).numpy().tolist() for key in keys]
+    [[1, 8, 3], [5, 2, 5]]
     """
     k, number = _check_key("fold_in", key), strong_tensor(data)
     if not number.dtype.is_integer or number.ndim:
@@ -140,7 +144,11 @@ def fold_in(key: TensorLike, data: TensorLike) -> Tensor:
 
 
 def bits(key: TensorLike, shape: Any = (), dtype: object = None) -> Tensor:
-    """Uniformly random bits as uint32 (the default) or uint64."""
+    """Uniformly random bits as uint32 (the default) or uint64.
+
+    >>> wf.random.bits(wf.random.key(0), [2], wf.uint64)
+    Tensor([ 5804853137921540441, 13897614986671967998], dtype=uint64)
+    """
     k, wanted = _check_key("bits", key), check_shape("random.bits", shape)
     target = check_dtype(dtype, uint32)
     if target is uint32:
@@ -196,6 +204,12 @@ def uniform(
 
     With all the bits that the dtype holds: multiples of 2^-24 in [0, 1) for float32, 2^-53 for
     float64.
+
+    >>> key = wf.random.key(0)
+    >>> wf.random.uniform(key, [3]).numpy().round(3)
+    array([0.418, 0.6  , 0.315], dtype=float32)
+    >>> wf.random.uniform(key, [3], minval=[0.0, 10.0, 20.0], maxval=30.0).numpy().round(2)
+    array([12.55, 22.01, 23.15], dtype=float32)
     """
     k, wanted = _check_key("uniform", key), check_shape("random.uniform", shape)
     target = check_dtype(dtype, DEFAULT_FLOAT)
@@ -232,6 +246,12 @@ def normal(
 
     u is uniform in (-1, 1), symmetric about 0: the inverse of the distribution function (Devroye,
     "Non-uniform random variate generation", 1986, II.2). 16-bit floats are computed in float32.
+
+    >>> key = wf.random.key(0)
+    >>> wf.random.normal(key, [3]).numpy().round(3)
+    array([-0.206,  0.255, -0.483], dtype=float32)
+    >>> wf.random.normal(key, [3], mean=100.0, stddev=[0.0, 1.0, 10.0]).numpy().round(1)
+    array([100. , 100.3,  95.2], dtype=float32)
     """
     k, wanted = _check_key("normal", key), check_shape("random.normal", shape)
     target = check_dtype(dtype, DEFAULT_FLOAT)
@@ -265,6 +285,10 @@ def truncated_normal(
 
     By the inverse of the distribution function, without rejection. InvalidArgumentError for bounds
     that hold less than 10^-11 of the distribution.
+
+    >>> x = wf.random.truncated_normal(wf.random.key(0), [10_000], stddev=0.1)
+    >>> bool(wf.all(wf.abs(x) <= 0.2)), round(float(wf.std(x)), 2)
+    (True, 0.09)
     """
     k, wanted = (
         _check_key("truncated_normal", key),
@@ -295,6 +319,9 @@ def truncated_normal(
 def bernoulli(key: TensorLike, p: TensorLike = 0.5, shape: Any = None) -> Tensor:
     """True with probability p -> bool; `shape` (by default that of p) is one that p broadcasts
     to.
+
+    >>> wf.count_nonzero(wf.random.bernoulli(wf.random.key(0), 0.2, [10_000]))
+    Tensor(1966, dtype=int64)
     """
     k, chance = _check_key("bernoulli", key), inexact_tensor(p, "random.bernoulli")
     wanted = chance.shape if shape is None else check_shape("random.bernoulli", shape)
@@ -306,6 +333,10 @@ def exponential(key: TensorLike, shape: Any = (), dtype: object = None) -> Tenso
     """Exponentially distributed with rate 1: -log(1 - u) for u uniform in [0, 1).
 
     16-bit floats are computed in float32.
+
+    >>> x = wf.random.exponential(wf.random.key(0), [10_000])
+    >>> bool(wf.all(x >= 0)), round(float(wf.mean(x)), 1)
+    (True, 1.0)
     """
     target = check_dtype(dtype, DEFAULT_FLOAT)
     unit = uniform(key, shape, _work_dtype(target))
@@ -313,7 +344,11 @@ def exponential(key: TensorLike, shape: Any = (), dtype: object = None) -> Tenso
 
 
 def gumbel(key: TensorLike, shape: Any = (), dtype: object = None) -> Tensor:
-    """Standard Gumbel: -log(-log(u)) for u uniform in (0, 1). 16-bit floats: as `exponential`."""
+    """Standard Gumbel: -log(-log(u)) for u uniform in (0, 1). 16-bit floats: as `exponential`.
+
+    >>> wf.random.gumbel(wf.random.key(0), [3]).numpy().round(3)
+    array([ 0.138,  0.673, -0.145], dtype=float32)
+    """
     k, wanted = _check_key("gumbel", key), check_shape("random.gumbel", shape)
     target = check_dtype(dtype, DEFAULT_FLOAT)
     unit = _open_uniform("gumbel", k, wanted, _work_dtype(target))
@@ -325,6 +360,10 @@ def categorical(key: TensorLike, logits: TensorLike, axis: int = -1, shape: Any 
 
     shape: that of the result, to which the logits without `axis` broadcast; by default just theirs.
     The maximum of logits plus Gumbel noise (Gumbel, "Statistical theory of extreme values", 1954).
+
+    >>> logits = wf.log(wf.asarray([0.1, 0.2, 0.7]))
+    >>> wf.random.categorical(wf.random.key(0), logits, shape=[8])
+    Tensor([2, 2, 2, 2, 1, 2, 1, 2], dtype=int64)
     """
     k, scores = _check_key("categorical", key), inexact_tensor(logits, "random.categorical")
     along = check_axis("random.categorical", axis, scores.ndim)
@@ -347,6 +386,10 @@ def permutation(key: TensorLike, x: int | TensorLike, axis: int = 0) -> Tensor:
 
     Sorts 64 random bits for each part: every order is equally likely up to collisions, of which the
     chance is below n^2 / 2^65.
+
+    >>> wf.random.permutation(wf.random.key(0), wf.asarray([[1, 2, 3], [4, 5, 6]]), axis=1)
+    Tensor([[2, 1, 3],
+            [5, 4, 6]], dtype=int64)
     """
     k = _check_key("permutation", key)
     t = arange(x) if isinstance(x, (int, np.integer)) else strong_tensor(x)
@@ -356,7 +399,13 @@ def permutation(key: TensorLike, x: int | TensorLike, axis: int = 0) -> Tensor:
 
 
 def shuffle(key: TensorLike, x: TensorLike) -> Tensor:
-    """The rows of x (its parts along the first axis) in random order."""
+    """The rows of x (its parts along the first axis) in random order.
+
+    >>> wf.random.shuffle(wf.random.key(0), wf.asarray([[1, 1], [2, 2], [3, 3]]))
+    Tensor([[2, 2],
+            [1, 1],
+            [3, 3]], dtype=int64)
+    """
     return permutation(key, strong_tensor(x))
 
 
@@ -371,6 +420,10 @@ def randint(
 
     64 random bits modulo the range: the bias of a value is below range / 2^64. An empty range of
     known bounds raises InvalidArgumentError.
+
+    >>> wf.random.randint(wf.random.key(0), [2, 3], 0, [1, 10, 100])
+    Tensor([[ 0,  0, 84],
+            [ 0,  8, 43]], dtype=int64)
     """
     k, wanted = _check_key("randint", key), check_shape("random.randint", shape)
     target = check_dtype(dtype, DEFAULT_INT)
@@ -403,27 +456,46 @@ def _unit(op: str, key: TensorLike, shape: Any, dtype: object) -> tuple[Tensor, 
 
 
 def rademacher(key: TensorLike, shape: Any = (), dtype: object = None) -> Tensor:
-    """-1 or 1, equally likely (int64 by default)."""
+    """-1 or 1, equally likely (int64 by default).
+
+    >>> wf.random.rademacher(wf.random.key(0), [6])
+    Tensor([ 1, -1,  1, -1,  1, -1], dtype=int64)
+    """
     k, wanted = _check_key("rademacher", key), check_shape("random.rademacher", shape)
     is_low = less(apply("random_bits", k, shape=wanted), 1 << 31)
     return cast(where(is_low, 1, -1), check_dtype(dtype, DEFAULT_INT))
 
 
 def laplace(key: TensorLike, shape: Any = (), dtype: object = None) -> Tensor:
-    """Standard Laplace: a sign and an exponential number, from one u in (-1, 1)."""
+    """Standard Laplace: a sign and an exponential number, from one u in (-1, 1).
+
+    >>> x = wf.random.laplace(wf.random.key(0), [10_000])
+    >>> round(float(wf.mean(x)), 1), round(float(wf.std(x)), 1)  # 0, sqrt(2)
+    (0.0, 1.4)
+    """
     unit, target = _unit("laplace", key, shape, dtype)
     centred = subtract(multiply(unit, 2), 1)
     return cast(copysign(negative(log1p(negative(abs(centred)))), centred), target)
 
 
 def logistic(key: TensorLike, shape: Any = (), dtype: object = None) -> Tensor:
-    """Standard logistic: log(u / (1 - u)) for u uniform in (0, 1)."""
+    """Standard logistic: log(u / (1 - u)) for u uniform in (0, 1).
+
+    >>> x = wf.random.logistic(wf.random.key(0), [10_000])
+    >>> round(float(wf.std(x)), 1)  # pi / sqrt(3)
+    1.8
+    """
     unit, target = _unit("logistic", key, shape, dtype)
     return cast(subtract(log(unit), log1p(negative(unit))), target)
 
 
 def cauchy(key: TensorLike, shape: Any = (), dtype: object = None) -> Tensor:
-    """Standard Cauchy: tan(pi (u - 1/2)) for u uniform in (0, 1)."""
+    """Standard Cauchy: tan(pi (u - 1/2)) for u uniform in (0, 1).
+
+    >>> x = wf.random.cauchy(wf.random.key(0), [10_000])
+    >>> round(float(wf.mean(wf.abs(x) < 1)), 1)  # half of them are within 1
+    0.5
+    """
     unit, target = _unit("cauchy", key, shape, dtype)
     return cast(tan(multiply(subtract(unit, 0.5), math.pi)), target)
 
@@ -441,6 +513,12 @@ def choice(
     p: the probabilities, a vector (weights are scaled to a sum of 1); None: all equal. Without
     replacement and with p: the largest of log p plus Gumbel noise (Efraimidis and Spirakis,
     "Weighted random sampling with a reservoir", 2006), which takes parts of probability 0 last.
+
+    >>> key = wf.random.key(0)
+    >>> wf.random.choice(key, 10, [4]), wf.random.choice(key, 4, [4], replace=False)
+    (Tensor([9, 8, 2, 6], dtype=int64), Tensor([3, 0, 2, 1], dtype=int64))
+    >>> wf.random.choice(key, [10, 20, 30], [6], p=[0.0, 0.5, 0.5])
+    Tensor([20, 30, 20, 30, 20, 30], dtype=int64)
     """
     k, wanted = _check_key("choice", key), check_shape("random.choice", shape)
     values = arange(a) if isinstance(a, (int, np.integer)) else strong_tensor(a)
@@ -504,6 +582,10 @@ def gamma(key: TensorLike, a: TensorLike, shape: Any = None, dtype: object = Non
 
     Marsaglia and Tsang, "A simple method for generating gamma variables", 2000; 16-bit floats are
     computed in float32.
+
+    >>> x = wf.random.gamma(wf.random.key(0), [0.5, 2.0, 9.0], [10_000, 3])
+    >>> wf.mean(x, axis=0).numpy().round(1)
+    array([0.5, 2. , 9. ], dtype=float32)
     """
     k, alpha = _check_key("gamma", key), inexact_tensor(a, "random.gamma")
     target = check_dtype(dtype, alpha.dtype)
@@ -550,6 +632,10 @@ def beta(
     which the logarithms are drawn.
 
     `shape`: by default that of a and b, broadcast.
+
+    >>> x = wf.random.beta(wf.random.key(0), 2.0, 6.0, [10_000])
+    >>> round(float(wf.mean(x)), 2)  # 2 / (2 + 6)
+    0.25
     """
     first, second = split(_check_key("beta", key))
     one, two = inexact_tensor(a, "random.beta"), inexact_tensor(b, "random.beta")
@@ -567,6 +653,10 @@ def dirichlet(
     are drawn, over their sum.
 
     shape: that of the result without that axis; by default alpha's.
+
+    >>> x = wf.random.dirichlet(wf.random.key(0), [1.0, 2.0, 7.0], [1000])
+    >>> x.shape, wf.mean(x, axis=0).numpy().round(1)
+    ((1000, 3), array([0.1, 0.2, 0.7], dtype=float32))
     """
     k, weights = _check_key("dirichlet", key), inexact_tensor(alpha, "random.dirichlet")
     if not weights.ndim:
@@ -587,6 +677,9 @@ def poisson(key: TensorLike, lam: TensorLike, shape: Any = None, dtype: object =
 
     Rates below 10: how many exponential waiting times fit in. Others: Hoermann, "The transformed
     rejection method for generating Poisson random variables", 1993, algorithm PTRS.
+
+    >>> wf.random.poisson(wf.random.key(0), [0.0, 3.0, 1000.0])
+    Tensor([  0,   3, 987], dtype=int64)
     """
     k, rate = _check_key("poisson", key), inexact_tensor(lam, "random.poisson")
     wanted = rate.shape if shape is None else check_shape("random.poisson", shape)

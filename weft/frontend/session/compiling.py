@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.frontend.compile.specializations import Specialization
 from weft.frontend.core.function_trace import needed_ops
+from weft.frontend.core.slow import note_unfused
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.fetches import fetch_values, is_tensor
 from weft.frontend.session.graph import Graph
@@ -215,6 +216,7 @@ def compile_definition(
     options = PassOptions.from_environment().for_step(graph.name)
     how = replace(how, passing=options)
     step = pruned(graph, values, feeds, done, options=options)
+    note_unfused(step)
     states = {name: v.state for name, v in graph._trace.variables.copy().items()}
     gpu = gpu_use(step, how.control_flow)
     made: Step

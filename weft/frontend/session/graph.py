@@ -67,7 +67,17 @@ class FinalizedBuilder(Builder):
 
 
 class Graph:
-    """A graph that stays open: ops called inside `as_default()` are added to it."""
+    """A graph that stays open: ops called inside `as_default()` are added to it.
+
+    >>> with wf.Graph("model").as_default() as graph:
+    ...     x = wf.placeholder(wf.float32, [None, 3], name="x")
+    ...     y = wf.name_tensor(wf.sum(x, axis=1), "y")
+    >>> graph
+    <wf.Graph 'model': 1 ops, 1 placeholders, 0 variables (0 bytes)>
+    >>> with wf.Session(graph=wf.Graph.from_text(graph.as_text())) as session:  # in any process
+    ...     print(session.run("y", {"x": np.ones((2, 3))}))
+    [3. 3.]
+    """
 
     def __init__(self, name: str = "graph") -> None:
         self._trace = Trace("graph", name)
@@ -348,6 +358,12 @@ def placeholder(dtype: object, shape: Any = None, name: str | None = None) -> Te
     shape: a sequence of sizes, [] for a scalar; None in it stands for any size, a name such as
     "batch" for one that several placeholders share (sizes that must fit each other should).
     UnsupportedError without a shape (TensorFlow 1's unknown rank) and inside a compiled function.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     x = wf.placeholder(wf.float32, ["batch", 2])
+    ...     y = wf.placeholder(wf.float32, ["batch"])  # as many as x has rows
+    ...     print(session.run(x[:, 0] * y, {x: [[1, 2], [3, 4]], y: [10, 20]}))
+    [10. 60.]
     """
     trace = graph_trace("wf.placeholder")
     if shape is None:
@@ -367,7 +383,13 @@ def placeholder(dtype: object, shape: Any = None, name: str | None = None) -> Te
 
 def name_tensor(x: Any, name: str) -> Tensor:
     """`x` under a name that `Session.run` and `graph.tensor` know. InvalidArgumentError if it is
-    taken."""
+    taken.
+
+    >>> with wf.Graph().as_default() as graph, wf.Session() as session:
+    ...     total = wf.name_tensor(wf.sum(wf.asarray([1, 2, 3])), "total")
+    ...     print(session.run("total"), graph.tensor("total") is total)
+    6 True
+    """
     t = as_tensor(x)
     trace = graph_trace("wf.name_tensor")
     if trace is None or not isinstance(trace.owner, Graph):

@@ -130,7 +130,20 @@ MOST_ADDITIONS = 8
 
 
 class GraphGrowthWarning(RecompileWarning):
-    """One line adds ops to a graph again and again between runs, and each new step is compiled."""
+    """One line adds ops to a graph again and again between runs, and each new step is compiled.
+
+    >>> import warnings
+    >>> with wf.Graph().as_default(), wf.Session() as session, warnings.catch_warnings():
+    ...     warnings.simplefilter("error", wf.GraphGrowthWarning)
+    ...     x = wf.placeholder(wf.float32, [])
+    ...     for n in range(20):  # it runs, but x + n is to be built before the loop
+    ...         session.run(x + n, {x: 1.0})
+    Traceback (most recent call last):
+    weft.frontend.session.session.GraphGrowthWarning: the graph 'graph' has grown to 20 ops: this
+    line has added ops 9 times between runs, and each time a new step was compiled.
+      hint: build the graph once, before the loop, and feed what changes; graph.finalize() makes
+      further ops an error
+    """
 
 
 class GrowthWatch:
@@ -224,9 +237,16 @@ class Session:
     have ops of the host (queues), and lowers what is around those. deterministic: the dataflow
     executor begins nodes one at a time, always in the same order. reproducible: the bits of each
     op's results depend on its operands alone, so that a graph has the same results however it is
-    cut over tasks (docs/reference/numerics.md says at what price). math: as `wf.compile` has it, of
+    cut over tasks (docs/reference/reproducibility.md). math: as `wf.compile` has it, of
     one process. As a context manager it also makes its graph and itself the default, and closes at
     the end. Any number of threads may call `run` at once.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     x = wf.placeholder(wf.float32, [None])
+    ...     w = wf.Variable(2.0, name="w")
+    ...     session.run(wf.global_variables_initializer())
+    ...     print(session.run({"product": w * x, "w": w}, feed_dict={x: [1.0, 2.0]}))
+    {'product': array([2., 4.], dtype=float32), 'w': np.float32(2.0)}
     """
 
     def __init__(

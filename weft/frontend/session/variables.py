@@ -97,6 +97,12 @@ def global_variables_initializer() -> Effect:
 
     That is the value passed to `wf.Variable`; for a variable made outside the graph, the one that
     it had when the graph first used it.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     v = wf.Variable([1.0, 2.0])
+    ...     session.run(wf.global_variables_initializer())
+    ...     print(session.run(v))
+    [1. 2.]
     """
     trace = graph_trace("wf.global_variables_initializer")
     held = [] if trace is None else list(variables_of(trace).values())

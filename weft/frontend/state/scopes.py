@@ -42,7 +42,13 @@ from weft.runtime.resources.attempts import Resource
 
 @contextmanager
 def name_scope(name: str) -> Iterator[str]:
-    """Prefix the names of variables and placeholders made in the block with `name/`."""
+    """Prefix the names of variables and placeholders made in the block with `name/`.
+
+    >>> with wf.Graph().as_default():
+    ...     with wf.name_scope("layer1"):
+    ...         print(wf.Variable(1.0, name="w").name)
+    layer1/w
+    """
     trace = current_trace()
     if trace is None:
         yield f"{name}/"
@@ -62,6 +68,15 @@ def control_dependencies(control_inputs: Sequence[Any] | None) -> Iterator[None]
     control_inputs: tensors, effects, variables; None lifts the surrounding ones. In the body of a
     branch or loop, what is outside of it comes before the whole branch or loop. In compiled
     functions and outside graphs it changes nothing: effects follow program order there.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     v = wf.Variable(1)
+    ...     start, add = wf.global_variables_initializer(), v.assign_add(1)
+    ...     with wf.control_dependencies([add]):
+    ...         after = wf.asarray(10) * 2
+    ...     session.run(start)
+    ...     print(session.run(after), session.run(v))
+    20 2
     """
     trace = graph_around(current_trace())
     given = [] if control_inputs is None else control_inputs
@@ -117,7 +132,15 @@ def _foreign(what: str, effect: Effect, owner: Trace) -> InvalidArgumentError:
 
 
 def group(*inputs: Any, name: str = "group") -> Effect:
-    """An effect that is done when all of `inputs` (tensors, effects, lists of them) are."""
+    """An effect that is done when all of `inputs` (tensors, effects, lists of them) are.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     a, b = wf.Variable(1), wf.Variable(2)
+    ...     session.run(wf.global_variables_initializer())
+    ...     session.run(wf.group(a.assign(b), b.assign(0)))
+    ...     print(*session.run([a, b]))  # in the order of the program
+    2 0
+    """
     trace = graph_around(current_trace())
     values = list(_dependencies("wf.group", inputs, trace))
     if trace is None:
@@ -127,7 +150,17 @@ def group(*inputs: Any, name: str = "group") -> Effect:
 
 
 def no_op(name: str = "no_op") -> Effect:
-    """An effect that does nothing; in `control_dependencies` it stands for them."""
+    """An effect that does nothing; in `control_dependencies` it stands for them.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     v = wf.Variable(0)
+    ...     session.run(wf.global_variables_initializer())
+    ...     with wf.control_dependencies([v.assign_add(1), v.assign_add(1)]):
+    ...         both = wf.no_op(name="both")
+    ...     session.run("both")
+    ...     print(session.run(v))
+    2
+    """
     return group(name=name)
 
 
@@ -143,6 +176,12 @@ def device(device_name_or_function: str | DeviceSpec | DeviceFunction | None) ->
     Constants are where they are needed. Outside graphs the device must be one of this process, and
     the computation is the same. InvalidArgumentError for what is no device; for one that does not
     exist when the graph is run, in the session.
+
+    >>> with wf.Graph().as_default():
+    ...     with wf.device("/job:worker"), wf.device("/gpu:1"):  # the inner one wins in each part
+    ...         x = wf.exp(wf.placeholder(wf.float32, []))
+    ...     print(x.device)
+    /job:worker/gpu:1
     """
     given = device_name_or_function
     owner = _function_trace()
@@ -170,6 +209,14 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> Iterator[None]:
     `wf.device` scopes around the block do not count in it. ignore_existing: nor does colocation.
     TypeRuleError for anything else, InvalidArgumentError for a placeholder and for None without
     ignore_existing, FailedPreconditionError outside of graphs.
+
+    >>> with wf.Graph().as_default():
+    ...     with wf.device("/job:ps/task:1"):
+    ...         table = wf.Variable(np.zeros((4, 2)))
+    ...     with wf.device("/job:worker"), wf.colocate_with(table):
+    ...         rows = wf.take(table, [0, 2], axis=0)
+    ...     print(rows.device)
+    /job:ps/task:1
     """
     if op is None:
         if not ignore_existing:
@@ -218,6 +265,9 @@ def bfloat16_transfer(x: TensorLike) -> Tensor:
 
     It is rounded for all who read it, so results do not depend on where they run. TypeRuleError for
     anything that is not float32.
+
+    >>> wf.bfloat16_transfer(wf.asarray([1.0, 1.001, 257.0]))
+    Tensor([  1.,   1., 256.], dtype=float32)
     """
     given = as_tensor(x)
     if given.dtype is not float32:

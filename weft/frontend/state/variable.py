@@ -353,6 +353,15 @@ class Variable(Operators, StateHandle):
     where one is made anew on every trace of a compiled function, InvalidArgumentError for a shared
     name of another dtype or shape and for an initial value that is computed from the variable
     itself.
+
+    >>> count = wf.Variable(0)
+    >>> @wf.compile
+    ... def tick():
+    ...     return count.assign_add(1) * 10
+    >>> print(tick(), tick())
+    Tensor(10, dtype=int64) Tensor(20, dtype=int64)
+    >>> count
+    <Variable 'variable' i64[]: 2>
     """
 
     __slots__ = ("_initial", "_initial_tensor", "name", "state", "trainable", "__weakref__")

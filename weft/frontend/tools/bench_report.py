@@ -652,6 +652,10 @@ def bench(
 
     `print` the report for the tables; it has `to_json()`, `png(path)` and `costs`. NotFoundError
     and InvalidArgumentError for what is not there and arguments that do not fit.
+
+    >>> report = wf.bench(lambda x: wf.exp(x) + 1, wf.TensorType(wf.float32, (64,)), quick=True)
+    >>> [(row.name, row.work.flops) for row in report.costs[0].rows]  # print(report): the times
+    [('exp_add', 64)]
     """
     # who does not measure does not wait for these modules when weft is imported
 

@@ -33,7 +33,7 @@ from weft.frontend import nn
 from weft.frontend.autodiff.gradients import value_and_grad
 from weft.frontend.compile.decorator import compile
 from weft.frontend.compile.function import CompiledFunction
-from weft.frontend.ops import elementwise, indexing, manipulation
+from weft.frontend.ops import elementwise, indexing, manipulation, special
 from weft.frontend.ops import linalg as ops_linalg
 from weft.frontend.ops import reduction as ops_reduction
 from weft.ir.dataclass import dataclass
@@ -55,12 +55,12 @@ class Weft:
     permute = staticmethod(manipulation.permute_dims)
     where = staticmethod(elementwise.where)
     abs = staticmethod(elementwise.abs)
-    exp = staticmethod(elementwise.exp)
-    log = staticmethod(elementwise.log)
-    log1p = staticmethod(elementwise.log1p)
-    sqrt = staticmethod(elementwise.sqrt)
-    tanh = staticmethod(elementwise.tanh)
-    erf = staticmethod(elementwise.erf)
+    exp = staticmethod(special.exp)
+    log = staticmethod(special.log)
+    log1p = staticmethod(special.log1p)
+    sqrt = staticmethod(special.sqrt)
+    tanh = staticmethod(special.tanh)
+    erf = staticmethod(special.erf)
     concat = staticmethod(manipulation.concat)
 
     @staticmethod

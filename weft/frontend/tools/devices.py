@@ -21,6 +21,9 @@ def devices(kind: str | None = None) -> list[DeviceInfo]:
     kind: "cpu" or "gpu", only those; the list is empty if there is no GPU (`weft devices` says
     why). Nothing is allocated on a GPU. InvalidArgumentError for another kind, or for a
     WEFT_EMULATE_GPU that is no number of devices.
+
+    >>> [(device.kind, device.index) for device in wf.devices("cpu")]
+    [('cpu', 0)]
     """
     if kind not in (None, "cpu", "gpu", "CPU", "GPU"):
         raise InvalidArgumentError(f"there are no devices of kind {kind!r}", hint='"cpu" or "gpu"')

@@ -28,7 +28,17 @@ from weft.runtime.resources.coordinator import Coordinator
 
 @dataclass(frozen=True)
 class SessionRunArgs:
-    """The fetches and feeds that a hook adds to a step."""
+    """The fetches and feeds that a hook adds to a step.
+
+    >>> class Feeding(wf.train.SessionRunHook):
+    ...     def before_run(self, run_context):
+    ...         return wf.train.SessionRunArgs(feed_dict={"rate": 0.5})
+    >>> with wf.Graph().as_default():
+    ...     halved = wf.placeholder(wf.float32, [], name="rate") * 10
+    ...     with wf.train.MonitoredTrainingSession(hooks=[Feeding()]) as session:
+    ...         print(session.run(halved))
+    5.0
+    """
 
     fetches: Any = None
     feed_dict: Mapping[Any, Any] = field(default_factory=dict)
@@ -37,7 +47,19 @@ class SessionRunArgs:
 
 @dataclass(frozen=True)
 class SessionRunValues:
-    """The values of a step. results: of the hook's own fetches, nested alike."""
+    """The values of a step. results: of the hook's own fetches, nested alike.
+
+    >>> class Watching(wf.train.SessionRunHook):
+    ...     def before_run(self, run_context):
+    ...         return wf.train.SessionRunArgs({"x": "x"})
+    ...     def after_run(self, run_context, run_values):
+    ...         print(run_values)
+    >>> with wf.Graph().as_default():
+    ...     x = wf.placeholder(wf.int64, [], name="x")
+    ...     with wf.train.MonitoredTrainingSession(hooks=[Watching()]) as session:
+    ...         _ = session.run(x, {x: 3})
+    SessionRunValues(results={'x': np.int64(3)}, options=None, run_metadata=None)
+    """
 
     results: Any
     options: RunOptions | None
@@ -45,7 +67,18 @@ class SessionRunValues:
 
 
 class SessionRunContext:
-    """One step: what was asked for, and whether it is to be the last."""
+    """One step: what was asked for, and whether it is to be the last.
+
+    >>> class OneStep(wf.train.SessionRunHook):
+    ...     def after_run(self, run_context, run_values):
+    ...         run_context.request_stop()
+    >>> with wf.Graph().as_default():
+    ...     count = wf.Variable(0).assign_add(1)
+    ...     with wf.train.MonitoredTrainingSession(hooks=[OneStep()]) as session:
+    ...         while not session.should_stop():
+    ...             print(session.run(count))
+    1
+    """
 
     def __init__(self, original_args: SessionRunArgs, session: Session) -> None:
         self._original_args = original_args
@@ -77,6 +110,19 @@ class SessionRunHook:
 
     After a recovery `after_create_session` is called again, for the new session; a step that was
     lost has had its `before_run`, but no `after_run`.
+
+    >>> class Watching(wf.train.SessionRunHook):
+    ...     def before_run(self, run_context):
+    ...         return wf.train.SessionRunArgs("watched")  # fetched besides
+    ...     def after_run(self, run_context, run_values):
+    ...         print("watched:", run_values.results)
+    >>> with wf.Graph().as_default():
+    ...     x = wf.placeholder(wf.float32, [])
+    ...     doubled, y = wf.name_tensor(x * 2, "watched"), x + 1
+    ...     with wf.train.MonitoredTrainingSession(hooks=[Watching()]) as session:
+    ...         print("y:", session.run(y, {x: 5.0}))
+    watched: 10.0
+    y: 6.0
     """
 
     def begin(self) -> None:
@@ -99,11 +145,32 @@ log = logging.getLogger("weft.train")
 
 
 class NanLossDuringTrainingError(WeftError, RuntimeError):
-    """The loss is NaN."""
+    """The loss is NaN.
+
+    >>> with wf.Graph().as_default():
+    ...     x = wf.placeholder(wf.float32, [])
+    ...     loss = wf.sqrt(x)
+    ...     hook = wf.train.NanTensorHook(loss)
+    ...     with wf.train.MonitoredTrainingSession(hooks=[hook]) as session:
+    ...         try:
+    ...             session.run(loss, {x: -1.0})
+    ...         except wf.train.NanLossDuringTrainingError:
+    ...             print("a smaller learning rate?")
+    a smaller learning rate?
+    """
 
 
 class SecondOrStepTimer:
-    """Due every so many seconds or steps; exactly one of the two is given."""
+    """Due every so many seconds or steps; exactly one of the two is given.
+
+    >>> timer, due = wf.train.SecondOrStepTimer(every_steps=3), []
+    >>> for step in range(8):
+    ...     if timer.should_trigger_for_step(step):
+    ...         due.append(step)
+    ...         _ = timer.update_last_triggered_step(step)  # seconds and steps since the last time
+    >>> due
+    [0, 3, 6]
+    """
 
     def __init__(
         self, every_secs: float | None = None, every_steps: int | None = None, what: str = "timer"
@@ -133,11 +200,12 @@ class SecondOrStepTimer:
             return step >= last + self._steps or step < last
         return step != last and time.monotonic() >= at + (self._seconds or 0.0)
 
-    def update_last_triggered_step(self, step: int) -> tuple[float, int] | None:
-        """Note that it was done; seconds and steps since the last time, None if there is none."""
+    def update_last_triggered_step(self, step: int) -> tuple[float, int] | tuple[None, None]:
+        """Note that it was done; seconds and steps since the last time, None both if there is
+        none."""
         now, before = time.monotonic(), self._last
         self._last = (step, now)
-        return None if before is None else (now - before[1], step - before[0])
+        return (None, None) if before is None else (now - before[1], step - before[0])
 
 
 class CheckpointSaverHook(SessionRunHook):
@@ -145,6 +213,15 @@ class CheckpointSaverHook(SessionRunHook):
     seconds, and at the end.
 
     scaffold: whose saver it uses; by default that of the session that it is a hook of.
+
+    >>> with wf.Graph().as_default():
+    ...     count = wf.train.create_global_step().assign_add(1)
+    ...     hook = wf.train.CheckpointSaverHook("run", save_steps=2)
+    ...     with wf.train.MonitoredTrainingSession(hooks=[hook]) as session:
+    ...         for _ in range(5):
+    ...             _ = session.run(count)
+    >>> print(*wf.train.get_checkpoint_state("run").all_model_checkpoint_paths)
+    run/model-0.safetensors run/model-2.safetensors run/model-4.safetensors run/model-5.safetensors
     """
 
     def __init__(
@@ -202,7 +279,17 @@ class CheckpointSaverHook(SessionRunHook):
 
 
 class StopAtStepHook(SessionRunHook):
-    """Stops when the global step is `last_step`, or `num_steps` after where it was at the start."""
+    """Stops when the global step is `last_step`, or `num_steps` after where it was at the start.
+
+    >>> with wf.Graph().as_default():
+    ...     count = wf.train.create_global_step().assign_add(1)
+    ...     hook = wf.train.StopAtStepHook(num_steps=2)
+    ...     with wf.train.MonitoredTrainingSession(hooks=[hook]) as session:
+    ...         while not session.should_stop():
+    ...             print(session.run(count))
+    1
+    2
+    """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
         if (num_steps is None) == (last_step is None):
@@ -238,7 +325,21 @@ class StopAtStepHook(SessionRunHook):
 
 
 class StepCounterHook(SessionRunHook):
-    """Logs global steps per second to `weft.train`."""
+    """Logs global steps per second to `weft.train`.
+
+    >>> import logging, sys
+    >>> log, shown = logging.getLogger("weft.train"), logging.StreamHandler(sys.stdout)
+    >>> log.addHandler(shown)
+    >>> log.setLevel("INFO")  # or, for stderr, WEFT_LOG=train in the environment
+    >>> with wf.Graph().as_default():
+    ...     count = wf.train.create_global_step().assign_add(1)
+    ...     with wf.train.MonitoredTrainingSession(hooks=[wf.train.StepCounterHook(2)]) as session:
+    ...         for _ in range(3):
+    ...             _ = session.run(count)
+    step 3: ... steps/s
+    >>> log.removeHandler(shown)
+    >>> log.setLevel("NOTSET")
+    """
 
     def __init__(self, every_n_steps: int | None = 100, every_n_secs: float | None = None) -> None:
         self._timer = SecondOrStepTimer(every_n_secs, every_n_steps, "StepCounterHook")
@@ -257,7 +358,7 @@ class StepCounterHook(SessionRunHook):
         now = int(run_values.results) + 1
         if self._timer.should_trigger_for_step(now):
             since = self._timer.update_last_triggered_step(now)
-            if since is not None and since[0] > 0 and since[1] > 0:
+            if since[0] and since[1]:
                 log.info("step %d: %.4g steps/s", now, since[1] / since[0])
 
 
@@ -266,6 +367,20 @@ class LoggingTensorHook(SessionRunHook):
     if asked.
 
     tensors: a list, or a dict with the names to log them under.
+
+    >>> import logging, sys
+    >>> log, shown = logging.getLogger("weft.train"), logging.StreamHandler(sys.stdout)
+    >>> log.addHandler(shown)
+    >>> log.setLevel("INFO")  # or, for stderr, WEFT_LOG=train in the environment
+    >>> with wf.Graph().as_default():
+    ...     x = wf.placeholder(wf.float32, [])
+    ...     hook = wf.train.LoggingTensorHook({"loss": x**2}, every_n_iter=2)
+    ...     with wf.train.MonitoredTrainingSession(hooks=[hook]) as session:
+    ...         _ = [session.run(x, {x: value}) for value in (3.0, 2.0, 1.0)]
+    loss = 9.0
+    loss = 1.0
+    >>> log.removeHandler(shown)
+    >>> log.setLevel("NOTSET")
     """
 
     def __init__(
@@ -309,7 +424,16 @@ class LoggingTensorHook(SessionRunHook):
 
 
 class NanTensorHook(SessionRunHook):
-    """Stops, or raises NanLossDuringTrainingError, when the loss is NaN."""
+    """Stops, or raises NanLossDuringTrainingError, when the loss is NaN.
+
+    >>> with wf.Graph().as_default():
+    ...     x = wf.placeholder(wf.float32, [])
+    ...     loss = wf.log(x)
+    ...     with wf.train.MonitoredTrainingSession(hooks=[wf.train.NanTensorHook(loss)]) as session:
+    ...         session.run(loss, {x: -1.0})
+    Traceback (most recent call last):
+    weft.frontend.train.hooks.NanLossDuringTrainingError: the loss is NaN...
+    """
 
     def __init__(self, loss_tensor: Tensor | str, fail_on_nan_loss: bool = True) -> None:
         self._loss = loss_tensor
@@ -333,6 +457,16 @@ class ProfilerHook(SessionRunHook):
     to `<output_dir>/timeline-<global step>.json` (`wf.chrome_trace`).
 
     The first are those after the session's first step, in which things are compiled.
+
+    >>> import os
+    >>> with wf.Graph().as_default():
+    ...     count = wf.train.create_global_step().assign_add(1)
+    ...     hook = wf.train.ProfilerHook(save_steps=100, output_dir="traces")
+    ...     with wf.train.MonitoredTrainingSession(hooks=[hook]) as session:
+    ...         for _ in range(3):
+    ...             _ = session.run(count)
+    >>> os.listdir("traces")
+    ['timeline-1.json']
     """
 
     def __init__(

@@ -128,6 +128,12 @@ class MonitoredSession:
     Make it with `wf.train.MonitoredTrainingSession`. The graph is finalized. As a context manager
     it closes at the end; the end of the input (OutOfRangeError, StopIteration) leaves the block
     without an error. One thread calls `run`.
+
+    >>> with wf.Graph().as_default() as graph:
+    ...     v = wf.Variable([1.0, 2.0])  # no initializer is to be run
+    ...     with wf.train.MonitoredTrainingSession() as session:
+    ...         print(type(session).__name__, session.run(v), graph.finalized)
+    MonitoredSession [1. 2.] True
     """
 
     def __init__(
@@ -323,6 +329,16 @@ def MonitoredTrainingSession(  # a function with TensorFlow 1's name
     values), a new session is made from the last checkpoint and the step done again;
     UnavailableError if that is not possible within `recovery_wait_secs`. hooks:
     `wf.train.SessionRunHook`s. session_options: further arguments of `wf.Session`.
+
+    >>> with wf.Graph().as_default():
+    ...     w, step = wf.Variable(1.0, name="w"), wf.train.get_or_create_global_step()
+    ...     train = wf.train.SGD(0.25).minimize(w**2, global_step=step)
+    ...     stop = wf.train.StopAtStepHook(last_step=3)
+    ...     with wf.train.MonitoredTrainingSession(checkpoint_dir="run", hooks=[stop]) as session:
+    ...         while not session.should_stop():
+    ...             session.run(train)
+    >>> wf.train.latest_checkpoint("run"), float(wf.train.load_variable("run", "w"))
+    ('run/model-3.safetensors', 0.125)
     """
     graph = get_default_graph()
     scaffold = Scaffold() if scaffold is None else scaffold

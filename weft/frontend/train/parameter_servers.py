@@ -28,7 +28,16 @@ Strategy = Callable[[OpToPlace], int]
 
 
 class RoundRobinStrategy:
-    """The tasks in turn, in the order in which variables are made."""
+    """The tasks in turn, in the order in which variables are made.
+
+    >>> turns = wf.train.RoundRobinStrategy(num_tasks=2)
+    >>> with wf.Graph().as_default():
+    ...     with wf.device(wf.train.replica_device_setter(2, ps_strategy=turns)):
+    ...         a, b, c = (wf.Variable(0.0) for _ in "abc")
+    ...     with wf.colocate_with(b):
+    ...         print((b + 1.0).device)
+    /job:ps/task:1
+    """
 
     def __init__(self, num_tasks: int) -> None:
         self._num_tasks = _checked(num_tasks)
@@ -46,6 +55,13 @@ class GreedyLoadBalancingStrategy:
     """The task with the least load so far, the first of equal ones.
 
     load_fn: what an op adds to the load of its task; `byte_size_load_fn` balances bytes.
+
+    >>> greedy = wf.train.GreedyLoadBalancingStrategy(2, wf.train.byte_size_load_fn)
+    >>> place = wf.train.replica_device_setter(ps_tasks=2, ps_strategy=greedy)
+    >>> with wf.Graph().as_default(), wf.device(place):
+    ...     tables = [wf.Variable(np.zeros(n)) for n in (100, 10, 20)]  # 800, 80 and 160 bytes
+    >>> greedy.loads
+    (800.0, 240.0)
     """
 
     def __init__(self, num_tasks: int, load_fn: Callable[[OpToPlace], float]) -> None:
@@ -75,7 +91,15 @@ class GreedyLoadBalancingStrategy:
 
 
 def byte_size_load_fn(op: OpToPlace) -> float:
-    """The bytes that a variable takes."""
+    """The bytes that a variable takes.
+
+    >>> greedy = wf.train.GreedyLoadBalancingStrategy(2, wf.train.byte_size_load_fn)
+    >>> place = wf.train.replica_device_setter(ps_tasks=2, ps_strategy=greedy)
+    >>> with wf.Graph().as_default(), wf.device(place):
+    ...     v = wf.Variable(np.zeros((3, 4), np.float32))
+    >>> greedy.loads
+    (48.0, 0.0)
+    """
     return float(op.nbytes)
 
 
@@ -104,6 +128,15 @@ def replica_device_setter(
     ps_ops: names of ops in place of ("variable", "table"). ps_strategy: a function from an op to
     the number of its task, such as `GreedyLoadBalancingStrategy`, in place of taking turns.
     NotFoundError for a cluster without that job.
+
+    >>> place = wf.train.replica_device_setter(ps_tasks=2, worker_device="/job:worker/task:1")
+    >>> with wf.Graph().as_default(), wf.device(place):
+    ...     a, b = wf.Variable(1.0), wf.Variable(2.0)
+    ...     y = wf.exp(a + b)
+    ...     with wf.colocate_with(b):
+    ...         z = wf.exp(b)
+    >>> y.device, z.device
+    ('/job:worker/task:1', '/job:ps/task:1')
     """
     try:
         ps, worker = DeviceSpec.parse(ps_device), DeviceSpec.parse(worker_device)
@@ -140,12 +173,21 @@ def create_partitioned_variables(
 ) -> list[Variable]:
     """The parts of a variable of `shape`, cut along the one axis on which `slicing` is not 1, as
     variables `name/part_0`, `name/part_1`, ...; the first ones are one longer where it does not
-    divide. `wf.nn.embedding_lookup` and the losses of `wf.nn` take the list.
+    divide. `wf.nn.embedding_lookup` and the losses of `wf.nn` take the list; for rows in the order
+    of the whole, they need `partition_strategy="div"`.
 
     initializer: a value of `shape`, of which each part gets its slice, or a function that gives a
     part's from its shape, called as `initializer(shape)` or, with a dtype, `initializer(shape,
     dtype=dtype)`: nothing as large as the whole is made then. InvalidArgumentError for a slicing
     that cuts several axes or into more parts than there are rows.
+
+    >>> rows = np.arange(10).reshape(5, 2)
+    >>> parts = wf.create_partitioned_variables([5, 2], [2, 1], rows, name="table")
+    >>> [(part.name, part.shape) for part in parts]
+    [('table/part_0', (3, 2)), ('table/part_1', (2, 2))]
+    >>> wf.nn.embedding_lookup(parts, [0, 4], partition_strategy="div")  # not "mod", its default
+    Tensor([[0, 1],
+            [8, 9]], dtype=int64)
     """
     full, cuts = tuple(shape), tuple(slicing)
     whole = all(type(n) is int for n in (*full, *cuts)) and len(full) == len(cuts)

@@ -99,6 +99,16 @@ class Stateful(Protocol):
     called while the locks of all saved variables are held, so that the state is of the same moment:
     it must not wait for a step. load_state_dict: takes over such a state, or raises and changes
     nothing.
+
+    >>> queue = wf.FIFOQueue(10, wf.int64, shapes=[[]])
+    >>> isinstance(queue, wf.train.Stateful)
+    True
+    >>> queue.enqueue_many([[1, 2, 3]])
+    >>> saver = wf.train.Saver({"queue": queue})
+    >>> path = saver.save(None, "model")
+    >>> _ = queue.dequeue_many(3), saver.restore(None, path)
+    >>> queue.dequeue()
+    Tensor(1, dtype=int64)
     """
 
     def state_dict(self) -> Any: ...
@@ -117,6 +127,21 @@ def register_state(name: str, stateful: Stateful) -> None:
 
     TypeRuleError for an object without state_dict and load_state_dict, AlreadyExistsError for a
     name that another living object has.
+
+    >>> class Cursor:
+    ...     at = 12
+    ...     def state_dict(self):
+    ...         return {"at": self.at}
+    ...     def load_state_dict(self, state):
+    ...         self.at = state["at"]
+    >>> cursor = Cursor()
+    >>> wf.train.register_state("cursor", cursor)
+    >>> saver = wf.train.Saver([wf.Variable(1.0)], include=["cursor"])
+    >>> path = saver.save(None, "model")
+    >>> cursor.at = 0
+    >>> _ = saver.restore(None, path)
+    >>> cursor.at
+    12
     """
     if not isinstance(stateful, Stateful):
         raise TypeRuleError(
@@ -382,6 +407,13 @@ class RestoreReport:
     names that were assigned. missing: what the Saver has and the file has not. unexpected: what the
     file has and the Saver has not. mismatched: name -> why its shape or dtype does not fit.
     verified: whether checksums were verified; a file that others wrote has none.
+
+    >>> path = wf.train.Saver({"w": wf.Variable(1.0), "old": wf.Variable(0)}).save(None, "model")
+    >>> saver = wf.train.Saver({"w": wf.Variable(0.0), "new": wf.Variable(0)})
+    >>> print(saver.restore(None, path, strict=False))
+    restored 1 from 'model.safetensors' (checksums verified)
+      missing: new
+      unexpected: old
     """
 
     path: str

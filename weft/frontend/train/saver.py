@@ -80,7 +80,13 @@ PathLike = str | os.PathLike[str]
 @dataclass(frozen=True)
 class CheckpointState:
     """TensorFlow 1's fields: the path of the latest checkpoint, and those of all that are kept, in
-    the order in which they were saved."""
+    the order in which they were saved.
+
+    >>> saver = wf.train.Saver([wf.Variable(1.0)])
+    >>> _ = [saver.save(None, "folder/model", global_step=n) for n in (1, 2)]
+    >>> wf.train.get_checkpoint_state("folder").all_model_checkpoint_paths
+    ['folder/model-1.safetensors', 'folder/model-2.safetensors']
+    """
 
     model_checkpoint_path: str
     all_model_checkpoint_paths: list[str]
@@ -92,6 +98,12 @@ def get_checkpoint_state(
     """What the state file of a folder says; None if there is none, or it names no checkpoint.
 
     DataLossError naming it if it is damaged.
+
+    >>> print(wf.train.get_checkpoint_state("folder"))
+    None
+    >>> _ = wf.train.Saver([wf.Variable(1.0)]).save(None, "folder/model", global_step=7)
+    >>> wf.train.get_checkpoint_state("folder").model_checkpoint_path
+    'folder/model-7.safetensors'
     """
     folder = as_path(checkpoint_dir)
     manifest = load_manifest(state_file(folder, latest_filename))
@@ -108,6 +120,11 @@ def latest_checkpoint(checkpoint_dir: PathLike, latest_filename: str | None = No
 
     It is what the state file says; whether the file is as it was written shows when it is restored.
     DataLossError naming the state file if that is damaged.
+
+    >>> saver = wf.train.Saver([wf.Variable(1.0)])
+    >>> _ = [saver.save(None, "folder/model", global_step=n) for n in (10, 20)]
+    >>> wf.train.latest_checkpoint("folder")
+    'folder/model-20.safetensors'
     """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     return None if state is None else state.model_checkpoint_path
@@ -117,7 +134,14 @@ def best_checkpoint(
     checkpoint_dir: PathLike, mode: str = "min", latest_filename: str | None = None
 ) -> str | None:
     """The path of the checkpoint with the least metric (mode="max": the greatest); of equal ones
-    the later. None if no checkpoint that is kept has a metric."""
+    the later. None if no checkpoint that is kept has a metric.
+
+    >>> saver = wf.train.Saver([wf.Variable(1.0)], max_to_keep=1, keep_best=1)
+    >>> for step, loss in enumerate([0.9, 0.3, 0.5]):
+    ...     _ = saver.save(None, "folder/model", step, metric=loss)
+    >>> wf.train.best_checkpoint("folder"), wf.train.latest_checkpoint("folder")
+    ('folder/model-1.safetensors', 'folder/model-2.safetensors')
+    """
     folder = as_path(checkpoint_dir)
     manifest = load_manifest(state_file(folder, latest_filename)) or Manifest()
     ranked = Retention(mode=check_mode(mode)).rank(manifest.rows)
@@ -125,7 +149,12 @@ def best_checkpoint(
 
 
 def checkpoint_exists(checkpoint_prefix: PathLike) -> bool:
-    """Whether there is a checkpoint of that path, with or without its suffix."""
+    """Whether there is a checkpoint of that path, with or without its suffix.
+
+    >>> _ = wf.train.Saver([wf.Variable(1.0)]).save(None, "model")
+    >>> wf.train.checkpoint_exists("model"), wf.train.checkpoint_exists("other")
+    (True, False)
+    """
     return os.path.isfile(checkpoint_path(checkpoint_prefix))
 
 
@@ -133,6 +162,10 @@ def list_variables(checkpoint_dir_or_file: PathLike) -> list[tuple[str, list[int
     """Name and shape of each variable in a checkpoint, or in the latest one of a folder.
 
     NotFoundError if there is none, DataLossError for a damaged one.
+
+    >>> saver = wf.train.Saver({"w": wf.Variable(np.ones((2, 3))), "n": wf.Variable(0)})
+    >>> wf.train.list_variables(saver.save(None, "model"))
+    [('n', []), ('w', [2, 3])]
     """
     with open_checkpoint(_file_of(checkpoint_dir_or_file)) as file:
         rows = [(name, list(entry.shape)) for name, entry in file.entries.items()]
@@ -144,6 +177,10 @@ def load_variable(checkpoint_dir_or_file: PathLike, name: str) -> Array:
 
     NotFoundError with the closest names, DataLossError for a damaged file, UnsupportedError for a
     dtype that weft does not have.
+
+    >>> path = wf.train.Saver({"w": wf.Variable([1.0, 2.0])}).save(None, "model")
+    >>> wf.train.load_variable(path, "w")
+    array([1., 2.], dtype=float32)
     """
     with open_checkpoint(_file_of(checkpoint_dir_or_file)) as file:
         entry = file.entries.get(name)
@@ -409,7 +446,18 @@ class BaseSaver:
 
 class SaveOps(NamedTuple):
     """The ops that `Saver.build` has added to a graph. filename: of the file, a string, with or
-    without its suffix; save: writes it; restore: assigns to all variables what it holds."""
+    without its suffix; save: writes it; restore: assigns to all variables what it holds.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     v = wf.Variable(3.0)
+    ...     ops = wf.train.Saver([v]).build()
+    ...     session.run(wf.global_variables_initializer())
+    ...     session.run(ops.save, {ops.filename: "model"})
+    ...     _ = session.run(v.assign(0.0))
+    ...     session.run(ops.restore, {ops.filename: "model"})
+    ...     print(session.run(v))
+    3.0
+    """
 
     filename: Tensor
     save: Effect
@@ -427,6 +475,10 @@ def save_v2(
     keep: -1 writes the file alone; 0 also makes it the folder's latest checkpoint, n > 0 keeps the
     last n besides. What is read in one step without an order between the reads is read at one point
     in time. Errors as `wf.train.Saver.save`.
+
+    >>> _ = wf.train.save_v2("values", ["a", "b"], [wf.asarray(1.0), wf.asarray([2, 3])])
+    >>> wf.train.list_variables("values")
+    [('a', []), ('b', [2])]
     """
     named = tuple(str(n) for n in tensor_names)
     given = [as_tensor(t) for t in tensors]
@@ -440,7 +492,12 @@ def restore_v2(
     shapes: Sequence[Sequence[int]], name: str | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """What the checkpoint file `prefix` holds under `tensor_names`: tensors of `dtypes` and
-    `shapes`. NotFoundError, InvalidArgumentError and DataLossError as `wf.train.Saver.restore`."""
+    `shapes`. NotFoundError, InvalidArgumentError and DataLossError as `wf.train.Saver.restore`.
+
+    >>> _ = wf.train.save_v2("values", ["a", "b"], [wf.asarray(1.0), wf.asarray([2, 3])])
+    >>> wf.train.restore_v2("values", ["b"], [wf.int64], [[2]])
+    [Tensor([2, 3], dtype=int64)]
+    """
     if not len(tensor_names) == len(dtypes) == len(shapes):
         raise InvalidArgumentError(
             f"wf.train.restore_v2: {len(tensor_names)} names, {len(dtypes)} dtypes and "
@@ -499,6 +556,15 @@ class Saver(BaseSaver):
     `keep_checkpoint_every_n_hours`. `save_if_due` saves at multiples of `every_n_steps`, and
     `every_n_seconds` after the last. One Saver in one process for a path: the state file in the
     folder remembers what there is, also for the Saver of the next start.
+
+    >>> w, optimizer = wf.Variable(1.0), wf.train.Adam(0.1)
+    >>> _ = optimizer.minimize(lambda: w**2)  # the first step makes the slots
+    >>> saver = wf.train.Saver({"w": w, "adam": optimizer})
+    >>> path = saver.save(None, "folder/model", global_step=1)
+    >>> path
+    'folder/model-1.safetensors'
+    >>> saver.restore(None, path).restored
+    ('w', 'w/adam/m', 'w/adam/v', 'adam/step')
     """
 
     def __init__(

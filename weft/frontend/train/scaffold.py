@@ -52,6 +52,13 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     """The graph's variable "global_step" (the graph being built if None); None if there is none.
 
     TypeRuleError if that variable is no integer without axes.
+
+    >>> with wf.Graph().as_default():
+    ...     print(wf.train.get_global_step())
+    ...     step = wf.train.create_global_step()
+    ...     print(wf.train.get_global_step() is step)
+    None
+    True
     """
     found = next((v for v in _graph(graph).variables if v.name == NAME), None)
     if found is not None and not (found.dtype.is_integer and found.ndim == 0):
@@ -64,7 +71,12 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
 
 
 def create_global_step(graph: Graph | None = None) -> Variable:
-    """Make it: int64, 0, not trainable. AlreadyExistsError if there is one."""
+    """Make it: int64, 0, not trainable. AlreadyExistsError if there is one.
+
+    >>> with wf.Graph().as_default():
+    ...     wf.train.create_global_step()
+    <Variable 'global_step' i64[]: not initialised>
+    """
     held = _graph(graph)
     if get_global_step(held) is not None:
         raise AlreadyExistsError(
@@ -78,14 +90,32 @@ def create_global_step(graph: Graph | None = None) -> Variable:
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
-    """The graph's global step, made if there is none. Pass it to `minimize(global_step=)`."""
+    """The graph's global step, made if there is none. Pass it to `minimize(global_step=)`.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     w, step = wf.Variable(1.0), wf.train.get_or_create_global_step()
+    ...     train = wf.train.SGD(0.1).minimize(w**2, global_step=step)
+    ...     session.run(wf.global_variables_initializer())
+    ...     for _ in range(3):
+    ...         session.run(train)
+    ...     print(session.run(step))
+    3
+    """
     held = _graph(graph)
     found = get_global_step(held)
     return create_global_step(held) if found is None else found
 
 
 def global_step(sess: Session, global_step_tensor: Variable) -> int:
-    """Its value now, an int."""
+    """Its value now, an int.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     step = wf.train.create_global_step()
+    ...     session.run(wf.global_variables_initializer())
+    ...     _ = session.run(step.assign_add(7))
+    ...     print(wf.train.global_step(session, step))
+    7
+    """
     value: Any = sess.run(global_step_tensor)
     return int(value)
 
@@ -119,6 +149,14 @@ class Scaffold:
     session)`. local_init_op: run in every new session. saver: what checkpoints hold; made if they
     are written, a `Saver`, or for a session on other tasks a `ShardedSaver`. A `Saver` given for
     such a session saves variables only, all by one task (`Saver.build`).
+
+    >>> with wf.Graph().as_default():
+    ...     v, start = wf.Variable(0.0), wf.placeholder(wf.float32, [])
+    ...     init = wf.group(v.assign(start))
+    ...     scaffold = wf.train.Scaffold(init_op=init, init_feed_dict={start: 7})
+    ...     with wf.train.MonitoredTrainingSession(scaffold=scaffold) as session:
+    ...         print(session.run(v))
+    7.0
     """
 
     def __init__(

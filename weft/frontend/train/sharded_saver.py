@@ -64,6 +64,14 @@ class ShardedSaver(BaseSaver):
     once; which task a variable is on says its `wf.device` (those without one share a file, which
     the session's task writes). All tasks and this process see one file system. The other arguments
     are those of `Saver`.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     v = wf.Variable(3.0)
+    ...     saver = wf.train.ShardedSaver()
+    ...     session.run(wf.global_variables_initializer())
+    ...     path = saver.save(session, "model", global_step=5)
+    ...     print(path, saver.tasks, saver.restore(session, path).restored)
+    model-5 ('',) ('variable',)
     """
 
     def __init__(

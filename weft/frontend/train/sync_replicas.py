@@ -291,6 +291,16 @@ class SyncReplicas:
 
     A gradient is dropped if it comes after its step was made. Sparse gradients (`IndexedSlices`)
     are added in the same order.
+
+    >>> with wf.Graph().as_default():
+    ...     w, step = wf.Variable(1.0), wf.train.get_or_create_global_step()
+    ...     sync = wf.train.SyncReplicas(wf.train.SGD(0.25), replicas_to_aggregate=2)
+    ...     workers = [sync.minimize(g * w, step, worker=n) for n, g in enumerate((1.0, 3.0))]
+    ...     chief = sync.make_session_run_hook(is_chief=True)
+    ...     with wf.train.MonitoredTrainingSession(hooks=[chief]) as session:
+    ...         _ = session.run(workers)  # the gradients 1 and 3
+    ...         print(session.run([w, step]))
+    [np.float32(0.5), np.int64(1)]
     """
 
     def __init__(
@@ -531,6 +541,13 @@ def microbatch_gradients(
     sessions with `reproducible=True`; in others if n is 2 or more, since one alone is no loop and
     may be fused otherwise. The memory is `microbatches` times that of the gradients. ShapeError for
     sizes that do not divide.
+
+    >>> w, optimizer = wf.Variable(1.0), wf.train.SGD(0.5)
+    >>> def step(x):
+    ...     loss, pairs = wf.train.microbatch_gradients(optimizer, lambda x: wf.mean(x * w), x, 2)
+    ...     return loss, optimizer.apply_gradients(pairs)
+    >>> print(wf.compile(step)(wf.asarray([1.0, 2.0, 3.0, 6.0]))[0], w.read())
+    Tensor(3., dtype=float32) Tensor(-0.5, dtype=float32)
     """
     trace = current_trace()
     if trace is None:

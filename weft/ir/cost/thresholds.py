@@ -144,8 +144,8 @@ MOST_ARITHMETIC = 1.25
 #: its result is kept, what follows from it by cheaper ones is computed again.
 WORTH_KEEPING_NS = 0.06
 
-#: Bytes of a product's operand that is worth computing in the product (docs/performance.md); of
-#: what nests of two loops both read.
+#: Bytes of a product's operand that is worth computing in the product
+#: (docs/decisions/0026-graph-around-products.md); of what nests of two loops both read.
 PROLOGUE_BYTES = 1 << 24
 #: Columns of C that a computed A is read for once, and rows of C that a computed B is.
 PROLOGUE_COLUMNS, PROLOGUE_ROWS = 1024, 96

@@ -295,7 +295,7 @@ def counted(value: Array, limit: int, name: str) -> Array:
     """`value` and 1. OutOfRangeError if it has reached `limit`, or the greatest of its dtype."""
     limit = min(limit, int(np.iinfo(value.dtype).max))
     if int(value) >= limit:
-        raise OutOfRangeError(f"variable '{name}' has reached its limit of {limit}: {int(value)}")
+        raise OutOfRangeError(f"variable '{name}' has reached its limit of {limit}")
     return np.asarray(value + np.ones((), value.dtype), value.dtype)
 
 

@@ -47,6 +47,12 @@ class RayCluster:
 
     `wf.train.MonitoredTrainingSession(cluster)` is a session on it. UnsupportedError without Ray
     (`pip install weft[ray]`), UnavailableError if Ray does not start the tasks in time.
+
+    >>> wf.train.RayCluster({"ps": 1, "worker": 2}, strategy="TOGETHER")
+    Traceback (most recent call last):
+    weft.ir.errors.InvalidArgumentError: RayCluster: strategy='TOGETHER'
+      ...
+      hint: it is one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD
     """
 
     def __init__(

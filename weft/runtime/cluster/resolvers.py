@@ -123,6 +123,10 @@ class JsonResolver:
 
     name: the variable; None is WEFT_CONFIG, and TF_CONFIG if that is not set. Of TF_CONFIG all else
     (`rpc_layer`, `environment`, ...) is for TensorFlow and not looked at.
+
+    >>> config = '{"cluster": {"worker": ["host-a:2222"]}, "task": {"type": "worker", "index": 0}}'
+    >>> print(wf.train.JsonResolver().resolve({"TF_CONFIG": config}))
+    /job:worker/task:0 at tcp://host-a:2222 (TF_CONFIG)
     """
 
     name: str | None = None
@@ -266,6 +270,10 @@ class KubernetesResolver:
     jobs: how many tasks each has (without it WEFT_JOBS: the pods do not know). service: the
     headless service, without it WEFT_SERVICE. names: job -> name of its Job or StatefulSet. All
     tasks listen at `port`.
+
+    >>> pods = wf.train.KubernetesResolver(jobs={"ps": 1, "worker": 2}, service="training")
+    >>> print(pods.resolve({"HOSTNAME": "digits-2"}))
+    /job:worker/task:1 at tcp://digits-2.training:23400 (Kubernetes)
     """
 
     jobs: JobSizes | None = None
@@ -365,6 +373,10 @@ class RankResolver:
     hosts: in the order of ranks, as a list or in SLURM's short form ("node[1-4]"), each with the
     same number of ranks; without it WEFT_HOSTS. Task i of a host listens at port + i. launchers: of
     which the variables are looked for.
+
+    >>> ranks = wf.train.RankResolver(hosts="node[1-2]")
+    >>> print(ranks.resolve({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}))
+    /job:worker/task:3 at tcp://node2:23401 (torchrun)
     """
 
     jobs: JobSizes | None = None
@@ -425,6 +437,12 @@ class SlurmResolver:
 
     jobs: how many tasks each has, None for the rest; without it WEFT_JOBS, else all are workers.
     port: task i of a host listens at port + i, unless `srun --resv-ports` gave ports to the step.
+
+    >>> environ = {
+    ...     "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NODELIST": "node[1-3]",
+    ...     "SLURM_STEP_TASKS_PER_NODE": "1(x3)"}
+    >>> print(wf.train.SlurmResolver(jobs={"ps": 1, "worker": None}).resolve(environ))
+    /job:worker/task:1 at tcp://node3:23400 (SLURM)
     """
 
     jobs: JobSizes | None = None
@@ -538,6 +556,10 @@ def from_environment(
     `{"ps": 2, "worker": None}` (None: the rest); without it WEFT_JOBS ("ps=2,worker=*"), else all
     are workers. environ: in place of os.environ. NotFoundError if nothing is found, an error that
     names the variable if what is found does not fit.
+
+    >>> environ = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}
+    >>> print(wf.train.cluster_from_environment({"ps": 1, "worker": None}, environ))
+    /job:worker/task:1 at tcp://127.0.0.1:23402 (torchrun)
     """
     env = variables(environ)
     try:

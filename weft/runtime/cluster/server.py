@@ -408,12 +408,19 @@ class Server:
     server_or_cluster_def: a ClusterSpec or what it takes. job_name, task_index: which task this is;
     may be left out where there is only one. start: begin at once; else by `start()`. key_file: the
     cluster's secret (`weft keygen`), which tasks need that other machines can reach; default: see
-    docs/guide/cluster.md; secret: the same as an object. allow_files: the folders whose files
-    graphs may use that sessions of other processes send (True: all, False: none); default: all if
-    sessions prove who they are, by the secret or by an ipc address of this user's, else none.
-    protocol, config: TensorFlow's; UnsupportedError if given. As a context manager it stops at the
-    end. InvalidArgumentError for a task that the cluster does not have, and for an address that is
-    not this machine's or is taken, FailedPreconditionError for one that needs keys.
+    docs/guide/cluster-security.md; secret: the same as an object. allow_files: the folders whose
+    files graphs may use that sessions of other processes send (True: all, False: none); default:
+    all if sessions prove who they are, by the secret or by an ipc address of this user's, else
+    none. protocol, config: TensorFlow's; UnsupportedError if given. As a context manager it stops
+    at the end. InvalidArgumentError for a task that the cluster does not have, and for an address
+    that is not this machine's or is taken, FailedPreconditionError for one that needs keys.
+
+    >>> with wf.train.Server({"worker": ["127.0.0.1:0"]}) as server:
+    ...     with wf.Graph().as_default(), wf.Session(server.target) as session:
+    ...         print(server.name, session.run(wf.sum(wf.asarray([1.0, 2.0]))))
+    /job:worker/task:0 3.0
+    >>> wf.train.Server({"worker": ["127.0.0.1:2222"]}, start=False)
+    <wf.train.Server /job:worker/task:0 at tcp://127.0.0.1:2222>
     """
 
     def __init__(

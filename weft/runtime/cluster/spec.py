@@ -71,6 +71,13 @@ class ClusterSpec:
     a task of which nobody needs to know the address beforehand. Text and files may also be what
     TF_CONFIG holds, with the jobs under "cluster". InvalidArgumentError for a job without tasks, a
     name that is none, an address that is none or is used twice.
+
+    >>> workers = ["host-b:2222", "host-c:2222"]
+    >>> spec = wf.train.ClusterSpec({"ps": ["host-a:2222"], "worker": workers})
+    >>> spec.tasks()
+    (('ps', 0), ('worker', 0), ('worker', 1))
+    >>> spec.address("worker", 1)
+    'tcp://host-c:2222'
     """
 
     __slots__ = ("_jobs",)
@@ -185,6 +192,12 @@ class ClusterTask:
     rank: its number among all tasks, in the order of `cluster.tasks()`. local_rank: among those of
     its host. gpus: the devices that the engine gave it, None if it says nothing. restarts: how
     often the engine has started this task anew. source: which environment said so.
+
+    >>> workers = ["host-b:2222", "host-c:2222"]
+    >>> spec = wf.train.ClusterSpec({"ps": ["host-a:2222"], "worker": workers})
+    >>> task = wf.train.ClusterTask(spec, "worker", 0)
+    >>> task.rank, task.is_chief, task.address
+    (1, True, 'tcp://host-b:2222')
     """
 
     cluster: ClusterSpec
@@ -288,6 +301,12 @@ class Cluster:
     bfloat16_sendrecv: float32 tensors, but scalars, go from task to task as bfloat16.
 
     Raises TypeRuleError and InvalidArgumentError for what is none of that.
+
+    >>> with wf.train.Server.create_local_server() as server:
+    ...     cluster = wf.train.Cluster(server.target, connect_timeout=10.0)
+    ...     with wf.Graph().as_default(), wf.Session(cluster=cluster) as session:
+    ...         print(session.run(wf.asarray([1, 2]) * 2), session.is_remote)
+    [2 4] True
     """
 
     target: str

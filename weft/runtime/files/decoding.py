@@ -124,6 +124,9 @@ def decode_example(data: bytes) -> dict[str, Array]:
 
     Fields that are not known are passed over, a feature without a list is not there (both as in
     TensorFlow). DataLossError if `data` is no Example.
+
+    >>> wf.data.decode_example(wf.data.encode_example({"label": 3, "name": "three"}))
+    {'label': array([3]), 'name': array([b'three'], dtype=object)}
     """
     if not isinstance(data, bytes):
         raise InvalidArgumentError(f"an Example is bytes, this is {type(data).__name__}")
@@ -200,6 +203,10 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     FloatList (float32), integers and bools as Int64List; one value, a list or an array (flattened).
 
     InvalidArgumentError for other values, and for integers outside of int64.
+
+    >>> record = wf.data.encode_example({"x": np.zeros((2, 2)), "label": True})
+    >>> type(record), {k: v.dtype.name for k, v in wf.data.decode_example(record).items()}
+    (<class 'bytes'>, {'label': 'int64', 'x': 'float32'})
     """
     entries = []
     for name in sorted(features):
@@ -447,7 +454,15 @@ def read_image(
     path: Path, channels: int | None = None, size: tuple[int, int] | None = None,
     method: str = "bilinear",
 ) -> Array:  # fmt: skip
-    """`decode_image` of a file."""
+    """`decode_image` of a file.
+
+    >>> with open("two.ppm", "wb") as file:  # a red and a blue pixel
+    ...     _ = file.write(b"P6 2 1 255 " + bytes([255, 0, 0, 0, 0, 255]))
+    >>> wf.data.read_image("two.ppm").tolist()
+    [[[255, 0, 0], [0, 0, 255]]]
+    >>> wf.data.read_image("two.ppm", channels=1, size=(28, 28)).shape
+    (28, 28, 1)
+    """
     with opened(path) as file:
         return decode_image(file.read(), channels, size, method, os.fspath(path))
 
@@ -461,6 +476,14 @@ def decode_image(
     channels: 1 (grey), 2 (with alpha), 3 (RGB), 4 (RGBA); None: as the file has them. size:
     (height, width) to resize to. DataLossError for what is no whole image, UnsupportedError for
     more than 8 bits a channel.
+
+    >>> grey = b"P5 2 2 255 " + bytes([0, 50, 100, 150])  # PGM: width, height, largest value
+    >>> wf.data.decode_image(grey).shape, wf.data.decode_image(grey, channels=3).shape
+    ((2, 2, 1), (2, 2, 3))
+    >>> wf.data.decode_image(grey[:-1])
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.DataLossError: an image (14 bytes): image file is truncated (1 bytes not ...
     """
     Image = pillow()
     _check(channels, size, method)
@@ -503,6 +526,12 @@ def resize_image(image: Any, size: tuple[int, int], method: str = "bilinear") ->
     method: "nearest", "bilinear", "bicubic", "lanczos", "box" or "hamming", as Pillow has them
     (filters that widen when they shrink, so without aliasing; colours are weighted by their
     alpha).
+
+    >>> image = np.uint8([[0, 0, 100, 100], [0, 0, 100, 100]])
+    >>> wf.data.resize_image(image, (1, 2), method="box")
+    array([[  0, 100]], dtype=uint8)
+    >>> wf.data.resize_image(np.zeros((32, 32, 3), np.uint8), (8, 16)).shape
+    (8, 16, 3)
     """
     Image = pillow()
     _check(None, size, method)

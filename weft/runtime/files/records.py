@@ -130,7 +130,13 @@ def _hint(path: Path, compressed: str, number: int) -> str | None:
 
 
 class RecordWriter:
-    """Writes a TFRecord file (an existing one is replaced). A context manager."""
+    """Writes a TFRecord file (an existing one is replaced). A context manager.
+
+    >>> with wf.data.TFRecordWriter("one.tfrecord") as writer:
+    ...     writer.write(wf.data.encode_example({"id": 7}))
+    >>> [wf.data.decode_example(record) for record in wf.data.read_tfrecords("one.tfrecord")]
+    [{'id': array([7])}]
+    """
 
     def __init__(self, path: Path, compression_type: str | None = None) -> None:
         self._crc = crc32c()

@@ -46,6 +46,14 @@ class CancelToken:
     (`dataflow.host_ops.communication.Exchange`); None for all others. until: the time by
     `time.monotonic` at which whoever looks at the token is to end with DeadlineExceededError; the
     token itself does nothing then.
+
+    >>> import threading
+    >>> token, queue = wf.CancelToken(), wf.FIFOQueue(1, wf.int64)
+    >>> threading.Timer(0.01, token.cancel, ["the user pressed stop"]).start()
+    >>> queue.dequeue(cancel=token)
+    Traceback (most recent call last):
+    weft.ir.errors.CancelledError: FIFOQueue ...: dequeue was cancelled: the user pressed stop
+    ...
     """
 
     # Without a lock, so that a signal handler may cancel at any moment: each line is one operation

@@ -35,6 +35,19 @@ class Coordinator(Resource):
 
     clean_stop_exception_types: exceptions that ask for a stop, but are no errors (the end of the
     input by default); `join` does not raise them.
+
+    >>> import threading
+    >>> coordinator = wf.train.Coordinator()
+    >>> def work(n):
+    ...     with coordinator.stop_on_exception():
+    ...         while not coordinator.should_stop():
+    ...             1 / n
+    >>> threads = [threading.Thread(target=work, args=(n,)) for n in (1, 0)]
+    >>> for thread in threads:
+    ...     thread.start()
+    >>> coordinator.join(threads)  # both have ended; the error of the one is raised here
+    Traceback (most recent call last):
+    ZeroDivisionError: division by zero
     """
 
     kind = "Coordinator"

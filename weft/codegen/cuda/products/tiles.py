@@ -27,11 +27,11 @@ of what a GPU of 132 multiprocessors takes (an H100), in cycles, is compared for
 numbers of parts. No device is asked, so the order of sums is the same on all of them, but within
 what one instruction of tensor cores adds. A multiprocessor has 4 schedulers, each of which starts
 an instruction of a warp a cycle. What a step of k takes of them was counted in machine code for
-sm_90 (docs/performance.md). A warp for itself is taken to start one every second cycle: small
-blocks, of few warps, are slow alone. Tensor cores are taken to do 1024 multiply-adds of 16-bit
-floats a cycle and multiprocessor: all that an A100 does, half of what an H100 does by instructions
-of another sort (wgmma); by those that are used here it is said to do some 60 % of that. Nothing of
-this has been measured."""
+sm_90 (docs/decisions/0042-gpu-product-tiles.md). A warp for itself is taken to start one every
+second cycle: small blocks, of few warps, are slow alone. Tensor cores are taken to do 1024
+multiply-adds of 16-bit floats a cycle and multiprocessor: all that an A100 does, half of what an
+H100 does by instructions of another sort (wgmma); by those that are used here it is said to do some
+60 % of that. Nothing of this has been measured."""
 
 from __future__ import annotations
 

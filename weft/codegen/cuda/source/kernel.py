@@ -28,8 +28,8 @@ is an i64 anywhere else); integers of every width wrap.
   a3; of B those of k of column g (b0), and 8 further b1; of C the columns 2 t (c0) and 2 t + 1 (c1)
   of row g, and of row g + 8 (c2, c3). (PTX ISA, "Matrix Fragments for mma.m16n8k16"; CUTLASS,
   `MMA_Traits<SM80_16x8x16_F32F16F16F32_TN>`.) Products are exact; in which order a GPU adds them up
-  and how it rounds on the way is its own (docs/reference/numerics.md). The emulator adds in f64, k
-  after k, and rounds once. Only in the kernel itself.
+  and how it rounds on the way is its own (docs/reference/reproducibility.md). The emulator adds in
+  f64, k after k, and rounds once. Only in the kernel itself.
 * Shared memory: `cuda.shared.array(N, f32)`, N a literal; it is not cleared. One array each line.
   `cuda.local.array(N, f32)`: of one thread; its indices should be literals (registers).
 * Pointers are indexed by one integer, from 0 on: `p[i]`; bools in memory are u8.

@@ -25,6 +25,10 @@ class DeviceInfo:
     its bytes; None: no limit, or unknown. cc: the compute capability of a GPU. emulated: whether it
     is no real GPU. flops, bandwidth: at most so many operations on f32, and bytes of its memory, in
     a second; None: unknown.
+
+    >>> cpu = wf.devices()[0]
+    >>> cpu.name, cpu.cc, cpu.emulated
+    ('/job:localhost/task:0/cpu:0', None, False)
     """
 
     name: str
