@@ -241,8 +241,10 @@ def main() -> None:
         if scheme not in SCHEMES:
             parser.error(f"--scheme is of {', '.join(SCHEMES)}, not {scheme}")
         results.append(run_scheme(options, scheme))
-        print("{scheme:6} {steps} steps in {seconds} s, {restarts} restarts, held-out accuracy "
-              "{accuracy:.2%}, parameters {bits}".format(**results[-1]))  # fmt: skip
+        each = results[-1]["seconds"] / max(1, results[-1]["steps"]) * 1e3
+        print("{scheme:6} {steps} steps in {seconds} s ({each:.1f} ms a step, with the start of "
+              "{tasks} processes), {restarts} restarts, held-out accuracy {accuracy:.2%}, "
+              "parameters {bits}".format(**results[-1], each=each, tasks=PS + WORKERS))  # fmt: skip
     if options.out:
         Path(options.out).write_text(json.dumps(results, indent=2))
 

@@ -36,12 +36,14 @@ FEATURES = {
 
 @dataclass(frozen=True)
 class Result:
-    """The step at which this run began, its losses, the step it ended at, the last checkpoint."""
+    """The step at which this run began, its losses, the step it ended at, the last checkpoint,
+    and a line on what a step runs."""
 
     first: int
     losses: list[float]
     step: int
     checkpoint: str | None
+    summary: str
 
 
 def write_files(folder: Path, shards: int = 4) -> list[Path]:
@@ -122,7 +124,8 @@ def train(folder: Path, paths: list[Path], steps: int, batch: int, seconds: floa
             coordinator.request_stop()
             coordinator.join(threads)
         session.run(ops.save)
-        return Result(first, losses, int(session.run(step)), wf.train.latest_checkpoint(folder))
+        last, latest = int(session.run(step)), wf.train.latest_checkpoint(folder)
+        return Result(first, losses, last, latest, session.summary([loss, update]))
 
 
 def main() -> None:
@@ -145,6 +148,9 @@ def main() -> None:
         seconds = time.perf_counter() - began
     last = f"{result.losses[-1]:.4f}" if result.losses else "none, all steps were done before"
     print(f"from step {result.first} to {result.step} in {seconds:.1f} s, last loss {last}")
+    if result.losses:
+        each = seconds / len(result.losses) * 1e6
+        print(f"{each:.0f} us a step, with the start, reading and checkpoints; {result.summary}")
     kept = "--folder DIR keeps it" if options.folder is None else "the next run goes on from there"
     print(f"checkpoint {result.checkpoint} ({kept})")
 

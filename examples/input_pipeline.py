@@ -37,11 +37,13 @@ FEATURES = {
 
 @dataclass(frozen=True)
 class Result:
-    """The losses of the steps of this run, the step it ended at, and the last checkpoint."""
+    """The losses of the steps of this run, the step it ended at, the last checkpoint, and a line on
+    what a step runs."""
 
     losses: list[float]
     step: int
     checkpoint: str | None
+    summary: str
 
 
 def write_files(folder: Path, shards: int = 4) -> list[Path]:
@@ -138,7 +140,8 @@ def train(
         coordinator.request_stop()
         coordinator.join(threads)
         saver.wait()
-    return Result(losses, int(model.step.numpy()), wf.train.latest_checkpoint(folder))
+    summary = model.train.summary(x, y) if losses else ""
+    return Result(losses, int(model.step.numpy()), wf.train.latest_checkpoint(folder), summary)
 
 
 def main() -> None:
@@ -161,6 +164,9 @@ def main() -> None:
         seconds = time.perf_counter() - began
     last = f"{result.losses[-1]:.4f}" if result.losses else "none, all steps were done before"
     print(f"step {result.step} after {seconds:.1f} s, last loss {last}")
+    if result.losses:
+        each = seconds / len(result.losses) * 1e6
+        print(f"{each:.0f} us a step, with the start, reading and checkpoints; {result.summary}")
     kept = "--folder DIR keeps it" if options.folder is None else "the next run goes on from there"
     print(f"checkpoint {result.checkpoint} ({kept})")
 

@@ -105,6 +105,16 @@ def test_case_and_switch_case(x: wf.Tensor) -> None:
         (lambda x: wf.cond(True, lambda a: a, lambda a: a, object()), TypeError, ["operands[0]"]),
         (lambda x: wf.switch_case(x[0], [lambda: 1]), TypeError, ["branch_index is f32[]"]),
         (lambda x: wf.switch_case(0, []), ValueError, ["there are no functions"]),
+        (
+            lambda x: wf.switch_case(0, [lambda: x, lambda: "b"]),
+            TypeError,
+            ["'branch_fns[1] of wf.switch_case' returned a str", "test_control_flow.py"],
+        ),
+        (
+            lambda x: wf.switch_case(0, [lambda: x, lambda: x, lambda: wf.sum(x)]),
+            TypeError,
+            ["wf.switch_case: the branches return different types", "branch_fns[2] gives"],
+        ),
         (lambda x: wf.case([]), ValueError, ["no (predicate, function) pairs"]),
         (lambda x: wf.case([(True, 3)]), ValueError, ["a int, not a function"]),
         (lambda x: wf.case([lambda: x]), ValueError, ["not a pair (predicate, function)"]),

@@ -199,6 +199,15 @@ CASES: list[tuple[str, Callable[..., Any], type[WeftError], str, str]] = [
      "[x_0,3], which is not known", "static"),
     ("initializer", lambda: V.initializer, FailedPreconditionError, "only in a graph",
      "from the start"),
+    # dtypes
+    ("conj", lambda: wf.conj([True]), TypeRuleError, "wf.conj needs numbers, got bool", ""),
+    ("imag", lambda: wf.imag([True]), TypeRuleError, "wf.imag needs numbers, got bool", ""),
+    ("logsumexp", lambda: wf.logsumexp([1j]), TypeRuleError,
+     "wf.logsumexp takes real numbers, got complex64", ""),
+    ("no shape", lambda: wf.ensure_shape([1], None), ShapeError,
+     "wf.ensure_shape: None is no shape", "tuple of sizes"),
+    ("dtype names", lambda: wf.result_type("int8", "flaot32"), TypeRuleError,
+     "'flaot32' is not a weft dtype; did you mean 'float32'", "the dtypes are"),
     # gradients
     ("vector loss", lambda: wf.grad(lambda x: x * 2)(X), GradientError,
      "f32[2,3], not a real scalar", "wf.sum"),

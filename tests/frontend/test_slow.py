@@ -70,6 +70,22 @@ def test_where_it_costs_nothing(halve: Any) -> None:
     assert told(lambda: wf.compile(lambda x: wf.sum(halve(x)))(X)) == []
 
 
+def test_a_large_array_from_the_surroundings() -> None:
+    table = np.ones((1024, 4096), np.float32)
+    f = wf.compile(lambda x: table @ x)
+    (one,) = told(lambda: f(table[0]))
+    assert one.filename == __file__
+    assert str(one.message) == (
+        "'lambda' takes an array of 16 MB (f32[1024,4096]) from its surroundings: it is copied "
+        "into the compiled code's constants, and what is changed in it later is not seen\n"
+        "  hint: pass it as an argument, or make it a wf.Variable"
+    )
+    given = wf.compile(lambda table, x: table @ x)
+    assert told(lambda: given(table, table[0])) == []
+    # an eager gradient keeps nothing
+    assert told(lambda: wf.grad(lambda x: wf.sum(wf.matmul(table, x)))(wf.ones(4096))) == []
+
+
 def test_an_error_where_warnings_are(halve: Any) -> None:
     f = wf.compile(lambda x: wf.exp(halve(x)))
     with warnings.catch_warnings():

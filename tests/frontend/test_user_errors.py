@@ -14,13 +14,14 @@ import pytest
 
 import weft as wf
 from weft.frontend.core import foreign_names
-from weft.frontend.core.operators import _FOREIGN
+from weft.frontend.core.operators import FOREIGN_NAMES
 from weft.frontend.tools.main import main
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,
     ShapeError,
     TracerError,
+    TypeRuleError,
     UnsupportedError,
 )
 from weft.ir.locations import definition_location
@@ -58,7 +59,7 @@ class TestNames:
     def test_attributes_of_tensors(self, x: Any) -> None:
         """Each has its hint, none is seen otherwise."""
         rows = [name for module, name, _ in foreign_names.all_rows() if module == "x"]
-        assert sorted(rows) == sorted(_FOREIGN.split())
+        assert sorted(rows) == sorted(FOREIGN_NAMES.split())
         assert not any(hasattr(x, name) or hasattr(type(x), name) for name in rows)
         assert not set(rows) & set(dir(x))
         assert "reshape" in dir(x)
@@ -264,6 +265,22 @@ class TestTracebacks:
 
 
 class TestHints:
+    def test_a_number_where_a_dtype_belongs(self) -> None:
+        with pytest.raises(TypeRuleError, match=r"-0.05 is not a weft dtype\n.*\n.*minval="):
+            wf.random.uniform(wf.random.key(0), (2,), -0.05, 0.05)  # type: ignore[call-arg]
+
+    def test_dtypes_by_name(self) -> None:
+        """As NumPy's: equal to their names, taken by NumPy, and in types."""
+        assert wf.float32 == "float32" == wf.ones(2).dtype
+        assert wf.float32 == np.float32 != wf.float64
+        assert wf.bfloat16 == wf.bfloat16.numpy
+        assert wf.float32 not in (np.float64, "float64", float, None, 32)
+        assert np.zeros(2, wf.float32).dtype == np.float32
+        assert {wf.float32: 1}[wf.float32] == 1
+        assert wf.TensorType("float32", 3) == wf.TensorType(wf.float32, (3,))
+        double = wf.compile(lambda x: 2 * x, input_signature=[wf.TensorType(np.float32, [None])])
+        assert double(np.ones(3, np.float32)).shape == (3,)
+
     @pytest.mark.parametrize("use", [bool, int, float, range, lambda n: [1, 2][n]])
     def test_arguments_that_are_python_values(self, use: Any) -> None:
         @wf.compile

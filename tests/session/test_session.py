@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -330,3 +331,35 @@ def test_outside_a_graph_initializers_have_nothing_to_do() -> None:
     done = wf.global_variables_initializer()
     assert wf.Session(graph=wf.Graph()).run(done) is None
     assert wf.Session(graph=wf.Graph()).run(wf.group()) is None
+
+
+def test_summary() -> None:
+    x = np.ones(3, np.float32)
+    end = r"compiled in \d+\.\d\d s; {}; (1 thread|at most \d+ threads)"
+    with wf.Graph().as_default(), wf.Session() as session:
+        given = wf.placeholder(wf.float32, [None], name="x")
+        queue = wf.FIFOQueue(3, wf.float32, [()])
+        native = session.summary(wf.exp(given) + 1, {given: x})
+        assert re.fullmatch("1 kernel call; " + end.format("one native plan"), native)
+        fetches = [queue.enqueue(wf.sum(given)), queue.size()]
+        executor = session.summary(fetches, {given: x})
+        assert re.fullmatch(
+            r"\d+ nodes, 1 region, 2 ops of the host, \d+ kernel calls?; "
+            + end.format("the dataflow executor"),
+            executor,
+        )
+        assert queue.size() is not None
+        assert session.run(queue.size()) == 0  # nothing was run
+
+
+def test_summary_on_a_cluster() -> None:
+    servers = wf.train.Server.create_local_cluster({"ps": 1, "worker": 1})
+    with wf.Graph().as_default(), wf.device("/job:worker/task:0"):
+        with wf.device("/job:ps/task:0"):
+            v = wf.Variable(np.float32(2))
+        y = v * 3
+        with wf.Session(servers[1].target) as session:
+            text = session.summary(y)
+    for server in servers:
+        server.stop()
+    assert "2 parts on /job:ps/task:0/cpu:0, /job:worker/task:0/cpu:0" in text

@@ -626,11 +626,11 @@ def test_count_up_to(session: Any) -> None:
 def test_counting_outside_of_graphs() -> None:
     eager = wf.Variable(np.int32(0), name="eager")
     assert wf.count_up_to(eager, 1).item() == 0
-    with pytest.raises(E.OutOfRangeError, match="limit of 1: 1"):
+    with pytest.raises(E.OutOfRangeError, match="limit of 1"):
         eager.count_up_to(1)
     small = wf.Variable(np.int8(126))
     assert small.count_up_to(1000).item() == 126
-    with pytest.raises(E.OutOfRangeError, match="limit of 127: 127"):  # it does not wrap around
+    with pytest.raises(E.OutOfRangeError, match="limit of 127"):  # it does not wrap around
         small.count_up_to(1000)
 
 

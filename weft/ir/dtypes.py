@@ -158,7 +158,9 @@ def as_dtype(spec: object) -> DType:
         names = [d.name for d in ALL]
         raise TypeRuleError(
             f"{spec!r} is not a weft dtype{suggest(str(spec), names)}",
-            hint="the dtypes are " + ", ".join(names),
+            hint="a dtype belongs here: name the argument that was meant, as minval= or stddev="
+            if isinstance(spec, (int, float))
+            else "the dtypes are " + ", ".join(names),
         )
     return found
 

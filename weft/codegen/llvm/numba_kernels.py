@@ -197,6 +197,7 @@ def _refused(
 def _in_short(said: str) -> str:
     """Of what Numba says the fault and its line, without the stages that came upon it, the
     overloads that did not fit, and weft's code around the kernel."""
+    said = re.sub(r"\x1b\[[\d;]*m", "", said)  # colours
     fault = re.split(r'^(?:File "|There are |During: )', said, maxsplit=1, flags=re.MULTILINE)[0]
     lines = [x for x in fault.splitlines() if not x.startswith("Failed in nopython mode")]
     what = " ".join(" ".join(line.removeprefix(" >>> ") for line in lines).split())

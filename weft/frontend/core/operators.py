@@ -80,7 +80,7 @@ class _Foreign:
 
 
 #: Names of such attributes; `foreign_names.py` says what to write.
-_FOREIGN = (
+FOREIGN_NAMES = (
     "view permute swapaxes t unsqueeze dim numel get_shape set_shape grad backward requires_grad "
     "requires_grad_ detach cpu cuda to float double half int long type clone copy contiguous add_ "
     "sub_ mul_ div_ zero_ fill_ copy_ fill masked_fill expand expand_as repeat add sub mul div "
@@ -112,7 +112,7 @@ class Operators:
         raise NotImplementedError
 
     def __dir__(self) -> list[str]:
-        return sorted(set(super().__dir__()) - set(_FOREIGN.split()))
+        return sorted(set(super().__dir__()) - set(FOREIGN_NAMES.split()))
 
     __add__ = _binary("add", "__add__")
     __radd__ = _reflected("add", "__radd__")
@@ -428,5 +428,5 @@ def array_function(
     return func(*_arrays(args), **_arrays(kwargs))
 
 
-for _name in _FOREIGN.split():
+for _name in FOREIGN_NAMES.split():
     setattr(Operators, _name, _Foreign(_name))

@@ -12,6 +12,8 @@ from weft.ir.types import TensorType
 
 #: Elements from which on it matters that an op reads and writes memory by itself.
 LARGE = 1 << 15
+#: Bytes of an array from which on it should not be a constant of a function.
+LARGE_CONSTANT = 16 << 20
 #: An eager call that takes so many seconds op by op is told of.
 SLOW_CALL = 0.02
 
@@ -63,6 +65,18 @@ def note_slow_call(name: str, seconds: float) -> None:
         "native code"
     )
     warn_once((name, "eager"), message, PerformanceWarning, caller_location())
+
+
+def note_constant(kind: str, nbytes: int, function: str) -> None:
+    """Tell of a large array that a compiled function takes from its surroundings."""
+    message = (
+        f"'{function}' takes an array of {nbytes >> 20} MB ({kind}) from its surroundings: it is "
+        "copied into the compiled code's constants, and what is changed in it later is not seen\n"
+        "  hint: pass it as an argument, or make it a wf.Variable"
+    )
+    place = caller_location()
+    line = (place[0].file, place[0].line) if place else None
+    warn_once(("constant", line), message, PerformanceWarning, place)
 
 
 def note_unfused(graph: Graph) -> None:

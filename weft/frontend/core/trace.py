@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from weft.frontend.core.device_scope import device_scopes, place
+from weft.frontend.core.slow import LARGE_CONSTANT, note_constant
 from weft.frontend.core.tensor import Tensor
 from weft.ir.analysis.effects import StateKey, effect_keys
 from weft.ir.analysis.frames import is_dataflow
@@ -404,6 +405,8 @@ class Trace:
             (value,) = self.builder.emit("constant", (), {"value": ConstArray(array)})
             # holding the array keeps its id taken
             known = self._constants[id(array)] = (array, value)
+            if array.nbytes >= LARGE_CONSTANT and self.root().parameters:
+                note_constant(str(value.type), array.nbytes, self.root().name)
         return known[1]
 
     # ------------------------------------------------------------------------------------- state

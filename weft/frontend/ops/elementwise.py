@@ -166,7 +166,7 @@ def reciprocal(x: TensorLike, /) -> Tensor:
 def squared_difference(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """(x1 - x2) squared (TF1's name).
 
-    >>> wf.squared_difference([1, 5], [4, 3])
+    >>> wf.tf1.squared_difference([1, 5], [4, 3])
     Tensor([9, 4], dtype=int64)
     """
     return square(subtract(x1, x2))

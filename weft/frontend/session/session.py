@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 from weft.frontend.compile.explain import explain
 from weft.frontend.compile.specializations import CacheInfo, RecompileWarning
+from weft.frontend.compile.threads import get_num_threads
 from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Array, Tensor
@@ -414,6 +415,21 @@ class Session:
             )
         return explain_step(self.graph, values, feeds, self._control_flow, step, cached)
 
+    def summary(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> str:
+        """A line on what `run` with these fetches and feeds runs: kernels, nodes and parts, how
+        long compiling took, the way it runs, threads. Compiles the step if it is new, and does not
+        run it. Raises as `run`.
+
+        >>> with wf.Graph().as_default(), wf.Session() as session:
+        ...     x = wf.placeholder(wf.float32, [None], name="x")
+        ...     session.summary(wf.exp(x) + 1, {x: np.ones(3, np.float32)})
+        '1 kernel call; compiled in ... s; one native plan; ...'
+        """
+        self._check_open()
+        values, _ = fetch_values(self.graph, fetches)
+        step, _ = self._step(values, feed_values(self.graph, feed_dict or {}))
+        return step_summary(step)
+
     def ir(
         self,
         fetches: Any,
@@ -647,6 +663,31 @@ class InteractiveSession(Session):
             _open.sessions[place]._before = self._before
         elif thread_default() is self.graph._trace:
             set_thread_default(self._before)
+
+
+#: The ways to run a step, for `Session.summary`.
+_WAYS = {
+    "native": "one native plan", "sized": "one native plan", "gpu": "one plan of a GPU",
+    "dataflow": "the dataflow executor",
+}  # fmt: skip
+
+
+def step_summary(step: StepDefinition) -> str:
+    """`Session.summary` of a compiled step."""
+    made = step.executable
+    size = made.summary()
+    counts = (
+        (size.nodes, "node", "nodes"), (size.regions, "region", "regions"),
+        (size.host_ops, "op of the host", "ops of the host"),
+        (size.kernels, "kernel call", "kernel calls"),
+        (size.copies, "copy between devices", "copies between devices"),
+    )  # fmt: skip
+    told = [f"{n:,} {one if n == 1 else many}" for n, one, many in counts if n]
+    way = _WAYS.get(made.kind) or f"{len(size.devices)} parts on {', '.join(size.devices)}"
+    threads = get_num_threads()
+    used = "1 thread" if threads == 1 else f"at most {threads} threads"
+    what = [", ".join(told)] if told else []
+    return "; ".join([*what, f"compiled in {step.seconds:.2f} s", way, used])
 
 
 def explain_step(

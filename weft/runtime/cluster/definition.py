@@ -371,7 +371,8 @@ class TaskStep(ClusterStep):
         return StepTrace()
 
     def summary(self) -> StepSummary:
-        return StepSummary(nodes=len(self.parts))
+        # what each part consists of is known where it is compiled
+        return StepSummary(devices=tuple(part.device for part in self.parts))
 
     def explain(self) -> Iterator[str]:
         for part in self.parts:
