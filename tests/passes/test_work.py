@@ -156,3 +156,19 @@ def test_a_convolution_does_not_count_its_padding() -> None:
     op = op_of(line, "%x: f32[2,5,3], %w: f32[3,3,4]")
     # of 15 pairs of a position and a tap the first and the last are padding
     assert work(op).flops == 2 * 13 * 2 * 3 * 4
+
+
+def test_attention_in_training() -> None:
+    """Of several results; the gradient is counted, too."""
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return wf.sum(wf.nn.scaled_dot_product_attention(q, k, v, is_causal=True) ** 2)
+
+    x = ones(2, 4, 16, 8)
+    found = {op.name: op for op in kernels_of(wf.grad(loss, (0, 1, 2)), x, x, x)}
+    scores = 2 * 4 * 16 * 16
+    forward, backward = work(found["attention"]), work(found["attention_grad"])
+    assert len(found["attention"].results) > 1
+    assert forward.flops == 2 * scores * (8 + 8) + 4 * scores
+    assert backward.flops == 2 * scores * (3 * 8 + 2 * 8) + 5 * scores
+    assert forward.transcendentals == backward.transcendentals == scores

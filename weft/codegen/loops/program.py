@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -97,18 +99,41 @@ def all_calls(nodes: Sequence[Node]) -> Iterator[PlannedCall]:
 
 
 def describe_program(nodes: Sequence[Node]) -> str:
-    """The program for people: calls numbered as in `all_calls`, bodies indented."""
+    """The program for people: calls numbered as in `all_calls`, bodies indented. A kernel is shown
+    where it is called first."""
     lines: list[str] = []
-    _describe(nodes, "", iter(range(1, 1 << 62)), lines)
+    _describe(nodes, "", _Numbers(), lines)
     return "\n".join(lines)
 
 
-def _describe(nodes: Sequence[Node], pad: str, number: Iterator[int], lines: list[str]) -> None:
+class _Numbers:
+    """The numbers of calls, and the call that each kernel is shown at."""
+
+    def __init__(self) -> None:
+        self._calls = itertools.count(1)
+        self._first: dict[str, int] = {}
+
+    def __next__(self) -> int:
+        return next(self._calls)
+
+    def of_call(self, key: str) -> tuple[int, int]:
+        """That of a call, and that of the first call of the kernel."""
+        number = next(self)
+        return number, self._first.setdefault(key, number)
+
+
+def _describe(nodes: Sequence[Node], pad: str, number: _Numbers, lines: list[str]) -> None:
     for node in nodes:
         match node:
             case PlannedCall():
+                own, shown = number.of_call(node.call.kernel.key)
                 first, *more = node.describe().rstrip().splitlines()
-                lines.append(f"{pad}{next(number)}. {first}")
+                title, _, key = first.partition("  # ")
+                where = "" if node.why else _made(node.op)
+                if own != shown and node.nest is not None:
+                    lines.append(f"{pad}{own}. {title}{where}, as {shown}")
+                    continue
+                lines.append(f"{pad}{own}. {title}{where}  # {key}")
                 lines += [f"{pad}   {line}" for line in more]
             case Loop(limit=limit):
                 times = "" if limit < 0 else f" {'at most ' if node.test else ''}{limit} times"
@@ -129,11 +154,21 @@ def _describe(nodes: Sequence[Node], pad: str, number: Iterator[int], lines: lis
                 _describe(node.orelse, pad + "  ", number, lines)
 
 
-def _parts(loop: Loop, number: Iterator[int]) -> str:
+def _parts(loop: Loop, number: _Numbers) -> str:
     if loop.parts is None:
         return f"not in parts: {loop.whole}"
     rows = f"{loop.parts.count} parts of {loop.parts.rows} rows"
     return f"{next(number)}. in {rows} each, which do not depend on each other: the body is one's"
+
+
+def _made(op: Operation | None) -> str:
+    """What an op makes, and where it was written: the type, the file's name and the line."""
+    if op is None or not op.results:
+        return ""
+    kinds = dict.fromkeys(str(v.type) for v in op.results)
+    place = op.locations[0] if op.locations else None
+    where = f" at {os.path.basename(place.file)}:{place.line}" if place else ""
+    return f" -> {', '.join(kinds)}{where}"
 
 
 def _place(op: Operation) -> str:

@@ -173,10 +173,13 @@ _ROWS: dict[str, dict[str, str]] = {
         "distribute": "wf.train.ClusterSpec, wf.train.Server and wf.train.SyncReplicas",
     },
     "wf.nn": {
-        "Linear Dense Conv2d LayerNorm BatchNorm2d Embedding LSTM Dropout Module Sequential "
+        "Linear Dense Conv1d Conv2d Conv2D LayerNorm BatchNorm BatchNorm1d BatchNorm2d "
+        "BatchNormalization Embedding LSTM LSTMCell GRU GRUCell RNN Dropout Module Sequential "
         "Transformer MultiheadAttention Parameter functional": "weft has no classes for layers: "
         "a model is a function of its parameters, with the functions of wf.nn in it",
         "linear dense": "wf.matmul(x, w) + b",
+        "init initializers glorot_uniform xavier_uniform_ he_normal kaiming_normal_": "weft has "
+        "no initializers: wf.random.normal(key, shape, stddev=rows**-0.5)",
         "swish": "wf.nn.silu",
         "attention dot_product_attention": "wf.nn.scaled_dot_product_attention",
         "cross_entropy CrossEntropyLoss softmax_cross_entropy": "wf.nn."
@@ -190,8 +193,8 @@ _ROWS: dict[str, dict[str, str]] = {
         "hardsigmoid": "wf.nn.hard_sigmoid",
         "normalize": "wf.nn.l2_normalize",
         "bias_add": "x + b, which becomes one kernel with its neighbours",
-        "lstm rnn dynamic_rnn rnn_cell": "weft has no cells: wf.scan runs a step function "
-        "over time",
+        "lstm lstm_cell gru rnn dynamic_rnn rnn_cell": "weft has no cells: wf.scan runs a step "
+        "function over time (docs/cookbook/lstm.md)",
         "ctc_loss": "weft has none",
         "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",
         "batchnorm batch_norm2d": "wf.nn.batch_norm",

@@ -376,4 +376,6 @@ def dropout(
     kept = expand(bernoulli(key, keep_rate, shape=shape), t.shape)
     if is_scalar(rate) and rate == 1:
         return where(kept, t, 0)
-    return where(kept, divide(t, keep_rate), 0)
+    # of the dtype of x, whatever the rate has
+    divisor = keep_rate if is_scalar(rate) else cast(keep_rate, t.dtype)
+    return where(kept, divide(t, divisor), 0)

@@ -211,7 +211,7 @@ def _matmul(op: Operation) -> _Count:
 
 def _products(op: Operation, count: int) -> _Count:
     """So many multiply-adds; a complex one is four of its parts."""
-    held = op.result.type
+    held = op.results[0].type  # attention has a second one
     assert isinstance(held, TensorType)
     dtype = held.dtype
     times, part = (4, dtype.itemsize // 2) if dtype.is_complex else (1, dtype.itemsize)

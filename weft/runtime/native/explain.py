@@ -6,11 +6,15 @@ through."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from weft.codegen.kernels.user_kernels import choose_kernel
 from weft.codegen.llvm.jit import kept_limit
 from weft.ir.analysis.index_maps import is_index_map
+from weft.ir.cost.work import nanoseconds
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph, Operation, Value
@@ -31,8 +35,10 @@ from weft.runtime.native.step_plan import CompileReport
 
 
 def explain_native(report: CompileReport) -> Iterator[str]:
-    """A native plan."""
-    yield from ("passes", *pass_table(report.passes))
+    """A native plan: in short, then by sections."""
+    apart = _not_fused(report.passes)
+    yield from ("in short", *_in_short(report, apart))
+    yield from ("", "passes", *pass_table(report.passes))
     effort = (
         f"{report.kernels_compiled} compiled for it, {report.kernels_loaded} loaded from disk, "
         f"{'plan from disk, ' if report.plan_loaded else ''}{report.seconds * 1e3:.0f} ms in all"
@@ -41,7 +47,7 @@ def explain_native(report: CompileReport) -> Iterator[str]:
     yield f"  compiled for {report.isa}"
     yield from (f"  {line}" for line in report.describe_program())
     yield from ("", "not fused")
-    yield from _not_fused(report.passes) or ["  nothing: every edge that could be is"]
+    yield from apart or ["  nothing: every edge that could be is"]
     yield from _section("read once by nests of several", _read_once(report.passes))
     yield from _section("products", product_lines(report.passes))
     yield from _section("registered ops", _registered(report.passes))
@@ -56,8 +62,56 @@ def explain_native(report: CompileReport) -> Iterator[str]:
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """A section; equal lines are one, with their number."""
     if lines:
-        yield from ("", title, *lines)
+        yield from ("", title)
+        for line, count in Counter(lines).items():
+            yield line if count == 1 else f"{line} ({count} times)"
+
+
+#: So many kinds, lines and reasons are named in short.
+_NAMED = 4
+
+
+def _in_short(report: CompileReport, apart: Sequence[str]) -> Iterator[str]:
+    """What runs, what takes the time by the table of costs (`weft/ir/cost`), memory, what is
+    not fused."""
+    kinds = Counter(_kind(call.call.kernel.key) for call in report.calls)
+    yield f"  {len(report.calls)} kernel calls: {_counted(kinds)}"
+    ops = report.passes[-1].graph.ops
+    by_line: Counter[str] = Counter()
+    for op in ops:
+        place = op.locations[0] if op.locations else None
+        where = f"{os.path.basename(place.file)}:{place.line}" if place else "?"
+        by_line[where] += nanoseconds([op])
+    total = sum(by_line.values())
+    if total > 0:
+        shares = [
+            f"{where} {ns / total:.0%}" for where, ns in by_line.most_common(_NAMED) if ns > 0
+        ]
+        yield f"  expected: {total / 1e3:,.0f} us on one core; of it {', '.join(shares)}"
+    memory = report.memory
+    yield (
+        f"  memory: {memory.arena_bytes:,} bytes for values in between (without reuse "
+        f"{memory.unshared_bytes:,}), {memory.result_bytes:,} for results"
+    )
+    if apart:
+        reasons = Counter(re.sub(r"'\w+'", "one", line.rpartition("): ")[2]) for line in apart)
+        yield f"  not fused: {len(apart)} pairs: {_counted(reasons)}"
+
+
+def _counted(counts: Counter[str]) -> str:
+    named = [f"{count} {what}" for what, count in counts.most_common(_NAMED)]
+    others = sum(counts.values()) - sum(count for _, count in counts.most_common(_NAMED))
+    return ", ".join([*named, f"{others} others"] if others else named)
+
+
+def _kind(key: str) -> str:
+    """The kind of a kernel, by its key."""
+    for prefix, kind in (("nest-", "loop nests"), ("rows-", "row kernels")):
+        if key.startswith(prefix):
+            return kind
+    return key.partition("-")[0]
 
 
 def product_lines(reports: Sequence[PassReport]) -> list[str]:
@@ -142,13 +196,17 @@ def _order(reports: Sequence[PassReport]) -> list[str]:
 
 
 def pass_table(reports: Sequence[PassReport]) -> Iterator[str]:
-    """What each pass did, as lines."""
+    """What each pass did, as lines; those that changed nothing in one."""
     yield f"  {'pass':<18}{'ms':>8}{'ops':>8}{'kernels':>9}{'bytes':>12}{'peak':>12}"
     for r in reports:
-        unchanged = "" if r.changed or r.name == "traced" else "  unchanged"
-        moved, peak = _number(r.bytes), _number(r.peak_bytes)
-        counts = f"{r.seconds * 1e3:>8.2f}{r.ops_after:>8}{r.kernels:>9}{moved:>12}{peak:>12}"
-        yield f"  {r.name:<18}{counts}{unchanged}"
+        if r.changed or r.name == "traced":
+            moved, peak = _number(r.bytes), _number(r.peak_bytes)
+            counts = f"{r.seconds * 1e3:>8.2f}{r.ops_after:>8}{r.kernels:>9}{moved:>12}{peak:>12}"
+            yield f"  {r.name:<18}{counts}"
+    idle = [r for r in reports if not r.changed and r.name != "traced"]
+    if idle:
+        names = ", ".join(dict.fromkeys(r.name for r in idle))
+        yield f"  unchanged, {sum(r.seconds for r in idle) * 1e3:.2f} ms: {names}"
 
 
 def _number(value: int | None) -> str:
