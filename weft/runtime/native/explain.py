@@ -79,16 +79,15 @@ def _in_short(report: CompileReport, apart: Sequence[str]) -> Iterator[str]:
     kinds = Counter(_kind(call.call.kernel.key) for call in report.calls)
     yield f"  {len(report.calls)} kernel calls: {_counted(kinds)}"
     ops = report.passes[-1].graph.ops
-    by_line: Counter[str] = Counter()
+    by_line: dict[str, float] = {}
     for op in ops:
         place = op.locations[0] if op.locations else None
         where = f"{os.path.basename(place.file)}:{place.line}" if place else "?"
-        by_line[where] += nanoseconds([op])
+        by_line[where] = by_line.get(where, 0.0) + nanoseconds([op])
     total = sum(by_line.values())
     if total > 0:
-        shares = [
-            f"{where} {ns / total:.0%}" for where, ns in by_line.most_common(_NAMED) if ns > 0
-        ]
+        most = sorted(by_line.items(), key=lambda row: -row[1])[:_NAMED]
+        shares = [f"{where} {ns / total:.0%}" for where, ns in most if ns > 0]
         yield f"  expected: {total / 1e3:,.0f} us on one core; of it {', '.join(shares)}"
     memory = report.memory
     yield (
