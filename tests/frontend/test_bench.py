@@ -1,7 +1,9 @@
 """`weft bench` and `f.cost`: tables, JSON, the picture, what cannot be compared."""
 
 import json
+import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.frontend.compile.cost import RowNotes
 from weft.frontend.tools import bench_report
 from weft.frontend.tools import bench_workloads as bench_peers
 from weft.frontend.tools.bench_workloads import WORKLOADS, suites
@@ -152,6 +155,52 @@ def test_cost_as_text_and_json() -> None:
     assert held["rows"][0]["work"]["flops"] == 64 * 63
     assert held["rows"][0]["rates"]["seconds"] == cost.rows[0].rates(cost.peaks).seconds  # type: ignore[union-attr]
     assert held["peaks"]["bandwidth"]["memory"]["copy"][0] > 0
+
+
+def test_a_table_of_those_that_take_most() -> None:
+    """Sorted by time, with shares; few rows by `top`, and the others as one."""
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        for _ in range(3):
+            x = wf.sort(wf.matmul(x, x), axis=0)
+        return x
+
+    cost = f.cost(normal(64, 64))
+    assert len(cost.rows) > 4
+    assert [row.number for row in cost.rows] == list(range(1, len(cost.rows) + 1))
+    ranked, others = cost.ranked()
+    assert others == []
+    assert ranked == sorted(cost.rows, key=lambda row: -row.seconds)
+    few = cost.top(2)
+    lines = str(few).splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.lstrip().startswith("#"))
+    shown = [line.split() for line in lines[begin + 1 : begin + 4]]
+    assert (
+        [int(re.match(r"\d+", line[0])[0]) for line in shown[:2]]
+        == [  # type: ignore[index]
+            row.number for row in ranked[:2]
+        ]
+    )
+    assert shown[2][:2] == [str(len(cost.rows) - 2), "others"]
+    assert few.rows == cost.rows
+    shares = [float(re.search(r"([\d.]+) %", line)[1]) for line in lines[begin + 1 : begin + 4]]  # type: ignore[index]
+    assert sum(shares) == pytest.approx(100, abs=2)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="n must not be negative, got -1"):
+        cost.top(-1)
+
+
+def test_notes_are_letters() -> None:
+    """Notes that differ in numbers alone have one, with the least and the greatest."""
+    rows = wf.compile(lambda x: (wf.sort(x, axis=0), wf.exp(x))).cost(normal(16, 16)).rows
+    notes = RowNotes()
+    marks = [
+        notes.marks(replace(rows[0], notes=("put back before every 9 runs", "alone"))),
+        notes.marks(replace(rows[0], notes=("put back before every 20 runs",))),
+        notes.marks(replace(rows[0], notes=())),
+    ]
+    assert marks == ["ab", "a", ""]
+    assert notes.legend() == ["a put back before every 9 to 20 runs", "b alone"]
 
 
 def test_rows_of_loops_say_how_often_they_run() -> None:

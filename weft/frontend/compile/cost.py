@@ -6,8 +6,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,9 @@ from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
 from weft.ir.analysis.known_values import trip_count
 from weft.ir.cost.work import Work, work
 from weft.ir.dataclass import dataclass
+from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation, Value
+from weft.ir.locations import caller_location
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.differential import random_array
@@ -80,6 +84,13 @@ class KernelCost:
         """Bytes read and written in one run."""
         return self.work.bytes_read + self.work.bytes_written
 
+    @property
+    def seconds(self) -> float:
+        """Least seconds of all its runs in one call, with all threads if it is cut; of one run if
+        their number depends on values, 0 if it was not reached."""
+        timing = self.all or self.one
+        return 0.0 if timing is None else timing.minimum * (1 if self.runs is None else self.runs)
+
     def rates(self, peaks: Peaks) -> Rates | None:
         """With all threads if the kernel is cut, else with one; None if it was not reached."""
         timing = self.all or self.one
@@ -106,9 +117,10 @@ class Cost:
     move, by the graph (None: a shape is not static). peak_bytes: alive at most, inputs and
     variables not counted. threads: how many the function may use. step: seconds of whole calls
     without the Python around them; None if it was not asked for. rows: the kernels. peaks: of this
-    machine, measured (`weft.runtime.trace.peaks`).
+    machine, measured (`weft.runtime.trace.peaks`). shown: how many rows the table has; None: all
+    that take a hundredth of the time, or few.
 
-    `str(cost)` is a table.
+    `str(cost)` is a table, the kernels that take most first.
     """
 
     name: str
@@ -120,6 +132,24 @@ class Cost:
     step: Timing | None
     rows: tuple[KernelCost, ...]
     peaks: Peaks
+    shown: int | None = None
+
+    def top(self, n: int = 10) -> Cost:
+        """The same with a table of the `n` kernels that take most."""
+        if n < 0:
+            raise InvalidArgumentError(
+                f"Cost.top: n must not be negative, got {n}", location=caller_location()
+            )
+        return replace(self, shown=n)
+
+    def ranked(self) -> tuple[list[KernelCost], list[KernelCost]]:
+        """The rows that the table shows, those that take most first, and the others."""
+        rows = sorted(self.rows, key=lambda row: -row.seconds)
+        if self.shown is not None:
+            return rows[: self.shown], rows[self.shown :]
+        least = sum(row.seconds for row in rows) * LEAST_SHARE
+        count = max(FEW_ROWS, sum(row.seconds >= least for row in rows))
+        return (rows, []) if count >= len(rows) - 1 else (rows[:count], rows[count:])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, with the rates of each row, as values that JSON has."""
@@ -158,7 +188,9 @@ class Cost:
 
 _NAME, _SOURCE = 28, 24
 #: Columns that no table needs more of; in fewer, numbers would be cut.
-WIDTH = 175
+WIDTH = 185
+#: Rows of which each takes less of the time of all are summed up, but for so many.
+LEAST_SHARE, FEW_ROWS = 0.01, 20
 
 
 def peaks_lines(peaks: Peaks) -> list[str]:
@@ -179,28 +211,66 @@ def peaks_lines(peaks: Peaks) -> list[str]:
 
 
 def cost_table(cost: Cost) -> Table:
-    """One row per kernel, by `KernelCost` and `Rates`."""
+    """A row for each kernel that `Cost.ranked` shows, by `KernelCost` and `Rates`, and one for the
+    others."""
     n = cost.peaks.threads
     table = Table(title=_title(cost), title_justify="left", box=None, pad_edge=False)
     table.add_column("#", justify="right")
     table.add_column("kernel", no_wrap=True)
     many = (f"us, {n} threads",) if n > 1 else ()
     headings = (
-        "runs", "us, 1 thread", *many, "bytes", "flops", "calls*", "GB/s", "GFLOP/s",
+        "of all", "runs", "us, 1 thread", *many, "bytes", "flops", "calls*", "GB/s", "GFLOP/s",
         "in", "of peak", "vector", "spills",
     )  # fmt: skip
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("source", no_wrap=True)
-    for row in cost.rows:
-        table.add_row(*_cells(row, cost.peaks))
-    notes = list(dict.fromkeys(f"{r.number}: {note}" for r in cost.rows for note in r.notes))
-    unknown = [f"{r.number}: no flops: {r.work.unknown}" for r in cost.rows if r.work.unknown]
-    if any(r.work.transcendentals for r in cost.rows):
-        notes.append("* calls of exp, log, tanh, ..., which are not among the flops")
-    table.caption = "\n".join([*notes, *unknown]) or None
+    rows, others = cost.ranked()
+    total = sum(row.seconds for row in cost.rows) or 1.0
+    notes = RowNotes()
+    for row in rows:
+        first, *cells = _cells(row, cost.peaks)
+        share = _percent(100 * row.seconds / total)
+        table.add_row(first + notes.marks(row), cells[0], share, *cells[1:])
+    if others:
+        rest = sum(row.seconds for row in others)
+        told = ["", f"{len(others)} others", _percent(100 * rest / total), ""]
+        times = [""] * len(many[:1])
+        table.add_row(*told, *times, f"{number(rest * 1e6)} in all", *[""] * 9)
+    legend = notes.legend()
+    if any(r.work.transcendentals for r in rows):
+        legend.append("* calls of exp, log, tanh, ..., which are not among the flops")
+    table.caption = "\n".join(legend) or None
     table.caption_justify = "left"
     return table
+
+
+class RowNotes:
+    """Letters for the notes on rows: one for notes that differ in numbers alone."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, list[str]] = {}
+
+    def marks(self, row: KernelCost) -> str:
+        """The letters of a row's notes, from a on."""
+        unknown = [f"no flops: {row.work.unknown}"] if row.work.unknown else []
+        found = []
+        for note in [*row.notes, *unknown]:
+            alike = re.sub(r"\d+", "0", note)
+            self._notes.setdefault(alike, []).append(note)
+            found.append(list(self._notes).index(alike))
+        return "".join(string.ascii_lowercase[i % 26] for i in sorted(set(found)))
+
+    def legend(self) -> list[str]:
+        """A line for each letter, with the least and the greatest of numbers that differ."""
+        lines = []
+        for letter, notes in zip(string.ascii_lowercase, self._notes.values(), strict=False):
+            columns = zip(*(map(int, re.findall(r"\d+", note)) for note in notes), strict=True)
+            spans = [f"{min(c)}" if min(c) == max(c) else f"{min(c)} to {max(c)}" for c in columns]
+            words = re.split(r"\d+", notes[0])
+            text = "".join(f"{word}{span}" for word, span in zip(words, [*spans, ""], strict=True))
+            lines.append(f"{letter} {text}")
+        return lines
 
 
 def _title(cost: Cost) -> str:
