@@ -41,6 +41,10 @@ def test_ir_after_a_pass() -> None:
     assert "stage=traced" in model.ir(*args, after="traced")
     assert "fused" in model.ir(*args)
     assert "fused" not in model.ir(*args, after="cse")
+    assert "loc(test_explain:" in model.ir(*args)
+    assert f'file test_explain = "{__file__}"' in model.ir(*args)
+    assert "loc(" not in model.ir(*args, loc=False)
+    assert "test_explain" not in model.ir(*args, loc=False)
     with pytest.raises(PassError, match="no pass 'fues'; did you mean 'fuse'"):
         model.ir(*args, after="fues")
 

@@ -16,8 +16,9 @@ from weft.ir.errors import ParseError
 from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.locations import Location
 from weft.ir.ops import OPS
-from weft.ir.text.parser import parse_graph
-from weft.ir.text.printer import print_block, print_graph
+from weft.ir.program import Part, Program
+from weft.ir.text.parser import parse_graph, parse_program
+from weft.ir.text.printer import print_block, print_graph, print_program
 from weft.ir.types import TensorType
 
 SAMPLE = """\
@@ -306,3 +307,50 @@ def test_any_text_gives_a_parse_error(text: str) -> None:
 def test_locations_are_kept() -> None:
     read = parse_graph(SAMPLE).ops[1]
     assert read.locations == (Location("m.py", 3, 5), Location("n.py", 4, 0))
+
+
+def placed(*places: tuple[str, int]) -> Graph:
+    """A graph whose ops have these locations, all of them in its last op."""
+    x = Value(TensorType(float32, (2,)))
+    ops, value = [], x
+    everywhere = tuple(Location(file, line, 1) for file, line in places)
+    for locations in (*((place,) for place in everywhere), everywhere):
+        op = Operation("exp", (value,), {}, (x.type,), locations=locations)
+        ops.append(op)
+        value = op.result
+    return Graph("g", Block((x,), tuple(ops), (value,)), ("x",), "traced")
+
+
+def test_paths_print_as_names() -> None:
+    """A path by the name of its file, a place in the file of the one before without it."""
+    graph = placed(("/a/model.py", 3), ("/a/model.py", 4), ("/b/model.py", 5), ("m.py", 6),
+                   ("C:\\x\\2 nets.py", 7), ("/a/model.py", 8))  # fmt: skip
+    text = print_graph(graph)
+    assert 'loc(model:3:1, 4:1, model_2:5:1, "m.py":6:1, file_2_nets:7:1, model:8:1)\n' in text
+    assert text.endswith(
+        'file model = "/a/model.py"\nfile model_2 = "/b/model.py"\n'
+        'file file_2_nets = "C:\\\\x\\\\2 nets.py"\n'
+    )
+    parsed = parse_graph(text)
+    assert parsed == graph
+    assert [op.locations for op in parsed.ops] == [op.locations for op in graph.ops]
+    assert "file" not in print_graph(graph, locations=False)
+    both = Program((Part("/cpu:0", graph, (0,), (0,)), Part("/cpu:0", graph, (0,), (0,))))
+    assert parse_program(print_program(both)) == both
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("loc(model:", "loc(modle:", "no file is called 'modle'"),
+        ("loc(model:", "loc(3:", "expected a quoted string \\(the file\\) in loc"),
+        ("file model =", "file model", "expected '='|no file is called"),
+        ('file model = "/a/model.py"', 'file model = "/a/model.py"\nfile model = "b"',
+         "the file 'model' is given twice"),
+        ('file model = "/a/model.py"', 'file model = 3', "no file is called|quoted string"),
+    ],
+)  # fmt: skip
+def test_bad_names_of_files(old: str, new: str, message: str) -> None:
+    text = print_graph(placed(("/a/model.py", 3)))
+    with pytest.raises(ParseError, match=message):
+        parse_graph(text.replace(old, new, 1))

@@ -46,6 +46,8 @@ def test_a_native_step_after_each_pass() -> None:
     graph, x, z, _ = built()
     with wf.Session(graph=graph) as session:
         wanted = session.run(z, {x: X})
+        assert "loc(test_session_ir:" in session.ir(z, {x: X})
+        assert "loc(" not in session.ir(z, {x: X}, loc=False)
         for after in ("prune", "specialize", "tie_sizes", "fold", "cse", "fuse", None):
             check(session.ir(z, {x: X}, after=after), wanted)
         assert "enqueue" in session.ir(z, {x: X}, after="traced")

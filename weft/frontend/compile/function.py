@@ -238,9 +238,9 @@ class Inspection:
         return self._specialized(args, kwargs).traced.graph
 
     @shows_as_seen
-    def ir(self, *args: Any, after: str | None = None, **kwargs: Any) -> str:
+    def ir(self, *args: Any, after: str | None = None, loc: bool = True, **kwargs: Any) -> str:
         """The text of the graph after the pass `after` ("traced": before all; None: after the
-        last).
+        last). loc: with the places in the user's files.
 
         PassError for a pass that is not in the pipeline.
         """
@@ -249,7 +249,8 @@ class Inspection:
         from weft.ir.text.printer import print_program
 
         made = self._specialized(args, kwargs)
-        return print_program(program_after(made.reports(self._shapes(made, args, kwargs)), after))
+        program = program_after(made.reports(self._shapes(made, args, kwargs)), after)
+        return print_program(program, loc)
 
     @shows_as_seen
     def explain(self, *args: Any, **kwargs: Any) -> str:

@@ -435,10 +435,12 @@ class Session:
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None = None,
         after: str | None = None,
+        loc: bool = True,
     ) -> str:
         """The text of the step that `run` makes of these fetches and feeds, after the pass `after`
         ("traced": the whole graph, before all; None: after the last): one graph, or a part for each
-        device. It parses, and `weft run | opt | diff | view | explain` take it.
+        device. It parses, and `weft run | opt | diff | view | explain` take it. loc: with the places
+        in the user's files.
 
         Compiles the step if it is new, and does not run it. PassError for a pass that it does not
         go through; else raises as `run`.
@@ -452,7 +454,7 @@ class Session:
         feeds = feed_values(self.graph, feed_dict or {})
         step, _ = self._step(values, feeds)
         reports = step_reports(self.graph, values, feeds, step.executable)
-        return print_program(program_after(reports, after))
+        return print_program(program_after(reports, after), loc)
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] = ()) -> str:
         """Begin a step that `partial_run` carries out in parts; gives its handle.

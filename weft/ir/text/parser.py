@@ -522,6 +522,8 @@ class _GraphParser:
         self.tokens = tokens
         self.read = ValueParser(tokens)
         self.depth = 0
+        #: What names in loc(...) stand for, in the graph that is read.
+        self.files: dict[str, str] = {}
 
     # ---------------------------------------------------------------------- graph
 
@@ -529,6 +531,7 @@ class _GraphParser:
         stream = self.tokens
         hint = "as in: graph @step(%x: f32[2]) -> (f32[2]) stage=traced {"
         stream.expect_keyword("graph", "at the start", hint=hint)
+        self.files = self._named_files()
         name = self._plain_name(stream.expect("symbol", "after 'graph'", hint=hint))
         scope = _Scope(None)
         args = self._arguments(scope)
@@ -606,9 +609,13 @@ class _GraphParser:
         return types, tuple(names) if any(names) else ()
 
     def _collections(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The `collection` lines after a graph, among which those of files may be."""
         found: dict[str, tuple[str, ...]] = {}
-        while self.tokens.at_keyword("collection"):
-            self.tokens.next()
+        named = set[str]()
+        while self.tokens.at_keyword("collection") or self.tokens.at_keyword("file"):
+            if self.tokens.next().text == "file":
+                self._file_line(named)
+                continue
             token = self.tokens.peek()
             name = self._label("after 'collection'")
             if name in found:
@@ -887,13 +894,51 @@ class _GraphParser:
         stream.expect("(", "after 'loc'", hint='as in loc("m.py":12:5)')
         out: list[Location] = []
         while not out or stream.accept(","):
-            file = self.read.string("(the file) in loc(...)")
-            stream.expect(":", "and the line in loc(...)")
+            if not out or stream.peek().kind != "int":  # else the file of the place before
+                file = self._file()
+                stream.expect(":", "and the line in loc(...)")
             line = self.read.integer("(the line) in loc(...)")
             stream.expect(":", "and the column in loc(...)")
             out.append(Location(file, line, self.read.integer("(the column) in loc(...)")))
         stream.expect(")", "at the end of loc(...)")
         return tuple(out)
+
+    def _file(self) -> str:
+        """A file of loc(...): its path, or a name that stands for it."""
+        token = self.tokens.accept("name")
+        if token is None:
+            return self.read.string("(the file) in loc(...)")
+        if token.text not in self.files:
+            raise self.tokens.error(
+                f"no file is called {token.text!r}", token,
+                hint=f'a line after the graph says which: file {token.text} = "model.py"',
+            )  # fmt: skip
+        return self.files[token.text]
+
+    def _named_files(self) -> dict[str, str]:
+        """The files that `file NAME = "path"` lines after the graph at the cursor name."""
+        stream, found = self.tokens, dict[str, str]()
+        if "\nfile " not in stream.text:
+            return found
+        tokens = stream.tokens
+        for i in range(stream.index + 1, len(tokens) - 3):
+            if tokens[i].kind != "name":
+                continue
+            if tokens[i].text == "graph" and tokens[i + 1].kind == "symbol":
+                break
+            kinds = [token.kind for token in tokens[i : i + 4]]
+            if tokens[i].text == "file" and kinds == ["name", "name", "=", "string"]:
+                found[tokens[i + 1].text] = self.read.unquoted(tokens[i + 3].text, tokens[i + 3])
+        return found
+
+    def _file_line(self, named: set[str]) -> None:
+        """One that `_named_files` has read; named: the files before it."""
+        token = self.tokens.expect("name", "after 'file'")
+        if token.text in named:
+            raise self.tokens.error(f"the file {token.text!r} is given twice", token)
+        named.add(token.text)
+        self.tokens.expect("=", "after the file's name", hint='as in file model = "model.py"')
+        self.read.string("(the path) after 'file'")
 
 
 def _listed(types: Sequence[Type]) -> str:

@@ -16,6 +16,10 @@ program, whose parts each stand under a line `part "/job:ps/task:0/cpu:0" feeds 
 Results may have names, `-> (loss: f32[], "train/step": token)`; lists of names that belong to the
 graph may follow it, each as `collection trainable_variables ["W", "b"]`.
 
+Locations are file, line and column. A path prints as a name, `loc(model:4:9, 5:13)`, where a place
+without a file is in the one before it; what the names stand for follows the graph, as
+`file model = "/home/me/model.py"` (as MLIR's location aliases do).
+
 An op is `results = name(operands) after(control) {attributes} : types device("/job:ps/task:0")
 group("g") {regions} loc(...)`; what is empty is left out. Attributes print in schema order,
 defaults too. Every block numbers its values from %0 and its arguments from %a0 (those of the graph
@@ -24,6 +28,7 @@ have names): regions are isolated from above.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.ir.dims import SymbolicDim, format_dim
@@ -110,11 +115,6 @@ def _format_item(value: AttrValue | SymbolicDim) -> str:
     return format_attr(value)
 
 
-def format_locations(locations: Locations) -> str:
-    """`loc("m.py":12:5, "n.py":3:0)`."""
-    return "loc(" + ", ".join(f"{quote(p.file)}:{p.line}:{p.column}" for p in locations) + ")"
-
-
 def value_name(name: str) -> str:
     """How the value called `name` prints: `%x`, or `%"x[0]"` where the name is no identifier."""
     return "%" + _bare(name)
@@ -129,6 +129,7 @@ class _Printer:
         self.locations = locations
         self.notes = notes
         self.given = given
+        self.files: dict[str, str] = {}
 
     def graph(self, graph: Graph) -> Iterator[str]:
         names: dict[Value, str] = {}
@@ -147,6 +148,9 @@ class _Printer:
         yield "}"
         for collection, items in graph.collections:
             yield f"collection {_bare(collection)} [{', '.join(map(quote, items))}]"
+        for file, alias in self.files.items():
+            yield f"file {alias} = {quote(file)}"
+        self.files = {}
 
     def block(self, block: Block, indent: str) -> Iterator[str]:
         names = {a: f"%a{i}" for i, a in enumerate(block.args)}
@@ -182,10 +186,36 @@ class _Printer:
             yield from self.block(region, indent + "  ")
             text = indent + "}"
         if self.locations and op.locations:
-            text += f" {format_locations(op.locations)}"
+            text += f" {self.places(op.locations)}"
         yield text
         for line in self.notes.get(op, "").splitlines():
             yield f"{indent}// ^ {line}"
+
+    def places(self, locations: Locations) -> str:
+        """`loc("m.py":12:5)`, or `loc(model:12:5, 13:9, other:3:0)` for paths."""
+        parts, before = [], ""
+        for place in locations:
+            at = f"{place.line}:{place.column}"
+            if "/" not in place.file and "\\" not in place.file:
+                parts.append(f"{quote(place.file)}:{at}")
+            elif place.file == before:
+                parts.append(at)
+            else:
+                parts.append(f"{self.alias(place.file)}:{at}")
+            before = place.file
+        return f"loc({', '.join(parts)})"
+
+    def alias(self, file: str) -> str:
+        """The name of a path: that of the file, with a number if another has it."""
+        known = self.files.get(file)
+        if known is None:
+            stem = re.sub(r"\W", "_", re.split(r"[/\\]", file)[-1].removesuffix(".py"))
+            name = known = stem if NAME.fullmatch(stem) else f"file_{stem}"
+            taken, number = set(self.files.values()), 2
+            while known in taken:
+                known, number = f"{name}_{number}", number + 1
+            self.files[file] = known
+        return known
 
 
 def _listed(values: Sequence[Value], names: Mapping[Value, str]) -> str:
