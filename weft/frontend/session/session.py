@@ -439,8 +439,8 @@ class Session:
     ) -> str:
         """The text of the step that `run` makes of these fetches and feeds, after the pass `after`
         ("traced": the whole graph, before all; None: after the last): one graph, or a part for each
-        device. It parses, and `weft run | opt | diff | view | explain` take it. loc: with the places
-        in the user's files.
+        device. It parses, and `weft run | opt | diff | view | explain` take it. loc: with the
+        places in the user's files.
 
         Compiles the step if it is new, and does not run it. PassError for a pass that it does not
         go through; else raises as `run`.
@@ -679,7 +679,7 @@ def step_summary(step: StepDefinition) -> str:
     made = step.executable
     size = made.summary()
     counts = (
-        (size.nodes, "node", "nodes"), (size.regions, "region", "regions"),
+        (0 if made.kind == "cluster" else size.nodes, "node", "nodes"), (size.regions, "region", "regions"),
         (size.host_ops, "op of the host", "ops of the host"),
         (size.kernels, "kernel call", "kernel calls"),
         (size.copies, "copy between devices", "copies between devices"),

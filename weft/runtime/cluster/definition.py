@@ -372,7 +372,8 @@ class TaskStep(ClusterStep):
 
     def summary(self) -> StepSummary:
         # what each part consists of is known where it is compiled
-        return StepSummary(devices=tuple(part.device for part in self.parts))
+        devices = tuple(part.device for part in self.parts)
+        return StepSummary(nodes=len(devices), devices=devices)
 
     def explain(self) -> Iterator[str]:
         for part in self.parts:
