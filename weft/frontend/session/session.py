@@ -679,7 +679,8 @@ def step_summary(step: StepDefinition) -> str:
     made = step.executable
     size = made.summary()
     counts = (
-        (0 if made.kind == "cluster" else size.nodes, "node", "nodes"), (size.regions, "region", "regions"),
+        (0 if made.kind == "cluster" else size.nodes, "node", "nodes"),
+        (size.regions, "region", "regions"),
         (size.host_ops, "op of the host", "ops of the host"),
         (size.kernels, "kernel call", "kernel calls"),
         (size.copies, "copy between devices", "copies between devices"),
