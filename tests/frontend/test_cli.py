@@ -16,10 +16,11 @@ from paths import ROOT
 
 from weft.frontend.tools.main import main
 from weft.ir.dtypes import bfloat16
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, Value
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.text.views import diff_graphs, dot
+from weft.ir.text.views import diff_graphs, dot, name_graphs
+from weft.passes.fusion.fuse import fuse
 
 
 @pytest.fixture
@@ -328,6 +329,42 @@ def test_diff_of_equal_graphs(
 def test_diff_is_empty_exactly_for_equal_graphs(a: Graph, b: Graph) -> None:
     assert diff_graphs(a, parse_graph(print_graph(a)), locations=True) == ""
     assert (diff_graphs(a, b, locations=True) == "") == (a == b)
+
+
+def test_diff_shows_what_fusion_took() -> None:
+    """Fused ops keep their numbers: what is new is the fused op around them."""
+    before = parse_graph("""graph @f(%x: f32[8,4]) -> (f32[8,4]) stage=optimized {
+      %0 = exp(%x) : f32[8,4]
+      %1 = sqrt(%0) : f32[8,4]
+      %2 = matmul(%1, %x) {transpose_a=false, transpose_b=true} : f32[8,8]
+      %3 = matmul(%2, %1) : f32[8,4]
+      %4 = negative(%3) : f32[8,4]
+      return %4
+    }""")
+    lines = diff_graphs(before, fuse(before)).splitlines()
+    assert [line for line in lines if line[0] == "-" and line[1] != "-"] == [
+        "-graph @f(%x: f32[8,4]) -> (f32[8,4]) stage=optimized {"
+    ]
+    added = [line[1:].strip() for line in lines if line[0] == "+" and line[1] != "+"]
+    assert added == [
+        "graph @f(%x: f32[8,4]) -> (f32[8,4]) stage=fused {",
+        '%1 = fused(%x) {kind="exp_sqrt"} : f32[8,4] {', "^(%x: f32[8,4])", "yield %1", "}",
+        '%4 = fused(%3) {kind="negative"} : f32[8,4] {', "^(%3: f32[8,4])", "yield %4", "}",
+    ]  # fmt: skip
+
+
+@given(graphs(stage="optimized"))
+@examples(60)
+def test_diff_of_fusion_names_each_value_once(graph: Graph) -> None:
+    """In each block; and there is no difference without a line."""
+    fused = fuse(graph)
+    assert diff_graphs(graph, fused) != ""
+    names: dict[Value, str] = {}
+    name_graphs(graph, fused, names)
+    for block in (fused.block, *(r for op in fused.walk() for r in op.regions)):
+        own = [names[v] for v in (*block.args, *(r for op in block.ops for r in op.results))
+               if v in names]  # fmt: skip
+        assert len(set(own)) == len(own)
 
 
 # ----------------------------------------------------------------------------------------- view

@@ -153,7 +153,7 @@ class _Printer:
         self.files = {}
 
     def block(self, block: Block, indent: str) -> Iterator[str]:
-        names = {a: f"%a{i}" for i, a in enumerate(block.args)}
+        names = {a: self.given.get(a, f"%a{i}") for i, a in enumerate(block.args)}
         yield f"{indent}^({', '.join(f'{n}: {a.type}' for a, n in names.items())})"
         yield from self.body(block, names, indent, "yield")
 

@@ -4,19 +4,28 @@ renumbering does not show, and Graphviz DOT text, for `weft view FILE | dot -Tsv
 For the difference the ops of the two graphs are matched block by block: first those that compute
 the same from the same, then, between them, those that agree in name, attributes and types, then
 those that agree in name. A matched pair prints with the same value numbers: a line differs only
-where an op does."""
+where an op does. Ops in the body of a fused op that is new keep the numbers of the ops that they
+were before, and what is only indented is no difference."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.state import UPDATES
 from weft.ir.program import Program
 from weft.ir.spec import ConstArray
 from weft.ir.text.lexer import quote
-from weft.ir.text.printer import format_attr, format_attrs, print_block, print_graph, print_program
+from weft.ir.text.printer import (
+    format_attr,
+    format_attrs,
+    print_block,
+    print_graph,
+    print_program,
+    value_name,
+)
 from weft.ir.types import RefType, TokenType, Type
 
 Key = Callable[[Operation], Hashable]
@@ -31,9 +40,9 @@ def diff_graphs(
     `%new0`, `%new1`, ...; all others have their numbers in `old`.
     """
     names: dict[Value, str] = {}
-    _name_blocks(old.block, new.block, names)
+    name_graphs(old, new, names)
     a, b = (print_graph(g, locations, names=names).splitlines(keepends=True) for g in (old, new))
-    return "".join(difflib.unified_diff(a, b, old_name, new_name))
+    return "".join(_unified(a, b, old_name, new_name))
 
 
 def diff_programs(
@@ -49,9 +58,29 @@ def diff_programs(
     partners = {part.device: part.graph for part in old.parts}
     for part in new.parts:
         if part.device in partners:
-            _name_blocks(partners[part.device].block, part.graph.block, names)
+            name_graphs(partners[part.device], part.graph, names)
     a, b = (print_program(p, locations, names).splitlines(keepends=True) for p in (old, new))
-    return "".join(difflib.unified_diff(a, b, old_name, new_name))
+    return "".join(_unified(a, b, old_name, new_name))
+
+
+def _unified(a: list[str], b: list[str], old_name: str, new_name: str) -> Iterator[str]:
+    """As `difflib.unified_diff`, but that lines are equal whose text is; they print as in `b`."""
+    matcher = difflib.SequenceMatcher(
+        None, [x.strip() for x in a], [x.strip() for x in b], autojunk=False
+    )
+    groups = list(matcher.get_grouped_opcodes(3))
+    if groups:
+        yield f"--- {old_name}\n"
+        yield f"+++ {new_name}\n"
+    for group in groups:
+        first, last = group[0], group[-1]
+        yield (f"@@ -{first[1] + 1},{last[2] - first[1]} +{first[3] + 1},{last[4] - first[3]} @@\n")
+        for tag, i, j, k, m in group:
+            if tag == "equal":
+                yield from (f" {line}" for line in b[k:m])
+            else:
+                yield from (f"-{line}" for line in a[i:j])
+                yield from (f"+{line}" for line in b[k:m])
 
 
 def match_ops(
@@ -73,7 +102,15 @@ def match_ops(
     return pairs
 
 
-def _name_blocks(old: Block, new: Block, names: dict[Value, str]) -> None:
+def name_graphs(old: Graph, new: Graph, names: dict[Value, str]) -> None:
+    """Fill in the names of all values of two graphs."""
+    args = [value_name(name) for name in old.arg_names]
+    _name_blocks(old.block, new.block, names, args)
+
+
+def _name_blocks(
+    old: Block, new: Block, names: dict[Value, str], arg_names: Sequence[str] = ()
+) -> None:
     """Fill in the names of all values of two corresponding blocks and of the regions in them."""
     local = {op: _local_key(op) for op in (*old.ops, *new.ops)}
     ids: dict[Hashable, int] = {}
@@ -82,18 +119,53 @@ def _name_blocks(old: Block, new: Block, names: dict[Value, str]) -> None:
     partner = {b: a for a, b in match_ops(old.ops, new.ops, keys)}
     numbers = {r: f"%{i}" for i, r in enumerate(r for op in old.ops for r in op.results)}
     names.update(numbers)
-    added = 0
+    args = {a: arg_names[i] if arg_names else f"%a{i}" for i, a in enumerate(old.args)}
+    before = {_named_key(op, local[op], numbers | args): op for op in old.ops}
+    names.update(zip(new.args, args.values(), strict=False))
+    fresh = (f"%new{i}" for i in itertools.count())
+    taken = {numbers[r] for op in partner.values() for r in op.results}
     for op in new.ops:
         match = partner.get(op)
+        made: Sequence[str | None] = [None] * len(op.results)
         if match is not None:
             for a, b in zip(match.regions, op.regions, strict=False):
                 _name_blocks(a, b, names)
-        for i, result in enumerate(op.results):
-            if match is not None:
-                names[result] = numbers[match.results[i]]
-            else:
-                names[result] = f"%new{added}"
-                added += 1
+            made = list(map(numbers.get, match.results))
+        elif op.name == "fused":
+            made = _name_body(op, before, numbers, names)
+        for result, known in zip(op.results, made, strict=True):
+            is_new = known is None or (match is None and known in taken)
+            name = next(fresh) if is_new or known is None else known
+            taken.add(name)
+            names[result] = name
+
+
+def _named_key(op: Operation, local: Hashable, names: Mapping[Value, str]) -> Hashable:
+    return local, tuple([names.get(v) for v in op.operands])
+
+
+def _name_body(
+    op: Operation,
+    before: Mapping[Hashable, Operation],
+    numbers: Mapping[Value, str],
+    names: dict[Value, str],
+) -> list[str | None]:
+    """Name the values of a fused op's body by the ops `before` that compute the same; which of
+    these names its results have, None for what was not there before."""
+    body = op.regions[0]
+    own: dict[Value, str] = {}
+    for arg, operand in zip(body.args, op.operands, strict=True):
+        name = names[operand]
+        own[arg] = name if name not in own.values() else f"{name}_again"
+    fresh = (f"%fused{i}" for i in itertools.count())
+    for inner in body.ops:
+        found = before.get(_named_key(inner, _local_key(inner), own))
+        for i, result in enumerate(inner.results):
+            known = None if found is None else numbers[found.results[i]]
+            own[result] = next(fresh) if known is None or known in own.values() else known
+    names.update(own)
+    earlier = set(numbers.values())
+    return [own[v] if own[v] in earlier else None for v in body.results]
 
 
 def _deep_keys(
