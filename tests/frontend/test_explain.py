@@ -261,8 +261,28 @@ def test_explain_shows_a_kernel_once() -> None:
     text = f.explain(np.ones(64, np.float32))
     first, second = (
         re.findall(pattern, text)
-        for pattern in (r"(\d+)\. kernel exp_multiply.*  # nest-", r"exp_multiply.*, as (\d+)\n")
+        for pattern in (
+            r"(\d+)\. kernel exp_multiply.*  # nest-",
+            r"exp_multiply.*, as (\d+), of in0 = #",
+        )
     )
     assert len(first) + len(second) == 4
     assert second
     assert set(second) <= set(first)
+
+
+def test_explain_says_where_operands_come_from() -> None:
+    w = wf.Variable(np.ones((128, 64), np.float32), name="table")
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        return wf.sort(wf.exp(wf.matmul(x, w)), axis=1)
+
+    text = f.explain(np.ones((256, 128), np.float32))
+    assert re.search(
+        r" 1\. kernel matmul_exp -> f32\[256,64\] at test_explain\.py:\d+  # nest-.*\n"
+        r" +in0 = argument: f32\[256,128\], in1 = variable 'table': f32\[128,64\], "
+        r"in2 = a block of the product, in the cache\n",
+        text,
+    )
+    assert re.search(r" 2\. sort_f32 -> f32\[256,64\].*\n +in0 = #1: f32\[256,64\]\n", text)

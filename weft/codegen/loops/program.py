@@ -107,11 +107,13 @@ def describe_program(nodes: Sequence[Node]) -> str:
 
 
 class _Numbers:
-    """The numbers of calls, and the call that each kernel is shown at."""
+    """The numbers of calls, the call that each kernel is shown at, and the one that makes a
+    value."""
 
     def __init__(self) -> None:
         self._calls = itertools.count(1)
         self._first: dict[str, int] = {}
+        self._makers: dict[Operation, int] = {}
 
     def __next__(self) -> int:
         return next(self._calls)
@@ -120,6 +122,23 @@ class _Numbers:
         """That of a call, and that of the first call of the kernel."""
         number = next(self)
         return number, self._first.setdefault(key, number)
+
+    def made_by(self, op: Operation, number: int) -> None:
+        """Note which call carries out an op: the last of several."""
+        self._makers[op] = number
+
+    def origin(self, value: Value) -> str:
+        """Where an operand comes from: `#3`, what call 3 makes, or what it is called."""
+        op = value.op
+        if op is None:
+            return "argument"
+        if op in self._makers:
+            return f"#{self._makers[op]}"
+        if op.name == "read" and op.operands[0].op is not None:
+            return f"variable '{op.operands[0].op.attrs['name']}'"
+        if len(op.operands) == 1:  # a view
+            return self.origin(op.operands[0])
+        return op.name
 
 
 def _describe(nodes: Sequence[Node], pad: str, number: _Numbers, lines: list[str]) -> None:
@@ -130,10 +149,21 @@ def _describe(nodes: Sequence[Node], pad: str, number: _Numbers, lines: list[str
                 first, *more = node.describe().rstrip().splitlines()
                 title, _, key = first.partition("  # ")
                 where = "" if node.why else _made(node.op)
+                known = node.op is not None and not node.why
+                given = node.op.operands if node.op is not None and known else ()
+                origins = [f"in{i} = {number.origin(v)}" for i, v in enumerate(given)]
+                if node.op is not None and known:
+                    number.made_by(node.op, own)
                 if own != shown and node.nest is not None:
-                    lines.append(f"{pad}{own}. {title}{where}, as {shown}")
+                    of = f", of {', '.join(origins)}" if origins else ""
+                    lines.append(f"{pad}{own}. {title}{where}, as {shown}{of}")
                     continue
                 lines.append(f"{pad}{own}. {title}{where}  # {key}")
+                if origins:
+                    types = [f"{o}: {v.type}" for o, v in zip(origins, given, strict=True)]
+                    if any(f"in{len(given)}[" in line for line in more):
+                        types.append(f"in{len(given)} = a block of the product, in the cache")
+                    lines.append(f"{pad}     {', '.join(types)}")
                 lines += [f"{pad}   {line}" for line in more]
             case Loop(limit=limit):
                 times = "" if limit < 0 else f" {'at most ' if node.test else ''}{limit} times"
