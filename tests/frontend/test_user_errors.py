@@ -264,6 +264,27 @@ class TestTracebacks:
         assert "specializations.py" not in self.files(caught.value)
 
 
+class TestNamesInErrors:
+    """An error names the public function that was called; else the op."""
+
+    @pytest.mark.parametrize(
+        ("call", "begin"),
+        [
+            (lambda x: wf.reshape(x, (4, 2)), "wf.reshape: f32[2,3] has 6 elements"),
+            (lambda x: wf.concat([x, x[0]]), "wf.concat: (f32[2,3], f32[3]) differ"),
+            (lambda x: wf.bitwise_and(x, x), "wf.bitwise_and takes integer or bool"),
+            (lambda x: x & x, "op 'bitwise_and' takes integer or bool"),
+            (lambda x: wf.broadcast_to(x, (2, 2)), "wf.broadcast_to: f32[2,3] does not broadcast"),
+        ],
+    )
+    @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+    def test_each(self, call: Any, begin: str, traced: bool) -> None:
+        with pytest.raises(wf.errors.WeftError) as caught:
+            (wf.compile(call) if traced else call)(wf.asarray(X))
+        assert caught.value.what.startswith(begin)
+        assert str(caught.value).startswith(begin)
+
+
 class TestHints:
     def test_a_number_where_a_dtype_belongs(self) -> None:
         with pytest.raises(TypeRuleError, match=r"-0.05 is not a weft dtype\n.*\n.*minval="):

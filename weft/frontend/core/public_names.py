@@ -5,6 +5,10 @@ from __future__ import annotations
 import opcode
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
+
+from weft.ir.errors import WeftError
+from weft.ir.locations import is_ours
 
 _PREFIX = "weft.frontend."
 _PUBLIC = ("nn", "linalg", "random", "train", "data", "lookup")
@@ -38,6 +42,30 @@ def _elsewhere(name: str) -> str | None:
         return f"wf.{name}"
     found = (m for m in _PUBLIC if name in getattr(weft, m).__all__)
     return next((f"wf.{m}.{name}" for m in found), None)
+
+
+def as_public(error: WeftError, op: str) -> WeftError:
+    """The error of an op, which says `wf.NAME` in place of `op 'NAME'` where the user has called
+    the public function of that name."""
+    begin = f"op '{op}'"
+    if error.what.startswith(begin) and op in sys.modules["weft"].__all__ and _entered() == op:
+        error.what = f"wf.{op}{error.what.removeprefix(begin)}"
+        error.args = (error._render(),)
+    return error
+
+
+def _entered() -> str:
+    """The function of weft's that the user has called."""
+    frame: FrameType | None = sys._getframe(1)
+    name = ""
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        name = name if frame.f_code.co_name in _WRAPPERS else frame.f_code.co_name
+        frame = frame.f_back
+    return name
+
+
+#: Functions that only call the one that they stand for.
+_WRAPPERS = ("call", "__call__")
 
 
 def only_public(

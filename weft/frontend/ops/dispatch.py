@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from weft.frontend.core.device_scope import device_scopes, scopes_spec
+from weft.frontend.core.public_names import as_public
 from weft.frontend.core.tensor import Tensor, contiguous
 from weft.frontend.core.trace import (
     Trace,
@@ -63,7 +64,10 @@ def apply_many(
     """All results of an op; see `apply`."""
     trace = current_trace()
     if trace is not None:
-        values = trace.emit(op_name, [trace.lift(t) for t in operands], attrs)
+        try:
+            values = trace.emit(op_name, [trace.lift(t) for t in operands], attrs)
+        except WeftError as error:
+            raise as_public(error, op_name) from error.__cause__
         return tuple(trace.tensor(v) for v in values)
     if device_scopes():
         check_eager_device()
@@ -105,7 +109,8 @@ def _evaluate(
         return [contiguous(a) for a in evaluate_op(op_name, arrays, attrs)]
     except WeftError as error:
         cause = error.__cause__  # an error of the user's own function is worth showing
-        raise error.at(caller_location()) from None if isinstance(cause, WeftError) else cause
+        told = as_public(error.at(caller_location()), op_name)
+        raise told from None if isinstance(cause, WeftError) else cause
 
 
 #: For each trace, what ops on which operands gave. Values, as tensors keep their trace.
