@@ -170,13 +170,18 @@ def test_lines_of_programs_are_numbered() -> None:
     """A file that moves, and lines that shift, change nothing."""
 
     def texts(file: str, first: int) -> dict[str, str]:
-        ir = f'%0 = a() loc("{file}":{first + 9}:5)\n%1 = b() loc("{file}":{first}:7)\n'
-        return {"ir.txt": ir, "plan.txt": f"1. kernel  # {file}:{first + 9}:5\n"}
+        name = Path(file).stem
+        ir = (
+            f"%0 = a() loc({name}:{first + 9}:5)\n%1 = b() loc({name}:{first}:7, {first + 9}:5)\n"
+            f'file {name} = "{file}"\n'
+        )
+        plan = f"1. kernel -> f32[] at {name}.py:{first}  # {file}:{first + 9}:5\n"
+        return {"ir.txt": ir + ir, "plan.txt": plan}
 
     one = numbered_lines(texts("/x/tests/m.py", 3))
     assert one == numbered_lines(texts("/y/tests/deep/n.py", 40))
-    assert one["ir.txt"] == "%0 = a() loc(@2)\n%1 = b() loc(@1)\n"
-    assert one["plan.txt"] == "1. kernel  # @2\n"
+    assert one["ir.txt"] == "%0 = a() loc(@2)\n%1 = b() loc(@1, @2)\n" * 2
+    assert one["plan.txt"] == "1. kernel -> f32[]  # @2\n"
 
 
 @pytest.mark.parametrize("text", ["at 0x7f1234567890", "in /home/someone/x", "/tmp/weft-1"])

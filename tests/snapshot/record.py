@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,8 +106,54 @@ def safe(name: str) -> str:
     return re.sub(r"[^\w./-]+", "_", name).strip("_")
 
 
+#: Places in the text of graphs, the names that stand for files there, and lines in plans.
+_PLACES = re.compile(r"\bloc\(([^()]*)\)")
+_NAMED_FILE = re.compile(r'^file (\w+) = "(.*)"$')
+_SHORT = re.compile(r" at [\w-]+\.py:\d+")
+
+
+def with_paths(text: str) -> str:
+    """The text of graphs with paths in place of the names that stand for them, and plans without
+    the lines of programs."""
+    done: list[str] = []
+    held: list[str] = []
+    names: dict[str, str] = {}
+
+    def flush() -> None:
+        done.extend(_PLACES.sub(lambda m: f"loc({_expanded(m[1], names)})", x) for x in held)
+        held.clear()
+        names.clear()
+
+    for line in _SHORT.sub("", text).splitlines(keepends=True):
+        found = _NAMED_FILE.match(line.rstrip("\n"))
+        if found is not None:
+            names[found[1]] = found[2]
+            continue
+        if names:
+            flush()
+        held.append(line)
+    flush()
+    return "".join(done)
+
+
+def _expanded(places: str, names: Mapping[str, str]) -> str:
+    """`model:3:4, 5:6` with the path of `model` in both places."""
+    out, file = [], ""
+    for place in places.split(", "):
+        first, _, rest = place.partition(":")
+        if first in names:
+            file = f'"{names[first]}"'
+        elif first.isdecimal():
+            rest = place
+        else:
+            file = first
+        out.append(f"{file}:{rest}")
+    return ", ".join(out)
+
+
 def numbered_lines(files: Files) -> Files:
     """The lines of programs as `@1`, `@2`, ... in their order in the source."""
+    files = {path: with_paths(text) for path, text in files.items()}
     found = {m.groups()[1:] for text in files.values() for m in _LINE.finditer(text)}
     order = sorted(found, key=lambda g: (g[0], int(g[1]), int(g[2] or 0)))
     number = {place: f"@{i}" for i, place in enumerate(order, 1)}
