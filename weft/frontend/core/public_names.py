@@ -45,8 +45,8 @@ def _elsewhere(name: str) -> str | None:
 
 
 def as_public(error: WeftError, op: str) -> WeftError:
-    """The error of an op, which says `wf.NAME` in place of `op 'NAME'` where the user has called
-    the public function of that name."""
+    """The error of an op, which says the name of the public function, such as `wf.reshape`, in
+    place of `op 'reshape'` where the user has called that."""
     begin = f"op '{op}'"
     if error.what.startswith(begin) and op in sys.modules["weft"].__all__ and _entered() == op:
         error.what = f"wf.{op}{error.what.removeprefix(begin)}"
