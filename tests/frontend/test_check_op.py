@@ -62,6 +62,7 @@ class TestCheckOp:
         lines = [
             "reference of 'soft': pure, float32[2, 3]",
             "kernel of 'soft' for float32[2, 3]: as the reference",
+            "kernel of 'soft' for float64[2, 3]: as the reference",
             "gradient of 'soft' for operand 0: as differences of float64",
         ]
         assert wf.testing.check_op(op, X) == lines
@@ -210,3 +211,62 @@ class TestVerify:
         monkeypatch.setenv("WEFT_VERIFY", "")
         op = soft_sign(register, wrong_kernel)
         wf.compile(lambda x: op(x) * 1)(X)
+
+
+class TestWhatUsedToPass:
+    """Faults that a check must not let through."""
+
+    def test_a_gradient_of_another_shape(self, register: Any) -> None:
+        op = register("scaled", type_rule=lambda x, b: x, reference=lambda x, b: x * b)
+        wf.register_gradient(op)(lambda op, dy: (dy * op.inputs[1], dy * op.inputs[0]))
+        with pytest.raises(
+            wf.testing.CheckError, match=r"has type f64\[2,3\], the operand f64\[3\]"
+        ):
+            wf.testing.check_op(op, X, X[0])
+
+    def test_too_few_gradients(self, register: Any) -> None:
+        op = register("scaled", type_rule=lambda x, b: x, reference=lambda x, b: x * b)
+        wf.register_gradient(op)(lambda op, dy: dy * op.inputs[1])
+        with pytest.raises(wf.testing.CheckError, match="the gradient of 'scaled'"):
+            wf.testing.check_op(op, X, X)
+
+    def test_a_gradient_that_reads_a_variable(self, register: Any) -> None:
+        v = wf.Variable(2.0)
+        op = register("my_square", elementwise=True, reference=lambda x: x * x)
+        wf.register_gradient(op)(lambda op, dy: v * dy * op.inputs[0])
+        with pytest.raises(wf.testing.CheckError, match="reads the variable"):
+            wf.testing.check_op(op, X)
+
+    def test_a_python_number(self, register: Any) -> None:
+        op = register("scaled", elementwise=True, reference=lambda x, b: x * b)
+        wf.register_gradient(op)(lambda op, dy: (dy * op.inputs[1], 100 * dy))
+        with pytest.raises(wf.testing.CheckError, match="for operand 1"):
+            wf.testing.check_op(op, X, 1.5)
+
+    @pytest.mark.parametrize("rows", [2, 5, 64])
+    def test_a_kernel_that_fills_a_part(self, register: Any, rows: int) -> None:
+        op = register("same", type_rule=lambda x: x, reference=lambda x: x + 0)
+
+        @wf.register_kernel(op)
+        def first_row(x: Any, out: Any) -> None:
+            for j in range(x.shape[1]):
+                out[0, j] = x[0, j]
+
+        x = np.random.default_rng(0).standard_normal((rows, 7)).astype(np.float32)
+        with pytest.raises(wf.testing.CheckError, match=r"contradicts the reference.*\[1, 0\]"):
+            wf.testing.check_op(op, x)
+
+    def test_the_kernel_of_another_dtype(self, register: Any) -> None:
+        op = register("double", elementwise=True, reference=lambda x: 2 * x)
+        wf.register_kernel(op, dtypes=[wf.float32])(lambda x: 3 * x)
+        wf.register_kernel(op, dtypes=[wf.float64])(lambda x: 2 * x)
+        with pytest.raises(wf.testing.CheckError, match=r"float32.*contradicts"):
+            wf.testing.check_op(op, X.astype(np.float64))
+
+
+def test_explain_makes_up_no_time(register: Any) -> None:
+    op = soft_sign(register, right_kernel)
+    text = wf.compile(lambda x: op(wf.exp(x)))
+    (line,) = (x for x in text.explain(X).splitlines() if x.startswith("  expected: "))
+    assert line.endswith("; not estimated: soft")
+    assert re.match(r"  expected: 0 us on one core; ", line)

@@ -3,18 +3,26 @@ reference, gradients against differences."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.codegen.kernels.user_kernels import registered_kernels
 from weft.frontend.autodiff.gradients import vjp
 from weft.frontend.compile.decorator import compile
 from weft.frontend.core.public_names import only_public as _only_public
 from weft.frontend.core.tensor import as_tensor
-from weft.frontend.extend.ops import op_name
+from weft.frontend.extend.ops import has_gradient, op_name
 from weft.frontend.ops.promotion import is_scalar
-from weft.ir.errors import GradientError, UnsupportedError, WeftError
+from weft.ir.errors import (
+    GradientError,
+    InvalidArgumentError,
+    UnknownError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.ir.ops import lookup
@@ -45,17 +53,17 @@ class CheckError(WeftError, AssertionError):
 def check_op(
     op: Any, *operands: Any, seed: int = 0, rtol: float | None = None, **attrs: Any
 ) -> list[str]:
-    """Check a registered op on these operands, given as to a call of it (a Python number takes the
-    dtype of what it meets): a line on each check.
+    """Check a registered op on these operands, given as to a call of it (a Python float is an array
+    of the dtype of the others): a line on each check.
 
     op: the function that `wf.register_op` gave, or its name. Checked are that the reference leaves
     its operands alone and gives the same twice; that what a compiled function computes is what the
     reference gives, element by element (rtol: relative to the largest one; default: 256 units in
-    the last place); and that the registered gradient is the difference quotient, for each float
-    operand, along a random direction drawn by `seed`, in float64 if the op takes that. A missing
-    kernel or gradient is said in its line: weft has no fallback. CheckError for what is wrong;
-    errors of the op itself as those of a call; UnsupportedError for an op with an attribute that is
-    called as an option here.
+    the last place), for kernels of other floats, too; and that the registered gradient is the
+    difference quotient, for each float operand, along a random direction drawn by `seed`, in
+    float64 if the op takes that. A missing kernel or gradient is said in its line: weft has no
+    fallback. CheckError for what is wrong; errors of the op itself as those of a call;
+    UnsupportedError for an op with an attribute that is called as an option here.
 
     >>> double = wf.register_op(
     ...     "example_double", elementwise=True, replace=True, reference=lambda x: 2 * x
@@ -72,6 +80,7 @@ def check_op(
             location=caller_location(),
         )
     function: Callable[..., Any] = op if callable(op) else _function(name)
+    operands = _with_arrays(operands)
     places = [i for i, x in enumerate(operands) if not is_scalar(x)]
     arrays = [_array(operands[i]) for i in places]
 
@@ -84,8 +93,17 @@ def check_op(
     expected = _reference(name, call, arrays)
     lines = [f"reference of '{name}': pure, {', '.join(map(_kind, expected))}"]
     lines.append(_check_kernel(name, call, arrays, expected, rtol))
+    lines += _check_other_kernels(name, call, arrays, rtol)
     lines += _check_gradient(name, call, arrays, np.random.default_rng(seed))
     return lines
+
+
+def _with_arrays(operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The operands with Python floats as arrays of the dtype of the others, so that they are
+    checked, too."""
+    dtypes = [a.dtype for a in (_array(x) for x in operands if not is_scalar(x))]
+    dtype = next((d for d in dtypes if d.kind == "f"), np.dtype(np.float32))
+    return tuple([np.asarray(x, dtype) if type(x) is float else x for x in operands])
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -132,6 +150,7 @@ def _check_kernel(
     compiled = compile(call)
     kinds = ", ".join(map(_kind, arrays))
     try:
+        _leave_other_results(compiled, arrays)
         made = _leaves(compiled(*arrays))
     except UnsupportedError as error:
         return f"no kernel of '{name}' for {kinds}: {error.what}"
@@ -144,6 +163,35 @@ def _check_kernel(
                 + wrong
             )
     return f"kernel of '{name}' for {kinds}: as the reference"
+
+
+def _leave_other_results(compiled: Callable[..., Any], arrays: Sequence[Array]) -> None:
+    """Call it on other floats: the memory of results, which is used again, must not hold those that
+    are wanted, or a kernel that fills a part of it would pass."""
+    others = [a * 3 + 1 if a.dtype.kind == "f" else a for a in arrays]
+    with contextlib.suppress(UnknownError, InvalidArgumentError):  # a kernel may refuse them
+        for made in [_leaves(compiled(*others)) for _ in range(3)]:
+            for array in made:
+                array.fill(1)
+
+
+def _check_other_kernels(
+    name: str, call: Callable[..., Any], arrays: Sequence[Array], rtol: float | None
+) -> list[str]:
+    """Kernels that are registered for other floats, on the operands as those."""
+    given = {a.dtype for a in arrays}
+    lines = []
+    for row in dict.fromkeys(r for k in registered_kernels(name) for r in k.dtypes or ()):
+        dtypes = [d.numpy for d in (row * len(arrays) if len(row) == 1 else row)]
+        if len(dtypes) != len(arrays) or set(dtypes) <= given:
+            continue
+        pairs = list(zip(arrays, dtypes, strict=True))
+        if any(a.dtype != d and (a.dtype.kind, d.kind) != ("f", "f") for a, d in pairs):
+            lines.append(f"kernel of '{name}' for {', '.join(map(str, dtypes))}: not checked")
+            continue
+        others = [a.astype(d) for a, d in pairs]
+        lines.append(_check_kernel(name, call, others, _reference(name, call, others), rtol))
+    return lines
 
 
 def _check_gradient(
@@ -171,6 +219,8 @@ def _check_gradient(
         weights = [np.asarray(random.normal(size=y.shape), _array(y).dtype) for y in out]
         slopes = pullback([as_tensor(w) for w in weights])
     except GradientError as error:
+        if has_gradient(name):
+            raise _wrong(f"the gradient of '{name}': {error.what}", error.hint) from None
         return [f"no gradient of '{name}': {error.what}"]
 
     def total(chosen: Sequence[Array]) -> float:

@@ -98,6 +98,11 @@ def add_kernel(
     _KERNELS[op] = [*kept, made]
 
 
+def registered_kernels(op: str) -> tuple[UserKernel, ...]:
+    """The kernels of an op."""
+    return tuple(_KERNELS.get(op, ()))
+
+
 def remove_kernels(op: str) -> None:
     """Forget all kernels of an op; compiled steps keep the code that they call."""
     _KERNELS.pop(op, None)

@@ -486,7 +486,10 @@ class Trace:
         args = self.builder.args
         if value.op is not None or value not in args:
             return ""
-        name = self.arg_names[args.index(value)]
+        place = args.index(value)
+        if place >= len(self.arg_names):  # of a trace that names no parameters
+            return ""
+        name = self.arg_names[place]
         return name if name in self.parameters else ""
 
     def note_narrowed(self, value: Value, dtype: DType) -> None:

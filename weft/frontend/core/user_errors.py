@@ -52,7 +52,8 @@ def as_seen(error: BaseException) -> None:
     raised = itertools.dropwhile(lambda tb: any(n in _file(tb) for n in _CALLED), reversed(calls))
     last = next(raised, None)
     if (last is None or is_ours(_file(last))) and not isinstance(error, WeftError):
-        return
+        if not (isinstance(error, AttributeError) and "\n  hint: " in str(error)):
+            return  # but for what names of other libraries raise
     if match is not None and last is not None and last is calls[-1]:
         _explain_call(error, match, last.tb_frame, last.tb_lasti)
     if os.environ.get("WEFT_TRACEBACK") == "full":

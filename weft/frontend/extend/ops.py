@@ -446,6 +446,11 @@ def _no_gradient(site: Site) -> NoReturn:
     )
 
 
+def has_gradient(name: str) -> bool:
+    """Whether a gradient is registered for an op."""
+    return isinstance(GRADIENTS.get(name), _UserRule)
+
+
 Function = Callable[..., Any]
 
 

@@ -80,7 +80,10 @@ def _in_short(report: CompileReport, apart: Sequence[str]) -> Iterator[str]:
     yield f"  {len(report.calls)} kernel calls: {_counted(kinds)}"
     ops = report.passes[-1].graph.ops
     by_line: dict[str, float] = {}
+    unknown = dict.fromkeys(op.name for op in ops if op.name in REGISTERED)
     for op in ops:
+        if op.name in unknown:
+            continue
         place = op.locations[0] if op.locations else None
         where = f"{os.path.basename(place.file)}:{place.line}" if place else "?"
         by_line[where] = by_line.get(where, 0.0) + nanoseconds([op])
@@ -88,7 +91,8 @@ def _in_short(report: CompileReport, apart: Sequence[str]) -> Iterator[str]:
     if total > 0:
         most = sorted(by_line.items(), key=lambda row: -row[1])[:_NAMED]
         shares = [f"{where} {ns / total:.0%}" for where, ns in most if ns > 0]
-        yield f"  expected: {total / 1e3:,.0f} us on one core; of it {', '.join(shares)}"
+        left = f"; not estimated: {', '.join(unknown)}" if unknown else ""
+        yield f"  expected: {total / 1e3:,.0f} us on one core; of it {', '.join(shares)}{left}"
     memory = report.memory
     yield (
         f"  memory: {memory.arena_bytes:,} bytes for values in between (without reuse "
