@@ -264,8 +264,9 @@ def empty_tree(root: Path, files: Mapping[str, str]) -> None:
         "passes/in_place.py": "",
         "passes/sizes.py": "",
         # the arrows that pyproject.toml allows
-        "ir/graph.py": "from weft.ir.text import printer",
+        "ir/graph.py": "from weft.ir.text import printer\nfrom weft.ir.drawing import notebook",
         "ir/text/printer.py": "",
+        "ir/drawing/notebook.py": "",
         **files,
     }.items():
         (package / file).write_text(text + "\n", encoding="utf-8")

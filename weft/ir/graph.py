@@ -8,12 +8,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from weft.ir.dataclass import dataclass
 from weft.ir.locations import Locations
 from weft.ir.spec import AttrValue
 from weft.ir.types import Type
+
+if TYPE_CHECKING:
+    from weft.ir.drawing.notebook import Frame
 
 T = TypeVar("T", bound=Hashable)
 
@@ -184,6 +187,18 @@ class Graph:
         from weft.ir.text.printer import print_graph
 
         return print_graph(self)
+
+    def _repr_html_(self) -> str:
+        """The drawing and the text for a notebook, without a script."""
+        from weft.ir.drawing.notebook import graph_html
+
+        return graph_html(self)
+
+    def show(self, height: int = 600) -> Frame:
+        """The drawing in a frame of a notebook's cell, `height` pixels high."""
+        from weft.ir.drawing.notebook import Frame, graph_html
+
+        return Frame(graph_html(self), height)
 
 
 def canonical(graph: Graph) -> tuple[object, ...]:

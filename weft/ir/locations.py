@@ -1,4 +1,9 @@
-"""Source locations: the user's file, line and column at which an op was made."""
+"""Source locations: the user's file, line and column at which an op was made, and the scope: the
+`wf.name_scope`s around it and the function of weft's that the user called there.
+
+A scope is a path such as `layer1/relu`, with `/grad` after it for what a gradient is made of; views
+of graphs group ops by it. It is a name, as MLIR's NameLoc is, and makes no difference between
+locations."""
 
 from __future__ import annotations
 
@@ -7,7 +12,9 @@ import itertools
 import os
 import stat
 import sys
-from functools import cache
+from contextvars import ContextVar
+from dataclasses import field
+from functools import cache, lru_cache
 from types import CodeType, FrameType
 
 from weft.ir.dataclass import dataclass
@@ -17,11 +24,13 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 @dataclass(frozen=True, slots=True, order=True)
 class Location:
-    """A place in a source file: `file`, 1-based `line`, 1-based `column` (0: unknown)."""
+    """A place in a source file: `file`, 1-based `line`, 1-based `column` (0: unknown); scope: a
+    path of names, "" for none, which does not count in comparisons."""
 
     file: str
     line: int
     column: int = 0
+    scope: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
@@ -35,21 +44,61 @@ class Location:
 Locations = tuple[Location, ...]
 
 
+#: The path of the `wf.name_scope`s around the code that runs.
+name_scopes: ContextVar[str] = ContextVar("name_scopes", default="")
+
+
 def caller_location() -> Locations:
-    """The innermost frame outside the weft package: the user's line; empty if there is none."""
+    """The innermost frame outside the weft package: the user's line, with its scope; empty if there
+    is none."""
     frame: FrameType | None = sys._getframe(1)
+    called = ""
     while frame is not None and is_ours(frame.f_code.co_filename):
+        name = frame.f_code.co_name
+        called = called if name in WRAPPERS else name
         frame = frame.f_back
     if frame is None:
         return ()
     # finding a column takes 4 us, a trace asks for few places many times
     code, instruction = frame.f_code, frame.f_lasti
-    known = _places.get((id(code), instruction))
+    key = id(code), instruction, called, name_scopes.get()
+    known = _places.get(key)
     if known is None or known[0] is not code:
         if len(_places) >= _MOST_PLACES:
             _places.clear()
-        known = _places[id(code), instruction] = code, (_frame_location(frame),)
+        known = _places[key] = code, (_frame_location(frame, _scope(key[3], called)),)
     return known[1]
+
+
+#: Functions of weft's that only call the one that they stand for.
+WRAPPERS = ("call", "__call__", "shown", "wrapper")
+
+
+def _scope(around: str, called: str) -> str:
+    """The path of a function of weft's that was called within name scopes; operators and private
+    functions are none."""
+    own = "" if called.startswith(("_", "<")) else called
+    return f"{around}/{own}".strip("/")
+
+
+@lru_cache(4096)
+def in_scope(location: Location, scope: str) -> Location:
+    """The place with another scope."""
+    return Location(location.file, location.line, location.column, scope)
+
+
+def outside_of(locations: Locations, op: str) -> Locations:
+    """The places of an op: a function that is called as the op is no scope of its own."""
+    if not locations or not locations[0].scope.endswith(op):
+        return locations
+    around, _, last = locations[0].scope.rpartition("/")
+    return (in_scope(locations[0], around), *locations[1:]) if last == op else locations
+
+
+def gradient_locations(locations: Locations, op: str) -> Locations:
+    """The places of what the gradient of an op is made of: in the scope `grad` within the op's, or
+    within one of its name if it has none."""
+    return tuple([in_scope(at, f"{at.scope or op}/grad") for at in locations])
 
 
 @cache
@@ -60,15 +109,15 @@ def is_ours(file: str) -> bool:
 
 _MOST_PLACES = 4096
 # by the identity of the code, which is kept so that it stays the same code's
-_places: dict[tuple[int, int], tuple[CodeType, Locations]] = {}
+_places: dict[tuple[int, int, str, str], tuple[CodeType, Locations]] = {}
 
 
-def _frame_location(frame: FrameType) -> Location:
+def _frame_location(frame: FrameType, scope: str) -> Location:
     code = frame.f_code
     position = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), None)
     column = 0 if position is None or position[2] is None else position[2] + 1
     _traced.add(code.co_filename)
-    return Location(code.co_filename, frame.f_lineno, column)
+    return Location(code.co_filename, frame.f_lineno, column, scope)
 
 
 def definition_location(code: CodeType) -> Locations:
@@ -97,6 +146,15 @@ def _source_line(file: str, line: int) -> str:
         return linecache.getline(file, line).strip()[:_LONGEST_LINE]
     except (OSError, ValueError):  # ValueError: a name that no file can have
         return ""
+
+
+def source_text(file: str) -> str:
+    """The text of a file that was traced here; "" if it cannot be read, or is another's."""
+    if not _source_line(file, 1) and file not in _traced:
+        return ""
+    import linecache
+
+    return "".join(linecache.getlines(file))
 
 
 def merge_locations(*groups: Locations) -> Locations:

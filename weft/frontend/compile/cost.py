@@ -10,7 +10,8 @@ import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
@@ -33,6 +34,9 @@ from weft.runtime.progress import progress
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.trace.peaks import MEMORY, Peaks, machine_peaks
 from weft.runtime.trace.replay import Piece, PieceTime, Replay, Timing, pieces_of
+
+if TYPE_CHECKING:
+    from weft.ir.drawing.notebook import Frame
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,34 @@ class Cost:
         moved = "" if self.bytes is None else f", {self.bytes:,} bytes moved"
         threads = "1 thread" if self.threads == 1 else f"at most {self.threads} threads"
         return f"<Cost of '{self.name}': {calls}{time}{moved}, {threads}>"
+
+    def _repr_html_(self) -> str:
+        """Bars of the kernels that take most, and the table, for a notebook; no script."""
+        from weft.ir.drawing.notebook import folded
+
+        rows, others = self.ranked()
+        bars = [(f"{row.number} {row.name}", row.seconds) for row in rows]
+        if others:
+            bars.append((f"{len(others)} others", sum(row.seconds for row in others)))
+        most = max((seconds for _, seconds in bars), default=0.0) or 1.0
+        drawn = "".join(
+            f'<rect x="280" y="{20 * i + 3}" width="{360 * seconds / most:.1f}" height="13" '
+            f'fill="#388bfd"/><text x="272" y="{20 * i + 14}" text-anchor="end">'
+            f'{escape(name_text(name))}</text><text x="{286 + 360 * seconds / most:.1f}" '
+            f'y="{20 * i + 14}">{number(seconds * 1e6)} us</text>'
+            for i, (name, seconds) in enumerate(bars)
+        )
+        return (
+            f'<b>{escape(_title(self))}</b><br><svg width="760" height="{20 * len(bars) + 6}" '
+            f'font-family="monospace" font-size="11" fill="currentColor">{drawn}</svg>'
+            + folded("table", str(self), 60_000)
+        )
+
+    def show(self, height: int = 500) -> Frame:
+        """The bars and the table in a frame of a notebook's cell, `height` pixels high."""
+        from weft.ir.drawing.notebook import Frame
+
+        return Frame(self._repr_html_(), height)
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -394,9 +426,11 @@ def measure(
     effort: Effort = Effort(),  # noqa: B008 - frozen
     wanted: Callable[[int, Piece], bool] = lambda number, piece: True,
     peaks: Peaks | None = None,
+    assembly: bool = True,
 ) -> Cost:
     """Run the step on copies of `variables` and time the kernels that are `wanted` (by number,
-    from 1). Errors as those of a call."""
+    from 1). assembly: look into it, too, for which a kernel from disk is compiled again. Errors as
+    those of a call."""
     peaks = peaks or peaks_now()
     replay = Replay(executable, inputs, variables)
     pieces = pieces_of(executable)
@@ -412,7 +446,8 @@ def measure(
 
     with progress(f"measuring '{name}'", f"measured '{name}'", state):
         for t in replay.times(effort.rounds, each, lambda p: p.first in firsts):
-            rows.append(_row(numbers[t.piece.first], t, runs.get(id(t.piece.calls[0]))))
+            often = runs.get(id(t.piece.calls[0]))
+            rows.append(_row(numbers[t.piece.first], t, often, assembly))
         step = replay.step_time(effort.rounds, max(each, 1e-3))
     last, memory = executable.report.passes[-1], executable.report.memory
     return Cost(
@@ -421,7 +456,7 @@ def measure(
     )  # fmt: skip
 
 
-def _row(number: int, timed: PieceTime, runs: int | None) -> KernelCost:
+def _row(number: int, timed: PieceTime, runs: int | None, assembly: bool) -> KernelCost:
     calls = timed.piece.calls
     op = calls[0].op
     kernels = [c.call.kernel for c in calls]
@@ -437,7 +472,7 @@ def _row(number: int, timed: PieceTime, runs: int | None) -> KernelCost:
         timed.all,
         _copied(calls[0]) if op is None else work(op, _is_in_place(calls)),
         "f32" if op is None else _dtype(op),
-        kernel_facts(keys),
+        kernel_facts(keys if assembly else ()),
         () if op is None else tuple(dict.fromkeys(_line(loc) for loc in op.locations)),
         tuple(_notes(timed)),
         keys,

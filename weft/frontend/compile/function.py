@@ -80,6 +80,7 @@ from weft.runtime.native.api import is_native_api_known
 
 if TYPE_CHECKING:
     from weft.frontend.compile.cost import Cost
+    from weft.frontend.viewer.page import View
 
 
 class InputSignature:
@@ -275,6 +276,30 @@ class Inspection:
         return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
 
     @shows_as_seen
+    def view(self, *args: Any, **kwargs: Any) -> View:
+        """A page for the browser: the graph after every pass, each kernel with its times and code,
+        memory, the timeline of a run (docs/guide/viewer.md). `f.view(x).save("step.html")` writes
+        it to a file, `.show()` shows it in a notebook, `.open()` in the browser.
+
+        Measures and runs on copies of the variables, as `cost` does, which takes some seconds. On a
+        GPU the page has the passes and the report, and neither kernels nor times.
+        """
+        # who only calls does not wait for these modules
+        from weft.frontend.compile.cost import inputs_of
+        from weft.frontend.compile.view import passes_of, view_native
+        from weft.frontend.viewer.document import Document
+        from weft.frontend.viewer.page import View
+
+        made = self._specialized(args, kwargs)
+        shapes = self._shapes(made, args, kwargs)
+        step, explained = made.step(shapes), self.explain(*args, **kwargs)
+        if step.kind != "native":
+            where = f"on gpu:{self._gpu}"
+            return View(Document(self._name, passes_of(step.passes()), where, explained))
+        inputs = inputs_of(self._key(args, kwargs), step.graph.args)
+        return view_native(step, inputs, made.traced.variables, self._name, explained)
+
+    @shows_as_seen
     def summary(self, *args: Any, **kwargs: Any) -> str:
         """A line on one call: kernels, how long compiling took, threads, device and instruction
         set."""
@@ -316,6 +341,19 @@ class Inspection:
         step = made.on_cpu("cost", self._shapes(made, args, kwargs))
         inputs = inputs_of(self._key(args, kwargs), step.graph.args)
         return measure(step, inputs, made.traced.variables, self._name)
+
+    def _repr_html_(self) -> str:
+        """What there is for a notebook: the graph of each signature, the last ones first."""
+        from weft.ir.drawing.notebook import MOST_BYTES, folded, graph_html
+
+        made = list(self._specializations.entries.copy().values())[::-1]
+        html = folded(repr(self), "f.view(...).show() shows passes, kernels and times", 1000)
+        for one in made:
+            drawing = graph_html(one.traced.graph)
+            if len(html) + len(drawing) > MOST_BYTES:
+                break
+            html += drawing
+        return html
 
     def _shapes(self, made: Compiled, args: Any, kwargs: Any) -> Sequence[tuple[int, ...]]:
         """The shapes of the arguments that are inputs, where sizes are open."""

@@ -47,19 +47,19 @@ Method = Callable[[Any, object], "Tensor"]
 
 
 def _binary(name: str, dunder: str) -> Method:
-    def operator(self: Operators, other: object) -> Tensor:
+    def _operator(self: Operators, other: object) -> Tensor:
         return METHODS[name](self, other) if isinstance(other, OPERANDS) else NotImplemented
 
-    operator.__name__ = operator.__qualname__ = dunder
-    return operator
+    _operator.__name__ = _operator.__qualname__ = dunder
+    return _operator
 
 
 def _reflected(name: str, dunder: str) -> Method:
-    def operator(self: Operators, other: object) -> Tensor:
+    def _operator(self: Operators, other: object) -> Tensor:
         return METHODS[name](other, self) if isinstance(other, OPERANDS) else NotImplemented
 
-    operator.__name__ = operator.__qualname__ = dunder
-    return operator
+    _operator.__name__ = _operator.__qualname__ = dunder
+    return _operator
 
 
 class _Foreign:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from weft.ir.errors import WeftError
-from weft.ir.locations import is_ours
+from weft.ir.locations import WRAPPERS, is_ours
 
 _PREFIX = "weft.frontend."
 _PUBLIC = ("nn", "linalg", "random", "train", "data", "lookup")
@@ -59,13 +59,9 @@ def _entered() -> str:
     frame: FrameType | None = sys._getframe(1)
     name = ""
     while frame is not None and is_ours(frame.f_code.co_filename):
-        name = name if frame.f_code.co_name in _WRAPPERS else frame.f_code.co_name
+        name = name if frame.f_code.co_name in WRAPPERS else frame.f_code.co_name
         frame = frame.f_back
     return name
-
-
-#: Functions that only call the one that they stand for.
-_WRAPPERS = ("call", "__call__")
 
 
 def only_public(

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
@@ -40,6 +40,9 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType, Type
 from weft.runtime.files.permissions import AllowFiles, grant
+
+if TYPE_CHECKING:
+    from weft.ir.drawing.notebook import Frame
 
 
 class FinalizedBuilder(Builder):
@@ -214,6 +217,14 @@ class Graph:
         functions (of those the names: `wf.register_function`).
         """
         return print_graph(to_ir(self))
+
+    def _repr_html_(self) -> str:
+        """The drawing and the text for a notebook, without a script."""
+        return to_ir(self)._repr_html_()
+
+    def show(self, height: int = 600) -> Frame:
+        """The drawing in a frame of a notebook's cell, `height` pixels high."""
+        return to_ir(self).show(height)
 
     @classmethod
     def from_text(

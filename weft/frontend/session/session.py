@@ -61,6 +61,7 @@ from weft.runtime.step import RunContext, Step
 
 if TYPE_CHECKING:
     from weft.frontend.session.remote import Remote
+    from weft.frontend.viewer.page import View
     from weft.runtime.cluster.spec import Cluster
 
 
@@ -455,6 +456,32 @@ class Session:
         step, _ = self._step(values, feeds)
         reports = step_reports(self.graph, values, feeds, step.executable)
         return print_program(program_after(reports, after), loc)
+
+    def view(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> View:
+        """A page for the browser on the step that `run` makes of these fetches and feeds: the graph
+        after every pass, the report, of a native plan its kernels' code and memory
+        (docs/guide/viewer.md). run_metadata: of a traced run of it, whose timeline is shown.
+
+        Compiles the step if it is new, and does not run it. Raises as `run`.
+        """
+        # who only runs steps does not wait for this module
+        from weft.frontend.session.view import view_step
+
+        self._check_open()
+        values, _ = fetch_values(self.graph, fetches)
+        feeds = feed_values(self.graph, feed_dict or {})
+        step, _ = self._step(values, feeds)
+        reports = list(step_reports(self.graph, values, feeds, step.executable))
+        explained = self.explain(fetches, feed_dict)
+        return view_step(
+            self.graph._trace.name, reports, explained, step.executable, step_summary(step),
+            run_metadata,
+        )  # fmt: skip
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] = ()) -> str:
         """Begin a step that `partial_run` carries out in parts; gives its handle.

@@ -36,13 +36,14 @@ from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import bfloat16, float32
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.graph import Operation, Value
-from weft.ir.locations import caller_location
+from weft.ir.locations import caller_location, name_scopes
 from weft.runtime.resources.attempts import Resource
 
 
 @contextmanager
 def name_scope(name: str) -> Iterator[str]:
-    """Prefix the names of variables and placeholders made in the block with `name/`.
+    """Prefix the names of variables and placeholders made in the block with `name/`; ops made there
+    belong to the scope `name`, by which `view` and TensorBoard group them.
 
     >>> with wf.Graph().as_default():
     ...     with wf.name_scope("layer1"):
@@ -50,15 +51,19 @@ def name_scope(name: str) -> Iterator[str]:
     layer1/w
     """
     trace = current_trace()
-    if trace is None:
-        yield f"{name}/"
-        return
-    before = trace.name_scope
-    trace.name_scope = f"{before}{name}/"
+    around = name_scopes.get()
+    token = name_scopes.set(f"{around}/{name}".strip("/"))
+    before = "" if trace is None else trace.name_scope
     try:
-        yield trace.name_scope
+        if trace is None:
+            yield f"{name}/"
+        else:
+            trace.name_scope = f"{before}{name}/"
+            yield trace.name_scope
     finally:
-        trace.name_scope = before
+        name_scopes.reset(token)
+        if trace is not None:
+            trace.name_scope = before
 
 
 @contextmanager

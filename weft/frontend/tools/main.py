@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft.frontend.tools import bench as cli_bench
-from weft.frontend.tools import cluster, explain
+from weft.frontend.tools import cluster, explain, view
 from weft.frontend.tools import compile as cli_compile
 from weft.frontend.tools import devices as cli_devices
 from weft.frontend.tools import run as cli_run
@@ -26,7 +26,7 @@ from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, sugge
 from weft.ir.graph import Graph
 from weft.ir.program import Program
 from weft.ir.text.parser import parse_program
-from weft.ir.text.views import diff_programs, dot_program
+from weft.ir.text.views import diff_programs
 from weft.passes.manager import (
     AnyPass,
     BoundPass,
@@ -261,17 +261,10 @@ def _diff(args: Namespace) -> int:
 # ------------------------------------------------------------------------------------------ view
 
 
-def _view_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", help="IR text; - reads standard input")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the DOT text to FILE")
-
-
 def _view(args: Namespace) -> int:
-    text = dot_program(read_program(args.file))
-    if args.output is None:
-        sys.stdout.write(text)
-    else:
-        write_text(args.output, text)
+    told = view.run_view(args, read_program, lambda text: program_passes(text, {}))
+    if told:
+        print(told)
     return SUCCESS
 
 
@@ -388,7 +381,12 @@ COMMANDS: tuple[Command, ...] = (
         cli_compile.add_cache_arguments,
         _cache,
     ),
-    Command("view", "print a graph as Graphviz DOT text, for `dot -Tsvg`", _view_arguments, _view),
+    Command(
+        "view",
+        "write a page for the browser on a graph or a dump (--html), or print Graphviz DOT text",
+        view.add_arguments,
+        _view,
+    ),
     Command(
         "worker",
         "run a task of a cluster until it is told to end",

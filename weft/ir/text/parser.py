@@ -899,7 +899,10 @@ class _GraphParser:
                 stream.expect(":", "and the line in loc(...)")
             line = self.read.integer("(the line) in loc(...)")
             stream.expect(":", "and the column in loc(...)")
-            out.append(Location(file, line, self.read.integer("(the column) in loc(...)")))
+            column = self.read.integer("(the column) in loc(...)")
+            named = stream.peek().kind == "string"
+            scope = self.read.string("(the scope) in loc(...)") if named else ""
+            out.append(Location(file, line, column, scope))
         stream.expect(")", "at the end of loc(...)")
         return tuple(out)
 

@@ -16,9 +16,10 @@ program, whose parts each stand under a line `part "/job:ps/task:0/cpu:0" feeds 
 Results may have names, `-> (loss: f32[], "train/step": token)`; lists of names that belong to the
 graph may follow it, each as `collection trainable_variables ["W", "b"]`.
 
-Locations are file, line and column. A path prints as a name, `loc(model:4:9, 5:13)`, where a place
-without a file is in the one before it; what the names stand for follows the graph, as
-`file model = "/home/me/model.py"` (as MLIR's location aliases do).
+Locations are file, line, column and, if there is one, the scope (`ir/locations.py`). A path prints
+as a name, `loc(model:4:9 "layer1/relu", 5:13)`, where a place without a file is in the one before
+it; what the names stand for follows the graph, as `file model = "/home/me/model.py"` (as MLIR's
+location aliases do).
 
 An op is `results = name(operands) after(control) {attributes} : types device("/job:ps/task:0")
 group("g") {regions} loc(...)`; what is empty is left out. Attributes print in schema order,
@@ -73,6 +74,18 @@ def print_program(
         head = f"part {quote(part.device)} feeds {feeds} fetches {fetches}\n"
         texts.append(head + print_graph(part.graph, locations, names=names))
     return "\n".join(texts)
+
+
+def print_lines(
+    program: Program, names: Mapping[Value, str]
+) -> Iterator[tuple[str, Operation | None]]:
+    """The lines of `print_program` without locations, each with the op that it is of."""
+    for part in program.parts:
+        if not program.is_whole:
+            yield f"part {quote(part.device)}", None
+        printer = _Printer(False, {}, names)
+        for line in printer.graph(part.graph):
+            yield line, printer.op_of_line
 
 
 def print_block(block: Block) -> str:
@@ -130,6 +143,8 @@ class _Printer:
         self.notes = notes
         self.given = given
         self.files: dict[str, str] = {}
+        #: Of the line that was given last.
+        self.op_of_line: Operation | None = None
 
     def graph(self, graph: Graph) -> Iterator[str]:
         names: dict[Value, str] = {}
@@ -164,6 +179,7 @@ class _Printer:
                 names[value] = self.given.get(value, f"%{count}")
                 count += 1
             yield from self.op(op, names, indent)
+        self.op_of_line = None
         yield f"{indent}{end} {_listed(block.results, names)}".rstrip()
 
     def op(self, op: Operation, names: Mapping[Value, str], indent: str) -> Iterator[str]:
@@ -182,20 +198,24 @@ class _Printer:
         if op.group:
             text += f" group({quote(op.group)})"
         for region in op.regions:
+            self.op_of_line = op
             yield text + " {"
             yield from self.block(region, indent + "  ")
             text = indent + "}"
         if self.locations and op.locations:
             text += f" {self.places(op.locations)}"
+        self.op_of_line = op
         yield text
         for line in self.notes.get(op, "").splitlines():
             yield f"{indent}// ^ {line}"
 
     def places(self, locations: Locations) -> str:
-        """`loc("m.py":12:5)`, or `loc(model:12:5, 13:9, other:3:0)` for paths."""
+        """`loc("m.py":12:5)`, or `loc(model:12:5 "layer1/relu", 13:9, other:3:0)` for paths."""
         parts, before = [], ""
         for place in locations:
             at = f"{place.line}:{place.column}"
+            if place.scope:
+                at += f" {quote(place.scope)}"
             if "/" not in place.file and "\\" not in place.file:
                 parts.append(f"{quote(place.file)}:{at}")
             elif place.file == before:

@@ -102,14 +102,36 @@ def match_ops(
     return pairs
 
 
-def name_graphs(old: Graph, new: Graph, names: dict[Value, str]) -> None:
-    """Fill in the names of all values of two graphs."""
+def name_graphs(
+    old: Graph, new: Graph, names: dict[Value, str], fresh: Iterator[str] | None = None
+) -> None:
+    """Fill in the names of all values of two graphs. Those of `old` may have names already.
+    fresh: names for values that only `new` has."""
     args = [value_name(name) for name in old.arg_names]
-    _name_blocks(old.block, new.block, names, args)
+    _name_blocks(old.block, new.block, names, args, fresh)
+
+
+def name_programs(programs: Sequence[Program]) -> dict[Value, str]:
+    """Names for the values of programs each of which is made of the one before it: a value has one
+    name in all of them. The parts of a partitioned program are named one by one."""
+    names: dict[Value, str] = {}
+    fresh = map("%new{}".format, itertools.count())
+    before: dict[str, Graph] = {}
+    for program in programs:
+        for part in program.parts:
+            old = before.get(part.device, part.graph)
+            if part.device not in before or old is not part.graph:
+                name_graphs(old, part.graph, names, fresh)
+            before[part.device] = part.graph
+    return names
 
 
 def _name_blocks(
-    old: Block, new: Block, names: dict[Value, str], arg_names: Sequence[str] = ()
+    old: Block,
+    new: Block,
+    names: dict[Value, str],
+    arg_names: Sequence[str] = (),
+    fresh: Iterator[str] | None = None,
 ) -> None:
     """Fill in the names of all values of two corresponding blocks and of the regions in them."""
     local = {op: _local_key(op) for op in (*old.ops, *new.ops)}
@@ -117,25 +139,27 @@ def _name_blocks(
     deep = _deep_keys(old, local, ids) | _deep_keys(new, local, ids)
     keys: list[Key] = [deep.__getitem__, local.__getitem__, _name_key]
     partner = {b: a for a, b in match_ops(old.ops, new.ops, keys)}
-    numbers = {r: f"%{i}" for i, r in enumerate(r for op in old.ops for r in op.results)}
+    results = enumerate(r for op in old.ops for r in op.results)
+    numbers = {r: names.get(r, f"%{i}") for i, r in results}
     names.update(numbers)
     args = {a: arg_names[i] if arg_names else f"%a{i}" for i, a in enumerate(old.args)}
+    args = {a: names.get(a, name) for a, name in args.items()}
     before = {_named_key(op, local[op], numbers | args): op for op in old.ops}
     names.update(zip(new.args, args.values(), strict=False))
-    fresh = (f"%new{i}" for i in itertools.count())
+    unseen = map("%new{}".format, itertools.count()) if fresh is None else fresh
     taken = {numbers[r] for op in partner.values() for r in op.results}
     for op in new.ops:
         match = partner.get(op)
         made: Sequence[str | None] = [None] * len(op.results)
         if match is not None:
             for a, b in zip(match.regions, op.regions, strict=False):
-                _name_blocks(a, b, names)
+                _name_blocks(a, b, names, (), fresh)
             made = list(map(numbers.get, match.results))
         elif op.name == "fused":
             made = _name_body(op, before, numbers, names)
         for result, known in zip(op.results, made, strict=True):
             is_new = known is None or (match is None and known in taken)
-            name = next(fresh) if is_new or known is None else known
+            name = next(unseen) if is_new or known is None else known
             taken.add(name)
             names[result] = name
 

@@ -36,7 +36,7 @@ from weft.ir.analysis.effects import StateKey, region_keys, state_key
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import GradientError, InternalError, suggest
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.locations import Locations, caller_location
+from weft.ir.locations import Locations, caller_location, gradient_locations
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
@@ -413,8 +413,10 @@ def _apply_rule(
             location=op.locations,
         )
 
+    where = gradient_locations(op.locations, op.name)
+
     def at_op(value: Value) -> Expr:
-        return Expr(builder, value, op.locations)
+        return Expr(builder, value, where)
 
     arrived = (cotangents.get(r) for r in op.results)
     twin = without_effects(op)

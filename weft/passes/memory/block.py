@@ -255,13 +255,25 @@ class Copy:
     block: Block | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ArenaRange:
+    """Bytes of the arena that values share, in turn or in place of each other: they are taken at
+    the event `start` and given back at `end`, of the plan's events in the order of the ops."""
+
+    offset: int
+    size: int
+    start: int
+    end: int
+    values: tuple[Value, ...]
+
+
 @dataclass(slots=True)
 class MemoryPlan:
     """The memory plan of a graph. slots: where each tensor value is, those of loop bodies included.
     copies: those that remain. arena_bytes: the step's scratch. registers: control flow that is one
     kernel, whose regions have no slots. in_parts: loops that run in parts. donated: the results
     that are computed in an input's buffer, and which. scratch: of ops that need much of it for
-    themselves.
+    themselves. ranges, events: what of the arena is taken when, and how many events there are.
     """
 
     slots: dict[Value, Slot] = field(default_factory=dict)
@@ -272,6 +284,8 @@ class MemoryPlan:
     in_parts: set[Operation] = field(default_factory=set)
     donated: dict[int, int] = field(default_factory=dict)
     scratch: dict[Operation, Slot] = field(default_factory=dict)
+    ranges: list[ArenaRange] = field(default_factory=list)
+    events: int = 0
     arena_bytes: int = 0
     result_bytes: int = 0
     unshared_bytes: int = 0
@@ -303,6 +317,15 @@ class MemoryPlan:
     def place_arena(self, arena: Arena) -> None:
         """Put every range of the arena where it is to be."""
         offsets, self.arena_bytes = arena.pack()
+        held: dict[int | str, list[Value]] = {}
+        for value, slot in self.slots.items():
+            if slot.kind == "arena":
+                held.setdefault(slot.which, []).append(value)
+        self.events = arena.events
+        self.ranges = [
+            ArenaRange(offsets[n], r.size, r.start, min(r.end, self.events), tuple(held.get(n, ())))
+            for n, r in arena.ranges.items()
+        ]
 
         def placed(slot: Slot) -> Slot:
             if slot.kind != "arena":

@@ -1,0 +1,227 @@
+"""The viewer's document and page: what they say is what the step is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.frontend.tools.main import main
+from weft.frontend.viewer.document import Document, PassFacts
+from weft.frontend.viewer.page import View
+from weft.ir.program import Program
+from weft.ir.text.parser import parse_program
+from weft.ir.text.printer import print_program
+
+
+def make() -> tuple[Any, np.ndarray[Any, Any]]:
+    w = wf.Variable(np.full((3, 4), 0.5, np.float32), name="w")
+    optimizer = wf.train.Adam(0.1)
+
+    @wf.compile
+    def step(x):  # type: ignore[no-untyped-def]
+        with wf.name_scope("layer"):
+            h = wf.nn.relu(x @ w)
+        loss = wf.mean(h * h)
+        optimizer.minimize(loss)
+        return loss
+
+    return step, np.ones((2, 3), np.float32)
+
+
+@pytest.fixture(scope="module")
+def shown() -> tuple[View, dict[str, Any], Any]:
+    step, x = make()
+    before = float(step(x))
+    view = step.view(x)
+    assert float(step(x)) < before  # the variables were not changed in between, nor the step
+    return view, view.document.to_dict(), step
+
+
+def lines(data: dict[str, Any], graph: int) -> list[str]:
+    return [data["lines"][n][0] for n in data["texts"][graph]]
+
+
+def test_texts_are_those_of_the_passes(shown: tuple[View, dict[str, Any], Any]) -> None:
+    view, data, _ = shown
+    for facts, row in zip(view.document.passes, data["passes"], strict=True):
+        text = "\n".join(lines(data, row["graph"]))
+        again = print_program(parse_program(text), locations=False)
+        assert again == print_program(facts.program, locations=False)
+        assert row["ops"] == sum(1 for _ in facts.program.walk())
+    assert data["passes"][0]["name"] == "traced"
+    assert data["passes"][-1]["graph"] == len(data["graphs"]) - 1
+
+
+def test_diffs_lead_from_text_to_text(shown: tuple[View, dict[str, Any], Any]) -> None:
+    _, data, _ = shown
+    for graph, diff in enumerate(data["diffs"]):
+        old, new = lines(data, graph), lines(data, graph + 1)
+        made: list[str] = []
+        for tag, a, b, c, d in diff:
+            if tag == "e":
+                assert [t.strip() for t in old[a:b]] == [t.strip() for t in new[c:d]]
+            made += new[c:d]
+        assert made == new
+        assert any(tag != "e" for tag, *_ in diff)
+
+
+def trees(data: dict[str, Any], tree: int) -> list[int]:
+    row = data["trees"][tree]
+    inner = [t for t, _, _ in row[5]] if len(row) > 3 else []
+    return [tree, *(n for t in inner for n in trees(data, t))]
+
+
+def test_ids_stay_from_pass_to_pass(shown: tuple[View, dict[str, Any], Any]) -> None:
+    _, data, _ = shown
+    ids = []
+    for graph in data["graphs"]:
+        ((_, root),) = graph["parts"]
+        ids.append([data["nodes"][data["trees"][t][0]][0] for t in trees(data, root)])
+        assert len(ids[-1]) == len(set(ids[-1]))
+    first, last = set(ids[0]), set(ids[-1])
+    assert {"variable%0", "graph|%x"} <= first & last
+
+
+def test_kernels_have_ops_lines_times_and_code(shown: tuple[View, dict[str, Any], Any]) -> None:
+    _, data, _ = shown
+    assert len(data["kernels"]) >= 2
+    ids = {
+        data["nodes"][data["trees"][t][0]][0]
+        for t in trees(data, data["graphs"][-1]["parts"][0][1])
+    }
+    for kernel in data["kernels"]:
+        assert kernel["microseconds"] > 0
+        assert kernel["bytes"] > 0
+        assert kernel["nodes"]
+        assert all(data["nodes"][n][0] in ids for n in kernel["nodes"])
+        assert {data["files"][place[0]] for place in kernel["places"]} == {__file__}
+        assert "define" in data["codes"][kernel["code"]["LLVM"]]
+        assert "ret" in data["codes"][kernel["code"]["assembly"]]
+    number = data["files"].index(__file__)
+    assert data["sources"][str(number)] == Path(__file__).read_text(encoding="utf-8")
+    assert data["explain"].splitlines()[0].startswith("step: specialisation 1")
+
+
+def test_memory_is_the_plan(shown: tuple[View, dict[str, Any], Any]) -> None:
+    _, data, _ = shown
+    memory = data["memory"]
+    ranges = memory["ranges"]
+    assert memory["bytes"] == max(offset + size for offset, size, *_ in ranges)
+    for i, (a, s, begin, end, *_) in enumerate(ranges):
+        assert 0 <= begin < end <= memory["events"]
+        for b, t, start, stop, *_ in ranges[:i]:  # what is needed at once does not overlap
+            assert end <= start or stop <= begin or a + s <= b or b + t <= a
+
+
+def test_the_timeline_is_of_a_run(shown: tuple[View, dict[str, Any], Any]) -> None:
+    _, data, _ = shown
+    assert len(data["events"]) == len(data["kernels"])
+    for event in data["events"]:
+        assert 0 <= event["begin"] < event["end"]
+        assert event["lines"][0].startswith(__file__)
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(
+    shown: tuple[View, dict[str, Any], Any], tmp_path: Path
+) -> None:
+    view, data, _ = shown
+    path = view.save(tmp_path / "step.html")
+    html = path.read_text(encoding="utf-8")
+    code = html.replace(
+        re.findall(r'<script type="application/json".*?</script>', html, re.S)[0], ""
+    )
+    assert len(code) < 1 << 20
+    assert not re.search(r"https?://(?!www\.w3\.org)|src=|@import|url\(|fetch\(", code)
+    assert "default-src 'none'" in html
+    (text,) = re.findall(r'id="data">(.*?)</script>', html, re.S)
+    assert json.loads(text) == json.loads(json.dumps(data))
+    assert "<iframe srcdoc=" in view.show()._repr_html_()
+    assert repr(view).startswith("<View of step: ")
+    with pytest.raises(wf.errors.NotFoundError, match="there is no folder"):
+        view.save(tmp_path / "no" / "step.html")
+
+
+def test_text_cannot_leave_the_data() -> None:
+    @wf.compile
+    def f(x):  # type: ignore[no-untyped-def]
+        with wf.name_scope("</script><script>alert(1)"):
+            return wf.nn.softmax(x)
+
+    program = Program.of(f.trace(np.ones(3, np.float32)))
+    html = View(Document("<b>t", [PassFacts("traced", program, True)])).html
+    assert html.count("<script") == 2
+    assert "<b>t" not in html
+
+
+def test_a_step_of_a_session_with_its_timeline() -> None:
+    with wf.Graph("g").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [None], name="x")
+        y = wf.sum(wf.exp(x) * 2)
+        feeds = {x: np.ones(3, np.float32)}
+        report = wf.RunMetadata()
+        options = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
+        session.run(y, feeds, options=options, run_metadata=report)
+        data = session.view(y, feeds, run_metadata=report).document.to_dict()
+        assert data["events"]
+        assert "step of 'g'" in data["explain"]
+        assert data["kernels"]
+        untraced = wf.RunMetadata()
+        session.run(y, feeds, run_metadata=untraced)
+        with pytest.raises(wf.errors.InvalidArgumentError, match="without a trace"):
+            session.view(y, feeds, run_metadata=untraced)
+
+
+def test_a_step_on_several_devices_shows_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    with wf.Graph("g").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [4], name="x")
+        with wf.device("gpu:0"):
+            y = wf.exp(x)
+        with wf.device("cpu:0"):
+            z = wf.sum(wf.sin(y))
+        data = session.view(z, {x: np.ones(4, np.float32)}).document.to_dict()
+    devices = [device for device, _ in data["graphs"][-1]["parts"]]
+    assert len(devices) == 2
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    step, x = make()
+    file, page = tmp_path / "g.weft", tmp_path / "g.html"
+    file.write_text(print_program(Program.of(step.trace(x))), encoding="utf-8")
+    assert main(["view", str(file), "--html", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}: 1 graph\n"
+    assert main(["view", str(file), "--html", str(page), "--passes", "standard"]) == 0
+    assert "graphs" in capsys.readouterr().out
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    assert main(["view", str(dumps), "--html", str(page)]) == 2
+    assert "there are no dumps" in capsys.readouterr().err
+    for number, name in ((0, "traced"), (3, "fuse")):
+        (dumps / f"{number:02d}-{name}.weft").write_text(file.read_text(encoding="utf-8"))
+    assert main(["view", str(tmp_path), "--html", str(page)]) == 2
+    assert "folders of their own: dumps" in capsys.readouterr().err
+    assert main(["view", str(dumps), "--html", str(page)]) == 0
+    assert '"fuse"' in page.read_text(encoding="utf-8")
+    assert main(["view", str(dumps)]) == 2
+    assert "add --html FILE" in capsys.readouterr().err
+
+
+def test_notebooks_get_drawings_without_scripts() -> None:
+    step, x = make()
+    step(x)
+    cost = step.cost(x)
+    with wf.Graph("g").as_default() as graph:
+        wf.exp(wf.placeholder(wf.float32, [3], name="x"))
+    for shown in (step, cost, graph, step.trace(x)):
+        html = shown._repr_html_()
+        assert "<svg" in html
+        assert "<script" not in html
+        assert len(html.encode()) < 100_000
+    assert "<iframe" in cost.show()._repr_html_()
+    assert "<iframe" in graph.show()._repr_html_()

@@ -1,0 +1,139 @@
+"""`f.view`: the page that shows a compiled function - its passes, kernels with times and code,
+memory, and the timeline of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.llvm.jit import kernel_asm, kernel_llvm
+from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure
+from weft.frontend.viewer.document import Document, PassFacts
+from weft.frontend.viewer.facts import Event, KernelFacts, Memory, events_of
+from weft.frontend.viewer.page import View
+from weft.passes.manager import PassReport
+from weft.runtime.native.executable import Executable
+from weft.runtime.recorder import TraceRecorder
+from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
+from weft.runtime.trace.replay import Piece, Replay, pieces_of
+
+Array = np.ndarray[Any, Any]
+#: What is to be known of the timeline of a native plan.
+RECORDED = (
+    "Recorded kernel by kernel: Python starts each and notes its time, so the gaps are the "
+    "recording's; the calls of a step follow each other without any. All threads that share a "
+    "kernel are one bar."
+)
+#: What measuring may take: less than for `cost`, whose figures are compared.
+EFFORT = Effort(5, 0.5)
+#: So many kernels, those that take most, are shown with their LLVM and assembly: a minute for 300.
+MOST_KERNELS = 40
+#: Characters of LLVM and assembly that a page has room for; those of further kernels are left out.
+MOST_CODE = 8 << 20
+
+
+def view_native(
+    step: Executable,
+    inputs: Sequence[Array],
+    variables: Mapping[str, VariableState],
+    name: str,
+    explained: str,
+) -> View:
+    """The page of a native step. It is measured and run once, on copies of the variables."""
+    cost = measure(step, inputs, variables, name, EFFORT, assembly=False)
+    document = Document(
+        name, passes_of(step.report.passes), subtitle_of(step, cost), explained,
+        kernels_of(step, cost), Memory.of(step.report.memory), timeline(step, inputs, variables),
+        RECORDED,
+    )  # fmt: skip
+    return View(document)
+
+
+def passes_of(reports: Sequence[PassReport]) -> list[PassFacts]:
+    """The passes that a page lists."""
+    return [PassFacts.of(report) for report in reports]
+
+
+def subtitle_of(step: Executable, cost: Cost) -> str:
+    """What a call costs, in a line."""
+    calls = "1 kernel call" if cost.kernels == 1 else f"{cost.kernels} kernel calls"
+    time = "" if cost.step is None else f" · {cost.step.minimum * 1e6:,.1f} us a call"
+    return f"{calls}{time} · {step.report.isa} · {cost.peaks.cpu}"
+
+
+def kernels_of(step: Executable, cost: Cost | None = None) -> list[KernelFacts]:
+    """The kernels of a native step, with what was measured of them."""
+    rows = {} if cost is None else {row.number: row for row in cost.rows}
+    ranked = sorted(rows.values(), key=lambda row: -row.seconds)
+    shown = {row.number for row in ranked[:MOST_KERNELS]} or set(range(1, MOST_KERNELS + 1))
+    texts = _Texts()
+    return [
+        _kernel(number, piece, rows.get(number), cost, texts if number in shown else None)
+        for number, piece in enumerate(pieces_of(step), 1)
+    ]
+
+
+class _Texts:
+    """The code of kernels, by key, as far as there is room."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Callable[[str], str], str], str] = {}
+        self._room = MOST_CODE
+
+    def of(self, keys: Sequence[str], make: Callable[[str], str]) -> str:
+        """The texts that `make` gives of the keys."""
+        return "\n".join([self._text(key, make) for key in keys])
+
+    def _text(self, key: str, make: Callable[[str], str]) -> str:
+        if (make, key) not in self._known:
+            text = make(key) if self._room > 0 else ""
+            if len(text) >= self._room:
+                text = f"{key}: the page has no room for it; f.llvm(...) and f.asm(...) print it"
+            self._known[make, key] = text
+            self._room -= len(text)
+        return self._known[make, key]
+
+
+def _kernel(
+    number: int,
+    piece: Piece,
+    row: KernelCost | None,
+    cost: Cost | None,
+    texts: _Texts | None,
+) -> KernelFacts:
+    calls = piece.calls
+    keys = list(dict.fromkeys(c.call.kernel.key for c in calls))
+    name = " + ".join(dict.fromkeys(c.call.kernel.name for c in calls))
+    code = {"plan": "\n".join(c.describe().rstrip() for c in calls)}
+    if texts is None:
+        code["LLVM"] = f"The page has the code of the {MOST_KERNELS} kernels that take most."
+    else:
+        code |= {"LLVM": texts.of(keys, kernel_llvm), "assembly": texts.of(keys, kernel_asm)}
+    if row is None or cost is None:
+        return KernelFacts(number, name, calls[0].op, keys[0], len(calls), code=code)
+    rates = row.rates(cost.peaks)
+    return KernelFacts(
+        number, row.name, calls[0].op, keys[0], row.calls, row.runs,
+        None if row.one is None else row.one.minimum * 1e6,
+        None if row.all is None else row.all.minimum * 1e6,
+        row.bytes, row.work.flops,
+        None if rates is None else rates.percent_of_peak,
+        "" if rates is None else rates.bound,
+        row.notes, code,
+    )  # fmt: skip
+
+
+def timeline(
+    step: Executable, inputs: Sequence[Array], variables: Mapping[str, VariableState]
+) -> list[Event]:
+    """The events of one run on copies of the variables."""
+    replay = Replay(step, inputs, variables)
+    recorder = TraceRecorder()
+    for _ in range(2):  # the first run is slow: it meets code and memory for the first time
+        recorder = TraceRecorder()
+        replay.restore()
+        replay.step.run(list(replay.inputs), RunContext(recorder=recorder))
+    return events_of(recorder.events())

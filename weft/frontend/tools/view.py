@@ -1,0 +1,82 @@
+"""`weft view`: a graph as Graphviz DOT text, or a graph or a folder of dumps as one HTML page."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from weft.frontend.tools.run import write_text
+from weft.frontend.viewer.document import Document, PassFacts
+from weft.frontend.viewer.page import View
+from weft.ir.errors import InvalidArgumentError, NotFoundError
+from weft.ir.program import Program
+from weft.ir.text.views import dot_program
+from weft.passes.manager import PLAN_FILE, AnyPass, run_pipeline
+
+ReadProgram = Callable[[str], Program]
+PassesNamed = Callable[[str], Sequence[AnyPass]]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of `weft view`."""
+    parser.add_argument(
+        "file", help="IR text (- reads standard input), or with --html the folder of a step's dumps"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the DOT text to FILE")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page for the browser to FILE: passes, text, graph"
+    )
+    parser.add_argument(
+        "--passes",
+        metavar="A,B,...",
+        help="with --html, run these passes or pipelines on the graph and show what each did",
+    )
+
+
+def run_view(args: Namespace, read: ReadProgram, named: PassesNamed) -> str:
+    """Write the DOT text or the page; a line on what was written. NotFoundError for a folder
+    without dumps, else errors as those of reading a graph and of the passes."""
+    folder = Path(args.file)
+    if args.html is None:
+        for option, value in (("--passes", args.passes), ("a folder", folder.is_dir())):
+            if value:
+                raise InvalidArgumentError(
+                    f"weft view: {option} is for pages", hint="add --html FILE"
+                )
+        text = dot_program(read(args.file))
+        if args.output is None:
+            sys.stdout.write(text)
+        else:
+            write_text(args.output, text)
+        return ""
+    if args.output is not None:
+        raise InvalidArgumentError("weft view: give --html FILE, or -o FILE for DOT text")
+    if folder.is_dir():
+        document = dumped(folder, read)
+    else:
+        program = read(args.file)
+        passes = named(args.passes) if args.passes else ()
+        _, reports = run_pipeline(program, passes)
+        document = Document(program.name, [PassFacts.of(r) for r in reports], args.file)
+    View(document).save(args.html)
+    count = len(document.passes)
+    return f"{args.html}: {'1 graph' if count == 1 else f'{count} graphs'}"
+
+
+def dumped(folder: Path, read: ReadProgram) -> Document:
+    """What WEFT_DUMP wrote of one step: its graphs in order, and its plan."""
+    files = sorted(folder.glob("[0-9][0-9]-*.weft"))
+    if not files:
+        steps = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(p.glob("*.weft")))
+        raise NotFoundError(
+            f"there are no dumps NN-PASS.weft in {folder}",
+            hint=f"it has those of steps in folders of their own: {', '.join(steps[:8])}"
+            if steps
+            else "WEFT_DUMP=DIR writes them, a folder for each step",
+        )
+    passes = [PassFacts(file.stem[3:], read(str(file)), changed=True) for file in files]
+    plan = folder / PLAN_FILE
+    explained = plan.read_text(encoding="utf-8") if plan.is_file() else ""
+    return Document(folder.name, passes, str(folder), explained)

@@ -1,0 +1,78 @@
+"""`View`: a document as one HTML file that needs nothing else: no server, no network, no fonts.
+
+The data stands in a `<script type="application/json">`, style and script are inline, and a policy
+in the page itself forbids every request."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from functools import cached_property
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from weft.frontend.viewer.document import Document
+from weft.ir.drawing.notebook import Frame
+from weft.ir.errors import NotFoundError
+from weft.ir.locations import caller_location
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+class View:
+    """A page that shows a step. `html` is its text; a notebook shows it in a frame."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+
+    @cached_property
+    def html(self) -> str:
+        """The whole page, one file."""
+        data = json.dumps(self.document.to_dict(), separators=(",", ":"), allow_nan=False)
+        style, script = (asset(name) for name in ("view.css", "view.js"))
+        heading = escape(self.document.title)
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{heading} - weft</title>\n<style>\n{style}</style></head>\n<body>"
+            f"<noscript>This page shows {heading} by JavaScript.</noscript>\n"
+            f'<script type="application/json" id="data">{in_script(data)}</script>\n'
+            f"<script>\n{script}</script></body></html>\n"
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to a file; its path. NotFoundError if its folder is not there."""
+        path = Path(path)
+        if not path.absolute().parent.is_dir():
+            raise NotFoundError(
+                f"there is no folder {path.parent} for {path}", location=caller_location()
+            )
+        path.write_text(self.html, encoding="utf-8")
+        return path
+
+    def open(self) -> Path:
+        """Write the page to a temporary file and open it in the browser; its path."""
+        with NamedTemporaryFile("w", suffix=".html", delete=False, encoding="utf-8") as file:
+            file.write(self.html)
+        webbrowser.open(Path(file.name).as_uri())
+        return Path(file.name)
+
+    def show(self, height: int = 700) -> Frame:
+        """The page in a frame of a notebook's cell, `height` pixels high."""
+        return Frame(self.html, height)
+
+    def __repr__(self) -> str:
+        return f"<View of {self.document.title}: {len(self.document.passes)} passes>"
+
+
+def asset(name: str) -> str:
+    """The text of a file of `assets`."""
+    return (files("weft.frontend.viewer") / "assets" / name).read_text(encoding="utf-8")
+
+
+def in_script(text: str) -> str:
+    """JSON as it may stand in a script element: no `<` that could end it."""
+    return text.replace("<", "\\u003c")
