@@ -73,7 +73,7 @@ with _collector_paused(old=True):
 # ---------------------------------------------------------------- names that are loaded when used
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
-    from weft.frontend import data, lookup, nn, random, testing, tf1, train
+    from weft.frontend import data, lookup, nn, random, summary, testing, tf1, train
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, jvp, stop_gradient, value_and_grad, vjp,
@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     from weft.runtime.resources.attempts import CancelToken
 
 # public modules, of weft.frontend
-_MODULES = ("data", "lookup", "nn", "random", "testing", "tf1", "train")
+_MODULES = ("data", "lookup", "nn", "random", "summary", "testing", "tf1", "train")
 _LATER = {
     "weft.frontend.autodiff.gradients":
         "grad gradients jvp stop_gradient value_and_grad vjp custom_gradient",
@@ -246,8 +246,9 @@ __all__ = [
     "segment_mean", "segment_min", "segment_sum", "set_num_threads", "set_transfer_guard",
     "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split",
     "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "string", "subtract", "sum",
-    "swapaxes", "switch", "switch_case", "take", "take_along_axis", "tan", "tanh", "tensordot",
-    "testing", "tf1", "tile", "to_device", "top_k", "trace", "train", "transfer_guard", "transpose",
+    "summary", "swapaxes", "switch", "switch_case", "take", "take_along_axis", "tan", "tanh",
+    "tensordot", "testing", "tf1", "tile", "to_device", "top_k", "trace", "train",
+    "transfer_guard", "transpose",
     "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8",
     "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack",
     "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "where", "while_loop", "xlog1py",

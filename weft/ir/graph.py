@@ -65,10 +65,13 @@ class Operation:
     isolated from above (they use only their own arguments). locations: the user's source lines.
     device: where it is to run, the canonical text of a full or partial spec (`ir.device`), or "".
     group: the name of a colocation group, "" for none: all ops of one group run on one device.
+    scope: the name scopes around the code that made it, as "layer1/" (in a region those within the
+    region), for those who look at graphs of this process; neither passes nor the text know it.
     """
 
     __slots__ = (
-        "attrs", "control", "device", "group", "locations", "name", "operands", "regions", "results"
+        "attrs", "control", "device", "group", "locations", "name", "operands", "regions",
+        "results", "scope",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +95,7 @@ class Operation:
         self.locations = locations
         self.device = device
         self.group = group
+        self.scope = ""
         self.results = tuple([Value(t, self, i) for i, t in enumerate(result_types)])
 
     @property

@@ -474,18 +474,32 @@ def _gradients(
     ]
     real = [(trace.lift(y), s) for y, s in zip(ys, seeds, strict=True) if y.dtype.is_inexact]
     start = len(trace.builder.ops)
-    found = _graph_gradients(
-        trace.builder,
-        [y for y, _ in real],
-        values,
-        [s for _, s in real],
-        functools.partial(colocate, trace, set(trace.builder.ops)) if colocated else None,
-    )
+    beside = functools.partial(colocate, trace, set(trace.builder.ops)) if colocated else None
+    with trace.op_scope(f"{trace.name_scope}gradients/"):
+        found = _graph_gradients(
+            trace.builder,
+            [y for y, _ in real],
+            values,
+            [s for _, s in real],
+            functools.partial(_place_gradients, beside),
+        )
     place_new(trace, start)
     missing = _zeros if unconnected else lambda x: None
     return [
         missing(x) if g is None else trace.tensor(g, x.weak) for x, g in zip(xs, found, strict=True)
     ]
+
+
+def _place_gradients(
+    beside: Callable[[Operation, Sequence[Operation]], None] | None,
+    op: Operation,
+    made: Sequence[Operation],
+) -> None:
+    """Put the ops of a gradient into the name scope of the op that they are of."""
+    if beside is not None:
+        beside(op, made)
+    for one in made:
+        one.scope = one.scope or op.scope
 
 
 def _in_trace(name: str, compute: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:

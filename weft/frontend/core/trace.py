@@ -353,6 +353,18 @@ class Trace:
             place(self.builder.ops[-1], self)
         return made
 
+    @contextmanager
+    def op_scope(self, name: str) -> Iterator[None]:
+        """Put the ops that are added in the block into the scope `name`, which ends with a slash.
+        What is in an inner scope already, or comes from another trace with one, keeps it within."""
+        start = len(self.builder.ops)
+        try:
+            yield
+        finally:
+            for op in self.builder.ops[start:]:
+                if not op.scope.startswith(name):
+                    op.scope = name + op.scope
+
     def _check_open(self, what: str) -> None:
         if self.closed:
             ended = f"the trace of '{self.name}' has ended"

@@ -16,6 +16,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -232,9 +233,12 @@ class Optimizer:
                     f"({v.dtype.short}{list(v.shape)})",
                     location=caller_location(),
                 )
-        done = self._apply(pairs)
-        if global_step is not None:
-            done.append(global_step.assign_add(1))
+        trace = current_trace()
+        scope = "" if trace is None else f"{trace.name_scope}{name or self.name}/"
+        with nullcontext() if trace is None else trace.op_scope(scope):
+            done = self._apply(pairs)
+            if global_step is not None:
+                done.append(global_step.assign_add(1))
         return group(*done, name=name or self.name)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:

@@ -42,7 +42,8 @@ from weft.runtime.resources.attempts import Resource
 
 @contextmanager
 def name_scope(name: str) -> Iterator[str]:
-    """Prefix the names of variables and placeholders made in the block with `name/`.
+    """Prefix the names of variables and placeholders made in the block with `name/`; other ops
+    are drawn in a box of that name on TensorBoard's graph tab (`wf.summary.FileWriter.add_graph`).
 
     >>> with wf.Graph().as_default():
     ...     with wf.name_scope("layer1"):
@@ -56,7 +57,8 @@ def name_scope(name: str) -> Iterator[str]:
     before = trace.name_scope
     trace.name_scope = f"{before}{name}/"
     try:
-        yield trace.name_scope
+        with trace.op_scope(trace.name_scope):
+            yield trace.name_scope
     finally:
         trace.name_scope = before
 

@@ -68,7 +68,7 @@ def remapped(
     """`op` on other values, of the same types, with further control operands. What is not in
     `mapping`, or is an argument there, orders nothing any more."""
     after = dict.fromkeys([*(mapping[v] for v in op.control if v in mapping), *control])
-    return Operation(
+    made = Operation(
         op.name,
         [mapping[v] for v in op.operands],
         op.attrs,
@@ -79,6 +79,8 @@ def remapped(
         device=op.device,
         group=op.group,
     )
+    made.scope = op.scope
+    return made
 
 
 class Builder:
@@ -152,6 +154,7 @@ class Builder:
             new = Operation(op.name, operands, op.attrs, types, op.regions, control, op.locations)
         new.device = op.device
         new.group = op.group
+        new.scope = op.scope
         self.ops.append(new)
         return new.results
 

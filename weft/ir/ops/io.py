@@ -1,4 +1,5 @@
-"""Input and output ops: readers, files, checkpoints, prints, assertions, calls of Python functions.
+"""Input and output ops: readers, files, checkpoints, summaries, prints, assertions, calls of Python
+functions.
 
 Python carries them out (`runtime.dataflow.host_ops`); `runtime.files` knows the formats.
 `py_function` calls a function of the user's each time the op runs."""
@@ -177,6 +178,47 @@ def _restore_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block])
     return list(found)
 
 
+# ---------------------------------------------------------------------------------------- summaries
+#: What TensorBoard shows of a value.
+SUMMARY_KINDS = ("scalar", "histogram", "image", "text")
+
+
+def summary_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    """The type rule of `summary`. TypeRuleError or ShapeError for what has no such summary."""
+    kind, tag = attrs["kind"], attrs["tag"]
+    (x,) = tensors("summary", types)
+    what = f"a summary of kind '{kind}' ('{tag}')"
+    if kind not in SUMMARY_KINDS or not tag or int_attr(attrs, "limit") < 1:
+        raise InvalidArgumentError(
+            f"{what} with limit={attrs['limit']}: a summary has one of the kinds "
+            f"{', '.join(SUMMARY_KINDS)}, a name, and a limit of at least 1"
+        )
+    if kind == "text":
+        strings_operands("summary", [x])
+        if x.rank > 2:
+            raise ShapeError(f"{what} is a string or a table of them, with at most 2 axes, got {x}")
+    elif kind == "image":
+        if x.dtype is not uint8 and not x.dtype.is_floating:
+            raise TypeRuleError(
+                f"{what} takes uint8, or floats from 0 to 1, got {x}",
+                hint="wf.astype(x, wf.uint8), or x / 255",
+            )
+        if not 2 <= x.rank <= 4 or (x.rank > 2 and x.shape[-1] not in (1, 3, 4)):
+            raise ShapeError(
+                f"{what} takes [n, height, width, channels], [height, width, channels] or "
+                f"[height, width], with 1, 3 or 4 channels, got {x}"
+            )
+    else:
+        if x.dtype is string or x.dtype.is_complex:
+            hint = "wf.abs(x), wf.real(x), wf.imag(x)" if x.dtype.is_complex else "wf.summary.text"
+            raise TypeRuleError(f"{what} takes real numbers, got {x}", hint=hint)
+        if kind == "scalar" and x.rank:
+            raise ShapeError(
+                f"{what} takes one number, got {x}", hint="wf.mean(x), or wf.summary.histogram"
+            )
+    return [_TEXT]
+
+
 FILE_TABLE = (
     OpSpec(
         "reader", 0, _reader_type, None,
@@ -255,6 +297,12 @@ FILE_TABLE = (
     OpSpec(
         "restore", 1, _restore_type, None, "What a checkpoint holds under `names`.",
         {"names": AttrSpec("strs"), "parts": AttrSpec("strs"), "within": _WITHIN}, _LOOK,
+    ),
+    OpSpec(
+        "summary", 1, summary_type, None,
+        "What TensorBoard shows of a value, as a serialized Summary. limit: of images how many, of "
+        "a histogram how many buckets.",
+        {"kind": AttrSpec("str"), "tag": AttrSpec("str"), "limit": AttrSpec("int", 1)}, _PURE,
     ),
 )  # fmt: skip
 

@@ -28,6 +28,7 @@ from weft.runtime.files.decoding import decode_csv, decode_sized, matching_files
 from weft.runtime.files.permissions import confined
 from weft.runtime.files.records import read_whole
 from weft.runtime.files.streams import unreadable
+from weft.runtime.files.summaries import encode
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
 from weft.runtime.resources.attempts import Attempt, CancelToken, Done
 from weft.runtime.resources.queue import Queue
@@ -296,6 +297,11 @@ def _restore(arrays: list[Array], attrs: Attrs) -> Sequence[Array]:
     return restore_arrays(_one(arrays[0]), strs_attr(attrs, "names"), types, within)
 
 
+def _summary(arrays: list[Array], attrs: Attrs) -> Array:
+    limit = int_attr(attrs, "limit")
+    return text(encode(str(attrs["kind"]), str(attrs["tag"]), arrays[0], limit))
+
+
 FILE_ROWS: Mapping[str, HostRow] = {
     "read_file": without_object(_read_file),
     "write_file": without_object(_write_file),
@@ -303,6 +309,7 @@ FILE_ROWS: Mapping[str, HostRow] = {
     "decode_csv": without_object(_csv),
     "parse_example": without_object(_example),
     "decode_image": without_object(_image),
+    "summary": without_object(_summary),
     "save": without_object(_save),
     "restore": without_object(_restore),
 }
