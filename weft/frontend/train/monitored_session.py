@@ -363,10 +363,8 @@ def MonitoredTrainingSession(  # a function with TensorFlow 1's name
     >>> wf.train.latest_checkpoint("run"), float(wf.train.load_variable("run", "w"))
     ('run/model-3.safetensors', 0.125)
     """
-    graph = get_default_graph()
-    scaffold = Scaffold() if scaffold is None else scaffold
-    all_hooks = list(hooks)
-    checkpoints = None
+    graph, scaffold = get_default_graph(), scaffold or Scaffold()
+    all_hooks, checkpoints = list(hooks), None
     if is_chief:
         if checkpoint_dir is not None:
             checkpoints = Checkpoints(checkpoint_dir, scaffold)
@@ -374,9 +372,8 @@ def MonitoredTrainingSession(  # a function with TensorFlow 1's name
                 checkpoint_dir, scaffold, save_checkpoint_secs, save_checkpoint_steps
             )
         folder = checkpoint_dir if summary_dir is None else summary_dir
-        every = save_summaries_secs, save_summaries_steps
-        all_hooks += _showing_hooks(graph, folder, scaffold, *every, log_step_count_steps)
-        all_hooks += chief_only_hooks
+        every = save_summaries_secs, save_summaries_steps, log_step_count_steps
+        all_hooks += [*_showing_hooks(graph, folder, scaffold, *every), *chief_only_hooks]
     creator = SessionCreator(
         graph, scaffold, is_chief, master, checkpoints, max_wait_secs, recovery_wait_secs,
         session_options or {},
