@@ -138,4 +138,13 @@ def reports(m: GraphMaker, op: str) -> None:
     """A print or an assertion."""
     data = [m.some() for _ in range(m.int(0, 2))]
     first = [m.like(bool_, ())] if op == "assert" else []
-    m.emit(op, [*first, *data], message=m.pick(["", "so: "]), summarize=m.int(-1, 3))
+    how = {"relation": m.pick(["", "<"])} if op == "assert" else {"stream": m.pick(["stdout", "a"])}
+    text = m.pick(["", "{0:.2f} {{}}"])
+    m.emit(
+        op,
+        [*first, *data],
+        message=m.pick(["", "so: "]),
+        summarize=m.int(-1, 3),
+        format=text,
+        **how,
+    )

@@ -3,19 +3,41 @@ them, and `merge` and `merge_all`, which put several into one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from weft.frontend.core.tensor import Tensor
-from weft.frontend.core.trace import Trace, unique_name
+import numpy as np
+
+from weft.frontend.core.tensor import Array, Tensor, as_tensor
+from weft.frontend.core.trace import (
+    Effect,
+    Trace,
+    current_trace,
+    graph_around,
+    suspend_trace,
+    unique_name,
+)
+from weft.frontend.extend.debug import python_effect
 from weft.frontend.ops.promotion import TensorLike, check_int, strong_tensor
 from weft.frontend.ops.strings import string_join
-from weft.frontend.queues.host_ops import graph_or_eager, host_op, located, string_tensor
+from weft.frontend.queues.host_ops import host_op, located, string_tensor
 from weft.frontend.session.graph import Graph, get_default_graph
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
+from weft.ir.ops.io import FunctionName, summary_type
 
 #: Buckets of a histogram, and images of a batch, as TensorFlow makes them.
 BUCKETS, MAX_OUTPUTS = 30, 3
+
+
+class Target(Protocol):
+    """A writer, as this module knows it."""
+
+    def write_default(self, kind: str, tag: str, data: Array, limit: int) -> None:
+        """Write a value at the writer's own step."""
+
+
+#: The writers of the `with writer.as_default(step)` around what runs now, in any thread.
+defaults: list[Target] = []
 
 
 @located
@@ -24,9 +46,13 @@ def scalar(name: str, tensor: TensorLike) -> Tensor:
 
     tensor: real, without axes. The result is string[], a serialized Summary, for `merge` and
     `FileWriter.add_summary`. In a wf.Graph `name` goes after the name scope, and if a summary of
-    the graph has it already, gets _1, _2, ...; `merge_all` finds it. ShapeError for more than one
-    number, TypeRuleError for strings and complex ones, UnsupportedError in compiled functions and
-    in bodies of branches and loops, where `FileWriter.scalar` writes.
+    the graph has it already, gets _1, _2, ...; `merge_all` finds it. UnsupportedError in bodies of
+    its branches and loops, where `FileWriter.scalar` writes.
+
+    Elsewhere, in a compiled function and its loops too, the writer whose `as_default` is around the
+    code that runs writes it each time the program comes here, none if there is none; in a
+    compiled function the result is an empty summary. ShapeError for more than one number,
+    TypeRuleError for strings and complex ones.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     x = wf.placeholder(wf.float32, [])
@@ -119,21 +145,52 @@ def merge_all(scope: str | None = None) -> Tensor | None:
 
 
 def _summary(kind: str, name: object, value: Any, limit: int) -> Tensor:
-    """The op, or its result at once."""
-    tag, trace = check_name(name), graph_or_eager(f"wf.summary.{kind}")
+    """The op, or what it does at once; in a function, a call that writes when it runs."""
+    trace, tag, given = current_trace(), check_name(name), strong_tensor(value)
+    tag = tag if trace is None else trace.name_scope + tag
     graph = _graph_of(kind, trace)
-    if graph is not None and trace is not None:
-        tag = unique_name(trace.name_scope + tag, graph.summaries)
-    (made,) = host_op("summary", [strong_tensor(value)], kind=kind, tag=tag, limit=limit)
+    if trace is not None and graph is None:
+        summary_type([given._type], {"kind": kind, "tag": tag, "limit": limit}, ())
+
+        def write(data: Array) -> None:
+            if defaults:
+                defaults[-1].write_default(kind, tag, data, limit)
+
+        call_in_trace(f"wf.summary.{kind}", write, [given])
+        return as_tensor("")
+    if graph is not None:
+        tag = unique_name(tag, graph.summaries)
+    (made,) = host_op("summary", [given], kind=kind, tag=tag, limit=limit)
     if graph is not None:
         graph.summaries[tag] = made
+    elif defaults:
+        assert given._data is not None
+        defaults[-1].write_default(kind, tag, given._data, limit)
     return made
 
 
+def call_in_trace(name: str, function: Callable[..., None], operands: Sequence[Tensor]) -> Effect:
+    """An op that calls a Python function with the operands as arrays of its own each time it runs,
+    in the order of the program. What has a value already is no operand of the op: native steps
+    have no strings."""
+    known = [None if t._data is None else np.array(t._data) for t in operands]
+
+    def call(arrays: Sequence[Array]) -> list[Array]:
+        given = iter(arrays)
+        with suspend_trace():
+            function(*[np.array(next(given)) if a is None else a for a in known])
+        return []
+
+    called = FunctionName(name, call)
+    symbolic = [t for t in operands if t._data is None]
+    return python_effect("debug_callback", symbolic, name=name, function=called, ordered=True)
+
+
 def _graph_of(kind: str, trace: Trace | None) -> Graph | None:
-    """The graph whose summary it becomes; None: it is made at once."""
-    if trace is None:
+    """The graph whose summary it becomes; None: a function is traced, or nothing is."""
+    if graph_around(trace) is None:
         return None
+    assert trace is not None
     if trace is not trace.root():
         raise UnsupportedError(
             f"wf.summary.{kind} inside '{trace.name}', the body of a branch or loop: nobody could "

@@ -13,24 +13,21 @@ from typing import Any, Self
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import current_trace, graph_around
+from weft.frontend.core.trace import Effect, current_trace, graph_around
 from weft.frontend.ops.promotion import TensorLike, check_int
 from weft.frontend.queues.host_ops import located
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.run import RunMetadata
-from weft.frontend.summary.ops import BUCKETS, MAX_OUTPUTS, check_name
-from weft.ir.dtypes import string
+from weft.frontend.summary.ops import BUCKETS, MAX_OUTPUTS, call_in_trace, check_name, defaults
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     TypeRuleError,
-    UnsupportedError,
 )
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.locations import caller_location
 from weft.ir.ops.io import summary_type
 from weft.ir.process import ForkLock, in_child
-from weft.ir.types import TensorType
 from weft.runtime.files import events, summaries
 from weft.runtime.files.wire import integer, message, text
 from weft.runtime.trace.graph_def import NamedGraph, NodeTime, graph_def, node_times, step_stats
@@ -44,6 +41,10 @@ class FileWriter:
 
     logdir: the folder of the run, which is made; older files in it are shown as the same run's.
     graph: as of `add_graph`. A context manager, which closes it at the end.
+
+    `scalar`, `histogram`, `image` and `text` write at once; in a compiled function, its loops and
+    branches too, each time the program comes there, in its order. In a wf.Graph they give an Effect
+    to fetch, or to be among wf.control_dependencies; what has a value already is written at once.
 
     A thread encodes and writes, in the order of the calls, within a fifth of a second (`flush`: at
     once); what is written stays if the process is killed. FailedPreconditionError for a folder in
@@ -86,32 +87,32 @@ class FileWriter:
 
     # -------------------------------------------------------------------------------------- values
     @located
-    def scalar(self, name: str, value: TensorLike, step: Any = None) -> None:
+    def scalar(self, name: str, value: TensorLike, step: Any = None) -> Effect | None:
         """Write one number, a point of the curve `name`. step: an integer or an integer variable,
         by default that of `as_default`. Types and errors as `wf.summary.scalar`."""
-        self._write("scalar", name, value, step, 1)
+        return self._write("scalar", name, value, step, 1)
 
     @located
     def histogram(
         self, name: str, values: TensorLike, step: Any = None, *, buckets: int = BUCKETS
-    ) -> None:
+    ) -> Effect | None:
         """Write how values are distributed. Types and errors as `wf.summary.histogram`, step as of
         `scalar`."""
         count = check_int("histogram", buckets, "buckets")
-        self._write("histogram", name, values, step, count)
+        return self._write("histogram", name, values, step, count)
 
     @located
     def image(
         self, name: str, images: TensorLike, step: Any = None, *, max_outputs: int = MAX_OUTPUTS
-    ) -> None:
+    ) -> Effect | None:
         """Write images. Types and errors as `wf.summary.image`, step as of `scalar`."""
         count = check_int("image", max_outputs, "max_outputs")
-        self._write("image", name, images, step, count)
+        return self._write("image", name, images, step, count)
 
     @located
-    def text(self, name: str, data: Any, step: Any = None) -> None:
+    def text(self, name: str, data: Any, step: Any = None) -> Effect | None:
         """Write text, Markdown. Types and errors as `wf.summary.text`, step as of `scalar`."""
-        self._write("text", name, data, step, 1)
+        return self._write("text", name, data, step, 1)
 
     @located
     def hparams(self, values: Mapping[str, bool | int | float | str]) -> None:
@@ -127,16 +128,20 @@ class FileWriter:
     @contextmanager
     def as_default(self, step: Any) -> Iterator[Self]:
         """In the block `step`, an integer or an integer variable, is the step of this writer's
-        values that are written without one.
+        values that are written without one, and what `wf.summary.scalar` and the like give outside
+        of wf.Graphs is written to it, in every thread.
 
         >>> with wf.summary.FileWriter("run") as writer, writer.as_default(step=3):
         ...     writer.scalar("loss", 0.5)
         """
         self._steps.append(step)
+        defaults.append(self)
         try:
             yield self
         finally:
             self._steps.pop()
+            # the last one of this writer: other threads may have added theirs
+            del defaults[len(defaults) - 1 - defaults[::-1].index(self)]
 
     # ------------------------------------------------------------------------- TensorFlow 1's names
     @located
@@ -248,36 +253,66 @@ class FileWriter:
             self._file.add(events.SUMMARY, lambda: made)
         self._file.close()
 
-    def _write(self, kind: str, name: object, value: Any, step: Any, limit: int) -> None:
-        tag, given = check_name(name), as_tensor(value)
-        trace = current_trace()
-        if trace is not None and (given._data is None or graph_around(trace) is None):
-            raise UnsupportedError(
-                f"FileWriter.{kind} was called while '{trace.root().name}' is built",
-                hint=f"in a wf.Graph wf.summary.{kind} makes a summary that a session fetches; "
-                "a compiled function returns the value",
-            )
-        if step is None:
-            if not self._steps:
-                raise InvalidArgumentError(
-                    f"FileWriter.{kind}('{tag}') needs a step",
-                    hint="give step=, or write in `with writer.as_default(step):`",
-                )
-            step = self._steps[-1]
-        data = given._concrete(f"FileWriter.{kind}", "pass a value")
-        self._put(kind, tag, given._type, data, _step_number(step), limit)
+    def _write(self, kind: str, name: object, value: Any, step: Any, limit: int) -> Effect | None:
+        """Write at once, or add a call that does when it runs to the program that is traced."""
+        tag, given, trace = check_name(name), as_tensor(value), current_trace()
+        attrs = {"kind": kind, "tag": tag, "limit": limit}
+        summary_type([given._type], attrs, ())
+        if trace is None or (given._data is not None and graph_around(trace) is not None):
+            data = given._concrete(f"FileWriter.{kind}", "pass a value")
+            self._put(kind, tag, data, self._step(kind, tag, step), limit)
+            return None
 
-    def _put(
-        self, kind: str, tag: str, type: TensorType, data: Array, step: int, limit: int
-    ) -> None:
-        summary_type([type], {"kind": kind, "tag": tag, "limit": limit}, ())
+        if step is None:
+            return call_in_trace(
+                f"FileWriter.{kind}", lambda x: self.write_default(kind, tag, x, limit), [given]
+            )
+        return call_in_trace(
+            f"FileWriter.{kind}",
+            lambda x, at: self._put(kind, tag, x, int(at), limit),
+            [given, _step_tensor(step)],
+        )
+
+    def write_default(self, kind: str, tag: str, data: Array, limit: int) -> None:
+        """Write a value at the step of `as_default`."""
+        self._put(kind, tag, data, self._step(kind, tag, None), limit)
+
+    def _step(self, kind: str, tag: str, given: Any) -> int:
+        """The step given, or that of `as_default`. InvalidArgumentError without either."""
+        if given is None and not self._steps:
+            raise InvalidArgumentError(
+                f"FileWriter.{kind}('{tag}') needs a step",
+                hint="give step=, or write in `with writer.as_default(step):`",
+            )
+        return _step_number(self._steps[-1] if given is None else given)
+
+    def _put(self, kind: str, tag: str, data: Array, step: int, limit: int) -> None:
         make: Callable[[], bytes]
         if kind == "scalar":
             make = partial(summaries.scalar, tag, float(data))
         else:  # a copy: the caller may go on to write to it
-            held = data if type.dtype is string else np.array(data)
-            make = partial(summaries.encode, kind, tag, held, limit)
+            make = partial(summaries.encode, kind, tag, np.array(data), limit)
         self._file.add(events.SUMMARY, make, step)
+
+
+def _step_number(step: Any) -> int:
+    """A step as an integer. TypeRuleError for what is none."""
+    if isinstance(step, int | np.integer) and not isinstance(step, bool):
+        return int(step)
+    given = _step_tensor(step)
+    if given._data is None:
+        raise TypeRuleError(
+            f"a step is an integer or an integer variable, got {step!r:.60}",
+            hint="in a session: step, _ = session.run([global_step, train])",
+        )
+    return int(given._data)
+
+
+def _step_tensor(step: Any) -> Tensor:
+    given = as_tensor(step)
+    if given.ndim or not given.dtype.is_integer:
+        raise TypeRuleError(f"a step is an integer or an integer variable, got {step!r:.60}")
+    return given
 
 
 _shared: dict[str, tuple[FileWriter, int]] = {}
@@ -304,19 +339,6 @@ def release_writer(writer: FileWriter) -> None:
             return
         del _shared[folder]
     writer.close()
-
-
-def _step_number(step: Any) -> int:
-    """A step as an integer. TypeRuleError for what is none."""
-    if isinstance(step, int | np.integer) and not isinstance(step, bool):
-        return int(step)
-    given = as_tensor(step)
-    if given._data is None or given.ndim or not given.dtype.is_integer:
-        raise TypeRuleError(
-            f"a step is an integer or an integer variable, got {step!r:.60}",
-            hint="in a session: step, _ = session.run([global_step, train])",
-        )
-    return int(given._data)
 
 
 def named_graph(graph: Graph | IRGraph) -> NamedGraph:
