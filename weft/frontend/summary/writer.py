@@ -256,8 +256,7 @@ class FileWriter:
     def _write(self, kind: str, name: object, value: Any, step: Any, limit: int) -> Effect | None:
         """Write at once, or add a call that does when it runs to the program that is traced."""
         tag, given, trace = check_name(name), as_tensor(value), current_trace()
-        attrs = {"kind": kind, "tag": tag, "limit": limit}
-        summary_type([given._type], attrs, ())
+        summary_type([given._type], {"kind": kind, "tag": tag, "limit": limit}, ())
         if trace is None or (given._data is not None and graph_around(trace) is not None):
             data = given._concrete(f"FileWriter.{kind}", "pass a value")
             self._put(kind, tag, data, self._step(kind, tag, step), limit)

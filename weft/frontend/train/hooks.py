@@ -20,7 +20,6 @@ from weft.frontend.session.graph import get_default_graph
 from weft.frontend.session.run import RunMetadata, RunOptions, chrome_trace
 from weft.frontend.session.session import Session
 from weft.frontend.state.variable import Variable
-from weft.frontend.summary.ops import merge_all
 from weft.frontend.summary.writer import FileWriter, release_writer, shared_writer
 from weft.frontend.train.saver import PathLike, as_path
 from weft.frontend.train.scaffold import Checkpoints, Scaffold, global_step, needed_global_step
@@ -356,9 +355,8 @@ class SummarySaverHook(WritingHook):
     under the global step; and the graph.
 
     output_dir: the folder of the event file, which is written by one writer for all hooks; or
-    summary_writer: one that the caller closes. summary_op: a serialized summary or several; by
-    default what `wf.summary.merge_all` finds when the session is made. The summaries of a step are
-    computed with it, so it waits for them.
+    summary_writer: one that the caller closes. summary_op: a serialized summary, or a list of them;
+    by default all that the graph has when the session is made.
 
     >>> with wf.Graph().as_default():
     ...     step = wf.train.create_global_step()
@@ -394,9 +392,9 @@ class SummarySaverHook(WritingHook):
     def begin(self) -> None:
         """Finds the global step and the summaries. FailedPreconditionError without them."""
         self._step = needed_global_step("SummarySaverHook", get_default_graph())
-        if self._op is None:
-            self._op = merge_all()
-        if self._op is None:
+        if self._op is None:  # no op that merges them: the graph may be finalized
+            self._op = list(get_default_graph().summaries.values())
+        if isinstance(self._op, (list, tuple)) and not self._op:
             raise FailedPreconditionError(
                 "SummarySaverHook: the graph has no summaries",
                 hint="wf.summary.scalar('loss', loss) makes one; or give summary_op=",
@@ -424,8 +422,8 @@ class SummarySaverHook(WritingHook):
         if self._due and self._writer is not None:
             self._timer.update_last_triggered_step(step)
             made = run_values.results[1]
-            for one in made if isinstance(made, (list, tuple)) else [made]:
-                self._writer.add_summary(one, step)
+            merged = b"".join(made) if isinstance(made, (list, tuple)) else made
+            self._writer.add_summary(merged, step)
         self._next = step + 1
 
     def end(self, session: Session) -> None:
