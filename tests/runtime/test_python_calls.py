@@ -190,3 +190,38 @@ def test_plans_with_prints_are_kept_on_disk(tmp_path: Path) -> None:
         assert done.stdout.startswith("x [1. 1. 1.] 3.00\nx [11. 11. 11.] 33.00\nlarge\n  at ")
         assert "wf.check(wf.all(x < 10)" in done.stdout
     assert "loaded the plan of f" in said[1].stderr
+
+
+@pytest.mark.parametrize("kind", ["1", "check"])
+def test_order_on_emulated_gpus(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", kind)
+    seen: list[Any] = []
+    v = wf.Variable(np.float32(0))
+
+    @wf.compile(device="gpu:0")
+    def f(x: Any, i: Any) -> Any:
+        def body(carry: Any, row: Any) -> Any:
+            wf.debug_callback(lambda a, b: seen.append((float(a), float(b))), carry, row)
+            return carry + row, row
+
+        total, _ = wf.scan(body, wf.sum(x) * 0, x)
+        v.assign(total)
+        wf.check(total < 10, "total {}", total)
+        v.assign(total + 1)
+        picked = wf.take(x, i)
+        wf.debug_callback(lambda a: seen.append(float(a)), picked)
+        return wf.py_function(lambda t: t * 2, [picked], wf.float32, ()) + 1
+
+    for _ in range(3):  # launched, recorded, replayed
+        seen.clear()
+        assert float(f(np.array([1, 2, 3], np.float32), 1).numpy()) == 5
+        assert seen == [(0, 1), (1, 2), (3, 3), 2]
+        assert float(v) == 7
+    seen.clear()
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"total 60.0\n.*wf.check\(total"):
+        f(np.array([10, 20, 30], np.float32), 1)
+    assert (float(v), len(seen)) == (60, 3)
+    seen.clear()
+    with pytest.raises(wf.errors.InvalidArgumentError, match="out of bounds"):
+        f(np.array([1, 2, 3], np.float32), 7)
+    assert len(seen) == 3  # what comes after the op that failed is not called

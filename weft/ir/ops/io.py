@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -397,8 +399,30 @@ def report(arrays: Sequence[Array], attrs: Attrs) -> str:
         ) from None
 
 
+class _Muted(threading.local):
+    """Whether prints, assertions and callbacks do nothing in this thread."""
+
+    on = False
+
+
+_MUTED = _Muted()
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Prints, assertions and callbacks of this thread do nothing in the block: who runs a graph to
+    see what it computes, on made-up inputs, does not want to hear of them."""
+    before, _MUTED.on = _MUTED.on, True
+    try:
+        yield
+    finally:
+        _MUTED.on = before
+
+
 def _print(arrays: Sequence[Array], attrs: Attrs) -> list[Any]:
     """Write the line, in one write."""
+    if _MUTED.on:
+        return [None]
     line, stream = report(arrays, attrs) + "\n", str(attrs["stream"])
     if stream in ("stderr", "stdout"):
         file = sys.stderr if stream == "stderr" else sys.stdout
@@ -440,7 +464,7 @@ def _where(relation: str, x: Array, *more: Array) -> str:
 
 def _assert(arrays: Sequence[Array], attrs: Attrs) -> list[Any]:
     """InvalidArgumentError if the condition, the first array, does not hold."""
-    if not bool(arrays[0]):
+    if not (bool(arrays[0]) or _MUTED.on):
         what = report(arrays[1:], attrs)
         if attrs["format"]:
             where = _where(str(attrs["relation"]), *arrays[1:3]) if attrs["relation"] else ""
@@ -531,7 +555,8 @@ def call_function(arrays: Sequence[_Array], attrs: Attrs) -> list[_Array]:
 
 
 def _call_back(arrays: Sequence[_Array], attrs: Attrs) -> list[Any]:
-    call_function(arrays, attrs)
+    if not _MUTED.on:
+        call_function(arrays, attrs)
     return [None]
 
 
