@@ -1,7 +1,7 @@
 """The real TensorBoard reads what `wf.summary` writes, by its HTTP endpoints and in a browser.
 
-Needs the extra `tensorboard`; the screenshots of docs/guide/tensorboard.md, which `--update` writes,
-the extra `browser` and Chromium, too."""
+Needs the extra `tensorboard`; the screenshots of docs/guide/tensorboard.md, which `--update`
+writes, the extra `browser` and Chromium, too."""
 
 from __future__ import annotations
 
@@ -125,12 +125,21 @@ def address(logs: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as server:
         try:
             address = f"http://127.0.0.1:{port}"
-            wait_for(server, lambda: sorted(fetch(address, "runs")) == ["adam", "sgd", "values"])
-            wait_for(server, lambda: len(fetch(address, "plugin/graphs/info")) == 2)
+            wait_for(server, lambda: is_read(address))
             yield address
         finally:
             server.terminate()
             server.communicate(timeout=30)
+
+
+def is_read(address: str) -> bool:
+    """Whether TensorBoard knows the last values of all runs."""
+    tags = fetch(address, "plugin/scalars/tags")
+    if not (tags.keys() == {"adam", "sgd", "values"} and "broken/not_finite" in tags["values"]):
+        return False
+    rows = [fetch(address, f"plugin/scalars/scalars?run={r}&tag=loss") for r in ("adam", "sgd")]
+    graphs = fetch(address, "plugin/graphs/info")
+    return {len(r) for r in rows} == {STEPS} and len(graphs["adam"]["tags"]) == 2
 
 
 def wait_for(server: subprocess.Popen[bytes], ready: Callable[[], bool]) -> None:
@@ -242,31 +251,39 @@ def test_graph(get: Get) -> None:
 
 
 # ------------------------------------------------------------------------------------- in a browser
-def shot(page: Any, name: str, update: bool) -> None:
+def shot(page: Any, name: str, height: int, update: bool) -> None:
     """Keep a screenshot; that of the docs must be there, and small."""
     path = (IMAGES if update else SHOTS) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=str(path))
+    page.screenshot(path=str(path), clip={"x": 0, "y": 0, "width": 1180, "height": height})
     in_docs = IMAGES / name
     assert in_docs.exists(), "pytest -m tensorboard tests/frontend --update"
     assert in_docs.stat().st_size < MOST_BYTES
 
 
-def test_what_people_see(address: str, update: bool, request: pytest.FixtureRequest) -> None:
+def test_what_people_see(address: str, update: bool) -> None:
     """The scalars, and the graph with its nodes' times, of TensorBoard's pages."""
     with opened_browser() as browser:
-        page = browser.new_page(viewport={"width": 1180, "height": 620})
+        page = browser.new_page(viewport={"width": 1180, "height": 880})
         failed: list[str] = []
         page.on("pageerror", lambda error: failed.append(str(error)))
         page.goto(f"{address}/#scalars&tagFilter=loss")
-        page.get_by_text("loss", exact=True).first.wait_for()
         page.locator("text=adam").first.wait_for()
+        page.locator("tf-scalar-card").first.wait_for()
         page.wait_for_timeout(2500)  # the curves are drawn bit by bit
-        shot(page, "tensorboard-scalars.png", update)
+        shot(page, "tensorboard-scalars.png", 480, update)
         page.goto("about:blank")
         page.goto(f"{address}/#graphs&run=adam")
         for name in ("layer1", "gradients", "Adam"):
             page.locator(f'g[data-name="{name}"]').wait_for()
-        page.wait_for_timeout(1000)
-        shot(page, "tensorboard-graph.png", update)
+        controls = page.locator("tf-graph-controls")
+        controls.locator("paper-dropdown-menu").nth(1).click()
+        controls.locator("paper-item").get_by_text("a step", exact=True).first.click()
+        controls.get_by_text("Profile", exact=True).first.click()
+        controls.get_by_text("Compute time", exact=True).first.click()
+        page.locator('g[data-name="gradients"]').first.click()
+        # the card of the group says it only if nodes in it have times
+        page.locator("tf-node-info").get_by_text("Compute time").first.wait_for()
+        page.wait_for_timeout(1500)
+        shot(page, "tensorboard-graph.png", 760, update)
         assert failed == []

@@ -20,7 +20,13 @@ from weft.ir.graph import Operation
 from weft.ir.locations import Location
 from weft.ir.text.parser import parse_graph
 from weft.runtime.recorder import TraceEvent
-from weft.runtime.trace.graph_def import graph_def, node_times, tensorflow_device
+from weft.runtime.trace.graph_def import (
+    NodeTime,
+    graph_def,
+    node_times,
+    step_stats,
+    tensorflow_device,
+)
 
 NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/-]*")
 
@@ -201,6 +207,29 @@ def test_times_of_nodes_that_are_alike() -> None:
     assert {n: t.ns for n, t in node_times(nodes, two[:1]).items()} == {
         "matmul": 5, "gradients/matmul": 5
     }  # fmt: skip
+
+
+def test_the_time_of_a_group_is_the_sum_of_its_nodes() -> None:
+    """As the tab computes it: from the first begin to the last end."""
+    took = {
+        "b": 7000,
+        "a/x": 1500,
+        "c/d/f": 2000,
+        "a": 4000,
+        "a/y/z": 300,
+        "c/d/e": 400,
+        "a-b": 9e5,
+    }
+    rows = {name: NodeTime(1000 * i, ns, 1) for i, (name, ns) in enumerate(took.items())}
+    (spans,) = event_files.node_spans(step_stats({"/cpu:0": rows})).values()
+    assert spans.keys() == took.keys()
+    for group in ("a", "c", "c/d"):
+        inside = [n for n in took if n == group or n.startswith(f"{group}/")]
+        span = max(spans[n][1] for n in inside) - min(spans[n][0] for n in inside)
+        assert span == pytest.approx(sum(took[n] for n in inside) / 1000, abs=1)
+    assert {n: end - begin for n, (begin, end) in spans.items()} == {
+        n: pytest.approx(max(1, ns / 1000), abs=1) for n, ns in took.items()
+    }
 
 
 def test_step_stats(tmp_path: Path) -> None:

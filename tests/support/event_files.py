@@ -190,11 +190,19 @@ def nodes(graph: bytes) -> list[Node]:
     return made
 
 
-def node_micros(run_metadata: bytes) -> dict[str, dict[str, int]]:
-    """Microseconds by device and node, of a RunMetadata."""
-    made: dict[str, dict[str, int]] = {}
+def node_spans(run_metadata: bytes) -> dict[str, dict[str, tuple[int, int]]]:
+    """Begin and end in microseconds by device and node, of a RunMetadata."""
+    made: dict[str, dict[str, tuple[int, int]]] = {}
     for device in parsed(parsed(run_metadata)[1][0])[1]:
         fields = parsed(device)
         rows = [parsed(row) for row in fields.get(2, [])]
-        made[fields[1][0].decode()] = {row[1][0].decode(): row[5][0] for row in rows}
+        made[fields[1][0].decode()] = {
+            row[1][0].decode(): (row[2][0], row[2][0] + row[5][0]) for row in rows
+        }
     return made
+
+
+def node_micros(run_metadata: bytes) -> dict[str, dict[str, int]]:
+    """Microseconds by device and node."""
+    spans = node_spans(run_metadata)
+    return {d: {n: end - begin for n, (begin, end) in rows.items()} for d, rows in spans.items()}
