@@ -275,10 +275,10 @@ def _device_stats(device: str, rows: Mapping[str, NodeTime]) -> bytes:
 def _node_stats(rows: Mapping[str, NodeTime]) -> Iterator[bytes]:
     now = min((at.begin_ns for at in rows.values()), default=0.0)
     for name, at in sorted(rows.items(), key=lambda row: row[0].split("/")):
-        begin, end = round(now / 1000), round((now + at.ns) / 1000)
-        micros = max(1, end - begin)
+        end = round((now + at.ns) / 1000)
+        begin = min(round(now / 1000), end - 1)
         yield (
-            text(1, name) + integer(2, begin) + integer(3, 0) + integer(4, micros)
-            + integer(5, micros) + integer(10, at.thread & 0xFFFFFFFF)
+            text(1, name) + integer(2, begin) + integer(3, 0) + integer(4, end - begin)
+            + integer(5, end - begin) + integer(10, at.thread & 0xFFFFFFFF)
         )  # fmt: skip
         now += at.ns
