@@ -120,6 +120,7 @@ EXEMPT = {
         "train.Scaffold train.SecondOrStepTimer train.Server train.SessionRunArgs "
         "train.SessionRunContext train.SessionRunHook train.SessionRunValues train.ShardedSaver "
         "train.SlurmResolver train.Stateful train.StepCounterHook train.StopAtStepHook "
+        "train.SummarySaverHook "
         "train.add_queue_runner train.batch train.batch_join train.best_checkpoint "
         "train.byte_size_load_fn train.checkpoint_exists train.cluster_from_environment "
         "train.create_global_step train.get_checkpoint_state train.get_global_step "

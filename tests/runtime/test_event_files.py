@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,7 @@ def test_known_bytes(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 def test_checksums_by_a_table(data: bytes) -> None:
-    assert records._by_table(data) == event_files.crc32c(data) == records.crc32c()(data)
+    assert records.by_table(data) == event_files.crc32c(data) == records.crc32c()(data)
 
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +63,7 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     try:
         with FileWriter(tmp_path) as writer:
             writer.scalar("a", 1.0, 0)
-            assert writer._file._crc is records._by_table
+            assert records.checksum() is records.by_table
     finally:
         records.crc32c.cache_clear()
     assert event_files.values(tmp_path) == {"a": [(0, 1.0)]}
@@ -175,13 +177,17 @@ def test_a_forked_child(tmp_path: Path) -> None:
     assert event_files.values(tmp_path)["a"] == [(0, 1.0), (1, 3.0)]
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = FileWriter(tmp_path)
     writer.flush()
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, writer._file._file)
-    os.close(full)
+    write = os.write
+
+    def full(file: int, data: Any) -> int:
+        if threading.current_thread().name == "weft-events":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", full)
     writer.scalar("a", 1.0, 0)
     with pytest.raises(wf.errors.FailedPreconditionError, match="No space left on device; events"):
         writer.flush()
@@ -190,6 +196,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(wf.errors.FailedPreconditionError, match="events are lost"):
         writer.close()
     writer.close()
+    monkeypatch.undo()
     FileWriter(tmp_path).close()  # the folder is free
 
 

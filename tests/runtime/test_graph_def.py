@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from golden_cases import read_cases
 from paths import ROOT
 
 import weft as wf
-from weft.frontend.summary.writer import named_graph
-from weft.ir.graph import Operation
+from weft.ir.graph import Graph, Operation
 from weft.ir.locations import Location
 from weft.ir.text.parser import parse_graph
 from weft.runtime.recorder import TraceEvent
@@ -31,9 +31,17 @@ from weft.runtime.trace.graph_def import (
 NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/-]*")
 
 
-def drawn(graph: Any) -> dict[str, Node]:
+def written(graph: wf.Graph) -> bytes:
+    """What a writer writes of a graph."""
+    with tempfile.TemporaryDirectory() as folder:
+        wf.summary.FileWriter(folder, graph).close()
+        return event_files.events(Path(folder))[-1].graph
+
+
+def drawn(graph: wf.Graph | Graph) -> dict[str, Node]:
     """The nodes by name, of a graph that TensorBoard can read: names differ, inputs are there."""
-    nodes = event_files.nodes(named_graph(graph).data)
+    data = graph_def(graph).data if isinstance(graph, Graph) else written(graph)
+    nodes = event_files.nodes(data)
     made = {n.name: n for n in nodes}
     assert len(made) == len(nodes)
     for node in nodes:
@@ -106,7 +114,7 @@ def test_shapes_on_edges() -> None:
 
 def test_the_same_graph_has_the_same_bytes() -> None:
     graph = layers()
-    assert named_graph(graph).data == named_graph(graph).data
+    assert written(graph) == written(graph)
     assert [n.name for n in drawn(layers()).values()] == [n.name for n in drawn(graph).values()]
 
 
@@ -155,7 +163,7 @@ def test_compiled_functions(tmp_path: Path) -> None:
     nodes = drawn(f.trace(np.ones(3)))
     assert list(nodes) == ["x", "outer/inner/exp", "outer/of_inner/sin"]
     with pytest.raises(wf.errors.TypeRuleError, match=r"f\.trace"):
-        named_graph(f)  # type: ignore[arg-type]
+        wf.summary.FileWriter(tmp_path, f)  # type: ignore[arg-type]
 
 
 def test_scopes_change_nothing_else() -> None:
@@ -252,8 +260,8 @@ def test_step_stats(tmp_path: Path) -> None:
     known = drawn(graph)
     assert {"layer0/matmul", "layer1/matmul", "gradients/layer1/matmul"} <= micros.keys()
     assert micros.keys() <= known.keys()
-    named = named_graph(graph)
-    total = sum(t.ns for t in node_times(named.nodes, report.events).values())
+    nodes = graph_def(graph.ir()).nodes
+    total = sum(t.ns for t in node_times(nodes, report.events).values())
     measured = [e for e in report.events if e.ops and e.locations]
     assert total == pytest.approx(sum(e.end_ns - e.begin_ns for e in measured))
 

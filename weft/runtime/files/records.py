@@ -52,7 +52,7 @@ def checksum() -> Callable[[bytes], int]:
     try:
         return crc32c()
     except UnsupportedError:
-        return _by_table
+        return by_table
 
 
 @cache
@@ -65,7 +65,8 @@ def _table() -> tuple[int, ...]:
     return tuple(rows)
 
 
-def _by_table(data: bytes) -> int:
+def by_table(data: bytes) -> int:
+    """The CRC-32C of bytes, byte by byte."""
     table, crc = _table(), 0xFFFFFFFF
     for byte in data:
         crc = table[crc & 0xFF ^ byte] ^ crc >> 8
