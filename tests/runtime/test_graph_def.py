@@ -164,6 +164,7 @@ def test_compiled_functions(tmp_path: Path) -> None:
     assert list(nodes) == ["x", "outer/inner/exp", "outer/of_inner/sin"]
     with pytest.raises(wf.errors.TypeRuleError, match=r"f\.trace"):
         wf.summary.FileWriter(tmp_path, f)  # type: ignore[arg-type]
+    wf.summary.FileWriter(tmp_path).close()  # the folder is free
 
 
 def test_scopes_change_nothing_else() -> None:

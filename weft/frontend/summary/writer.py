@@ -71,7 +71,11 @@ class FileWriter:
         self._steps: list[Any] = []
         self._has_hparams = False
         if graph is not None:
-            self.add_graph(graph)
+            try:
+                self.add_graph(graph)
+            except BaseException:
+                self._file.close()
+                raise
 
     def __repr__(self) -> str:
         return f"<FileWriter {self._logdir!r}{', closed' if self._file.closed else ''}>"
