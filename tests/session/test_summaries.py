@@ -198,6 +198,32 @@ def test_on_an_emulated_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         check(tmp_path)
 
 
+def test_on_several_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A summary in the scope of a GPU is made by the CPU of its task."""
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "2")
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [None])
+        with wf.device("/gpu:0"):
+            y = wf.exp(x)
+            wf.summary.scalar("first", wf.sum(y))
+        with wf.device("/gpu:1"):
+            wf.summary.scalar("second", wf.sum(y * 2))
+        merged = wf.summary.merge_all()
+    report = wf.RunMetadata()
+    options = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
+    with wf.Session(graph=graph) as session, FileWriter(tmp_path, graph) as writer:
+        writer.add_summary(session.run(merged, {x: [0, 0]}, options, report), 0)
+        writer.add_run_metadata(report, "a step")
+    assert report.executor == "devices"
+    assert scalars(tmp_path, "first") == [(0, 2.0)]
+    assert scalars(tmp_path, "second") == [(0, 4.0)]
+    (tagged,) = [e for e in event_files.events(tmp_path) if e.tag]
+    micros = event_files.node_micros(tagged.run_metadata)
+    assert "exp" in micros["/device:GPU:0"]
+    assert "multiply" in micros["/device:GPU:1"]
+    assert "summary" in micros["/device:CPU:0"]
+
+
 def test_the_step_of_a_variable(tmp_path: Path) -> None:
     step = wf.Variable(0)
     with FileWriter(tmp_path) as writer:

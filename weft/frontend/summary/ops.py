@@ -4,6 +4,7 @@ them, and `merge` and `merge_all`, which put several into one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from weft.frontend.ops.promotion import TensorLike, check_int, strong_tensor
 from weft.frontend.ops.strings import string_join
 from weft.frontend.queues.host_ops import host_op, located, string_tensor
 from weft.frontend.session.graph import Graph, get_default_graph
+from weft.frontend.state.scopes import device
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.ops.io import FunctionName, summary_type
 
@@ -123,7 +125,8 @@ def merge(inputs: Sequence[TensorLike]) -> Tensor:
     given = [string_tensor("wf.summary.merge", x, scalar=True) for x in inputs]
     if not given:
         raise InvalidArgumentError("wf.summary.merge needs at least one summary")
-    return string_join(given)
+    with _on_the_host():
+        return string_join(given)
 
 
 @located
@@ -160,13 +163,20 @@ def _summary(kind: str, name: object, value: Any, limit: int) -> Tensor:
         return as_tensor("")
     if graph is not None:
         tag = unique_name(tag, graph.summaries)
-    (made,) = host_op("summary", [given], kind=kind, tag=tag, limit=limit)
+    with _on_the_host():
+        (made,) = host_op("summary", [given], kind=kind, tag=tag, limit=limit)
     if graph is not None:
         graph.summaries[tag] = made
     elif defaults:
         assert given._data is not None
         defaults[-1].write_default(kind, tag, given._data, limit)
     return made
+
+
+def _on_the_host() -> AbstractContextManager[None]:
+    """In a graph: whatever device the scopes around name, or the rest of the step runs on, a CPU
+    makes what is a string; in the scope of a GPU that of its task."""
+    return nullcontext() if graph_around(current_trace()) is None else device("/cpu:0")
 
 
 def call_in_trace(name: str, function: Callable[..., None], operands: Sequence[Tensor]) -> Effect:

@@ -360,10 +360,15 @@ def named_graph(graph: Graph | IRGraph) -> NamedGraph:
 
 
 def times_by_device(graph: NamedGraph, report: RunMetadata) -> dict[str, dict[str, NodeTime]]:
-    """The times of nodes in a traced run, by the device or task that they ran on."""
+    """The times of nodes in a traced run, by device: that which a node names, else that of the run;
+    on a cluster by task."""
     if report.timeline is None:
-        device = "/job:localhost/task:0/" + ("gpu:0" if report.executor == "gpu" else "cpu:0")
-        return {device: node_times(graph.nodes, report.events)}
+        whole = "/job:localhost/task:0/" + ("gpu:0" if report.executor == "gpu" else "cpu:0")
+        named = {n: op.device for op, n in graph.nodes.items() if op.device}
+        made: dict[str, dict[str, NodeTime]] = {}
+        for name, at in node_times(graph.nodes, report.events).items():
+            made.setdefault(named.get(name, whole), {})[name] = at
+        return made
     tasks = {span.task for span in report.timeline.spans}
     return {
         f"{task}/cpu:0": node_times(
