@@ -73,7 +73,7 @@ with _collector_paused(old=True):
 # ---------------------------------------------------------------- names that are loaded when used
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
-    from weft.frontend import data, lookup, nn, random, testing, tf1, train
+    from weft.frontend import data, lookup, nn, random, summary, testing, tf1, train
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, jvp, stop_gradient, value_and_grad, vjp,
@@ -93,6 +93,11 @@ if TYPE_CHECKING:
     from weft.frontend.tools.devices import devices
     from weft.frontend.train.parameter_servers import create_partitioned_variables
     from weft.ir.device import DeviceSpec
+    from weft.frontend.extend.debug import (
+        assert_all_close, assert_equal, assert_finite, assert_greater, assert_greater_equal,
+        assert_less, assert_less_equal, assert_non_negative, assert_not_equal, assert_positive,
+        assert_shape, check, debug_callback, print,
+    )
     from weft.frontend.extend.ops import register_gradient, register_kernel, register_op
     from weft.frontend.extend.py_function import py_function, register_function
     from weft.frontend.autodiff.indexed_slices import IndexedSlices
@@ -117,7 +122,7 @@ if TYPE_CHECKING:
     from weft.runtime.resources.attempts import CancelToken
 
 # public modules, of weft.frontend
-_MODULES = ("data", "lookup", "nn", "random", "testing", "tf1", "train")
+_MODULES = ("data", "lookup", "nn", "random", "summary", "testing", "tf1", "train")
 _LATER = {
     "weft.frontend.autodiff.gradients":
         "grad gradients jvp stop_gradient value_and_grad vjp custom_gradient",
@@ -132,6 +137,10 @@ _LATER = {
     "weft.frontend.tools.devices": "devices",
     "weft.frontend.train.parameter_servers": "create_partitioned_variables",
     "weft.ir.device": "DeviceSpec",
+    "weft.frontend.extend.debug":
+        "assert_all_close assert_equal assert_finite assert_greater assert_greater_equal "
+        "assert_less assert_less_equal assert_non_negative assert_not_equal assert_positive "
+        "assert_shape check debug_callback print",
     "weft.frontend.extend.ops": "register_gradient register_kernel register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
     "weft.frontend.autodiff.indexed_slices": "IndexedSlices",
@@ -217,37 +226,41 @@ __all__ = [
     "Session", "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable",
     "WholeFileReader",
     "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort",
-    "argwhere", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bench",
-    "bfloat16", "bfloat16_transfer", "bitcast", "bitwise_and", "bitwise_invert",
-    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
-    "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil", "chrome_trace", "clip",
-    "colocate_with", "compile", "complex128", "complex64", "concat", "cond", "conj",
-    "control_dependencies", "copysign", "cos", "cosh", "count_nonzero",
-    "create_partitioned_variables", "cross", "cumulative_logsumexp", "cumulative_max",
-    "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient", "data", "deg2rad",
-    "device", "devices", "diag", "diagonal", "diff", "digamma", "divide", "dot",
-    "dynamic_partition", "dynamic_stitch", "e", "einsum", "empty", "empty_like", "ensure_shape",
-    "enter", "equal", "erf", "erfc", "erfinv", "errors", "exit", "exp", "exp2", "expand_dims",
-    "expm1", "eye", "finfo", "flatten", "flip", "float16", "float32", "float64", "floor",
-    "floor_divide", "fma", "fori_loop", "from_dlpack", "full", "full_like", "gather",
-    "get_num_threads", "global_variables_initializer", "grad", "gradients", "greater",
-    "greater_equal", "group", "hypot", "iinfo", "imag", "inf", "inner", "int16", "int32",
-    "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf", "isnan", "jvp", "less",
-    "less_equal", "lgamma", "linalg", "linspace", "log", "log10", "log1p", "log2", "logaddexp",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lookup",
-    "loop_cond", "map_fn", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "max",
-    "maximum", "mean", "merge", "meshgrid", "min", "minimum", "moveaxis", "multiply",
-    "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis", "next_iteration",
-    "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
-    "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "prod", "py_function",
-    "rad2deg", "random", "real", "reciprocal", "register_function", "register_gradient",
-    "register_kernel", "register_op", "register_pytree", "remainder", "repeat", "reshape",
-    "result_type", "roll", "rot90", "round", "rsqrt", "scan", "searchsorted", "segment_max",
-    "segment_mean", "segment_min", "segment_sum", "set_num_threads", "set_transfer_guard",
-    "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split",
-    "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "string", "subtract", "sum",
-    "swapaxes", "switch", "switch_case", "take", "take_along_axis", "tan", "tanh", "tensordot",
-    "testing", "tf1", "tile", "to_device", "top_k", "trace", "train", "transfer_guard", "transpose",
+    "argwhere", "asarray", "asin", "asinh", "assert_all_close", "assert_equal", "assert_finite",
+    "assert_greater", "assert_greater_equal", "assert_less", "assert_less_equal",
+    "assert_non_negative", "assert_not_equal", "assert_positive", "assert_shape", "astype",
+    "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
+    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil",
+    "check", "chrome_trace", "clip", "colocate_with", "compile", "complex128", "complex64",
+    "concat", "cond", "conj", "control_dependencies", "copysign", "cos", "cosh",
+    "count_nonzero", "create_partitioned_variables", "cross", "cumulative_logsumexp",
+    "cumulative_max", "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient",
+    "data", "debug_callback", "deg2rad", "device", "devices", "diag", "diagonal", "diff",
+    "digamma", "divide", "dot", "dynamic_partition", "dynamic_stitch", "e", "einsum", "empty",
+    "empty_like", "ensure_shape", "enter", "equal", "erf", "erfc", "erfinv", "errors", "exit",
+    "exp", "exp2", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip", "float16",
+    "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack", "full",
+    "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
+    "gradients", "greater", "greater_equal", "group", "hypot", "iinfo", "imag", "inf", "inner",
+    "int16", "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf",
+    "isnan", "jvp", "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10",
+    "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logsumexp", "lookup", "loop_cond", "map_fn", "matmul", "matrix_norm", "matrix_power",
+    "matrix_transpose", "max", "maximum", "mean", "merge", "meshgrid", "min", "minimum",
+    "moveaxis", "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative",
+    "newaxis", "next_iteration", "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot",
+    "ones", "ones_like", "outer", "pad", "permute_dims", "pi", "placeholder", "positive", "pow",
+    "print", "prod", "py_function", "rad2deg", "random", "real", "reciprocal",
+    "register_function", "register_gradient", "register_kernel", "register_op",
+    "register_pytree", "remainder", "repeat", "reshape", "result_type", "roll", "rot90",
+    "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean", "segment_min",
+    "segment_sum", "set_num_threads", "set_transfer_guard", "shape", "sigmoid", "sign",
+    "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square", "squeeze",
+    "stack", "std", "stop_gradient", "string", "subtract", "sum", "summary", "swapaxes",
+    "switch", "switch_case", "take", "take_along_axis", "tan", "tanh", "tensordot", "testing",
+    "tf1",
+    "tile", "to_device", "top_k", "trace", "train", "transfer_guard", "transpose",
     "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8",
     "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack",
     "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "where", "while_loop", "xlog1py",

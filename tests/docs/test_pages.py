@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import event_files
 import numpy as np
 import pages
 import pytest
@@ -169,6 +170,22 @@ def replicas(names: Names, printed: str) -> None:
         assert not thread.is_alive()
 
 
+def tensorboard(names: Names, printed: str) -> None:
+    runs = {p.name for p in Path("runs").iterdir()}
+    assert runs == {"sgd", "activations", "session", "monitored"}
+    found = {run: event_files.values(Path("runs") / run) for run in runs}
+    losses = [loss for _, loss in found["sgd"]["loss"]]
+    assert len(losses) == 20
+    assert losses[-1] < losses[0] / 10
+    assert {"weights", "about", "noise"} <= found["sgd"].keys()
+    assert [step for step, _ in found["activations"]["activations"]] == [7]
+    assert len(found["session"]["loss"]) == 10
+    assert [step for step, _ in found["monitored"]["loss"]] == [0, 5, 10, 15]
+    (tagged,) = [e for e in event_files.events(Path("runs") / "session") if e.tag]
+    (times,) = event_files.node_micros(tagged.run_metadata).values()
+    assert "layer1/matmul" in times
+
+
 def sessions(names: Names, printed: str) -> None:
     assert names["value"] < 1e-3
     np.testing.assert_allclose(names["w"].numpy(), [1, 2, 3], atol=0.05)
@@ -205,5 +222,6 @@ CHECKS: dict[str, Callable[[Names, str], None]] = {
     "guide/queues.md": queues,
     "guide/replicas.md": replicas,
     "guide/sessions.md": sessions,
+    "guide/tensorboard.md": tensorboard,
     "internals/comm.md": comm,
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import http.server
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,28 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-import numpy as np
 import pytest
+from browser import SHOTS, is_dark, opened_browser
 from paths import ROOT
 
 pytestmark = pytest.mark.browser
 
-SHOTS = ROOT / "build" / "screenshots"
 SHOWN = ["index", "tutorial/1-arrays", "reference/wf", "cookbook/transformer"]
-#: Debian's Chromium by itself asks for updates and the like, which nobody answers here.
-OPTIONS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update",
-]  # fmt: skip
-
-
-def chromium() -> str:
-    """The path of the system's browser. Where CI runs it has to be there."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None and "CI" not in os.environ:
-        pytest.skip("no Chromium: apt-get install chromium")
-    assert found is not None, "no Chromium: apt-get install chromium"
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +57,8 @@ def address(site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium(), args=OPTIONS)
+    with opened_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -107,16 +87,6 @@ def test_a_page_as_people_see_it(name: str, dark: bool, address: str, browser: A
     page.screenshot(path=str(shot))
     page.close()
     assert is_dark(shot) == dark
-
-
-def is_dark(shot: Path) -> bool:
-    """Whether a picture's most frequent grey, its background, is dark; it must show more, too."""
-    from PIL import Image
-
-    grey = np.asarray(Image.open(shot).convert("L"))
-    counts = np.bincount(grey.ravel(), minlength=256)
-    assert (counts > 0).sum() > 50, "an empty page"
-    return bool(counts.argmax() < 128)
 
 
 def test_search(address: str, browser: Any) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.runtime.files import decoding, streams
+from weft.runtime.files import streams, wire
 from weft.runtime.files.records import crc32c
 
 D = wf.data
@@ -206,9 +206,9 @@ def test_example_round_trip(given_features: dict[str, Any]) -> None:
 
 @given(st.lists(int64s, max_size=40))
 def test_varints_match_the_definition(values: list[int]) -> None:
-    data = b"".join(decoding.varint(v % 2**64) for v in values)
-    assert decoding.packed(np.array(values, np.int64)) == data
-    assert decoding.varints(data).tolist() == values
+    data = b"".join(wire.varint(v % 2**64) for v in values)
+    assert wire.packed(np.array(values, np.int64)) == data
+    assert wire.varints(data).tolist() == values
 
 
 @given(st.binary(max_size=60))
@@ -228,8 +228,8 @@ def test_truncated_example() -> None:
 
 
 def test_unpacked_merged_and_unknown_fields() -> None:
-    m = decoding.message
-    unpacked = b"".join(b"\x08" + decoding.varint(v) for v in (1, 300)) + m(1, b"\x05")
+    m = wire.message
+    unpacked = b"".join(b"\x08" + wire.varint(v) for v in (1, 300)) + m(1, b"\x05")
     floats = b"\x0d" + np.float32(1.5).tobytes() + m(1, np.float32([2, 3]).tobytes())
     first = m(1, m(1, b"i") + m(2, m(3, unpacked)) + b"\x18\x07")
     second = m(1, m(1, b"f") + m(2, m(2, floats)))

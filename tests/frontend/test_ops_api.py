@@ -39,6 +39,11 @@ ELSEWHERE = {
     "create_partitioned_variables": "test_replica_devices",
     "py_function": "test_py_function", "register_gradient": "test_extend",
     "register_kernel": "test_extend", "register_op": "test_extend",
+    **dict.fromkeys(
+        ["assert_all_close", "assert_equal", "assert_finite", "assert_greater",
+         "assert_greater_equal", "assert_less", "assert_less_equal", "assert_non_negative",
+         "assert_not_equal", "assert_positive", "assert_shape", "check", "debug_callback", "print"],
+        "test_debug"),
     "chrome_trace": "test_session_trace", "register_function": "test_registered_functions",
     **dict.fromkeys(
         ["enter", "exit", "loop_cond", "merge", "next_iteration", "switch"], "test_switch_merge"),

@@ -201,20 +201,28 @@ def test_a_graph_must_know_shapes() -> None:
         graph_of(lambda x: wf.py_function(lambda t: t, [x], wf.float32))
 
 
-def test_compiled_code_refuses_and_says_what_to_do() -> None:
-    with pytest.raises(wf.errors.UnsupportedError, match=rf"(?s)compiled step.*{HERE}.*wf.Session"):
-        wf.compile(lambda x: wf.py_function(lambda t: t, [x], wf.float32, (3,)))(np.zeros(3, "f4"))
+def test_compiled_functions_call_it_where_it_stands() -> None:
+    f = wf.compile(lambda x: wf.py_function(lambda t: t * 2, [x + 1], wf.float32, (3,)) + 1)
+    for _ in range(3):  # the third call is native
+        assert f(np.arange(3, dtype="f4")).numpy().tolist() == [3, 5, 7]
+    with pytest.raises(wf.errors.TracerError, match=rf"(?s)size.*{HERE}"):
+        wf.compile(lambda x: wf.py_function(lambda t: t, [x], wf.float32, (None,)))(np.zeros(3))
 
 
-def test_loops_and_branches_of_functions_refuse() -> None:
+def test_loops_and_branches_of_functions_call_it_each_time() -> None:
+    seen: list[float] = []
+
     def step(i: Any, v: Any) -> Any:
-        return wf.py_function(lambda t: t, [v], wf.float32, (3,))
+        return wf.py_function(lambda t: seen.append(float(t[0])) or t + 1, [v], wf.float32, (3,))
 
-    for call in (wf.compile(lambda x: wf.fori_loop(0, 3, step, x)), lambda x: step_once(step, x)):
-        with pytest.raises(
-            wf.errors.UnsupportedError, match=r"is not supported outside of a wf\.G"
-        ):
-            call(wf.zeros([3]))
+    for call in (
+        wf.compile(lambda x: wf.fori_loop(0, 3, step, x)),
+        lambda x: wf.fori_loop(0, 3, step, x),
+    ):
+        seen.clear()
+        assert call(wf.zeros([3])).numpy().tolist() == [3, 3, 3]
+        assert seen == [0, 1, 2]
+    assert step_once(step, wf.zeros([3])).numpy().tolist() == [1, 1, 1]
 
 
 def step_once(step: Any, x: Any) -> Any:

@@ -40,6 +40,9 @@ def found(path: str) -> bool:
     return value is not None
 
 
+PUBLIC = ["nn", "random", "linalg", "train", "data", "summary", "tf1"]
+
+
 class TestNames:
     @pytest.mark.parametrize(("module", "name", "hint"), foreign_names.all_rows())
     def test_each(self, module: str, name: str, hint: str) -> None:
@@ -82,7 +85,7 @@ class TestNames:
             wf.nn.softmaxx  # type: ignore[attr-defined]  # noqa: B018
         assert (caught.value.name, caught.value.obj) == ("softmaxx", wf.nn)
 
-    @pytest.mark.parametrize("name", ["nn", "random", "linalg", "train", "data", "lookup", "tf1"])
+    @pytest.mark.parametrize("name", [*PUBLIC, "lookup"])
     def test_dir(self, name: str) -> None:
         """Public names and no others."""
         module = getattr(wf, name)
@@ -95,7 +98,7 @@ class TestNames:
 
 
 class TestImports:
-    @pytest.mark.parametrize("name", ["nn", "train", "random", "linalg", "data", "errors", "tf1"])
+    @pytest.mark.parametrize("name", [*PUBLIC, "errors"])
     def test_modules(self, name: str) -> None:
         """`import weft.nn` is `wf.nn`."""
         module = importlib.import_module(f"weft.{name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
@@ -43,6 +44,9 @@ def corpus() -> dict[str, Program]:
         *(_sized(n, layer) for n, layer in LAYERS.items()),
         Program("loops/until", _until, told=frozenset({"gradient"}), near=1e-4),
         _function("loops/small", partial(_same, small), SMALL, near=1e-4),
+        _function(
+            "python/looked_at", partial(_same, looked_at), LOOKED, told=frozenset({"gradient"})
+        ),
         *_sessions(),
         *(_random(seed) for seed in range(RANDOM_SESSIONS)),
     ]
@@ -86,6 +90,26 @@ def small(x: Any) -> Any:
     )[1]
 
 
+def looked_at(x: Any) -> Any:
+    """Prints and checks in a loop, a branch and a function that is differentiated."""
+
+    def loss(w: Any) -> Any:
+        def body(carry: Any, row: Any) -> Any:
+            wf.check(row < 100, "row {}", row)
+            wf.print("{} {}", carry, row, file=os.devnull)
+            return wf.cond(
+                wf.sum(row) > 0,
+                lambda: (wf.print("left", file=os.devnull), carry + w * row)[1],
+                lambda: (wf.assert_finite(carry), carry - row * row)[1],
+            ), carry
+
+        last, rows = wf.scan(body, w, x)
+        return wf.sum(last * last) + wf.sum(rows)
+
+    return wf.value_and_grad(loss)(x[0] * 0.5)
+
+
+LOOKED = (np.random.default_rng(3).normal(size=(6, 5)).astype(np.float32),)
 SMALL = (np.random.default_rng(0).normal(size=12).astype(np.float32),)
 
 

@@ -260,8 +260,8 @@ def test_print(capfd: pytest.CaptureFixture[str]) -> None:
         assert capfd.readouterr().err == "i=[0]\ni=[1]\ni=[2]\n"
         with pytest.raises(wf.errors.UnsupportedError, match="first_n"):
             wf.Print(x, [], first_n=3)
-    with pytest.raises(wf.errors.UnsupportedError, match="compiled functions"):
-        wf.compile(lambda x: wf.Print(x, [x]))(1.0)
+    assert wf.compile(lambda x: wf.Print(x * 2, [x], "x "))(1.0).numpy() == 2
+    assert capfd.readouterr().err == "x [1]\n"
 
 
 def test_assert() -> None:

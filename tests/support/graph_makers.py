@@ -165,6 +165,7 @@ MAKERS: dict[str, Maker] = {
     "print": files.reports,
     "assert": files.reports,
     "py_function": queues.py_function,
+    "debug_callback": queues.py_function,
     "where": where,
     "astype": astype,
     "bitcast": bitcast,

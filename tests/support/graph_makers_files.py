@@ -117,6 +117,15 @@ def files(m: GraphMaker, op: str) -> None:
             height, channels = m.pick([-1, 5]), m.pick([0, 3])
             sizes = _sizes(m, 1 + (height < 0) + (not channels))
             m.emit(op, [text(m)], height=height, channels=channels, sizes=sizes)
+        case "summary":
+            kinds = {
+                "scalar": m.like(float32, ()),
+                "histogram": m.like(int32, (3,)),
+                "image": m.like(float32, (1, 4, 5, 3)),
+                "text": text(m),
+            }
+            kind = m.pick(list(kinds))
+            m.emit(op, [kinds[kind]], kind=kind, tag="a/b", limit=m.int(1, 30))
         case "save":
             values = [m.some() for _ in range(m.int(1, 2))]
             names = tuple(f"v{i}" for i in range(len(values)))
@@ -129,4 +138,13 @@ def reports(m: GraphMaker, op: str) -> None:
     """A print or an assertion."""
     data = [m.some() for _ in range(m.int(0, 2))]
     first = [m.like(bool_, ())] if op == "assert" else []
-    m.emit(op, [*first, *data], message=m.pick(["", "so: "]), summarize=m.int(-1, 3))
+    how = {"relation": m.pick(["", "<"])} if op == "assert" else {"stream": m.pick(["stdout", "a"])}
+    text = m.pick(["", "{0:.2f} {{}}"])
+    m.emit(
+        op,
+        [*first, *data],
+        message=m.pick(["", "so: "]),
+        summarize=m.int(-1, 3),
+        format=text,
+        **how,
+    )

@@ -51,10 +51,11 @@ from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.partitioned import interpret_parts
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import DATAFLOW
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import HandleType, RefType, StackType, TensorType
-from weft.passes.control.lower_control_flow import lower_control_flow
+from weft.passes.control.lower_control_flow import executor_only, lower_control_flow
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import GPU_REPRODUCIBLE, REPRODUCIBLE, STANDARD
 from weft.passes.placement import CostModel, Device, Links, place
@@ -101,9 +102,17 @@ TRAITS: dict[str, Callable[[Graph], bool] | None] = {
     "loops": lambda g: any(op.name in ("while", "scan", "loop_cond") for op in g.walk()),
     "branches": lambda g: any(op.name in ("cond", "switch") for op in g.walk()),
     "switch": lambda g: any(op.name in DATAFLOW for op in g.walk()),
-    "host": lambda g: executor_op(g) is not None or holds_strings(g),
+    "host": lambda g: _holds_host_ops(g),
     "dynamic": lambda g: any(_is_open(r.type) for op in g.walk() for r in op.results),
 }
+
+
+def _holds_host_ops(graph: Graph) -> bool:
+    """Whether no native plan holds the graph; calls of Python it does."""
+    found = executor_op(graph)
+    if found is not None and found.name in PYTHON_CALLS:
+        found = executor_only(graph.ops, PYTHON_CALLS)
+    return found is not None or holds_strings(graph)
 
 
 def _is_open(kind: Any) -> bool:
@@ -682,7 +691,10 @@ WAYS: dict[str, Way] = {
     ),
     "session, verified": bits("session", in_session(settings=_verify_passes), _GRAPH),
     "saved": bits("session", _saved, _TEXT),
-    "from disk": bits("session", _from_disk, _NATIVE | _MANY | _GRAPH, kind="native", share=16),
+    "from disk": bits(
+        "session", _from_disk, _NATIVE | _MANY | _GRAPH | {"python": "nothing to load for it"},
+        kind="native", share=16,
+    ),
     # reproducible
     "reproducible": Way(in_session(reproducible=True), _GRAPH),
     "reproducible, executor": bits(

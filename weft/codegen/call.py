@@ -19,9 +19,11 @@ from weft.ir.cost.thresholds import (
     WORTH_CUTTING_NS,
 )
 from weft.ir.dataclass import dataclass
-from weft.ir.graph import Value
+from weft.ir.dtypes import DType
+from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint, is_traced, is_wide, now, of_sizes
-from weft.ir.spec import ConstArray
+from weft.ir.spec import Attrs, ConstArray
+from weft.ir.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,45 @@ class Routine:
     name: str
 
 
-Arg = Address | Pool | Numbers | Scratch | WorkerScratch | Status | Stacks | Code | Routine | int
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """The address of the Python object that carries an op of the host out (`python_calls.py`)."""
+
+    op: Operation
+
+    def record(self) -> PythonCall:
+        """What a plan keeps of it."""
+        kinds = tuple(
+            tuple((v.type.dtype, v.type.rank) for v in values if isinstance(v.type, TensorType))
+            for values in (self.op.operands, self.op.results)
+        )
+        return PythonCall(self.op.name, self.op.attrs, *kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCall:
+    """An op of the host that a native step carries out: its name and attributes, dtype and rank of
+    each operand, and of each result that is a tensor."""
+
+    op: str
+    attrs: Attrs
+    operands: tuple[tuple[DType, int], ...]
+    results: tuple[tuple[DType, int], ...]
+
+
+Arg = (
+    Address
+    | Pool
+    | Numbers
+    | Scratch
+    | WorkerScratch
+    | Status
+    | Stacks
+    | Code
+    | Routine
+    | Callee
+    | int
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,13 +71,15 @@ def caller_location() -> Locations:
 
 
 #: Functions of weft's that only call the one that they stand for.
-WRAPPERS = ("call", "__call__", "shown", "wrapper")
+WRAPPERS = ("call", "__call__", "operation")
+#: Functions that are no scope: those that are an op (`ir/ops` adds their names).
+NO_SCOPES: set[str] = set()
 
 
 def _scope(around: str, called: str) -> str:
-    """The path of a function of weft's that was called within name scopes; operators and private
-    functions are none."""
-    own = "" if called.startswith(("_", "<")) else called
+    """The path of a function of weft's that was called within name scopes; operators, private
+    functions and single ops are none."""
+    own = "" if called.startswith(("_", "<")) or called in NO_SCOPES else called
     return f"{around}/{own}".strip("/")
 
 
@@ -87,12 +89,12 @@ def in_scope(location: Location, scope: str) -> Location:
     return Location(location.file, location.line, location.column, scope)
 
 
-def outside_of(locations: Locations, op: str) -> Locations:
-    """The places of an op: a function that is called as the op is no scope of its own."""
-    if not locations or not locations[0].scope.endswith(op):
-        return locations
-    around, _, last = locations[0].scope.rpartition("/")
-    return (in_scope(locations[0], around), *locations[1:]) if last == op else locations
+def scope_within(scope: str, around: str) -> str:
+    """A scope as it is called within the scope `around`, of a loop, say: without what both begin
+    with."""
+    path, outer = scope.split("/"), around.split("/")
+    same = [a == b for a, b in zip(path, outer, strict=False)]
+    return "/".join(path[same.index(False) if False in same else len(same) :])
 
 
 def gradient_locations(locations: Locations, op: str) -> Locations:

@@ -162,7 +162,7 @@ TRAITS = frozenset(
         "no_cse",  # two equal ops are two different things
         "no_fold",  # never evaluated at compile time
         "reduction",  # axes, keepdims; folds elements
-        "host",  # carried out by Python, may wait; never in a compiled step
+        "host",  # carried out by Python, may wait; in native steps only `io.PYTHON_CALLS`
         "handle",  # names an object of the host that steps share; no operands
     }
 )

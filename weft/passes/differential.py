@@ -23,6 +23,7 @@ from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter.partitioned import interpret_program
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.io import muted
 from weft.ir.program import Program
 from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, TensorType, substitute_type
@@ -103,7 +104,8 @@ def _program(made: Graph | Program) -> Program:
 def execute(program: Program, inputs: list[Array], state: dict[str, Array]) -> Outcome:
     """One execution by the reference interpreter."""
     held = DictState(state)
-    results = interpret_program(program, inputs, held)
+    with muted():
+        results = interpret_program(program, inputs, held)
     return Outcome(results, held.values)
 
 

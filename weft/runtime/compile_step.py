@@ -18,6 +18,8 @@ from weft.ir.dtypes import MathMode
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation
 from weft.ir.locations import caller_location
+from weft.ir.ops.control_flow import DATAFLOW
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.passes.manager import STANDARD, Pass, PassOptions
 from weft.passes.sizes import is_symbolic
 from weft.runtime.native.executable import Executable, compile_graph
@@ -73,9 +75,15 @@ class Choice:
 def choose(graph: Graph, control_flow: str) -> Choice:
     """The native plan or the dataflow executor."""
     # whose steps are native in any case does not wait for these modules
+    from weft.passes.control.lower_control_flow import executor_only
     from weft.runtime.dataflow.executor import executor_op, holds_strings
 
     found = executor_op(graph)
+    if found is not None and found.name in PYTHON_CALLS and control_flow != "dataflow":
+        # which may wait for what other nodes do meanwhile, unless the user says that it does not
+        calls = PYTHON_CALLS - ({"py_function"} if control_flow == "auto" else set())
+        switches = next((op for op in graph.ops if op.name in DATAFLOW), None)
+        found = switches or executor_only(graph.ops, calls)
     if found is not None:
         return Choice(True, f"op '{found.name}' runs on the dataflow executor only", found)
     if holds_strings(graph):

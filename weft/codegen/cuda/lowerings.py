@@ -46,6 +46,7 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
 from weft.ir.ops import OPS
 from weft.ir.ops.control_flow import CONTROL, STACK_OPS
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.ops.state import UPDATES
 from weft.ir.types import TensorType
 
@@ -169,5 +170,5 @@ def gpu_ops() -> frozenset[str]:
         for name, spec in OPS.items()
         if spec.traits & {"elementwise", "reduction"} or name in INDEX_MAPS
     }
-    named = (GPU_LOWERINGS, NO_CODE, CONTROL, _REWRITTEN, _BESIDE_VARIABLES)
+    named = (GPU_LOWERINGS, NO_CODE, CONTROL, _REWRITTEN, _BESIDE_VARIABLES, PYTHON_CALLS)
     return frozenset(in_nests).union(*named)

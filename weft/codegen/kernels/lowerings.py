@@ -35,24 +35,16 @@ from weft.codegen.products.calls import (
     prologues,
     result_strides,
 )
+from weft.codegen.python_calls import lower_python_call
 from weft.codegen.windows.conv import conv_with, lower_conv
 from weft.codegen.windows.reduce import lower_window, lower_window_place
-from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
+from weft.ir.ops.io import PYTHON_CALLS
 
 Lowering = Callable[[Operation], list[KernelCall]]
 
 #: Products that a `fused` op may begin with.
 PRODUCTS: dict[str, Lower] = {"matmul": matmul_with, "conv": conv_with, "conv_input": conv_with}
-
-
-def _lower_py_function(op: Operation) -> list[KernelCall]:
-    raise UnsupportedError(
-        f"wf.py_function: '{op.attrs['function']}' cannot be called from a compiled step: native "
-        "code holds the locks of variables, and runs without Python",
-        hint="build a wf.Graph and run it with wf.Session, or call it outside @wf.compile",
-        location=op.locations,
-    )
 
 
 #: Ops that users register have a row, too, as long as they are there (`user_kernels.py`).
@@ -101,8 +93,8 @@ LOWERINGS: dict[str, Lowering] = {
     "arena_push": lower_push,
     "arena_pop": lower_pop,
     "arena_add": lower_add,
-    # the host's
-    "py_function": _lower_py_function,
+    # calls of Python
+    **dict.fromkeys(sorted(PYTHON_CALLS), lower_python_call),
     # random bits
     "random_bits": lower_random_bits,
     "random_fold_in": lower_random_fold_in,

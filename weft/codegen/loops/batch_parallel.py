@@ -36,6 +36,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.spec import Attrs, AttrValue, int_attr, ints_attr
 from weft.ir.types import TensorType
 
@@ -91,6 +92,9 @@ def _parts(op: Operation) -> Parts:
     if op.name != "scan" or not int_attr(op.attrs, "carries"):
         raise Whole("it is no scan with carries")
     (body,) = op.regions
+    for inner in body.walk():
+        if inner.name in PYTHON_CALLS:
+            raise Whole(f"'{inner.name}' in its body calls Python")
     rows = {_tensor(v).static_shape[:1] for v in body.results}
     if len(rows) != 1 or rows == {()}:
         raise Whole("its carries and rows have no first axis in common")

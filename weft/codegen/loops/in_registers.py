@@ -36,6 +36,7 @@ from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.data_movement import COMBINES
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.ops.reduction import FOLDS
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
@@ -255,6 +256,8 @@ def _block(block: Block, env: _Env) -> None:
 
 
 def _op(op: Operation, env: _Env) -> None:
+    if op.name in PYTHON_CALLS:
+        raise Refused(f"'{op.name}' inside calls Python")
     for value in op.results:
         _dtype_fits(value)
     if op.name in CONTROL:

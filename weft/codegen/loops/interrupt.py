@@ -21,9 +21,9 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.faults import STOPPED, FaultWords
 from weft.codegen.llvm.emitter import I64, Emitter
 from weft.codegen.native_language import call, call32, emit_source, load, stack, store
+from weft.codegen.python_calls import API, CONSTANTS, DECREF, ENSURE, RELEASE, WORD, keep_error
 
 #: Iterations between two looks, at most.
 MOST = 4096
@@ -32,18 +32,13 @@ PACE_NS, PERIOD_NS = 1_000_000, 50_000_000
 _NANO = 1_000_000_000
 _MONOTONIC = 6 if sys.platform == "darwin" else 1
 _LOOK_TYPE = ir.FunctionType(I64, [I64])
-_WORD = {str(row[0]): getattr(FaultWords, row[0]).offset for row in FaultWords._fields_}
-#: The words of the table at `FaultWords.api`: addresses of functions of CPython and of libc.
-API = (
-    "clock_gettime", "getpid", "gettid", "PyGILState_Ensure", "PyErr_CheckSignals",
-    "PyObject_CallNoArgs", "Py_DecRef", "PyErr_Fetch", "PyErr_NormalizeException",
-    "PyGILState_Release",
-)  # fmt: skip
-(
-    _CLOCK, _GETPID, _GETTID, _ENSURE, _SIGNALS, _CALL, _DECREF, _FETCH, _NORMALIZE, _RELEASE
-) = range(0, 8 * len(API), 8)  # fmt: skip
-_VALUE, _INDEX, _API, _HOOK, _DUE = (_WORD[n] for n in ("value", "index", "api", "hook", "due"))
-_LEFT, _SPAN, _LOOKED = (_WORD[n] for n in ("left", "span", "looked"))
+_ENSURE, _RELEASE, _DECREF = ENSURE, RELEASE, DECREF
+_CLOCK, _GETPID, _GETTID, _SIGNALS, _CALL = (
+    8 * API.index(n)
+    for n in ("clock_gettime", "getpid", "gettid", "PyErr_CheckSignals", "PyObject_CallNoArgs")
+)
+_API, _HOOK, _DUE = (WORD[n] for n in ("api", "hook", "due"))
+_LEFT, _SPAN, _LOOKED = (WORD[n] for n in ("left", "span", "looked"))
 
 
 # -------------------------------------------------------------------------------------- native code
@@ -68,14 +63,7 @@ def ask(status: int, api: int) -> int:
         if good:
             call(load(api + _DECREF), made)
     if not good:
-        kept = stack(3)
-        call(load(api + _FETCH), kept, kept + 8, kept + 16)
-        call(load(api + _NORMALIZE), kept, kept + 8, kept + 16)
-        call(load(api + _DECREF), load(kept))
-        if load(kept + 16) != 0:
-            call(load(api + _DECREF), load(kept + 16))
-        store(status + _INDEX, load(kept + 8))
-        store(status + _VALUE, STOPPED)
+        keep_error(status, api)
     call(load(api + _RELEASE), held)
     return 0
 
@@ -118,8 +106,8 @@ def pace(status: int) -> int:
 
 def emit_looks(e: Emitter) -> dict[str, ir.Function]:
     """The native functions above, in this kernel, by name."""
-    source = "\n".join(inspect.getsource(f) for f in (now, ask, look, pace))
-    constants = {n: v for n, v in globals().items() if type(v) is int}
+    source = "\n".join(inspect.getsource(f) for f in (keep_error, now, ask, look, pace))
+    constants = {**CONSTANTS, **{n: v for n, v in globals().items() if type(v) is int}}
     return emit_source(e, source, constants, ())
 
 
@@ -149,7 +137,7 @@ def emit_count(
     b.store(left, slot)
     with b.if_then(b.icmp_signed("<=", left, e.index(0)), likely=False):
         b.store(e.index(most), slot)
-        function = b.load(e.at(status, e.index(_WORD["look"] // 8)))
+        function = b.load(e.at(status, e.index(WORD["look"] // 8)))
         known = b.icmp_signed("!=", function, e.index(0))
         with b.if_then(known if asks is None else b.and_(known, asks)):
             called = b.inttoptr(function, _LOOK_TYPE.as_pointer())
@@ -163,4 +151,4 @@ def emit_begin(e: Emitter, status: ir.Value, looks: dict[str, ir.Function]) -> N
     """At the start of the walker."""
     b = e.builder
     b.store(e.index(0), e.at(status, e.index(_DUE // 8)))
-    b.store(b.ptrtoint(looks["look"], I64), e.at(status, e.index(_WORD["look"] // 8)))
+    b.store(b.ptrtoint(looks["look"], I64), e.at(status, e.index(WORD["look"] // 8)))

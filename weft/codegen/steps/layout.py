@@ -10,6 +10,7 @@ import numpy as np
 from weft.codegen.call import (
     Address,
     Arg,
+    Callee,
     Code,
     Numbers,
     Pool,
@@ -270,6 +271,10 @@ class _Layout:
                 return 0
             case Routine(name):
                 table.routines.append((word, name))
+                return 0
+            case Callee():
+                table.callees.append((word, len(table.python)))
+                table.python.append(arg.record())
                 return 0
             case Address(value, offset):
                 if self.parts is not None:

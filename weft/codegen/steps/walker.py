@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from weft.codegen.call import PythonCall
 from weft.codegen.llvm.emitter import I8, I64, KERNEL_TYPE, Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.link import blas_address
@@ -65,6 +66,7 @@ class Table:
     control. moves: what loops do to addresses (`MOVE_WORDS` words each).
     kernels: the content keys of the step's kernels, each once; rows: (word of `calls`, number of
     the kernel) to fill with its address, as are codes, in `words`. routines: (word, name) of BLAS.
+    callees: (word, number of the call in python) of ops that Python carries out.
     arrays: constants, at whose addresses point constants: (word, number of the array, byte offset).
     patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill
     per activation; workers: words that hold the address of the workers' scratch (`worker_bytes` for
@@ -86,6 +88,8 @@ class Table:
     rows: list[tuple[int, int]] = field(default_factory=list)
     codes: list[tuple[int, int]] = field(default_factory=list)
     routines: list[tuple[int, str]] = field(default_factory=list)
+    callees: list[tuple[int, int]] = field(default_factory=list)
+    python: list[PythonCall] = field(default_factory=list)
     constants: list[tuple[int, int, int]] = field(default_factory=list)
     arrays: list[np.ndarray[Any, Any]] = field(default_factory=list)
     scratch_bytes: int = 0

@@ -161,7 +161,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "optim optimizers": "optimizers are in wf.train: wf.train.Adam, wf.train.SGD",
         "save savez": "wf.train.Saver saves variables; x.numpy() is an array",
         "load": "wf.data.read_npy, wf.data.read_npz; wf.train.Saver restores variables",
-        "utils io summary": "weft has none; files are read by wf.data",
+        "utils io": "weft has none; files are read by wf.data",
         "image": "wf.data.read_image, wf.data.decode_image, wf.data.resize_image",
         "py_func numpy_function pure_callback": "wf.py_function",
         "print": "wf.tf1.Print prints in a session's step; in a compiled function return the value",

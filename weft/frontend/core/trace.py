@@ -32,7 +32,7 @@ import numpy as np
 from weft.frontend.core.device_scope import device_scopes, place
 from weft.frontend.core.slow import LARGE_CONSTANT, note_constant
 from weft.frontend.core.tensor import Tensor
-from weft.ir.analysis.effects import StateKey, effect_keys
+from weft.ir.analysis.effects import StateKey, calls_python, effect_keys
 from weft.ir.analysis.frames import is_dataflow
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
@@ -565,6 +565,8 @@ class RegionTrace(Trace):
         self.updated: dict[StateHandle, None] = {}
         #: What comes after the last op on each object so far.
         self.last: dict[StateKey, Value] = {}
+        #: Whether a call of Python is in it, outside of graphs, where passes put them in order.
+        self.calls_python = False
         #: What is outside and comes before the op that this is a body of.
         self.waits: dict[Value, None] = {}
 
@@ -596,7 +598,11 @@ class RegionTrace(Trace):
         control: Sequence[Value] = (),
     ) -> tuple[Value, ...]:
         """As `Trace.emit`, after what was done before to the same objects."""
-        if not (self.in_graph and (regions or lookup(name).traits & _EFFECTS)):
+        if not self.in_graph:
+            made = super().emit(name, operands, attrs, regions=regions, control=control)
+            self.calls_python = self.calls_python or calls_python(self.builder.ops[-1])
+            return made
+        if not (regions or lookup(name).traits & _EFFECTS):
             return super().emit(name, operands, attrs, regions=regions, control=control)
         keys = effect_keys(Operation(name, operands, {}, (), regions))
         before = [self.last[key] for key in keys if key in self.last]
@@ -616,7 +622,7 @@ class RegionTrace(Trace):
     @property
     def acts(self) -> bool:
         """Whether something is done in it besides computing its results."""
-        return bool(self.last)
+        return bool(self.last) or self.calls_python
 
     def around(self) -> Iterator[RegionTrace]:
         """This body and those around it."""
@@ -675,6 +681,6 @@ def bring_in(trace: Trace, value: Value) -> Value:
 def must_be_live(traces: Sequence[RegionTrace]) -> list[StateHandle]:
     """The variables that the bodies of one op must not carry, though they may do so now: those that
     it assigns to if it acts, and those that are live in bodies within."""
-    acts = any(trace.acts for trace in traces)
+    acts = any(trace.last for trace in traces)
     found = [v for t in traces for v in (*t.updated, *(t.written if acts else ()))]
     return [v for v in dict.fromkeys(found) if any(v not in trace.live for trace in traces)]

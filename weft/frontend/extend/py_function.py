@@ -10,9 +10,7 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import (
     Running,
-    Trace,
     current_trace,
-    graph_around,
     inside_step,
     suspend_trace,
 )
@@ -25,7 +23,6 @@ from weft.ir.errors import (
     OutOfRangeError,
     ShapeError,
     TypeRuleError,
-    UnsupportedError,
     WeftError,
 )
 from weft.ir.locations import caller_location
@@ -41,21 +38,21 @@ def py_function(
     func: Callable[..., Any], inp: Any, Tout: Any, shapes: Any = None, name: str | None = None
 ) -> Any:
     """What `func(*inp)` gives, called by Python each time the op runs: eagerly at once, in a
-    wf.Graph once in each step that needs it.
+    compiled function where it stands, in a wf.Graph once in each step that needs it.
 
     inp: a list of tensors (one tensor stands for itself); func gets tensors that have values. Tout:
     the dtype of the result, or a list of several (an empty one: func is called for what it does,
     and the op gives nothing eagerly). shapes: the shape of the result, or a list with one for each;
-    needed in a graph; None in it is any size.
+    needed in graphs and compiled functions; None in it is any size, in a graph.
 
     Numbers and nested lists become arrays of Tout; arrays and tensors must have that dtype, and
     their shape. An error of func comes out at the user's line with the original as `__cause__`:
     InvalidArgumentError for ValueError and TypeError, NotFoundError for LookupError, else
     UnknownError; weft's own as they are. Not differentiable by itself: wrap it with
-    wf.custom_gradient. In the body of a branch or loop of a wf.Graph it is called each time the
-    body runs, in the order of the iterations. On a task of a cluster, and in a graph that is read
-    from text, it is the function that was registered there by its name (`wf.register_function`). In
-    @wf.compile, and in branches and loops outside of graphs, it raises UnsupportedError.
+    wf.custom_gradient. In the body of a branch or loop it is called each time the body runs, in the
+    order of the iterations; a compiled step waits for it. On a task of a cluster, and in a graph
+    that is read from text, it is the function that was registered there by its name
+    (`wf.register_function`).
 
     >>> wf.py_function(lambda x: float(x) ** 2, [wf.asarray(3.0)], wf.float32)
     Tensor(9., dtype=float32)
@@ -78,7 +75,6 @@ def py_function(
             arrays = [t._concrete("wf.py_function", "pass concrete tensors") for t in inputs]
             results: Sequence[Tensor] = [Tensor(a) for a in function(arrays)]
         else:
-            _check_trace(trace, called)
             known = types.known(called)
             function.running = trace.root().running
             attrs: Mapping[str, AttrValue] = {
@@ -146,22 +142,6 @@ def register_function(
 def registered_name(func: object) -> str | None:
     """The name that a function was given."""
     return next((name for name, known in _functions.items() if known is func), None)
-
-
-def _check_trace(trace: Trace, name: str) -> None:
-    """UnsupportedError where the function could not be called exactly once each time."""
-    if graph_around(trace) is not None:
-        return
-    around: Trace | None = trace
-    while around is not None:
-        if around.state is not None:
-            raise UnsupportedError(
-                f"wf.py_function: '{name}' inside '{around.name}', a loop or branch, is not "
-                "supported outside of a wf.Graph",
-                hint="call it outside of the loop or branch, write that in Python, or build a "
-                "wf.Graph and run it by a wf.Session",
-            )
-        around = around.parent
 
 
 class _Types:

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace, current_trace, graph_around
+from weft.frontend.extend.debug import python_effect
 from weft.frontend.ops.dispatch import apply, fresh_sizes
 from weft.frontend.ops.promotion import check_int
 from weft.frontend.state.resources import handle
@@ -141,7 +142,7 @@ def Print(
     """`input_`; each time it is computed, `message` and `data` are written to the standard error,
     of each tensor the first `summarize` (3; -1: all) elements.
 
-    first_n is not supported. In compiled functions an UnsupportedError.
+    first_n is not supported. `wf.print` takes a format.
     """
     if first_n is not None:
         raise UnsupportedError(
@@ -151,8 +152,8 @@ def Print(
     x = as_tensor(input_)
     count = 3 if summarize is None else check_int("Print", summarize, "summarize")
     given = [as_tensor(d) for d in data]
-    done = host_effect("print", given, name=name, message=message or "", summarize=count)
-    if done is None or done.trace is None or done.value is None:
+    done = python_effect("print", given, name=name, message=message or "", summarize=count)
+    if done.trace is None or done.value is None:
         return x
     (value,) = done.trace.emit("identity", [done.trace.lift(x)], control=[done.value])
     return done.trace.tensor(value, x.weak)
@@ -172,5 +173,4 @@ def Assert(
         x = apply("all", x, axes=tuple(range(x.ndim)), keepdims=False)
     count = 3 if summarize is None else check_int("Assert", summarize, "summarize")
     given = [x, *map(as_tensor, data)]
-    done = host_effect("assert", given, name=name, message="", summarize=count)
-    return done or Effect(name or "assert")
+    return python_effect("assert", given, name=name, message="", summarize=count)

@@ -94,6 +94,8 @@ class Graph:
         self.resources: dict[str, Any] = {}
         #: What `wf.train.start_queue_runners` starts.
         self.queue_runners: list[Any] = []
+        #: What `wf.summary.merge_all` merges, by tag.
+        self.summaries: dict[str, Tensor] = {}
         #: What `wf.tf1.local_variables_initializer` sets.
         self.local_variables: list[Any] = []
 
@@ -283,13 +285,14 @@ class Graph:
         return print_graph(self.ir())
 
     def get_collection(self, name: str) -> list[Any]:
-        """TensorFlow 1's collections "variables", "trainable_variables", "local_variables" and
-        "queue_runners"; any other is empty."""
+        """TensorFlow 1's collections "variables", "trainable_variables", "local_variables",
+        "queue_runners" and "summaries"; any other is empty."""
         known: dict[str, list[Any]] = {
             "variables": self.variables,
             "trainable_variables": self.trainable_variables,
             "queue_runners": list(self.queue_runners),
             "local_variables": list(self.local_variables),
+            "summaries": list(self.summaries.values()),
         }
         return known.get(name, [])
 

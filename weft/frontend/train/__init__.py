@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         SessionRunValues,
         StepCounterHook,
         StopAtStepHook,
+        SummarySaverHook,
     )
     from weft.frontend.train.monitored_session import MonitoredSession, MonitoredTrainingSession
     from weft.frontend.train.parameter_servers import (
@@ -137,7 +138,7 @@ _NAMES = {
     "weft.frontend.train.hooks":
         "CheckpointSaverHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook "
         "SecondOrStepTimer StepCounterHook StopAtStepHook SessionRunArgs SessionRunContext "
-        "SessionRunHook SessionRunValues ProfilerHook",
+        "SessionRunHook SessionRunValues SummarySaverHook ProfilerHook",
     "weft.frontend.train.scaffold":
         "Scaffold create_global_step get_global_step get_or_create_global_step global_step",
     "weft.frontend.train.monitored_session": "MonitoredSession MonitoredTrainingSession",
@@ -237,6 +238,7 @@ __all__ = [
     "Stateful",
     "StepCounterHook",
     "StopAtStepHook",
+    "SummarySaverHook",
     "SyncReplicas",
     "add_queue_runner",
     "batch",

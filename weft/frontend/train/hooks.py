@@ -1,9 +1,11 @@
 """Hooks: calls around each step of a monitored session (TensorFlow 1's `SessionRunHook`), and those
-that training programs use: save, stop, log, count, refuse NaN, trace into files for Perfetto."""
+that training programs use: save, stop, log, count, refuse NaN, write for TensorBoard, trace into
+files for Perfetto."""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -18,10 +20,11 @@ from weft.frontend.session.graph import get_default_graph
 from weft.frontend.session.run import RunMetadata, RunOptions, chrome_trace
 from weft.frontend.session.session import Session
 from weft.frontend.state.variable import Variable
+from weft.frontend.summary.writer import FileWriter, release_writer, shared_writer
 from weft.frontend.train.saver import PathLike, as_path
 from weft.frontend.train.scaffold import Checkpoints, Scaffold, global_step, needed_global_step
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InvalidArgumentError, WeftError
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
 from weft.ir.locations import caller_location
 from weft.runtime.resources.coordinator import Coordinator
 
@@ -324,8 +327,114 @@ class StopAtStepHook(SessionRunHook):
                 run_context.request_stop()
 
 
-class StepCounterHook(SessionRunHook):
-    """Logs global steps per second to `weft.train`.
+class WritingHook(SessionRunHook):
+    """A hook that writes to TensorBoard: to a writer of the caller's, or to one of its own in a
+    folder, which hooks of one folder share."""
+
+    def __init__(self, output_dir: PathLike | None, summary_writer: FileWriter | None) -> None:
+        self._folder = None if output_dir is None else os.path.realpath(as_path(output_dir))
+        self._given = summary_writer
+        self._writer: FileWriter | None = None
+
+    def open_writer(self) -> None:
+        """Open the writer."""
+        if self._given is not None:
+            self._writer = self._given
+        elif self._folder is not None and self._writer is None:
+            self._writer = shared_writer(self._folder)
+
+    def close_writer(self) -> None:
+        """Close it, if it is no other hook's and none of the caller's; however the session ends."""
+        writer, self._writer = self._writer, None
+        if writer is not None and writer is not self._given:
+            release_writer(writer)
+
+
+class SummarySaverHook(WritingHook):
+    """Writes summaries for TensorBoard every so many steps or seconds, the first step's among them,
+    under the global step; and the graph.
+
+    output_dir: the folder of the event file, which is written by one writer for all hooks; or
+    summary_writer: one that the caller closes. summary_op: a serialized summary, or a list of them;
+    by default all that the graph has when the session is made.
+
+    >>> with wf.Graph().as_default():
+    ...     step = wf.train.create_global_step()
+    ...     _ = wf.summary.scalar("square", wf.astype(step, wf.float32) ** 2)
+    ...     train = step.assign_add(1)
+    ...     hook = wf.train.SummarySaverHook(save_steps=10, output_dir="run")
+    ...     with wf.train.MonitoredTrainingSession(hooks=[hook]) as session:
+    ...         for _ in range(30):
+    ...             _ = session.run(train)
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: PathLike | None = None,
+        summary_writer: FileWriter | None = None,
+        scaffold: Scaffold | None = None,
+        summary_op: Any = None,
+    ) -> None:
+        self._timer = SecondOrStepTimer(save_secs, save_steps, "SummarySaverHook")
+        if (output_dir is None) == (summary_writer is None):
+            raise InvalidArgumentError(
+                "SummarySaverHook: give output_dir or summary_writer, and not both",
+                location=caller_location(),
+            )
+        super().__init__(output_dir, summary_writer)
+        self._op = summary_op if scaffold is None or summary_op is not None else scaffold.summary_op
+        self._step: Variable
+        self._next: int | None = None
+        self._due = False
+
+    def begin(self) -> None:
+        """Finds the global step and the summaries. FailedPreconditionError without them."""
+        self._step = needed_global_step("SummarySaverHook", get_default_graph())
+        if self._op is None:  # no op that merges them: the graph may be finalized
+            self._op = list(get_default_graph().summaries.values())
+        if isinstance(self._op, (list, tuple)) and not self._op:
+            raise FailedPreconditionError(
+                "SummarySaverHook: the graph has no summaries",
+                hint="wf.summary.scalar('loss', loss) makes one; or give summary_op=",
+                location=caller_location(),
+            )
+        self.open_writer()
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Says where the run goes on, as after a recovery; writes the graph."""
+        assert self._writer is not None
+        self._next = global_step(session, self._step)
+        self._writer.add_restart(self._next)
+        if not self._writer.has_graph:
+            self._writer.add_graph(session.graph)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetches the global step, and the summaries if they are due."""
+        step = self._next
+        self._due = step is not None and self._timer.should_trigger_for_step(step)
+        return SessionRunArgs([self._step, self._op] if self._due else [self._step])
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Writes what was fetched."""
+        step = int(run_values.results[0])
+        if self._due and self._writer is not None:
+            self._timer.update_last_triggered_step(step)
+            made = run_values.results[1]
+            merged = b"".join(made) if isinstance(made, (list, tuple)) else made
+            self._writer.add_summary(merged, step)
+        self._next = step + 1
+
+    def end(self, session: Session) -> None:
+        """Has all that was written be with the system."""
+        if self._writer is not None:
+            self._writer.flush()
+
+
+class StepCounterHook(WritingHook):
+    """Logs global steps per second to `weft.train`; with output_dir or summary_writer writes them
+    for TensorBoard, too, as the scalar "global_step/sec".
 
     >>> import logging, sys
     >>> log, shown = logging.getLogger("weft.train"), logging.StreamHandler(sys.stdout)
@@ -341,13 +450,21 @@ class StepCounterHook(SessionRunHook):
     >>> log.setLevel("NOTSET")
     """
 
-    def __init__(self, every_n_steps: int | None = 100, every_n_secs: float | None = None) -> None:
+    def __init__(
+        self,
+        every_n_steps: int | None = 100,
+        every_n_secs: float | None = None,
+        output_dir: PathLike | None = None,
+        summary_writer: FileWriter | None = None,
+    ) -> None:
         self._timer = SecondOrStepTimer(every_n_secs, every_n_steps, "StepCounterHook")
+        super().__init__(output_dir, summary_writer)
         self._step: Variable
 
     def begin(self) -> None:
         """Finds the global step."""
         self._step = needed_global_step("StepCounterHook", get_default_graph())
+        self.open_writer()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetches the global step."""
@@ -360,6 +477,8 @@ class StepCounterHook(SessionRunHook):
             since = self._timer.update_last_triggered_step(now)
             if since[0] and since[1]:
                 log.info("step %d: %.4g steps/s", now, since[1] / since[0])
+                if self._writer is not None:
+                    self._writer.scalar("global_step/sec", since[1] / since[0], now)
 
 
 class LoggingTensorHook(SessionRunHook):

@@ -21,6 +21,8 @@ from weft.frontend.train.hooks import (
     SessionRunHook,
     SessionRunValues,
     StepCounterHook,
+    SummarySaverHook,
+    WritingHook,
 )
 from weft.frontend.train.saver import PathLike
 from weft.frontend.train.scaffold import (
@@ -155,6 +157,17 @@ class MonitoredSession:
                     f"a hook is a wf.train.SessionRunHook, got a {type(hook).__name__}",
                     location=caller_location(),
                 )
+        self._live: _Live | None = None
+        try:
+            self._begin()
+            self._recovering(lambda live: None)
+        except BaseException:
+            self._close_writers()
+            raise
+
+    def _begin(self) -> None:
+        """Call the hooks' `begin`, and finish the graph."""
+        creator = self._creator
         with creator.graph.as_default():
             for hook in self._hooks:
                 if isinstance(hook, CheckpointSaverHook):
@@ -162,8 +175,6 @@ class MonitoredSession:
                 hook.begin()
         creator.scaffold.finalize(creator.graph, creator.remote, _saves(creator, self._hooks))
         creator.graph.finalize()
-        self._live: _Live | None = None
-        self._recovering(lambda live: None)
 
     @property
     def graph(self) -> Graph:
@@ -284,6 +295,11 @@ class MonitoredSession:
         if live is not None:
             live.leave()
 
+    def _close_writers(self) -> None:
+        for hook in self._hooks:
+            if isinstance(hook, WritingHook):
+                hook.close_writer()
+
     def _close(self, error: BaseException | None) -> None:
         if self._closed:
             return
@@ -297,6 +313,7 @@ class MonitoredSession:
             raise
         finally:
             self._closed, self._live = True, None
+            self._close_writers()
             if live is not None and isinstance(error, LOST):
                 live.leave()
             elif live is not None:
@@ -314,6 +331,9 @@ def MonitoredTrainingSession(  # a function with TensorFlow 1's name
     *,
     save_checkpoint_steps: int | None = None,
     stop_grace_period_secs: float = 120.0,
+    save_summaries_steps: int | None = 100,
+    save_summaries_secs: float | None = None,
+    summary_dir: PathLike | None = None,
     log_step_count_steps: int | None = 100,
     max_wait_secs: float = 7200.0,
     recovery_wait_secs: float = 120.0,
@@ -324,11 +344,14 @@ def MonitoredTrainingSession(  # a function with TensorFlow 1's name
     master: the target of `wf.Session`, a `wf.train.Cluster` or `RayCluster`. The chief restores the
     latest checkpoint of `checkpoint_dir`, or runs the initializer, and saves every
     `save_checkpoint_steps` or `save_checkpoint_secs` (600 without either; 0: never), at the start
-    and at the end; the others wait up to `max_wait_secs` until variables have values. When a task
-    is lost (UnavailableError, AbortedError; on other tasks also variables that have lost their
-    values), a new session is made from the last checkpoint and the step done again;
-    UnavailableError if that is not possible within `recovery_wait_secs`. hooks:
-    `wf.train.SessionRunHook`s. session_options: further arguments of `wf.Session`.
+    and at the end. If the graph has summaries (`wf.summary`), the chief writes them, and steps per
+    second, for TensorBoard to `summary_dir` (by default that of checkpoints), every
+    `save_summaries_steps` or `save_summaries_secs` (0 or None: never). The others wait up to
+    `max_wait_secs` until variables have values. When a task is lost (UnavailableError,
+    AbortedError; on other tasks also variables that have lost their values), a new session is made
+    from the last checkpoint and the step done again; UnavailableError if that is not possible
+    within `recovery_wait_secs`. hooks: `wf.train.SessionRunHook`s. session_options: further
+    arguments of `wf.Session`.
 
     >>> with wf.Graph().as_default():
     ...     w, step = wf.Variable(1.0, name="w"), wf.train.get_or_create_global_step()
@@ -340,20 +363,17 @@ def MonitoredTrainingSession(  # a function with TensorFlow 1's name
     >>> wf.train.latest_checkpoint("run"), float(wf.train.load_variable("run", "w"))
     ('run/model-3.safetensors', 0.125)
     """
-    graph = get_default_graph()
-    scaffold = Scaffold() if scaffold is None else scaffold
-    all_hooks = list(hooks)
-    checkpoints = None
+    graph, scaffold = get_default_graph(), scaffold or Scaffold()
+    all_hooks, checkpoints = list(hooks), None
     if is_chief:
         if checkpoint_dir is not None:
             checkpoints = Checkpoints(checkpoint_dir, scaffold)
-            saver = _saver_hook(
+            all_hooks += _saver_hook(
                 checkpoint_dir, scaffold, save_checkpoint_secs, save_checkpoint_steps
             )
-            all_hooks += saver
-            if log_step_count_steps:
-                all_hooks.append(StepCounterHook(log_step_count_steps))
-        all_hooks += chief_only_hooks
+        folder = checkpoint_dir if summary_dir is None else summary_dir
+        every = save_summaries_secs, save_summaries_steps, log_step_count_steps
+        all_hooks += [*_showing_hooks(graph, folder, scaffold, *every), *chief_only_hooks]
     creator = SessionCreator(
         graph, scaffold, is_chief, master, checkpoints, max_wait_secs, recovery_wait_secs,
         session_options or {},
@@ -369,6 +389,23 @@ def _saver_hook(
     if not seconds and not steps:
         return []
     return [CheckpointSaverHook(folder, seconds or None, steps or None, scaffold)]
+
+
+def _showing_hooks(
+    graph: Graph, folder: PathLike | None, scaffold: Scaffold, seconds: float | None,
+    steps: int | None, rate_steps: int | None,
+) -> list[SessionRunHook]:  # fmt: skip
+    """What writes the summaries, if there are any, and what counts steps; none without a folder."""
+    if folder is None:
+        return []
+    made: list[SessionRunHook] = []
+    has_summaries = bool(graph.summaries) or scaffold.summary_op is not None
+    if has_summaries and (steps or seconds):
+        steps = None if seconds else steps
+        made.append(SummarySaverHook(steps, seconds or None, folder, scaffold=scaffold))
+    if rate_steps:
+        made.append(StepCounterHook(rate_steps, output_dir=folder if made else None))
+    return made
 
 
 def _saves(creator: SessionCreator, hooks: Iterable[SessionRunHook]) -> bool:

@@ -148,7 +148,8 @@ class Scaffold:
     init_op: run, with `init_feed_dict`, where there is no checkpoint; then `init_fn(scaffold,
     session)`. local_init_op: run in every new session. saver: what checkpoints hold; made if they
     are written, a `Saver`, or for a session on other tasks a `ShardedSaver`. A `Saver` given for
-    such a session saves variables only, all by one task (`Saver.build`).
+    such a session saves variables only, all by one task (`Saver.build`). summary_op: what
+    `wf.train.SummarySaverHook` writes; by default all summaries of the graph.
 
     >>> with wf.Graph().as_default():
     ...     v, start = wf.Variable(0.0), wf.placeholder(wf.float32, [])
@@ -166,12 +167,14 @@ class Scaffold:
         init_fn: Callable[[Scaffold, Session], object] | None = None,
         local_init_op: Effect | None = None,
         saver: Saver | ShardedSaver | None = None,
+        summary_op: Any = None,
     ) -> None:
         self.init_op = init_op
         self.init_feed_dict = init_feed_dict
         self.init_fn = init_fn
         self.local_init_op = local_init_op
         self.saver = saver
+        self.summary_op = summary_op
         self.save_ops: SaveOps | None = None
         #: Per variable a bool: whether it has a value.
         self.ready: dict[str, Tensor] = {}

@@ -20,6 +20,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import string
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import OPS
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.types import HandleType, RefType, TensorType, Type
 
 #: What identifies state or an object of the host: a name, or a block argument that is a ref or a
@@ -96,6 +97,15 @@ def host_keys(op: Operation, known: Mapping[Value, StateKey] | None = None) -> l
             inside = region_keys(op, region, known)
             found += (key for inner in region.ops for key in host_keys(inner, inside))
     return list(dict.fromkeys(found))
+
+
+def calls_python(op: Operation) -> bool:
+    """Whether `op`, or one in the regions that it runs, is a call of Python that keeps the order of
+    the program (`io.PYTHON_CALLS`)."""
+    if op.name in PYTHON_CALLS:
+        return bool(op.attrs.get("ordered", True))
+    inside = () if op.name in _INERT else op.regions
+    return any(calls_python(inner) for region in inside for inner in region.ops)
 
 
 def effect_keys(op: Operation, known: Mapping[Value, StateKey] | None = None) -> list[StateKey]:

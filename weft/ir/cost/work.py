@@ -56,7 +56,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW, STACK_OPS
 from weft.ir.ops.dynamic import TABLE as DYNAMIC_OPS
-from weft.ir.ops.io import FILE_TABLE, REPORT_TABLE
+from weft.ir.ops.io import FILE_TABLE, HOST_FUNCTION_TABLE, REPORT_TABLE
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.state import TABLE as STATE_OPS
 from weft.ir.ops.state import UPDATES
@@ -87,11 +87,11 @@ MOVES = frozenset({
     "broadcast_to", "concat", "pad", "slice", "slice_update", "iota", "dim_size", "take",
     "take_along_axis", "gather_nd", "scatter_nd_update", "sort", "argsort", "searchsorted",
     *(spec.name for spec in STATE_OPS if spec.name not in UPDATES), "scatter_update",
-    "random_bits", "random_fold_in", "first_occurrence", "py_function", *DATAFLOW,
+    "random_bits", "random_fold_in", "first_occurrence", *DATAFLOW,
     *COMMUNICATION,
     *(STACK_OPS - {"stack_add", "arena_add"}),
     *(spec.name for spec in (*QUEUE_TABLE, *RESOURCE_TABLE, *STRING_OPS, *FILE_TABLE)),
-    *(spec.name for spec in (*REPORT_TABLE, *DYNAMIC_OPS)),
+    *(spec.name for spec in (*REPORT_TABLE, *HOST_FUNCTION_TABLE, *DYNAMIC_OPS)),
 })  # fmt: skip
 _READS_BY_INDEX = frozenset({"take", "take_along_axis", "gather_nd"})
 _UPDATES = frozenset({

@@ -19,7 +19,7 @@ from typing import Literal
 
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.locations import Location
+from weft.ir.locations import Location, scope_within
 from weft.ir.spec import ConstArray
 from weft.ir.text.printer import format_attr, value_name
 
@@ -65,16 +65,17 @@ def boxes_of(graph: Graph, names: Mapping[Value, str] | None = None) -> Box:
     """The box of a whole graph. names: of values (`text.views.name_programs`), which ids are made
     of; by default their numbers."""
     arg_names = [value_name(name) for name in graph.arg_names]
-    return _Level(graph.block, names or {}, "", arg_names).box("body", graph.name, "")
+    return _Level(graph.block, names or {}, "", "", arg_names).box("body", graph.name, "")
 
 
 class _Level:
     """A block on the way to its box."""
 
     def __init__(
-        self, block: Block, names: Mapping[Value, str], path: str, arg_names: Sequence[str] = ()
-    ) -> None:
-        self.block, self.path, self.given = block, path, names
+        self, block: Block, names: Mapping[Value, str], path: str, around: str,
+        arg_names: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.block, self.path, self.given, self.around = block, path, names, around
         self.names: dict[Value, str] = {}
         for i, arg in enumerate(block.args):
             default = arg_names[i] if i < len(arg_names) else f"%a{i}"
@@ -92,7 +93,7 @@ class _Level:
         """All of the block."""
         ops = [op for op in self.block.ops if not all(r in self.literals for r in op.results)]
         made = Box(self.path or "graph", kind, label, note)
-        items = self.parted(_by_scope([(op, _scope(op)) for op in ops]))
+        items = self.parted(_by_scope([(op, _scope(op, self.around)) for op in ops]))
         self.fill(made, items, ops, is_top=True)
         return made
 
@@ -191,15 +192,17 @@ class _Level:
         name = self.names[op.results[0]] if op.results else op.name
         made = Box(f"{self.path}{op.name}{name}", "op", _label(op, self.literals), op=op)
         made.note = ", ".join(str(r.type) for r in op.results)
-        inner = f"{self.path}{name}."
+        inner, around = f"{self.path}{name}.", "/".join(_scope(op))
         if len(op.regions) == 1:
-            body = _Level(op.regions[0], self.given, inner).box("body", "", "")
+            body = _Level(op.regions[0], self.given, inner, around).box("body", "", "")
             made.boxes, made.edges = body.boxes, body.edges
         else:
             for i, region in enumerate(op.regions):
                 titles = _REGIONS.get(op.name, ())
                 title = titles[i] if i < len(titles) else f"region {i}"
-                made.boxes.append(_Level(region, self.given, f"{inner}{i}.").box("body", title, ""))
+                made.boxes.append(
+                    _Level(region, self.given, f"{inner}{i}.", around).box("body", title, "")
+                )
         return made
 
 
@@ -260,14 +263,16 @@ def _flat(items: Sequence[_Item]) -> Iterator[tuple[Operation, tuple[str, ...]]]
             yield from ((op, (item.name, *path)) for op, path in item.ops)
 
 
-def _scope(op: Operation) -> tuple[str, ...]:
-    """The path of an op: of one that stands for several, what their paths begin with."""
+def _scope(op: Operation, around: str = "") -> tuple[str, ...]:
+    """The path of an op within the scope `around`: of one that stands for several, what their
+    paths begin with."""
     paths = [at.scope.split("/") if at.scope else [] for at in op.locations]
     shared = paths[0] if paths else []
     for path in paths[1:]:
         same = [a == b for a, b in zip(shared, path, strict=False)]
         shared = shared[: same.index(False) if False in same else len(same)]
-    return tuple(shared)
+    found = scope_within("/".join(shared), around)
+    return tuple(found.split("/")) if found else ()
 
 
 def _line(op: Operation) -> str:

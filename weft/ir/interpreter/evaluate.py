@@ -34,6 +34,7 @@ from weft.ir.locations import caller_location
 from weft.ir.ops import OPS, REGISTERED, lookup
 from weft.ir.ops.builder import make_op
 from weft.ir.ops.control_flow import STACK_OPS
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.spec import Array, Attrs, AttrValue, Reference, fits, int_attr, quietly
 from weft.ir.types import HandleType, RefType, TensorType, Type, substitute_type
 
@@ -432,6 +433,8 @@ class _Run:
                 self.sizes = solve_dims(size_pairs(op.results, checked), self.sizes)
             return checked
         except WeftError as error:
+            if op.name in PYTHON_CALLS:  # its words are the user's
+                raise error.at(op.locations) from error.__cause__
             raise type(error)(
                 f"{describe(op, operands)}: {error.what}", hint=error.hint, location=op.locations
             ) from error.__cause__ or error

@@ -9,6 +9,7 @@ import itertools
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, NotFoundError, suggest
+from weft.ir.locations import NO_SCOPES
 from weft.ir.ops import control_flow, data_movement, io, products, reduction, resources, windows
 from weft.ir.ops import core as ops_core
 from weft.ir.ops import dynamic as ops_dynamic
@@ -46,6 +47,7 @@ _TABLES = (
 )
 
 OPS: dict[str, OpSpec] = {spec.name: spec for table in _TABLES for spec in table}
+NO_SCOPES.update(OPS)
 
 
 def lookup(name: str) -> OpSpec:

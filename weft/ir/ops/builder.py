@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.ir.errors import ShapeError, TypeRuleError, WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.locations import Locations, caller_location, outside_of
+from weft.ir.locations import Locations, caller_location
 from weft.ir.ops import lookup
 from weft.ir.spec import Attrs, AttrValue, complete_attrs
 from weft.ir.types import TensorType, Type
@@ -109,7 +109,7 @@ class Builder:
         group: str = "",
     ) -> tuple[Value, ...]:
         """Append an op and return its results. Errors as `make_op`."""
-        where = outside_of(caller_location(), name) if locations is None else locations
+        where = caller_location() if locations is None else locations
         op = make_op(
             name,
             operands,

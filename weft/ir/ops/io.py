@@ -1,12 +1,17 @@
-"""Input and output ops: readers, files, checkpoints, prints, assertions, calls of Python functions.
+"""Input and output ops: readers, files, checkpoints, summaries, prints, assertions, calls of Python
+functions.
 
 Python carries them out (`runtime.dataflow.host_ops`); `runtime.files` knows the formats.
-`py_function` calls a function of the user's each time the op runs."""
+`py_function` and `debug_callback` call a
+function of the user's each time the op runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -177,6 +182,47 @@ def _restore_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block])
     return list(found)
 
 
+# ---------------------------------------------------------------------------------------- summaries
+#: What TensorBoard shows of a value.
+SUMMARY_KINDS = ("scalar", "histogram", "image", "text")
+
+
+def summary_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    """The type rule of `summary`. TypeRuleError or ShapeError for what has no such summary."""
+    kind, tag = attrs["kind"], attrs["tag"]
+    (x,) = tensors("summary", types)
+    what = f"a summary of kind '{kind}' ('{tag}')"
+    if kind not in SUMMARY_KINDS or not tag or int_attr(attrs, "limit") < 1:
+        raise InvalidArgumentError(
+            f"{what} with limit={attrs['limit']}: a summary has one of the kinds "
+            f"{', '.join(SUMMARY_KINDS)}, a name, and a limit of at least 1"
+        )
+    if kind == "text":
+        strings_operands("summary", [x])
+        if x.rank > 2:
+            raise ShapeError(f"{what} is a string or a table of them, with at most 2 axes, got {x}")
+    elif kind == "image":
+        if x.dtype is not uint8 and not x.dtype.is_floating:
+            raise TypeRuleError(
+                f"{what} takes uint8, or floats from 0 to 1, got {x}",
+                hint="wf.astype(x, wf.uint8), or x / 255",
+            )
+        if not 2 <= x.rank <= 4 or (x.rank > 2 and x.shape[-1] not in (1, 3, 4)):
+            raise ShapeError(
+                f"{what} takes [n, height, width, channels], [height, width, channels] or "
+                f"[height, width], with 1, 3 or 4 channels, got {x}"
+            )
+    else:
+        if x.dtype is string or x.dtype.is_complex:
+            hint = "wf.abs(x), wf.real(x), wf.imag(x)" if x.dtype.is_complex else "wf.summary.text"
+            raise TypeRuleError(f"{what} takes real numbers, got {x}", hint=hint)
+        if kind == "scalar" and x.rank:
+            raise ShapeError(
+                f"{what} takes one number, got {x}", hint="wf.mean(x), or wf.summary.histogram"
+            )
+    return [_TEXT]
+
+
 FILE_TABLE = (
     OpSpec(
         "reader", 0, _reader_type, None,
@@ -256,11 +302,23 @@ FILE_TABLE = (
         "restore", 1, _restore_type, None, "What a checkpoint holds under `names`.",
         {"names": AttrSpec("strs"), "parts": AttrSpec("strs"), "within": _WITHIN}, _LOOK,
     ),
+    OpSpec(
+        "summary", 1, summary_type, None,
+        "What TensorBoard shows of a value, as a serialized Summary. limit: of images how many, of "
+        "a histogram how many buckets.",
+        {"kind": AttrSpec("str"), "tag": AttrSpec("str"), "limit": AttrSpec("int", 1)}, _PURE,
+    ),
 )  # fmt: skip
 
 
 _EFFECT = frozenset({"host", "no_fold", "no_cse", "no_dce"})
-_REPORT_ATTRS = {"message": AttrSpec("str", ""), "summarize": AttrSpec("int", 3)}
+#: format: as of `str.format`, "" for the message and the operands in brackets, as TensorFlow 1
+#: prints them; summarize: how many elements of each (-1: all). stream: "stderr", "stdout" or a
+#: file's name, to which lines are added. relation: which one should hold between the elements of
+#: the first two operands after the condition; the error says where it does not.
+_REPORT_ATTRS = {
+    "message": AttrSpec("str", ""), "summarize": AttrSpec("int", 3), "format": AttrSpec("str", ""),
+}  # fmt: skip
 
 
 def _print_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
@@ -294,23 +352,137 @@ def _element(x: Any) -> str:
     return f"{x:.6g}" if isinstance(x, (float, np.floating)) else str(x)
 
 
+class Shown:
+    """An array in a format string: `{}` gives it as NumPy prints it, `{:.3f}` each of its elements
+    in that format; summarize: how many elements at each end of each axis (-1: all)."""
+
+    __slots__ = ("array", "summarize")
+
+    def __init__(self, array: Array, summarize: int) -> None:
+        self.array, self.summarize = array, summarize
+
+    def __str__(self) -> str:
+        return format(self, "")
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        array = self.array
+        if not array.ndim:
+            value = array.item()
+            if isinstance(value, bytes):
+                value = value.decode("utf-8", "backslashreplace")
+            elif array.dtype.kind in "fV" and not spec:  # an f32 shows its own digits
+                return str(array[()])
+            return format(value, spec)
+        many = self.summarize < 0
+        edge = 3 if many else self.summarize
+        each: Any = {"all": lambda x: format(x.item() if hasattr(x, "item") else x, spec)}
+        return np.array2string(
+            array, separator=" ", threshold=array.size if many else 2 * edge, edgeitems=edge,
+            formatter=each if spec else {"object": _element} if array.dtype == object else None,
+        )  # fmt: skip
+
+
 def report(arrays: Sequence[Array], attrs: Attrs) -> str:
-    """The message and the data of a print or an assertion."""
+    """The message and the data of a print or an assertion. InvalidArgumentError for a format
+    that does not fit them."""
     count = attrs["summarize"]
     assert isinstance(count, int)
-    return str(attrs["message"]) + "".join(f"[{summary(a, count)}]" for a in arrays)
+    if not attrs["format"]:
+        return str(attrs["message"]) + "".join(f"[{summary(a, count)}]" for a in arrays)
+    try:
+        return str(attrs["format"]).format(*[Shown(a, count) for a in arrays])
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        raise InvalidArgumentError(
+            f"the format {attrs['format']!r} does not fit its values: {error}"
+        ) from None
+
+
+class _Muted(threading.local):
+    """Whether prints, assertions and callbacks do nothing in this thread."""
+
+    on = False
+
+
+_MUTED = _Muted()
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Prints, assertions and callbacks of this thread do nothing in the block: who runs a graph to
+    see what it computes, on made-up inputs, does not want to hear of them."""
+    before, _MUTED.on = _MUTED.on, True
+    try:
+        yield
+    finally:
+        _MUTED.on = before
+
+
+def _print(arrays: Sequence[Array], attrs: Attrs) -> list[Any]:
+    """Write the line, in one write."""
+    if _MUTED.on:
+        return [None]
+    line, stream = report(arrays, attrs) + "\n", str(attrs["stream"])
+    if stream in ("stderr", "stdout"):
+        file = sys.stderr if stream == "stderr" else sys.stdout
+        file.write(line)
+        file.flush()
+        return [None]
+    try:
+        with open(stream, "a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        raise FailedPreconditionError(f"{stream}: {error.strerror or error}") from error
+    return [None]
+
+
+_RELATIONS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater,
+    ">=": np.greater_equal,
+}  # fmt: skip
+
+
+def _where(relation: str, x: Array, *more: Array) -> str:
+    """Where the relation does not hold: "finite", one of `_RELATIONS`, or "~ RTOL ATOL"."""
+    x, *others = np.broadcast_arrays(x, *more)
+    if relation == "finite":
+        holds = np.isfinite(x.astype(np.float64) if x.dtype.kind == "V" else x)
+    elif relation.startswith("~"):
+        rtol, atol = map(float, relation.split()[1:])
+        holds = np.abs(x - others[0]) <= atol + rtol * np.abs(others[0])
+    else:
+        holds = _RELATIONS[relation](x, others[0])
+    bad = np.argwhere(~holds)
+    first = tuple(bad[0].tolist())
+    sign = {"finite": "", "~": "!~"}.get(relation[:1] if others else relation, relation)
+    values = f" not {sign} ".join(_element(a[first]) for a in (x, *others))
+    return f": {len(bad)} of {holds.size} elements, first " + (
+        f"element {list(first)}: {values}" if first else values
+    )
+
+
+def _assert(arrays: Sequence[Array], attrs: Attrs) -> list[Any]:
+    """InvalidArgumentError if the condition, the first array, does not hold."""
+    if not (bool(arrays[0]) or _MUTED.on):
+        what = report(arrays[1:], attrs)
+        if attrs["format"]:
+            where = _where(str(attrs["relation"]), *arrays[1:3]) if attrs["relation"] else ""
+            raise InvalidArgumentError(what + where)
+        raise InvalidArgumentError(f"assertion failed{': ' if what else ''}{what}")
+    return [None]
 
 
 REPORT_TABLE = (
     OpSpec(
-        "print", None, _print_type, None,
-        "Write the message and the operands, `summarize` elements each, to the standard error.",
-        _REPORT_ATTRS, _EFFECT,
+        "print", None, _print_type, _print,
+        "Write the message and the operands, `summarize` elements each, as a line of `stream`.",
+        {**_REPORT_ATTRS, "stream": AttrSpec("str", "stderr")}, _EFFECT,
     ),
     OpSpec(
-        "assert", None, _assert_type, None,
+        "assert", None, _assert_type, _assert,
         "End the step with an error that shows the other operands if the first one is False.",
-        _REPORT_ATTRS, _EFFECT,
+        {**_REPORT_ATTRS, "relation": AttrSpec("str", "")}, _EFFECT,
     ),
 )  # fmt: skip
 
@@ -353,8 +525,13 @@ def _py_function_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Blo
     return fill_sizes("py_function", [part_type(str(p)) for p in parts], attrs)
 
 
+def _callback_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    tensors("debug_callback", types)
+    return [TOKEN]
+
+
 def is_registered(op: Operation) -> bool:
-    """Whether the function of a `py_function` has its name in other processes, too."""
+    """Whether the function of a Python call has its name in other processes, too."""
     name = op.attrs["function"]
     return name.registered if isinstance(name, FunctionName) else name in _registered
 
@@ -377,6 +554,12 @@ def call_function(arrays: Sequence[_Array], attrs: Attrs) -> list[_Array]:
     return make([part_type(str(p)) for p in parts], attrs["listed"] is True)(arrays)
 
 
+def _call_back(arrays: Sequence[_Array], attrs: Attrs) -> list[Any]:
+    if not _MUTED.on:
+        call_function(arrays, attrs)
+    return [None]
+
+
 HOST_FUNCTION_TABLE = (
     OpSpec(
         "py_function",
@@ -390,6 +573,24 @@ HOST_FUNCTION_TABLE = (
             "listed": AttrSpec("bool", False),
             **SIZES,
         },
-        frozenset({"host", "no_fold", "no_cse", "no_dce"}),
+        _EFFECT,
+    ),
+    OpSpec(
+        "debug_callback",
+        None,
+        _callback_type,
+        _call_back,
+        "Call a Python function of the user's for what it does; `ordered`: in the program's order.",
+        {
+            "function": AttrSpec("str"),
+            "parts": AttrSpec("strs", ()),
+            "listed": AttrSpec("bool", True),
+            "ordered": AttrSpec("bool", True),
+        },
+        _EFFECT,
     ),
 )
+
+#: Ops that Python carries out wherever a step is, in a native step too (`codegen/python_calls.py`):
+#: they wait for nothing, name no object, and do what their reference does.
+PYTHON_CALLS = frozenset(spec.name for spec in (*REPORT_TABLE, *HOST_FUNCTION_TABLE))

@@ -380,7 +380,7 @@ class Backward:
 
     def _added(self, total: Value, g: Value) -> Value:
         """The sum; an update of zeros becomes one of the total itself."""
-        where = self.s.op.locations
+        where = self.s.x.locations
         op = g.op
         if op is not None and op.name in ("index_add", "scatter_nd_add", "scatter_along_axis_add"):
             zero = uniform(op.operands[0])
@@ -422,7 +422,7 @@ def _is_sum(value: Value, ops: Sequence[Operation]) -> bool:
 
 def or_zero(s: Site, builder: Builder, like: Value, grad: Value | None) -> Value:
     """The cotangent, or if there is none the zero for a value as `like`."""
-    return zeros_like(Expr(builder, like, s.op.locations)).value if grad is None else grad
+    return zeros_like(Expr(builder, like, s.x.locations)).value if grad is None else grad
 
 
 def copy_args(
@@ -475,13 +475,13 @@ class _Loops:
         operands = [*given[:carries], *(x.value for x in starts), *given[carries:]]
         attrs = self._attrs(carries + len(extra))
         values = s.x.builder.emit(
-            "while", operands, attrs, regions=regions, locations=s.op.locations
+            "while", operands, attrs, regions=regions, locations=s.x.locations
         )
         count, *stacks = map(s.x.wrap, values[carries:])
         return count, stacks
 
     def _body(self, extra: Sequence[Type]) -> Block:
-        j, where = self.j, self.s.op.locations
+        j, where = self.j, self.s.x.locations
         builder, mapping = copy_args(j.args, self.carries, extra)
         before = (Expr(builder, v, where) for v in builder.args[self.carries :][: len(extra)])
         count = next(before)
@@ -495,7 +495,7 @@ class _Loops:
 
     def _back(self, count: Expr, stacks: Sequence[Expr]) -> Sequence[Expr | None]:
         """The loop back: it counts down to 0 and pops the stacks."""
-        s, j, where = self.s, self.j, self.s.op.locations
+        s, j, where = self.s, self.j, self.s.x.locations
         back = Backward(s, j, self.carries)
         builder = back.builder
         for value, stack in zip(self.kept.stored, stacks, strict=True):
@@ -527,7 +527,7 @@ def _cond(s: Site) -> Sequence[Expr | None]:
     found = [any(j.grads[i] is not None for j in joints) for i in range(len(wanted))]
     regions = [_pullback_branch(s, j, found) for j in joints]
     operands = [x.value for x in s.operands] + [g.value for g in s.cotangents if g is not None]
-    values = iter(s.x.builder.emit("cond", operands, regions=regions, locations=s.op.locations))
+    values = iter(s.x.builder.emit("cond", operands, regions=regions, locations=s.x.locations))
     return [None, *(s.x.wrap(next(values)) if f else None for f in found)]
 
 
@@ -576,7 +576,7 @@ def _stored_by_scan(s: Site, kept: Residuals, j: Joint) -> dict[Value, Expr]:
     before = builder.args[carries : carries + len(piles)]
     copy_ops(builder, ops_for(j.ops, [*j.results[:carries], *kept.stored]), mapping)
     after = [
-        pushed(Expr(builder, pile, s.op.locations), s.x.wrap(mapping[v])).value
+        pushed(Expr(builder, pile, s.x.locations), s.x.wrap(mapping[v])).value
         for pile, v in zip(before, piles, strict=True)
     ]
     ends = [mapping[v] for v in j.results[:carries]]
@@ -584,7 +584,7 @@ def _stored_by_scan(s: Site, kept: Residuals, j: Joint) -> dict[Value, Expr]:
     given = [x.value for x in s.operands]
     operands = [*given[:carries], *(x.value for x in empty), *given[carries:]]
     attrs = {**s.attrs, "carries": carries + len(piles)}
-    values = s.x.builder.emit("scan", operands, attrs, regions=(region,), locations=s.op.locations)
+    values = s.x.builder.emit("scan", operands, attrs, regions=(region,), locations=s.x.locations)
     return dict(zip((*piles, *rows), map(s.x.wrap, values[carries:]), strict=True))
 
 
@@ -618,7 +618,7 @@ def _reverse_scan(
         "reverse": not s.attrs["reverse"],
     }
     operands = [*starts, *(x.value for x in (*back.rows, *back.others))]
-    values = s.x.builder.emit("scan", operands, attrs, regions=(region,), locations=s.op.locations)
+    values = s.x.builder.emit("scan", operands, attrs, regions=(region,), locations=s.x.locations)
     ys = iter(values[len(starts) :])
     per_row = [None if g is None else s.x.wrap(next(ys)) for _, g in by_row]
     firsts, sums = back.split(values)
@@ -637,7 +637,7 @@ def _counted(s: Site, count: int) -> Sequence[Expr | None]:
     }  # fmt: skip
     operands = [x.value for x in s.operands]
     regions = (s.op.regions[1],)
-    results = s.x.builder.emit("scan", operands, attrs, regions=regions, locations=s.op.locations)
+    results = s.x.builder.emit("scan", operands, attrs, regions=regions, locations=s.x.locations)
     op = results[0].op
     assert op is not None
     return _scan(replace(s, op=op, results=tuple(map(s.x.wrap, results))))

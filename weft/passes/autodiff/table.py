@@ -720,6 +720,7 @@ NO_GRADIENT: frozenset[str] = frozenset(
             spec.name
             for spec in (*QUEUE_TABLE, *RESOURCE_TABLE, *STRING_TABLE, *FILE_TABLE, *REPORT_TABLE)
         ),
+        "debug_callback",
         *NO_ARRAY_GRADIENT,
         *NO_DYNAMIC_GRADIENT,
         *control_flow.NO_STACK_GRADIENT,

@@ -64,6 +64,7 @@ from weft.ir.analysis.effects import (
     accesses,
     effect_keys,
     host_keys,
+    is_string,
     runs_on_host,
     state_key,
 )
@@ -151,12 +152,14 @@ def _needs_executor(op: Operation) -> bool:
     return not op.regions and (runs_on_host(op) or any(True for _ in accesses(op)))
 
 
-def executor_only(ops: Iterable[Operation]) -> Operation | None:
-    """The first op, regions included, that no native loop or branch can hold; None if all can be
-    there."""
+def executor_only(ops: Iterable[Operation], allowed: Container[str] = ()) -> Operation | None:
+    """The first op, regions included, that no native loop or branch of a session's step can hold;
+    None if all can be there. allowed: names of ops that are held all the same, without strings."""
     for op in ops:
+        if op.name in allowed and not any(is_string(v.type) for v in op.operands + op.results):
+            continue
         for region in op.regions:
-            found = executor_only(region.ops)
+            found = executor_only(region.ops, allowed)
             if found is None and op.name in CONTROL:
                 found = next((o for o in region.ops if any(True for _ in accesses(o))), None)
             if found is not None:

@@ -27,6 +27,7 @@ from functools import cached_property
 from weft.ir.cost.thresholds import REORDERED_ARENA_BYTES, REORDERED_GROWTH_BYTES, REORDERED_SHARE
 from weft.ir.graph import Graph, Value
 from weft.ir.ops.control_flow import CONTROL
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 from weft.passes.control.lower_control_flow import executor_only
@@ -81,7 +82,7 @@ def can_be_planned(graph: Graph) -> bool:
     kinds = CONTROL | {"fused"}
     if any(op.regions and op.name not in kinds for op in graph.walk()):
         return False
-    if executor_only(graph.ops) is not None:
+    if executor_only(graph.ops, PYTHON_CALLS) is not None:
         return False
     values = [v for op in graph.walk() for v in op.results] + list(graph.args)
     return all(not isinstance(v.type, TensorType) or v.type.is_static for v in values)

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from weft.ir.analysis.effects import runs_on_host
+from weft.ir.analysis.effects import is_string, runs_on_host
 from weft.ir.cost.rates import (
     BUS_BYTES_PER_S,
     BUS_LATENCY_S,
@@ -34,6 +34,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
 from weft.ir.graph import Operation, Value
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.types import HandleType, RefType, StackType, TensorType
 
 
@@ -144,7 +145,7 @@ class Device:
         has = self.kernels is None or op.name in self.kernels
         if self.kind != CPU:
             of_host = runs_on_host(op)
-            if of_host and has and self._asks_of_variable(op):
+            if of_host and has and (self._asks_of_variable(op) or _is_python_call(op)):
                 return ""
             if of_host or any(isinstance(v.type, HandleType) for v in values):
                 return f"runs on the host, not on a {self.kind}"
@@ -159,6 +160,11 @@ class Device:
 
     def _takes_not(self, t: TensorType | None) -> bool:
         return t is not None and self.dtypes is not None and t.dtype.short not in self.dtypes
+
+
+def _is_python_call(op: Operation) -> bool:
+    """Whether the host does the op for any device, in the middle of its step."""
+    return op.name in PYTHON_CALLS and not any(is_string(v.type) for v in op.operands + op.results)
 
 
 def tensor_of(value: Value) -> TensorType | None:

@@ -33,7 +33,8 @@ Two ops conflict if they touch the same state and one of them writes; an op that
 no state conflicts with every effect. Afterwards each effect has exactly the control operands that
 order it after the conflicting effects before it, less those that follow from others, and pure ops
 have none: they may be rewritten and moved by their data alone. A group waits for all effects that
-it waited for.
+it waited for. Calls of Python (prints, checks) and assignments keep the order in which they stand:
+what has been printed or stored when a step fails is what the program says.
 
 `strip_gradient_ops`: remove the ops that only tell autodiff something, when no more gradients will
 be taken, and do both of the above. Before::
@@ -54,7 +55,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 
-from weft.ir.analysis.effects import StateKey, accesses
+from weft.ir.analysis.effects import StateKey, accesses, calls_python
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import int64, uint64
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -132,6 +133,7 @@ class _Effects:
 def _order_block(block: Block) -> Block:
     effects = _Effects()
     past: dict[Value, int] = {}  # the effects that come before each value
+    called = assigned = 0  # the calls of Python, and assignments
     reads: dict[object, Operation] = {}
     mapping: dict[Value, Value] = {}
     ops: list[Operation] = []
@@ -142,6 +144,11 @@ def _order_block(block: Block) -> Block:
         for value in (*new.operands, *new.control):
             if value in past:
                 bits |= past[value]
+        python = calls_python(op)
+        if python or op.name == "assign":
+            bits |= called  # in the order of the program, whatever they depend on
+        if python:
+            bits |= assigned
         if not (has_effect(op) or op.name == "group"):
             new = with_control(new, ()) if new.control else new
         else:
@@ -158,7 +165,10 @@ def _order_block(block: Block) -> Block:
             if op.name == "read":
                 reads[_state_key(new, before)] = new
             if effect:
-                bits |= effects.add(new, control)
+                bit = effects.add(new, control)
+                bits |= bit
+                called |= bit if python else 0
+                assigned |= bit if op.name == "assign" else 0
         if bits:
             for value in new.results:
                 past[value] = bits

@@ -68,7 +68,7 @@ def parts_of(parts: Sequence[PartGraph], keys: Mapping[str, Key]) -> list[Part]:
     made = []
     for part in parts:
         for op in part.graph.walk():
-            if op.name == "py_function" and not is_registered(op):
+            if "function" in op.attrs and not is_registered(op):
                 raise UnsupportedError(
                     f"the Python function '{op.attrs['function']}' cannot run on {part.device}: "
                     "functions are not sent to tasks",

@@ -21,6 +21,7 @@ from weft.ir.cost.thresholds import DEVICE_SMALL_INPUT_BYTES, DEVICE_SMALL_RESUL
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.graph import Operation
+from weft.ir.spec import Attrs
 from weft.ir.types import TensorType
 from weft.passes.memory.block import Moving
 from weft.runtime.device.gemm_conv import Conv, Gemm
@@ -167,6 +168,18 @@ class DeviceAdd:
     launches: tuple[PlannedLaunch, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DevicePython:
+    """A call of Python, which the host makes: the values at `operands` come from the device, what
+    it gives goes to `results`. types: of both, in that order; attrs: of the op."""
+
+    op: Operation
+    attrs: Attrs
+    operands: tuple[Place, ...]
+    results: tuple[Place, ...]
+    types: tuple[TensorType, ...]
+
+
 DeviceNode = (
     PlannedLaunch
     | PlannedProduct
@@ -177,6 +190,7 @@ DeviceNode = (
     | DevicePush
     | DevicePop
     | DeviceAdd
+    | DevicePython
 )
 
 
@@ -353,8 +367,11 @@ def checks(node: DeviceNode) -> bool:
 
 
 def _writes(node: DeviceNode) -> bool:
-    """Whether a variable may be written."""
+    """Whether a variable may be written, or Python is called: after an op that has failed neither
+    happens."""
     match node:
+        case DevicePython():
+            return True
         case PlannedLaunch():
             return bool(node.writes)
         case PlannedCopy():
@@ -396,6 +413,9 @@ def _lines(nodes: Sequence[DeviceNode], pad: str, number: Iterator[int]) -> Iter
                 yield f"{pad}the host keeps {node.value} for the gradient  # {node.op.name}"
             case DevicePop():
                 yield f"{pad}the host gives back what was kept to {node.top}  # {node.op.name}"
+            case DevicePython():
+                where = f" ({node.op.locations[0]})" if node.op.locations else ""
+                yield f"{pad}the host calls Python  # {node.op.name}{where}"
             case DeviceAdd():
                 yield f"{pad}the host adds up what was kept, element by element  # {node.op.name}"
                 yield from _lines(node.launches, inner, number)

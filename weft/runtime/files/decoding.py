@@ -7,10 +7,7 @@ tensorflow/core/example/{example,feature}.proto:
     Example   { Features features = 1; }
     Features  { map<string, Feature> feature = 1; }
     Feature   { oneof: BytesList = 1, FloatList = 2, Int64List = 3; }
-    each list { repeated value = 1; }, numbers packed or not
-
-The wire format (protobuf.dev/programming-guides/encoding) is here as far as that needs it: varints,
-lengths, 32 and 64 bits; no groups."""
+    each list { repeated value = 1; }, numbers packed or not"""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,91 +28,9 @@ from weft.ir.ops.strings import number_of
 from weft.ir.types import TensorType
 from weft.runtime.files.permissions import confined
 from weft.runtime.files.streams import Path, opened
+from weft.runtime.files.wire import BYTES, FIXED32, VARINT, fields, message, packed, varints
 
 Array = np.ndarray[Any, Any]
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-_LONGEST = 10  # bytes of a 64-bit varint
-
-
-def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """(field number, wire type, value) of a message; the value is an int for a varint, else bytes.
-    DataLossError if it is no message."""
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = _varint(data, at)
-        number, kind = tag >> 3, tag & 7
-        if not 0 < number < 1 << 29:
-            raise DataLossError(f"field number {number} at byte {at}")
-        if kind == VARINT:
-            value, at = _varint(data, at)
-            yield number, kind, value
-            continue
-        if kind == BYTES:
-            size, at = _varint(data, at)
-        elif kind in (FIXED32, FIXED64):
-            size = 4 if kind == FIXED32 else 8
-        else:
-            raise DataLossError(f"wire type {kind} at byte {at}")
-        if size > end - at:
-            raise DataLossError(f"{size} bytes at byte {at}, where {end - at} are left")
-        yield number, kind, data[at : at + size]
-        at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for i, byte in enumerate(data[at : at + _LONGEST]):
-        value |= (byte & 0x7F) << 7 * i
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at + i + 1
-    raise DataLossError(f"a number at byte {at} does not end")
-
-
-def varints(data: bytes) -> Array:
-    """Packed varints as i64[n]. DataLossError if the last one does not end, or one is too long."""
-    raw = np.frombuffer(data, np.uint8)
-    last = np.flatnonzero(raw < 0x80)
-    if raw.size and (not last.size or last[-1] != raw.size - 1):
-        raise DataLossError("packed integers end in the middle of one")
-    if last.size == raw.size:  # all below 128: a byte each
-        return raw.astype(np.int64)
-    first = np.concatenate([[0], last[:-1] + 1])
-    sizes = last - first + 1
-    if sizes.max() > _LONGEST:
-        raise DataLossError("a packed integer is longer than 10 bytes")
-    place = np.arange(raw.size) - np.repeat(first, sizes)
-    bits = (raw & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
-    return np.bitwise_or.reduceat(bits, first).view(np.int64)
-
-
-def varint(value: int) -> bytes:
-    """A number of at least 0 as a varint."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def packed(values: Array) -> bytes:
-    """i64[n] as packed varints; negative ones take 10 bytes."""
-    bits = values.astype(np.int64).view(np.uint64)
-    if not bits.size or bits.max() < 0x80:
-        return bits.astype(np.uint8).tobytes()
-    shifted = bits[:, None] >> (7 * np.arange(_LONGEST)).astype(np.uint64)
-    out = (shifted & np.uint64(0x7F)).astype(np.uint8)
-    there = np.concatenate([np.ones((len(bits), 1), bool), shifted[:, 1:] != 0], axis=1)
-    out[:, :-1][there[:, 1:]] |= 0x80  # another byte follows
-    chosen: bytes = out[there].tobytes()
-    return chosen
-
-
-def message(number: int, data: bytes) -> bytes:
-    """Field `number` with a length and bytes."""
-    return varint(number << 3 | BYTES) + varint(len(data)) + data
-
-
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 
 
@@ -256,10 +171,10 @@ def decode_csv(
     between, mark = delimiter.encode(), quote.encode()
     rows = [_fields(record, i, between, mark) for i, record in enumerate(records.flat)]
     chosen = columns or range(len(defaults))
-    for i, fields in enumerate(rows):
-        if (len(fields) <= max(chosen)) if columns else (len(fields) != len(defaults)):
+    for i, row in enumerate(rows):
+        if (len(row) <= max(chosen)) if columns else (len(row) != len(defaults)):
             raise InvalidArgumentError(
-                f"record {i} has {len(fields)} fields, "
+                f"record {i} has {len(row)} fields, "
                 f"{max(chosen) + 1 if columns else len(defaults)} are expected: "
                 f"{records.flat[i]!r:.80}"
             )

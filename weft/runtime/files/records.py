@@ -46,6 +46,41 @@ def crc32c() -> Callable[[bytes], int]:
     return value
 
 
+def checksum() -> Callable[[bytes], int]:
+    """The CRC-32C of bytes: as `crc32c`, where that is not installed by a table, for files that are
+    small."""
+    try:
+        return crc32c()
+    except UnsupportedError:
+        return by_table
+
+
+@cache
+def _table() -> tuple[int, ...]:
+    rows = []
+    for row in range(256):
+        for _ in range(8):
+            row = row >> 1 ^ (0x82F63B78 if row & 1 else 0)  # the polynomial, its bits reversed
+        rows.append(row)
+    return tuple(rows)
+
+
+def by_table(data: bytes) -> int:
+    """The CRC-32C of bytes, byte by byte."""
+    table, crc = _table(), 0xFFFFFFFF
+    for byte in data:
+        crc = table[crc & 0xFF ^ byte] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def framed(record: bytes, crc: Callable[[bytes], int]) -> bytes:
+    """A record as it stands in the file: its length, the data, and a checksum of each."""
+    length = len(record).to_bytes(8, "little")
+    return b"".join(
+        (length, _SUM.pack(masked(crc(length))), record, _SUM.pack(masked(crc(record))))
+    )
+
+
 def masked(crc: int) -> int:
     """A CRC as it is stored, so that the CRC of data that hold CRCs is no special one."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
@@ -152,17 +187,7 @@ class RecordWriter:
             )
         if self._out.closed:
             raise FailedPreconditionError(f"{self._name}: the writer is closed")
-        length = len(record).to_bytes(8, "little")
-        self._out.write(
-            b"".join(
-                (
-                    length,
-                    _SUM.pack(masked(self._crc(length))),
-                    record,
-                    _SUM.pack(masked(self._crc(record))),
-                )
-            )
-        )
+        self._out.write(framed(record, self._crc))
 
     def flush(self) -> None:
         """Hand what was written to the system."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from weft.codegen.faults import FaultWords
 from weft.codegen.llvm.jit import Kernels
-from weft.codegen.loops.interrupt import API
+from weft.codegen.python_calls import API
 from weft.codegen.stacks import WORD_COUNT, WORDS, element_bytes
 from weft.codegen.steps.walker import CALL_WORDS, HEADER
 from weft.ir.errors import CancelledError, InvalidArgumentError, ResourceExhaustedError
@@ -32,6 +32,7 @@ from weft.ir.graph import Block, Graph, Operation
 from weft.ir.interpreter.state import CHECKPOINT_HINT, too_large
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
+from weft.runtime.native.python_calls import python_object
 from weft.runtime.native.step import activation_words
 from weft.runtime.native.step_plan import StepPlan
 from weft.runtime.step import RunContext
@@ -193,7 +194,8 @@ class LinkedPlan:
     """A plan with the addresses of this process: its words and rows as the walker reads them."""
 
     __slots__ = (
-        "addresses", "arena_bytes", "calls", "moves", "patches", "plan", "slot_count", "words"
+        "addresses", "arena_bytes", "calls", "moves", "patches", "plan", "python", "slot_count",
+        "words",
     )  # fmt: skip
 
     def __init__(self, plan: StepPlan, addresses: Kernels) -> None:
@@ -202,6 +204,9 @@ class LinkedPlan:
         self.plan = plan  # keeps the constants
         self.calls = table.linked_calls(addresses)
         self.words = table.linked_words(addresses)
+        self.python = [python_object(call) for call in table.python]  # words hold no references
+        for word, number in table.callees:
+            self.words[word] = id(self.python[number])
         self.patches = np.array(table.patches, np.int64)
         self.moves = np.array(table.moves, np.int64)
         self.arena_bytes = aligned(plan.arena_bytes + table.scratch_bytes)

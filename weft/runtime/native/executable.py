@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from weft.codegen.llvm.jit import (
     load_count,
 )
 from weft.codegen.llvm.target import isa
+from weft.codegen.python_calls import CALLEE
+from weft.codegen.steps.walker import CALL_WORDS
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,
@@ -57,6 +59,9 @@ from weft.runtime.native.step_plan import (
 from weft.runtime.plan_store import plan_key
 from weft.runtime.resources.variables import VariableState, check_variables
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
+
+if TYPE_CHECKING:
+    from weft.codegen.loops.program import PlannedCall
 
 Array = np.ndarray[Any, Any]
 Effort = tuple[int, float, int]
@@ -356,12 +361,27 @@ class Executable(Step):
         """An input that is no array of class ndarray: weft's fault, never the user's."""
         raise InternalError(f"'{self.name}' was given an input that is no plain NumPy array")
 
+    def _calls_python(self, row: int) -> bool:
+        """Whether a row of the table is a call of Python."""
+        table, fields = self.plan.table, CALL_WORDS * row
+        return any(table.calls[fields + 1] + CALLEE == word for word, _ in table.callees)
+
+    def _raise_from_python(self, failed: PlannedCall, kept: int) -> NoReturn:
+        """Raise what an op that Python carries out has raised, at the user's line."""
+        assert failed.op is not None
+        try:
+            raise_stopped(kept)
+        except WeftError as error:
+            raise error.at(failed.op.locations) from error.__cause__
+
     def raise_failed(self, call: int, status: int, index: int) -> NoReturn:
         """The step stopped at row `call` of the table, whose kernel stored `status` and `index`
         (`faults.FaultWords`)."""
-        if status == STOPPED:
+        if status == STOPPED and not self._calls_python(call):
             raise_stopped(index)
         failed = self.report.calls[self.plan.table.owner[call]]
+        if status == STOPPED:
+            self._raise_from_python(failed, index)
         op, element = failed.fault(status)
         types = ", ".join(str(v.type) for v in op.operands)
         if op.name in STACK_OPS:

@@ -159,7 +159,7 @@ class NativeSizePlan(SizePlan["Executable | Filled"]):
             return self._made.run_with(activation, arrays, results)
         except _Failed as failed:
             row, status, index = failed.where
-            if status == STOPPED:
+            if status == STOPPED and not self._made.plan.table.callees:
                 raise_stopped(index)
             # the same rows, as all that decides them is a condition
             self._exact(arrays).raise_failed(row, status, index)

@@ -31,6 +31,7 @@ from weft.ir.process import ForkLock, collector_paused, load
 from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 from weft.passes.manager import PassOptions, PassReport
+from weft.runtime.native.python_calls import pack_calls, unpack_calls
 from weft.runtime.plan_store import (
     Fields,
     NotKeptError,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 Result = tuple[tuple[int, ...], DType]
 _FLAT = ("words", "calls", "owner", "moves", "patches", "workers", "status", "stacks")
-_PAIRS = {"arena": 2, "rows": 2, "codes": 2, "constants": 3}
+_PAIRS = {"arena": 2, "rows": 2, "codes": 2, "callees": 2, "constants": 3}
 _NUMBERS = ("inputs", "arena_bytes", "result_bytes", "cut", "short", "leaves_stacks")
 
 
@@ -151,6 +152,7 @@ def pack_plan(
         "kernels": [[key, files[key]] for key in table.kernels],
         "arrays": arrays,
         "routines": table.routines,
+        "python": pack_calls(table.python),
         "scratch": [table.scratch_bytes, table.worker_bytes],
         "slots": [list(key) for key in plan.slots],
         "results": [None if r is None else [list(r[0]), r[1].name] for r in plan.results],
@@ -170,6 +172,7 @@ def unpack_plan(
     table = Table(
         kernels=[key for key, _ in fields["kernels"]],
         routines=[(word, name) for word, name in fields["routines"]],
+        python=unpack_calls(fields["python"]),
         scratch_bytes=scratch_bytes, worker_bytes=worker_bytes,
     )  # fmt: skip
     total = sum(fields["sizes"])

@@ -7,7 +7,6 @@ A row says what an op does with its object, its operands and its attributes; whi
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,9 @@ import numpy as np
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
 from weft.ir.interpreter.evaluate import type_of
 from weft.ir.interpreter.state import check_initialized, missing_names, updated
+from weft.ir.ops import OPS
 from weft.ir.ops.dynamic import TABLE
-from weft.ir.ops.io import call_function, report
+from weft.ir.ops.io import REPORT_TABLE, call_function
 from weft.ir.ops.resources import part_type
 from weft.ir.spec import Attrs, OpSpec, int_attr, ints_attr, strs_attr
 from weft.runtime.checkpoint.folder import restore_arrays, save_arrays
@@ -28,6 +28,7 @@ from weft.runtime.files.decoding import decode_csv, decode_sized, matching_files
 from weft.runtime.files.permissions import confined
 from weft.runtime.files.records import read_whole
 from weft.runtime.files.streams import unreadable
+from weft.runtime.files.summaries import encode
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
 from weft.runtime.resources.attempts import Attempt, CancelToken, Done
 from weft.runtime.resources.queue import Queue
@@ -296,6 +297,11 @@ def _restore(arrays: list[Array], attrs: Attrs) -> Sequence[Array]:
     return restore_arrays(_one(arrays[0]), strs_attr(attrs, "names"), types, within)
 
 
+def _summary(arrays: list[Array], attrs: Attrs) -> Array:
+    limit = int_attr(attrs, "limit")
+    return text(encode(str(attrs["kind"]), str(attrs["tag"]), arrays[0], limit))
+
+
 FILE_ROWS: Mapping[str, HostRow] = {
     "read_file": without_object(_read_file),
     "write_file": without_object(_write_file),
@@ -303,6 +309,7 @@ FILE_ROWS: Mapping[str, HostRow] = {
     "decode_csv": without_object(_csv),
     "parse_example": without_object(_example),
     "decode_image": without_object(_image),
+    "summary": without_object(_summary),
     "save": without_object(_save),
     "restore": without_object(_restore),
 }
@@ -314,17 +321,10 @@ def _py_function(arrays: list[Array], attrs: Attrs) -> list[Array]:
     return [np.array(a) for a in call_function(arrays, attrs)]
 
 
-def _print(arrays: list[Array], attrs: Attrs) -> None:
-    """Print to the standard error, in one write."""
-    sys.stderr.write(report(arrays, attrs) + "\n")
-    sys.stderr.flush()
-
-
-def _assert(arrays: list[Array], attrs: Attrs) -> None:
-    """InvalidArgumentError if the condition, the first array, does not hold."""
-    if not bool(arrays[0]):
-        what = report(arrays[1:], attrs)
-        raise InvalidArgumentError(f"assertion failed{': ' if what else ''}{what}")
+def _effect(spec: OpSpec, arrays: list[Array], attrs: Attrs) -> None:
+    """What an op does that has no result but its token."""
+    assert spec.reference is not None
+    spec.reference(arrays, attrs)
 
 
 def _by_reference(spec: OpSpec, arrays: list[Array], attrs: Attrs) -> list[Array]:
@@ -343,7 +343,7 @@ def _by_reference(spec: OpSpec, arrays: list[Array], attrs: Attrs) -> list[Array
 READ_ONLY = frozenset(spec.name for spec in TABLE)
 CALL_ROWS: Mapping[str, HostRow] = {
     "py_function": without_object(_py_function),
-    "print": without_object(_print),
-    "assert": without_object(_assert),
+    **{spec.name: without_object(partial(_effect, spec)) for spec in REPORT_TABLE},
+    "debug_callback": without_object(partial(_effect, OPS["debug_callback"])),
     **{spec.name: without_object(partial(_by_reference, spec)) for spec in TABLE},
 }

@@ -19,6 +19,7 @@ from weft.codegen.faults import describe_fault
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.interpreter.state import too_large
+from weft.ir.ops import lookup
 from weft.runtime.device.execution.segments import (
     Ask,
     Base,
@@ -40,6 +41,7 @@ from weft.runtime.device.plan import (
     DevicePlan,
     DevicePop,
     DevicePush,
+    DevicePython,
     Place,
     PlannedCopy,
     PlannedLaunch,
@@ -272,6 +274,8 @@ class Launches:
                     self._push(section)
                 case DevicePop():
                     self._pop(section)
+                case DevicePython():
+                    self._python(section)
                 case Sums():
                     at, node = self._places.at, section.node
                     a, b = self._handle(at(node.a)), self._handle(at(node.b))
@@ -372,6 +376,24 @@ class Launches:
         held = np.empty(1, np.uint8)
         self._device.download(held, self._places.at(decision))
         return bool(held[0])
+
+    # -- calls of Python ---------------------------------------------------------------------------
+
+    def _python(self, node: DevicePython) -> None:
+        at = self._places.at
+        given = [np.empty(t.static_shape, t.dtype.numpy) for t in node.types[: len(node.operands)]]
+        for array, place in zip(given, node.operands, strict=True):
+            if array.size:
+                self._device.download(array, at(place))
+        try:
+            reference = lookup(node.op.name).reference
+            assert reference is not None
+            made = reference(given, node.attrs)
+        except WeftError as error:
+            raise error.at(node.op.locations) from error.__cause__
+        for value, place in zip(made, node.results, strict=False):  # a token has no place
+            if place.nbytes:
+                self._device.upload(at(place), np.ascontiguousarray(value))
 
     # -- what loops keep --------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from weft.runtime.device.plan import (
     DevicePlan,
     DevicePop,
     DevicePush,
+    DevicePython,
     Place,
     PlannedCopy,
     PlannedLaunch,
@@ -140,7 +141,9 @@ class Noted:
     """The point up to which the next look for faults has to wait."""
 
 
-Section = Segment | Loop | Branch | CheckFaults | Noted | DevicePush | DevicePop | Sums
+Section = (
+    Segment | Loop | Branch | CheckFaults | Noted | DevicePush | DevicePop | DevicePython | Sums
+)
 
 
 @dataclass(slots=True)
@@ -206,7 +209,7 @@ class Cutter:
                     sections.append(Branch(node, self._cut(node.then), self._cut(node.orelse)))
                 case DeviceAdd():
                     sections.append(Sums(node, tuple(map(self._prepared, node.launches))))
-                case CheckFaults() | DevicePush() | DevicePop():
+                case CheckFaults() | DevicePush() | DevicePop() | DevicePython():
                     sections.append(node)
             if k in noted:
                 sections.append(Noted())

@@ -24,6 +24,7 @@ from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import element_type
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.sizes import largest
 from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import RefType, TensorType
@@ -44,6 +45,7 @@ from weft.runtime.device.plan import (
     DevicePlan,
     DevicePop,
     DevicePush,
+    DevicePython,
     Place,
     PlanArg,
     PlannedCopy,
@@ -164,6 +166,8 @@ class _Planner:
             return [DeviceBranch(op, self.value(op.operands[0]), then, orelse)]
         if op.name in ("while", "scan"):
             return self._loop(op)
+        if op.name in PYTHON_CALLS:
+            return [*self._check_before(True), self._python(op)]
         if op.name == "arena_push":
             limit = int_attr(op.attrs, "limit")
             stack, value = map(self.value, op.operands)
@@ -193,6 +197,12 @@ class _Planner:
         made, nbytes = with_routes(op, nodes, ways, lambda arg: self._arg(arg, -1))
         self.scratch_bytes = largest(self.scratch_bytes, nbytes)
         return made
+
+    def _python(self, op: Operation) -> DeviceNode:
+        given = [v for v in op.results if isinstance(v.type, TensorType)]
+        types = tuple(map(_tensor, (*op.operands, *given)))
+        operands, results = (tuple(map(self.value, values)) for values in (op.operands, given))
+        return DevicePython(op, op.attrs, operands, results, types)
 
     def _add(self, op: Operation) -> DeviceNode:
         """Stacks are added up by the host, their elements by a kernel."""

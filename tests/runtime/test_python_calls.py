@@ -1,0 +1,227 @@
+"""Calls of Python from native steps: order, loops, branches, gradients, errors, plans on disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+
+
+def test_calls_keep_the_programs_order_in_loops_and_branches() -> None:
+    seen: list[Any] = []
+
+    def note(tag: str, x: Any) -> None:
+        wf.debug_callback(lambda tag, t: seen.append((tag, float(t))), tag, x)
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        note("start", wf.sum(x))
+
+        def body(carry: Any, row: Any) -> Any:
+            note("row", row)
+
+            def left() -> Any:
+                note("left", carry)
+                return carry + row
+
+            def right() -> Any:
+                note("right", carry)
+                return carry - row
+
+            return wf.cond(row > 1, left, right), wf.sin(row)
+
+        total, _ = wf.scan(body, 0.0, x)
+        note("total", total)
+        return wf.while_loop(lambda i: i < 2, lambda i: [note("while", i), i + 1][1], total * 0)
+
+    expected = [
+        ("start", 6.0), ("row", 1.0), ("right", 0.0), ("row", 2.0), ("left", -1.0), ("row", 3.0),
+        ("left", 1.0), ("total", 4.0), ("while", 0.0), ("while", 1.0),
+    ]  # fmt: skip
+    for _ in range(4):  # from the third on by the native entry
+        seen.clear()
+        assert float(f(np.array([1.0, 2.0, 3.0]))) == 2.0
+        assert seen == expected
+
+
+def test_a_branch_without_results_is_kept_and_in_order() -> None:
+    seen: list[str] = []
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        wf.debug_callback(lambda: seen.append("before"))
+        wf.cond(x > 0, lambda: wf.debug_callback(lambda: seen.append("in")), lambda: None)
+        wf.debug_callback(lambda: seen.append("after"))
+        return x + 1
+
+    f(1.0)
+    f(-1.0)
+    assert seen == ["before", "in", "after", "before", "after"]
+
+
+def test_gradients_print_once_and_are_the_same() -> None:
+    seen: list[float] = []
+
+    def loss(w: Any, looked: bool) -> Any:
+        def body(c: Any, _: Any) -> Any:
+            if looked:
+                wf.debug_callback(lambda t: seen.append(float(t)), c)
+            return c * w, None
+
+        c, _ = wf.scan(body, w, None, length=3)
+        return wf.square(c)
+
+    plain = wf.compile(wf.grad(lambda w: loss(w, False)))(2.0)
+    for grad in (wf.compile(wf.grad(lambda w: loss(w, True))), wf.grad(lambda w: loss(w, True))):
+        seen.clear()
+        assert float(grad(2.0)) == float(plain)
+        assert seen == [2.0, 4.0, 8.0]
+
+
+def test_what_failing_calls_leave_behind() -> None:
+    v = wf.Variable(np.float32(0))
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        v.assign(x)
+        wf.check(x < 2, "x is {}", x)
+        v.assign(x + 10)
+        return x
+
+    f(np.float32(1))
+    assert float(v) == 11
+    for _ in range(3):
+        with pytest.raises(wf.errors.InvalidArgumentError, match=r"x is 3.0\n.*wf.check\(x < 2"):
+            f(np.float32(3))
+        assert float(v) == 3  # what was stored before the check
+    f(np.float32(0))
+    assert float(v) == 10
+
+
+def test_errors_come_with_their_traceback() -> None:
+    def fail(t: Any) -> None:
+        raise KeyError("nope")
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        wf.debug_callback(fail, x)
+        return x
+
+    for _ in range(3):
+        with pytest.raises(wf.errors.NotFoundError, match="'nope'") as caught:
+            f(1.0)
+        cause = caught.value.__cause__
+        assert isinstance(cause, KeyError)
+        traceback: Any = cause.__traceback__
+        while traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        assert traceback.tb_frame.f_code.co_name == "fail"
+
+
+def test_a_call_may_call_compiled_functions() -> None:
+    double = wf.compile(lambda x: wf.sort(x) * 2)
+    seen: list[Any] = []
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        wf.debug_callback(lambda t: seen.append(double(t).numpy().tolist()), x)
+        return wf.sum(x)
+
+    for _ in range(4):
+        f(np.array([2.0, 1.0]))
+    assert seen == [[2.0, 4.0]] * 4
+
+
+def test_operands_of_any_dtype_and_no_elements() -> None:
+    seen: list[Any] = []
+    arrays = [
+        wf.asarray([1.5], dtype=wf.bfloat16), wf.asarray([True, False]), wf.zeros((0, 3)),
+        wf.asarray(1 + 2j), wf.asarray([[1, 2], [3, 4]], dtype=wf.uint8),
+    ]  # fmt: skip
+
+    @wf.compile
+    def f(*given: Any) -> Any:
+        wf.debug_callback(
+            lambda *ts: seen.extend(ts), *[wf.concat([x, x]) if x.ndim else x for x in given]
+        )
+        return given[0]
+
+    f(*arrays)
+    for x, t in zip(arrays, seen, strict=True):
+        expected = np.concatenate([x.numpy()] * 2) if x.ndim else x.numpy()
+        assert t.dtype is x.dtype
+        assert np.array_equal(t.numpy(), expected)
+
+
+PROGRAM = """
+import sys, numpy as np, weft as wf
+@wf.compile
+def f(x):
+    wf.print("x {} {:.2f}", x, wf.sum(x), file=sys.stdout)
+    wf.check(wf.all(x < 10), "large")
+    return x * 2
+f(np.ones(3, np.float32))
+try:
+    f(np.full(3, 11, np.float32))
+except wf.errors.InvalidArgumentError as error:
+    print(error)
+"""
+
+
+def test_plans_with_prints_are_kept_on_disk(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True,
+            env={**os.environ, "WEFT_CACHE": "1", "WEFT_CACHE_DIR": str(tmp_path),
+                 "WEFT_LOG": "compile"},
+            timeout=60, check=True,
+        )  # fmt: skip
+        said.append(done)
+    for done in said:
+        assert done.stdout.startswith("x [1. 1. 1.] 3.00\nx [11. 11. 11.] 33.00\nlarge\n  at ")
+        assert "wf.check(wf.all(x < 10)" in done.stdout
+    assert "loaded the plan of f" in said[1].stderr
+
+
+@pytest.mark.parametrize("kind", ["1", "check"])
+def test_order_on_emulated_gpus(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", kind)
+    seen: list[Any] = []
+    v = wf.Variable(np.float32(0))
+
+    @wf.compile(device="gpu:0")
+    def f(x: Any, i: Any) -> Any:
+        def body(carry: Any, row: Any) -> Any:
+            wf.debug_callback(lambda a, b: seen.append((float(a), float(b))), carry, row)
+            return carry + row, row
+
+        total, _ = wf.scan(body, wf.sum(x) * 0, x)
+        v.assign(total)
+        wf.check(total < 10, "total {}", total)
+        v.assign(total + 1)
+        picked = wf.take(x, i)
+        wf.debug_callback(lambda a: seen.append(float(a)), picked)
+        return wf.py_function(lambda t: t * 2, [picked], wf.float32, ()) + 1
+
+    for _ in range(3):  # launched, recorded, replayed
+        seen.clear()
+        assert float(f(np.array([1, 2, 3], np.float32), 1).numpy()) == 5
+        assert seen == [(0, 1), (1, 2), (3, 3), 2]
+        assert float(v) == 7
+    seen.clear()
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"total 60.0\n.*wf.check\(total"):
+        f(np.array([10, 20, 30], np.float32), 1)
+    assert (float(v), len(seen)) == (60, 3)
+    seen.clear()
+    with pytest.raises(wf.errors.InvalidArgumentError, match="out of bounds"):
+        f(np.array([1, 2, 3], np.float32), 7)
+    assert len(seen) == 3  # what comes after the op that failed is not called

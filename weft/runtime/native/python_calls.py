@@ -1,0 +1,86 @@
+"""Python calls of native steps: what the kernel of `codegen/python_calls.py` calls, an object for
+each op of a plan that Python carries out, and how a plan on disk says which.
+
+Such an object makes arrays of the addresses and sizes that it is told the place of, and has the
+op's reference (`ir/ops/io.py`) do the rest. Operands are views of the step's memory, which nobody
+may write to, and nobody sees after the call. Ops added by others need a row in `PYTHON_CALLS`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.call import PythonCall
+from weft.ir.dtypes import DType, as_dtype
+from weft.ir.errors import InternalError
+from weft.ir.ops import lookup
+from weft.runtime.plan_store import NotKeptError
+
+Array = np.ndarray[Any, Any]
+
+
+def python_object(call: PythonCall) -> Callable[[int], None]:
+    """What a native step calls for `call`, with the address of the words of its operands and
+    results."""
+    spec = lookup(call.op)
+    assert spec.reference is not None
+    reference, attrs, operands, results = spec.reference, call.attrs, call.operands, call.results
+
+    def python_call(words: int) -> None:
+        given, words = _arrays(operands, words)
+        for array in given:
+            array.flags.writeable = False
+        made = reference(given, attrs)
+        if not results:
+            return
+        places, _ = _arrays(results, words)
+        for place, value in zip(places, made, strict=True):
+            if place.shape != value.shape or place.dtype != value.dtype:
+                raise InternalError(
+                    f"op '{call.op}' gave {value.dtype}{list(value.shape)}, its type is "
+                    f"{place.dtype}{list(place.shape)}"
+                )
+            place[...] = value
+
+    return python_call
+
+
+def _arrays(kinds: Sequence[tuple[DType, int]], words: int) -> tuple[list[Array], int]:
+    """Arrays of these dtypes and ranks at the addresses that the words say, and what follows."""
+    made = []
+    for dtype, rank in kinds:
+        address, *shape = (ctypes.c_int64 * (1 + rank)).from_address(words)
+        size, words = int(np.prod(shape, dtype=np.int64)), words + 8 * (1 + rank)
+        if size:
+            memory: Any = (ctypes.c_byte * (size * dtype.itemsize)).from_address(address)
+            made.append(np.ndarray(shape, dtype.numpy, memory))
+        else:
+            made.append(np.empty(shape, dtype.numpy))
+    return made, words
+
+
+def pack_calls(calls: Sequence[PythonCall]) -> list[Any]:
+    """Python calls as JSON holds them. NotKeptError for a function of the user's, which is another
+    one in each process."""
+    for call in calls:
+        if "function" in call.attrs:
+            raise NotKeptError(f"the Python function '{call.attrs['function']}'")
+    return [
+        [c.op, dict(c.attrs), *([[d.name, rank] for d, rank in k] for k in (c.operands, c.results))]
+        for c in calls
+    ]
+
+
+def unpack_calls(held: Sequence[Any]) -> list[PythonCall]:
+    """The opposite of `pack_calls`."""
+
+    def kinds(rows: Sequence[Any]) -> tuple[tuple[DType, int], ...]:
+        return tuple((as_dtype(name), rank) for name, rank in rows)
+
+    def attrs(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+
+    return [PythonCall(op, attrs(given), kinds(a), kinds(b)) for op, given, a, b in held]
