@@ -238,6 +238,34 @@ def _check(
     )  # fmt: skip
 
 
+def tap(name: str, x: Any) -> Tensor:
+    """`x`, a value with a name for `f.values` and `session.values`; what runs is the same.
+
+    name: any str; several values may have one (those of a loop's iterations do). Gradients go
+    through. InvalidArgumentError for a name that is no str, or empty.
+
+    >>> @wf.compile
+    ... def layer(x, w):
+    ...     hidden = wf.tap("hidden", x @ w)
+    ...     return wf.tanh(hidden)
+    >>> layer.values(wf.ones((1, 2)), wf.ones((2, 1)), where="hidden")[0].value
+    Tensor([[2.]], dtype=float32)
+    """
+    given: object = name
+    if not isinstance(given, str) or not given:
+        raise InvalidArgumentError(
+            f"wf.tap takes a name first, got {name!r:.60}",
+            hint='wf.tap("hidden", x)',
+            location=caller_location(),
+        )
+    t = as_tensor(x)
+    if current_trace() is None:
+        return t
+    made = apply("tap", t, name=name)
+    made.weak = t.weak
+    return made
+
+
 def debug_callback(
     function: Callable[..., object], /, *tensors: Any, ordered: bool = True, **named: Any
 ) -> Effect:

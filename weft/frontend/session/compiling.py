@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,6 +46,9 @@ from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.planning import gpu_passes
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
+
+if TYPE_CHECKING:
+    from weft.frontend.compile.value_checks import Checked
 
 #: For passes that run again for people: nothing is verified or dumped.
 QUIET = PassOptions()
@@ -153,7 +157,7 @@ class StepDefinition(Specialization):
     graph's it holds; seconds: how long compiling took. values, feeds: what is fetched and fed, of
     `graph`; gpu: its use of a GPU (of steps in this process)."""
 
-    __slots__ = ("executable", "feeds", "gpu", "graph", "ops", "seconds", "values")
+    __slots__ = ("checks", "executable", "feeds", "gpu", "graph", "ops", "seconds", "values")
 
     def __init__(
         self,
@@ -169,6 +173,25 @@ class StepDefinition(Specialization):
         self.executable, self.ops, self.seconds = executable, ops, seconds
         self.graph, self.values, self.feeds = graph, tuple(values), tuple(feeds)
         self.gpu = gpu
+        self.checks: Checked | None = None  # of its values, if WEFT_CHECK asks for them
+
+    def checked(self, arrays: Sequence[Array], kinds: frozenset[str]) -> Checked:
+        """What checks the values of its runs."""
+        if self.checks is None:
+            # who does not ask for it does not wait for this module
+            from weft.frontend.compile.value_checks import Checked, written_in
+
+            graph, name = self.graph, self.executable.name
+            if graph is None:  # of a cluster
+                self.checks = Checked(name, None, {}, kinds)
+            else:
+                feeds = dict(zip(self.feeds, arrays, strict=True))
+                traced = pruned(graph, self.values, feeds)
+                used = {str(op.attrs["name"]) for op in traced.walk() if op.name == "variable"}
+                states = {n: v.state for n, v in graph._trace.variables.copy().items() if n in used}
+                program, written = Program.of(traced), written_in(traced)
+                self.checks = Checked(name, lambda: program, states, kinds, written)
+        return self.checks
 
 
 def pruned(

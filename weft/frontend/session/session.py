@@ -8,6 +8,7 @@ loop."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import warnings
@@ -47,10 +48,17 @@ from weft.frontend.session.run import RunMetadata, RunOptions, check_options, ex
 from weft.frontend.session.sized_steps import SizedSteps, own_step, steps_of
 from weft.frontend.state.resources import forget
 from weft.ir.dtypes import checked_math
-from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError, WeftError
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    TypeRuleError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import Location, caller_location
+from weft.ir.program import Program
 from weft.passes.control.lower_control_flow import MODES, lowering_reasons
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.compile_step import CompileOptions, choose
@@ -60,6 +68,7 @@ from weft.runtime.resources.variables import clear_containers
 from weft.runtime.step import RunContext, Step
 
 if TYPE_CHECKING:
+    from weft.frontend.compile.inner_values import InnerValue
     from weft.frontend.session.remote import Remote
     from weft.runtime.cluster.spec import Cluster
 
@@ -295,6 +304,7 @@ class Session:
         self._context = RunContext(cancel=self._cancel)  # of a run without a limit or a record
         self._steps = steps_of(self.graph)
         self._partial, self._closed = PartialRuns(), False
+        self._checks = _value_checks()
         self._scopes = threading.local()
 
     def __enter__(self) -> Self:
@@ -456,6 +466,49 @@ class Session:
         reports = step_reports(self.graph, values, feeds, step.executable)
         return print_program(program_after(reports, after), loc)
 
+    def values(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        after: str = "traced",
+        where: Any = None,
+    ) -> list[InnerValue]:
+        """The inner values of the step that `run` makes of these fetches and feeds, in the order in
+        which they are made: those of the program after the pass `after`, as of `ir`. where, and
+        what an inner value is: as of `f.values` of a compiled function. They are the reference
+        interpreter's; variables stay as they are, and nothing is printed. `wf.tap`'s names are
+        there in the program as traced.
+
+        NotFoundError if there are none; UnsupportedError on clusters, for what acts on queues and
+        files, and after passes that cut the program into parts; else raises as `ir`.
+
+        >>> with wf.Graph().as_default(), wf.Session() as session:
+        ...     x = wf.placeholder(wf.float32, [2])
+        ...     y = wf.exp(wf.tap("half", x / 2))
+        ...     print(session.values(y, {x: [2, 4]}, where="half")[0].value)
+        Tensor([1., 2.], dtype=float32)
+        """
+        # who only runs steps does not wait for this module
+        from weft.frontend.compile.explain import program_after
+        from weft.frontend.compile.inner_values import inner_values
+
+        self._check_open()
+        if self._remote is not None:
+            raise UnsupportedError(
+                "session.values: the variables of this session are on other tasks",
+                hint="fetch the values, or run the graph in a session of one process",
+                location=caller_location(),
+            )
+        wanted, _ = fetch_values(self.graph, fetches)
+        feeds = feed_values(self.graph, feed_dict or {})
+        program = Program.of(pruned(self.graph, wanted, feeds))
+        if after != "traced":
+            step, _ = self._step(wanted, feeds)
+            reports = step_reports(self.graph, wanted, feeds, step.executable)
+            program = program_after(reports, after)
+        states = {n: v.state for n, v in self.graph._trace.variables.copy().items()}
+        return inner_values("session.values", program, [*feeds.values()], states, where)
+
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] = ()) -> str:
         """Begin a step that `partial_run` carries out in parts; gives its handle.
 
@@ -600,6 +653,9 @@ class Session:
             context = self._context
             if options is not None:
                 context = RunContext(options.timeout, self._cancel, recorder)
+            if self._checks:
+                checks = step.checked(arrays, self._checks)
+                return checks.run(lambda given: execute(step, given, context), arrays)
             return execute(step, arrays, context)
         except WeftError as error:
             raise error.at(caller_location()) from error.__cause__
@@ -639,6 +695,15 @@ class _Open(threading.local):
 
 
 _open = _Open()
+
+
+def _value_checks() -> frozenset[str]:
+    if not os.environ.get("WEFT_CHECK"):
+        return frozenset()
+    # who does not ask for it does not wait for this module
+    from weft.frontend.compile.value_checks import wanted
+
+    return wanted()
 
 
 class InteractiveSession(Session):
