@@ -83,9 +83,9 @@ class Checked:
         if "overflow" in self.kinds:
             self._find(given, before, "overflow")
         found = [(f"result {i}", r) for i, r in enumerate(results)]
-        found += [(f"variable '{n}'", a) for n, a in self._values(self.written).items()]
+        found += [(f"variable '{n}'", self.variables[n]) for n in self.written]
         for what, value in found:
-            kind = _kind(value, self.kinds)
+            kind = _kind_of(value, self.kinds)
             if kind:
                 self._find(given, before, kind)
                 raise InvalidArgumentError(
@@ -239,6 +239,17 @@ def _kind(value: Any, kinds: frozenset[str]) -> str:
         if array.dtype.kind in "fc" and np.isfinite(array.sum()):
             return ""
         return next((k for k in ("nan", "inf") if k in kinds and _flags(array, k).any()), "")
+
+
+def _kind_of(value: Any, kinds: frozenset[str]) -> str:
+    """As `_kind`, of a variable, too, whose value is looked at where it is."""
+    if not isinstance(value, VariableState):
+        return _kind(value, kinds)
+    with value.lock:
+        if not value.initialized:
+            return ""
+        there = value.resident is not None  # on a device: to ask for the array would move it
+        return _kind(value.read() if there else value.array, kinds)
 
 
 def _has(x: Any, kind: str) -> bool:

@@ -266,6 +266,25 @@ def tap(name: str, x: Any) -> Tensor:
     return made
 
 
+def _caller(
+    function: Callable[..., object], name: str, fill: Callable[[Sequence[Array]], Any]
+) -> Callable[[Sequence[Array]], list[Array]]:
+    """From the arrays of a call: calls the function. fill: its arguments. Raises WeftErrors."""
+
+    def call(arrays: Sequence[Array]) -> list[Array]:
+        args, named = fill(arrays)
+        with suspend_trace():  # what it does is done now, and is no part of a graph
+            try:
+                function(*args, **named)
+            except WeftError:
+                raise
+            except Exception as error:
+                raise user_error(f"wf.debug_callback: '{name}'", error) from error
+        return []
+
+    return call
+
+
 def debug_callback(
     function: Callable[..., object], /, *tensors: Any, ordered: bool = True, **named: Any
 ) -> Effect:
@@ -290,7 +309,7 @@ def debug_callback(
     ...         return carry + row, None
     ...     return wf.scan(body, 0.0, x)[0]
     >>> total(wf.asarray([1.0, 2.0, 3.0])), seen
-    (Tensor(6., dtype=float64), [0.0, 1.0, 3.0])
+    (Tensor(6., dtype=float32), [0.0, 1.0, 3.0])
     """
     if not callable(function):
         raise InvalidArgumentError(
@@ -311,20 +330,13 @@ def debug_callback(
         )
     called = registered or str(getattr(function, "__qualname__", type(function).__name__))
 
-    def call(arrays: Sequence[Array]) -> list[Array]:
+    def fill(arrays: Sequence[Array]) -> Any:
         held = list(leaves)
         for i, array in zip(places, arrays, strict=True):
             held[i] = Tensor(np.array(array, order="C", copy=True))
-        args, kwargs = pytree.unflatten(structure, held)
-        with suspend_trace():
-            try:
-                function(*args, **kwargs)
-            except WeftError:
-                raise
-            except Exception as error:
-                raise user_error(f"wf.debug_callback: '{called}'", error) from error
-        return []
+        return pytree.unflatten(structure, held)
 
+    call = _caller(function, called, fill)
     named_function = FunctionName(called, call, registered is not None)
     return python_effect("debug_callback", given, function=named_function, ordered=bool(ordered))
 
@@ -448,7 +460,7 @@ def assert_shape(x: Any, shape: Sequence[int | None], message: str = "") -> None
     >>> wf.assert_shape(wf.zeros((2, 3)), (3, 2))
     Traceback (most recent call last):
       ...
-    weft.ir.errors.ShapeError: wf.assert_shape: x has shape (2, 3), not (3, 2)
+    weft.ir.errors.ShapeError: wf.assert_shape: x has shape (2, 3), not (3, 2)...
     """
     found, wanted = as_tensor(x).shape, tuple(shape)
     fits = len(found) == len(wanted) and all(

@@ -8,7 +8,6 @@ loop."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import warnings
@@ -29,8 +28,11 @@ from weft.frontend.session.compiling import (
     StepDefinition,
     compile_definition,
     gpu_use,
+    no_values_there,
     pruned,
     step_reports,
+    step_values,
+    value_checks,
 )
 from weft.frontend.session.fetches import (
     Fetches,
@@ -48,17 +50,10 @@ from weft.frontend.session.run import RunMetadata, RunOptions, check_options, ex
 from weft.frontend.session.sized_steps import SizedSteps, own_step, steps_of
 from weft.frontend.state.resources import forget
 from weft.ir.dtypes import checked_math
-from weft.ir.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    TypeRuleError,
-    UnsupportedError,
-    WeftError,
-)
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import Location, caller_location
-from weft.ir.program import Program
 from weft.passes.control.lower_control_flow import MODES, lowering_reasons
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.compile_step import CompileOptions, choose
@@ -304,7 +299,7 @@ class Session:
         self._context = RunContext(cancel=self._cancel)  # of a run without a limit or a record
         self._steps = steps_of(self.graph)
         self._partial, self._closed = PartialRuns(), False
-        self._checks = _value_checks()
+        self._checks = value_checks()
         self._scopes = threading.local()
 
     def __enter__(self) -> Self:
@@ -473,14 +468,11 @@ class Session:
         after: str = "traced",
         where: Any = None,
     ) -> list[InnerValue]:
-        """The inner values of the step that `run` makes of these fetches and feeds, in the order in
-        which they are made: those of the program after the pass `after`, as of `ir`. where, and
-        what an inner value is: as of `f.values` of a compiled function. They are the reference
-        interpreter's; variables stay as they are, and nothing is printed. `wf.tap`'s names are
-        there in the program as traced.
+        """The inner values of the step that `run` makes of these: arguments and values as of
+        `CompiledFunction.values`. `wf.tap`'s names are in the program as traced.
 
-        NotFoundError if there are none; UnsupportedError on clusters, for what acts on queues and
-        files, and after passes that cut the program into parts; else raises as `ir`.
+        UnsupportedError on clusters, for what acts on queues and files, and after passes that cut
+        the program into parts; else raises as `ir`, and NotFoundError if there are none.
 
         >>> with wf.Graph().as_default(), wf.Session() as session:
         ...     x = wf.placeholder(wf.float32, [2])
@@ -488,26 +480,13 @@ class Session:
         ...     print(session.values(y, {x: [2, 4]}, where="half")[0].value)
         Tensor([1., 2.], dtype=float32)
         """
-        # who only runs steps does not wait for this module
-        from weft.frontend.compile.explain import program_after
-        from weft.frontend.compile.inner_values import inner_values
-
         self._check_open()
         if self._remote is not None:
-            raise UnsupportedError(
-                "session.values: the variables of this session are on other tasks",
-                hint="fetch the values, or run the graph in a session of one process",
-                location=caller_location(),
-            )
-        wanted, _ = fetch_values(self.graph, fetches)
+            raise no_values_there()
+        values, _ = fetch_values(self.graph, fetches)
         feeds = feed_values(self.graph, feed_dict or {})
-        program = Program.of(pruned(self.graph, wanted, feeds))
-        if after != "traced":
-            step, _ = self._step(wanted, feeds)
-            reports = step_reports(self.graph, wanted, feeds, step.executable)
-            program = program_after(reports, after)
-        states = {n: v.state for n, v in self.graph._trace.variables.copy().items()}
-        return inner_values("session.values", program, [*feeds.values()], states, where)
+        step = None if after == "traced" else self._step(values, feeds)[0].executable
+        return step_values(self.graph, values, feeds, step, after, where)
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] = ()) -> str:
         """Begin a step that `partial_run` carries out in parts; gives its handle.
@@ -695,15 +674,6 @@ class _Open(threading.local):
 
 
 _open = _Open()
-
-
-def _value_checks() -> frozenset[str]:
-    if not os.environ.get("WEFT_CHECK"):
-        return frozenset()
-    # who does not ask for it does not wait for this module
-    from weft.frontend.compile.value_checks import wanted
-
-    return wanted()
 
 
 class InteractiveSession(Session):
