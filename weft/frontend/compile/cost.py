@@ -25,6 +25,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
+from weft.ir.ops.io import muted
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.differential import random_array
@@ -396,7 +397,7 @@ def measure(
     peaks: Peaks | None = None,
 ) -> Cost:
     """Run the step on copies of `variables` and time the kernels that are `wanted` (by number,
-    from 1). Errors as those of a call."""
+    from 1). Prints, checks and callbacks are silent. Errors as those of a call."""
     peaks = peaks or peaks_now()
     replay = Replay(executable, inputs, variables)
     pieces = pieces_of(executable)
@@ -410,7 +411,7 @@ def measure(
     def state() -> str:
         return f"{len(rows)} of {len(chosen)} kernels"
 
-    with progress(f"measuring '{name}'", f"measured '{name}'", state):
+    with muted(), progress(f"measuring '{name}'", f"measured '{name}'", state):
         for t in replay.times(effort.rounds, each, lambda p: p.first in firsts):
             rows.append(_row(numbers[t.piece.first], t, runs.get(id(t.piece.calls[0]))))
         step = replay.step_time(effort.rounds, max(each, 1e-3))
