@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from weft.frontend.extend.debug import (
         assert_all_close, assert_equal, assert_finite, assert_greater, assert_greater_equal,
         assert_less, assert_less_equal, assert_non_negative, assert_not_equal, assert_positive,
-        assert_shape, check, debug_callback, print,
+        assert_shape, check, debug_callback, print, tap,
     )
     from weft.frontend.extend.ops import register_gradient, register_kernel, register_op
     from weft.frontend.extend.py_function import py_function, register_function
@@ -140,7 +140,7 @@ _LATER = {
     "weft.frontend.extend.debug":
         "assert_all_close assert_equal assert_finite assert_greater assert_greater_equal "
         "assert_less assert_less_equal assert_non_negative assert_not_equal assert_positive "
-        "assert_shape check debug_callback print",
+        "assert_shape check debug_callback print tap",
     "weft.frontend.extend.ops": "register_gradient register_kernel register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
     "weft.frontend.autodiff.indexed_slices": "IndexedSlices",
@@ -258,9 +258,9 @@ __all__ = [
     "segment_sum", "set_num_threads", "set_transfer_guard", "shape", "sigmoid", "sign",
     "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square", "squeeze",
     "stack", "std", "stop_gradient", "string", "subtract", "sum", "summary", "swapaxes",
-    "switch", "switch_case", "take", "take_along_axis", "tan", "tanh", "tensordot", "testing",
-    "tf1",
-    "tile", "to_device", "top_k", "trace", "train", "transfer_guard", "transpose",
+    "switch", "switch_case", "take", "take_along_axis", "tan", "tanh", "tap", "tensordot",
+    "testing", "tf1", "tile", "to_device", "top_k", "trace", "train", "transfer_guard",
+    "transpose",
     "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8",
     "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack",
     "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "where", "while_loop", "xlog1py",

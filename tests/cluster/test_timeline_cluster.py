@@ -278,6 +278,50 @@ def test_top_as_json(cluster: list[Any], capsys: pytest.CaptureFixture[str]) -> 
     assert "no time between looks" in capsys.readouterr().err
 
 
+def test_top_shows_ops(cluster: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """While somebody looks, tasks time the ops of some parts; before that, of none."""
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [40, 40])
+        with wf.device(W0):
+            big = wf.matmul(x, x)
+        with wf.device(W1):
+            total = wf.sum(wf.exp(big * 0.01))
+        with wf.Session(cluster[0].target) as session:
+
+            def steps(seconds: float) -> None:
+                until = time.monotonic() + seconds
+                while time.monotonic() < until:
+                    assert session.run(total, {x: np.ones((40, 40))}) > 1000
+
+            steps(0.1)
+            before = session.task_stats()
+            thread = threading.Thread(target=steps, args=(1.2,))
+            thread.start()
+            options = ["--count", "3", "--interval", "0.4"]
+            assert main(["top", cluster[1].target, *options]) == 0
+            thread.join()
+            after = session.task_stats()
+    for task, op in ((W0, "matmul"), (W1, "exp")):
+        timed = after[task]["timed"] - before[task]["timed"]
+        assert 3 <= timed <= 20  # one in a tenth of a second
+        kinds = [row[0] for row in after[task]["ops"]]
+        assert any(op in kind for kind in kinds), kinds
+    text = capsys.readouterr().out
+    assert re.search(r"worker:0 +\S*matmul\S* ", text)
+
+
+def test_top_shows_gpus(
+    cluster: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the process of a task has used."""
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    array = wf.to_device(np.ones(1000, np.float32), "gpu:0")
+    assert main(["top", cluster[0].target, "--count", "1"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(rf"gpu:0 of {PS}, [^:]+: [\d.]+ [kM]?B, .*bytes\)", text)
+    assert array.shape == (1000,)
+
+
 def test_a_task_that_is_lost_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(master, "RECONNECT_SECONDS", 0.2)
     servers = wf.train.Server.create_local_cluster({"ps": 1, "worker": 1})

@@ -42,7 +42,8 @@ ELSEWHERE = {
     **dict.fromkeys(
         ["assert_all_close", "assert_equal", "assert_finite", "assert_greater",
          "assert_greater_equal", "assert_less", "assert_less_equal", "assert_non_negative",
-         "assert_not_equal", "assert_positive", "assert_shape", "check", "debug_callback", "print"],
+         "assert_not_equal", "assert_positive", "assert_shape", "check", "debug_callback", "print",
+         "tap"],
         "test_debug"),
     "chrome_trace": "test_session_trace", "register_function": "test_registered_functions",
     **dict.fromkeys(

@@ -33,7 +33,7 @@ STRINGS = {spec.name for spec in STRING_TABLE}
 #: Made by fusion.
 NESTS = {"fused", "unrolled"}
 #: Made or removed by passes before code is generated.
-STRUCTURE = {*NESTS, "custom_gradient", "stop_gradient", *TRACED_STACKS, *UPDATES}
+STRUCTURE = {*NESTS, "custom_gradient", "stop_gradient", "tap", *TRACED_STACKS, *UPDATES}
 #: Made by gradient rules only.
 ADJOINTS = {
     *("index_add", "scatter_along_axis_add"),

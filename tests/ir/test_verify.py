@@ -491,6 +491,7 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
         **{n: op(n, [w.result, x], [F2]) for n in ("assign_add", "assign_sub")},
         **{n: op(n, [w.result, rows.result, x], [F2]) for n in UPDATES if "scatter" in n},
         "group": op("group", [], [TOKEN]),
+        "tap": op("tap", [x], [F2], {"name": "h"}),
         "fused": fused([x], region),
         "unrolled": op("unrolled", [x], [F2], {}, [region]),
         "custom_gradient": op(
@@ -584,6 +585,7 @@ def test_legality_by_stage() -> None:
     assert where == {
         "identity": traced,
         "stop_gradient": traced,
+        "tap": traced,
         "custom_gradient": traced,
         **dict.fromkeys(("fused", "unrolled"), ("fused", "planned", "dataflow", "partitioned")),
         **dict.fromkeys(sorted(UPDATES), traced),
@@ -596,7 +598,7 @@ def test_legality_by_stage() -> None:
 
 TRACED_STACKS = {"stack_new", "stack_push", "stack_pop", "stack_add"}
 GRADIENT_ONLY = {
-    *("identity", "stop_gradient", "custom_gradient"),
+    *("identity", "stop_gradient", "tap", "custom_gradient"),
     *UPDATES,
     *TRACED_STACKS,
 }

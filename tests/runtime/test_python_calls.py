@@ -225,3 +225,74 @@ def test_order_on_emulated_gpus(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(wf.errors.InvalidArgumentError, match="out of bounds"):
         f(np.array([1, 2, 3], np.float32), 7)
     assert len(seen) == 3  # what comes after the op that failed is not called
+
+
+def test_open_sizes() -> None:
+    seen: list[int] = []
+
+    def f(x: Any) -> Any:
+        wf.debug_callback(lambda t: seen.append(t.shape[0]), x)
+        wf.check(wf.sum(x) < 100, "sum {:.1f}", wf.sum(x))
+        return wf.sin(x)
+
+    g = wf.compile(f, input_signature=[wf.TensorType(wf.float32, ("n",))])
+    sizes = [3, 5, 2, 70, 9]  # the first has a plan of its own, later ones share one
+    for n in sizes:
+        assert np.allclose(g(np.ones(n, np.float32)).numpy(), np.sin(1))
+        with pytest.raises(wf.errors.InvalidArgumentError, match=rf"sum {n * 200}\.0\n.*wf.check"):
+            g(np.full(n, 200, np.float32))
+    assert seen == [n for n in sizes for _ in range(2)]
+
+
+def test_reports_say_it_and_are_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    @wf.compile
+    def f(x: Any) -> Any:
+        wf.print("x {}", wf.sum(x))
+        wf.check(wf.all(x > 0))
+        return x + 1
+
+    x = np.ones(100, np.float32)
+    explained = f.explain(x)
+    where = f"{Path(__file__).name}:{f.__wrapped__.__code__.co_firstlineno + 2}"
+    assert f"calls Python, under the GIL: print at {where}, assert at" in explained
+    f.values(x)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_measuring_is_silent() -> None:
+    seen: list[int] = []
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        wf.debug_callback(lambda: seen.append(1))
+        return x + 1
+
+    f.cost(np.ones(100, np.float32))
+    assert seen == []
+
+
+def test_interrupts_come_out_as_they_are() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        wf.debug_callback(interrupt)
+        return x
+
+    with pytest.raises(KeyboardInterrupt):
+        f(1.0)
+
+
+def test_steps_of_sessions_with_checks_are_native(capfd: pytest.CaptureFixture[str]) -> None:
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [None], "x")
+        with wf.control_dependencies([wf.print("x {}", x)]):
+            y = wf.scan(lambda c, r: ([wf.check(r < 9, "large"), c + r][1], c), 0.0, x)[0]
+    with wf.Session(graph=graph) as session:
+        assert session.run(y, {x: [1, 2]}) == 3
+        assert capfd.readouterr().err == "x [1. 2.]\n"
+        assert "one native plan" in session.explain(y, {x: [1, 2]})
+        with pytest.raises(wf.errors.InvalidArgumentError, match="large"):
+            session.run(y, {x: [1, 9]})

@@ -11,6 +11,8 @@ import pytest
 
 import weft as wf
 from weft.frontend.tools.cluster import edges_of, rows_of, size_text, tables
+from weft.ir.locations import Location
+from weft.runtime.recorder import TraceEvent
 from weft.runtime.resources.components import Components
 from weft.runtime.resources.queue import Queue
 from weft.runtime.resources.variables import VariableState
@@ -27,7 +29,8 @@ def look(
         "seconds": seconds, "steps": {"begun": done + failed + 2, "done": done, "failed": failed},
         "step_seconds": done * 0.01, "edges": [[PS, "weights", done, sent]], "waits": [],
         "waiting": 0, "queues": [], "variables": [1, 4_000_000], "memory": 80_000_000,
-        "rejected": {}, "pid": pid, "host": "here", **more,
+        "rejected": {}, "pid": pid, "host": "here", "timed": 0, "ops": [], "op_seconds": 0.0,
+        "gpus": [], **more,
     }  # fmt: skip
 
 
@@ -65,6 +68,54 @@ def test_edges_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert edges[3] == [counting.OTHERS, counting.OTHERS, 7, 7]
 
 
+def event(
+    ops: tuple[str, ...], seconds: float, line: int = 3, kind: str = "kernel", **more: Any
+) -> TraceEvent:
+    where = (Location("model.py", line),) if line else ()
+    facts = {"dead": False, "waits": False} | more
+    ended = round(seconds * 1e9)
+    return TraceEvent("k", kind, ops, where, "", (), 0, ended, 1, step=0, **facts)
+
+
+def test_times_of_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = Counters()
+    assert not counters.samples()  # nobody looks
+    monkeypatch.setattr(counting, "SAMPLE_SECONDS", 0.0)
+    counters.watch(60)
+    assert counters.samples()
+    monkeypatch.setattr(counting, "SAMPLE_SECONDS", 60.0)
+    assert counters.samples()
+    assert not counters.samples()  # one a minute
+    counters.watch(-1)
+    assert not counters.samples()
+    counters.timed([event(("exp",), 0.5), event(("exp",), 0.25), event(("sin",), 1, line=0)])
+    counters.timed(
+        [
+            event(("add", "add", "constant", "mul", "exp", "sin", "cos"), 2),
+            event(("dequeue",), 9, waits=True),
+            event(("recv",), 9, kind="host"),
+        ]
+    )
+    counters.timed([event(("exp",), 9, dead=True), event((), 9)])
+    found = counters.snapshot()
+    assert (found["timed"], found["op_seconds"]) == (3, 3.75)
+    assert found["ops"] == [
+        ["add+mul+exp+sin+...", "model.py:3", 1, 2.0], ["sin", "", 1, 1.0],
+        ["exp", "model.py:3", 2, 0.75],
+    ]  # fmt: skip
+    more = {key: found[key] for key in ("timed", "ops", "op_seconds")}
+    text = shown(rows_of({W0: look(5, 1.0, **more)}, {}))
+    assert "add+mul+exp+sin+... model.py:3" in " ".join(text.split())
+    assert " 53%" in text
+    assert " 20%" in text
+
+
+def test_gpus() -> None:
+    rows = [["/job:localhost/task:0/gpu:1", "emulated", 1_500_000, "variables (1,500,000 bytes)"]]
+    text = shown(rows_of({W0: look(5, 1.0, gpus=rows)}, {}))
+    assert f"gpu:1 of {W0}, emulated: 1.5 MB, variables (1,500,000 bytes)" in text
+
+
 def test_what_a_task_says() -> None:
     queue = Queue(Components((wf.float32,), ((),)), 5, "q")
     queue.enqueue([np.float32(1)])
@@ -73,7 +124,10 @@ def test_what_a_task_says() -> None:
         VariableState("b", wf.float32, (9,), None),
     ]
     waits = [["'x'", [i], W0, float(i), "model.py:3"] for i in range(20)]
-    found = task_stats(Counters(), states, {"q": queue, "other": object()}, waits, {"too old": 2})
+    gpus = [("/gpu:0", "emulated", 4, "a variable")]
+    held = {"q": queue, "other": object()}
+    found = task_stats(Counters(), states, held, waits, {"too old": 2}, gpus)
+    assert found["gpus"] == [list(gpus[0])]
     assert found["queues"] == [["q", 1, 5]]
     assert found["variables"] == [1, 12]
     assert found["waiting"] == 20

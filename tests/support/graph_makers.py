@@ -107,6 +107,11 @@ def group(m: GraphMaker, op: str) -> None:
     m.emit(op, control=[m.pick(after) for _ in range(m.int(0, 2))] if after else ())
 
 
+def tap(m: GraphMaker, op: str) -> None:
+    """A value with a name for people."""
+    m.emit(op, [m.some()], name=m.pick(["h", "a b"]))
+
+
 def same(m: GraphMaker, op: str) -> None:
     m.emit(op, [m.some()])
 
@@ -202,6 +207,7 @@ MAKERS: dict[str, Maker] = {
     "count_up_to": state.count_up_to,
     "identity": same,
     "stop_gradient": same,
+    "tap": tap,
     "group": group,
     "custom_gradient": custom_gradient,
     **{name: stacks.stack for name in OPS if name.startswith("stack_")},

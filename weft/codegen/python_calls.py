@@ -16,9 +16,11 @@ from __future__ import annotations
 import inspect
 import sys
 
+from llvmlite import ir
+
 from weft.codegen.call import Address, Arg, Callee, KernelCall, Status
 from weft.codegen.faults import STOPPED, FaultWords
-from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.llvm.emitter import I8, I64, Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.native_language import call, call32, emit_source, load, stack, store
 from weft.ir.errors import UnsupportedError
@@ -92,7 +94,16 @@ def lower_python_call(op: Operation) -> list[KernelCall]:
     for value in (*op.operands, *op.results):
         if isinstance(value.type, TensorType):
             args += [Address(value), *value.type.static_shape]
-    return [KernelCall(Kernel("python-call-1", "python_call", _emit, loops=False), tuple(args))]
+    kernel = _CHECK if op.name == "assert" else _CALL
+    return [KernelCall(kernel, tuple(args))]
+
+
+def _emit_check(e: Emitter) -> None:
+    """Python hears of an assertion that fails only."""
+    b = e.builder
+    holds = b.load(b.inttoptr(e.argument(_FIRST), I8.as_pointer()))
+    with b.if_then(b.icmp_unsigned("==", holds, ir.Constant(I8, 0)), likely=False):
+        _emit(e)
 
 
 def _emit(e: Emitter) -> None:
@@ -101,3 +112,7 @@ def _emit(e: Emitter) -> None:
     made = emit_source(e, source, CONSTANTS, ())["call_python"]
     words = b.ptrtoint(e.at(e.arguments, e.index(_FIRST)), I64)
     b.call(made, [e.argument(0), e.argument(CALLEE), words])
+
+
+_CALL = Kernel("python-call-1", "python_call", _emit, loops=False)
+_CHECK = Kernel("python-check-1", "check", _emit_check, loops=False)

@@ -302,7 +302,7 @@ class _Retyping:
         traits = lookup(name).traits
         if "reduction" in traits and 0 not in ints_attr(attrs, "axes"):
             return attrs
-        if "elementwise" in traits or name in ("identity", "stop_gradient"):
+        if "elementwise" in traits or name in ("identity", "stop_gradient", "tap"):
             return attrs
         raise Whole(f"'{name}' is not known to keep rows apart")
 

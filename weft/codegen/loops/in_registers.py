@@ -46,8 +46,8 @@ SMALL = 64
 #: Ops that move elements as the positions alone say.
 MOVES = frozenset(
     {
-        "reshape", "broadcast_to", "permute_dims", "slice", "identity", "stop_gradient", "concat",
-        "slice_update", "pad",
+        "reshape", "broadcast_to", "permute_dims", "slice", "identity", "stop_gradient", "tap",
+        "concat", "slice_update", "pad",
     }
 )  # fmt: skip
 

@@ -57,7 +57,17 @@ def releases(op: Operation, level: int) -> bool:
 
 #: Ops that need no code: they name buffers or order effects.
 NO_CODE = frozenset(
-    {"variable", "read", "assign", "constant", "group", "reshape", "identity", "stop_gradient"}
+    {
+        "variable",
+        "read",
+        "assign",
+        "constant",
+        "group",
+        "reshape",
+        "identity",
+        "stop_gradient",
+        "tap",
+    }
 )
 
 

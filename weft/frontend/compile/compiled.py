@@ -11,6 +11,7 @@ can hand it to one; a call that fails before the device is asked for anything gi
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
@@ -32,6 +33,7 @@ from weft.ir.dtypes import MathMode
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
 from weft.ir.locations import Locations, caller_location
 from weft.ir.process import ForkLock
+from weft.ir.program import Program
 from weft.passes.manager import Pass, PassReport, run_passes
 from weft.passes.sizes import is_symbolic
 from weft.runtime.compile_step import CompileOptions, compile_step
@@ -53,8 +55,8 @@ class Compiled(Specialization):
 
     __slots__ = (
         "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run", "_threads",
-        "donated", "is_open", "location", "math_mode", "native", "native_tried", "pack", "reasons",
-        "run", "signature", "traced",
+        "checked", "donated", "is_open", "location", "math_mode", "native", "native_tried", "pack",
+        "reasons", "run", "signature", "traced",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +85,7 @@ class Compiled(Specialization):
         self._gpu, self.math_mode = gpu, math_mode
         self._isa = isa
         self._executable: _Step | None = None
+        self.checked = False  # whether WEFT_CHECK has its calls checked
         #: Whether sizes of its inputs are open.
         self.is_open = is_symbolic(traced.graph.block)
         self._reports: Sequence[PassReport] = ()
@@ -101,6 +104,7 @@ class Compiled(Specialization):
                     self._run = GpuCall(cast("DeviceStep", made), self.traced.graph)
                 else:
                     self._run = functools.partial(self._run_sized, cast("NativeSizedStep", made))
+                self._check_values()
                 self._executable = made
                 self.run = self._checked_run if self.traced.limits else self._run
             return self._executable
@@ -116,6 +120,27 @@ class Compiled(Specialization):
             made = compile_step(graph, self.traced.variables, options=how, gpu=self._gpu)
         assert made.kind != "dataflow"
         return made
+
+    def _check_values(self) -> None:
+        """Have calls checked for what WEFT_CHECK names."""
+        if not os.environ.get("WEFT_CHECK"):
+            return
+        # who does not ask for it does not wait for this module
+        from weft.frontend.compile.value_checks import Checked, wanted, written_in
+
+        traced = self.traced
+        program = Program.of(traced.graph)
+        checked = Checked(
+            traced.graph.name, lambda: program, traced.variables, wanted(),
+            written_in(traced.graph), self.donated,
+        )  # fmt: skip
+        self.checked, run = True, self._run
+        self._run = lambda arrays: checked.run(run, arrays)
+
+    @property
+    def pipeline(self) -> Sequence[Pass]:
+        """The passes that it is compiled by."""
+        return self._passes
 
     def step(self, shapes: Sequence[tuple[int, ...]] = ()) -> Executable | DeviceStep:
         """The code that can be looked at; shapes: of the inputs, where sizes are open."""
@@ -159,7 +184,7 @@ class Compiled(Specialization):
         self.native_tried = True
         made = self.executable()
         step = made.native_step() if made.kind == "native" else None
-        if step is None or self.traced.limits or self.donated or prepare() is None:
+        if step is None or self.checked or self.traced.limits or self.donated or prepare() is None:
             return None
         leaves, args, kwargs = values
         names: Sequence[object] = [*parameters[: len(args)], *kwargs]

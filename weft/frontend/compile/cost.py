@@ -26,6 +26,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
+from weft.ir.ops.io import muted
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.differential import random_array
@@ -429,8 +430,8 @@ def measure(
     assembly: bool = True,
 ) -> Cost:
     """Run the step on copies of `variables` and time the kernels that are `wanted` (by number,
-    from 1). assembly: look into it, too, for which a kernel from disk is compiled again. Errors as
-    those of a call."""
+    from 1). assembly: look into it, too, for which a kernel from disk is compiled again. Prints,
+    checks and callbacks are silent. Errors as those of a call."""
     peaks = peaks or peaks_now()
     replay = Replay(executable, inputs, variables)
     pieces = pieces_of(executable)
@@ -444,7 +445,7 @@ def measure(
     def state() -> str:
         return f"{len(rows)} of {len(chosen)} kernels"
 
-    with progress(f"measuring '{name}'", f"measured '{name}'", state):
+    with muted(), progress(f"measuring '{name}'", f"measured '{name}'", state):
         for t in replay.times(effort.rounds, each, lambda p: p.first in firsts):
             often = runs.get(id(t.piece.calls[0]))
             rows.append(_row(numbers[t.piece.first], t, often, assembly))

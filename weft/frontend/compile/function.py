@@ -80,6 +80,7 @@ from weft.runtime.native.api import is_native_api_known
 
 if TYPE_CHECKING:
     from weft.frontend.compile.cost import Cost
+    from weft.frontend.compile.inner_values import InnerValue
     from weft.frontend.viewer.page import View
 
 
@@ -252,6 +253,34 @@ class Inspection:
         made = self._specialized(args, kwargs)
         program = program_after(made.reports(self._shapes(made, args, kwargs)), after)
         return print_program(program, loc)
+
+    @shows_as_seen
+    def values(
+        self, *args: Any, after: str = "traced", where: Any = None, **kwargs: Any
+    ) -> list[InnerValue]:
+        """The inner values of a call on these arguments, in the order in which they are made:
+        those of the program after the pass `after`, as of `ir`.
+
+        where: the name that `wf.tap` gave, an op's name, "model.py:12" or a line, or a function of
+        an inner value that says whether it is wanted; None: all. An inner value has `name`, `op`,
+        `value`, `location` (the user's line) and `iterations` (of the loops around it). They are
+        the reference interpreter's; variables are as they are and stay so, and nothing is printed.
+        After passes names are those of values outside of loops and branches.
+
+        NotFoundError if there are none, PassError for a pass that is not in the pipeline.
+
+        >>> @wf.compile
+        ... def f(x):
+        ...     return wf.scan(lambda c, r: (wf.tap("sum", c + r), None), 0.0, x)[0]
+        >>> [(v.iterations, float(v.value)) for v in f.values(wf.asarray([1.0, 2.0]), where="sum")]
+        [((0,), 1.0), ((1,), 3.0)]
+        """
+        # who only calls does not wait for these modules, which know most passes
+        from weft.frontend.compile.inner_values import values_after
+
+        made = self._specialized(args, kwargs)
+        given = [a for a in self._key(args, kwargs)[1] if a is not None]
+        return values_after(f"{self._name}.values", made, after, given, where)
 
     @shows_as_seen
     def explain(self, *args: Any, **kwargs: Any) -> str:

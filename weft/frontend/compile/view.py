@@ -13,6 +13,7 @@ from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure
 from weft.frontend.viewer.document import Document, PassFacts
 from weft.frontend.viewer.facts import Event, KernelFacts, Memory, events_of
 from weft.frontend.viewer.page import View
+from weft.ir.ops.io import muted
 from weft.passes.manager import PassReport
 from weft.runtime.native.executable import Executable
 from weft.runtime.recorder import TraceRecorder
@@ -135,5 +136,6 @@ def timeline(
     for _ in range(2):  # the first run is slow: it meets code and memory for the first time
         recorder = TraceRecorder()
         replay.restore()
-        replay.step.run(list(replay.inputs), RunContext(recorder=recorder))
+        with muted():
+            replay.step.run(list(replay.inputs), RunContext(recorder=recorder))
     return events_of(recorder.events())

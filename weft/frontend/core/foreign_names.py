@@ -164,9 +164,10 @@ _ROWS: dict[str, dict[str, str]] = {
         "utils io": "weft has none; files are read by wf.data",
         "image": "wf.data.read_image, wf.data.decode_image, wf.data.resize_image",
         "py_func numpy_function pure_callback": "wf.py_function",
-        "print": "wf.tf1.Print prints in a session's step; in a compiled function return the value",
-        "debug debugging": "f.ir(x) shows a compiled function, WEFT_VERIFY=run checks each pass, "
-        "wf.tf1.Assert checks a value in a session's step",
+        "callback io_callback": "wf.debug_callback; wf.py_function calls one for what it gives",
+        "debug debugging checkify": "wf.print, wf.check, wf.assert_finite (and others) and "
+        "wf.debug_callback look at values where they are; WEFT_CHECK=nan names the op that made a "
+        "NaN; f.ir(x) shows a compiled function",
         "config flags app": "options are arguments of wf.compile and wf.Session, and variables "
         "of the environment (WEFT_TARGET, WEFT_DUMP, ...)",
         "saved_model export": "weft has no export of models yet",

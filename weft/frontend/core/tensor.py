@@ -489,7 +489,8 @@ class Tensor(Operators):
         if not spec:
             return repr(self)
         return format(
-            self._scalar(f"formatting a tensor with {spec!r}", "print it after the step"), spec
+            self._scalar(f"formatting a tensor with {spec!r}", f'wf.print("{{x:{spec}}}", x=x)'),
+            spec,
         )
 
     def __copy__(self) -> Tensor:

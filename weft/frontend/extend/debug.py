@@ -238,6 +238,53 @@ def _check(
     )  # fmt: skip
 
 
+def tap(name: str, x: Any) -> Tensor:
+    """`x`, a value with a name for `f.values` and `session.values`; what runs is the same.
+
+    name: any str; several values may have one (those of a loop's iterations do). Gradients go
+    through. InvalidArgumentError for a name that is no str, or empty.
+
+    >>> @wf.compile
+    ... def layer(x, w):
+    ...     hidden = wf.tap("hidden", x @ w)
+    ...     return wf.tanh(hidden)
+    >>> layer.values(wf.ones((1, 2)), wf.ones((2, 1)), where="hidden")[0].value
+    Tensor([[2.]], dtype=float32)
+    """
+    given: object = name
+    if not isinstance(given, str) or not given:
+        raise InvalidArgumentError(
+            f"wf.tap takes a name first, got {name!r:.60}",
+            hint='wf.tap("hidden", x)',
+            location=caller_location(),
+        )
+    t = as_tensor(x)
+    if current_trace() is None:
+        return t
+    made = apply("tap", t, name=name)
+    made.weak = t.weak
+    return made
+
+
+def _caller(
+    function: Callable[..., object], name: str, fill: Callable[[Sequence[Array]], Any]
+) -> Callable[[Sequence[Array]], list[Array]]:
+    """From the arrays of a call: calls the function. fill: its arguments. Raises WeftErrors."""
+
+    def call(arrays: Sequence[Array]) -> list[Array]:
+        args, named = fill(arrays)
+        with suspend_trace():  # what it does is done now, and is no part of a graph
+            try:
+                function(*args, **named)
+            except WeftError:
+                raise
+            except Exception as error:
+                raise user_error(f"wf.debug_callback: '{name}'", error) from error
+        return []
+
+    return call
+
+
 def debug_callback(
     function: Callable[..., object], /, *tensors: Any, ordered: bool = True, **named: Any
 ) -> Effect:
@@ -262,7 +309,7 @@ def debug_callback(
     ...         return carry + row, None
     ...     return wf.scan(body, 0.0, x)[0]
     >>> total(wf.asarray([1.0, 2.0, 3.0])), seen
-    (Tensor(6., dtype=float64), [0.0, 1.0, 3.0])
+    (Tensor(6., dtype=float32), [0.0, 1.0, 3.0])
     """
     if not callable(function):
         raise InvalidArgumentError(
@@ -283,20 +330,13 @@ def debug_callback(
         )
     called = registered or str(getattr(function, "__qualname__", type(function).__name__))
 
-    def call(arrays: Sequence[Array]) -> list[Array]:
+    def fill(arrays: Sequence[Array]) -> Any:
         held = list(leaves)
         for i, array in zip(places, arrays, strict=True):
             held[i] = Tensor(np.array(array, order="C", copy=True))
-        args, kwargs = pytree.unflatten(structure, held)
-        with suspend_trace():
-            try:
-                function(*args, **kwargs)
-            except WeftError:
-                raise
-            except Exception as error:
-                raise user_error(f"wf.debug_callback: '{called}'", error) from error
-        return []
+        return pytree.unflatten(structure, held)
 
+    call = _caller(function, called, fill)
     named_function = FunctionName(called, call, registered is not None)
     return python_effect("debug_callback", given, function=named_function, ordered=bool(ordered))
 
@@ -420,7 +460,7 @@ def assert_shape(x: Any, shape: Sequence[int | None], message: str = "") -> None
     >>> wf.assert_shape(wf.zeros((2, 3)), (3, 2))
     Traceback (most recent call last):
       ...
-    weft.ir.errors.ShapeError: wf.assert_shape: x has shape (2, 3), not (3, 2)
+    weft.ir.errors.ShapeError: wf.assert_shape: x has shape (2, 3), not (3, 2)...
     """
     found, wanted = as_tensor(x).shape, tuple(shape)
     fits = len(found) == len(wanted) and all(

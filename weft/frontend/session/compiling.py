@@ -6,10 +6,12 @@ A step that names a GPU of this process gets one plan for it, or a part for each
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
+from weft.ir.locations import caller_location
 from weft.ir.program import Program
 from weft.ir.types import TensorType
 from weft.passes.manager import AnyPass, PassOptions, PassReport, run_pipeline
@@ -45,6 +48,10 @@ from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.planning import gpu_passes
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
+
+if TYPE_CHECKING:
+    from weft.frontend.compile.inner_values import InnerValue
+    from weft.frontend.compile.value_checks import Checked
 
 #: For passes that run again for people: nothing is verified or dumped.
 QUIET = PassOptions()
@@ -153,7 +160,7 @@ class StepDefinition(Specialization):
     graph's it holds; seconds: how long compiling took. values, feeds: what is fetched and fed, of
     `graph`; gpu: its use of a GPU (of steps in this process)."""
 
-    __slots__ = ("executable", "feeds", "gpu", "graph", "ops", "seconds", "values")
+    __slots__ = ("checks", "executable", "feeds", "gpu", "graph", "ops", "seconds", "values")
 
     def __init__(
         self,
@@ -169,6 +176,25 @@ class StepDefinition(Specialization):
         self.executable, self.ops, self.seconds = executable, ops, seconds
         self.graph, self.values, self.feeds = graph, tuple(values), tuple(feeds)
         self.gpu = gpu
+        self.checks: Checked | None = None  # of its values, if WEFT_CHECK asks for them
+
+    def checked(self, arrays: Sequence[Array], kinds: frozenset[str]) -> Checked:
+        """What checks the values of its runs."""
+        if self.checks is None:
+            # who does not ask for it does not wait for this module
+            from weft.frontend.compile.value_checks import Checked, written_in
+
+            graph, name = self.graph, self.executable.name
+            if graph is None:  # of a cluster
+                self.checks = Checked(name, None, {}, kinds)
+            else:
+                feeds = dict(zip(self.feeds, arrays, strict=True))
+                traced = pruned(graph, self.values, feeds)
+                used = {str(op.attrs["name"]) for op in traced.walk() if op.name == "variable"}
+                states = {n: v.state for n, v in graph._trace.variables.copy().items() if n in used}
+                program, written = Program.of(traced), written_in(traced)
+                self.checks = Checked(name, lambda: program, states, kinds, written)
+        return self.checks
 
 
 def pruned(
@@ -199,6 +225,42 @@ def step_reports(
     fetched, shapes = tensors_and_effects(values), [(v, a.shape) for v, a in feeds.items()]
     reports = step_program(graph._trace, *fetched, shapes, options=QUIET)[1]
     return [*reports, *(r for r in made.passes() if r.name != "traced")]
+
+
+def value_checks() -> frozenset[str]:
+    """What WEFT_CHECK has sessions look for in the values of a run."""
+    if not os.environ.get("WEFT_CHECK"):
+        return frozenset()
+    # who does not ask for it does not wait for this module
+    from weft.frontend.compile.value_checks import wanted
+
+    return wanted()
+
+
+def step_values(
+    graph: Graph, values: Sequence[Value | None], feeds: Mapping[Value, Array], made: Step | None,
+    after: str, where: Any,
+) -> list[InnerValue]:  # fmt: skip
+    """The inner values of a step, of its program after a pass. made: the step, unless that is
+    "traced"."""
+    # who only runs steps does not wait for these modules
+    from weft.frontend.compile.explain import program_after
+    from weft.frontend.compile.inner_values import inner_values
+
+    program = Program.of(pruned(graph, values, feeds))
+    if made is not None:
+        program = program_after(step_reports(graph, values, feeds, made), after)
+    states = {n: v.state for n, v in graph._trace.variables.copy().items()}
+    return inner_values("session.values", program, [*feeds.values()], states, where)
+
+
+def no_values_there() -> UnsupportedError:
+    """The error for inner values of a session on a cluster."""
+    return UnsupportedError(
+        "session.values: the variables of this session are on other tasks",
+        hint="fetch the values, or run the graph in a session of one process",
+        location=caller_location(),
+    )
 
 
 def compile_definition(

@@ -28,8 +28,11 @@ from weft.frontend.session.compiling import (
     StepDefinition,
     compile_definition,
     gpu_use,
+    no_values_there,
     pruned,
     step_reports,
+    step_values,
+    value_checks,
 )
 from weft.frontend.session.fetches import (
     Fetches,
@@ -60,6 +63,7 @@ from weft.runtime.resources.variables import clear_containers
 from weft.runtime.step import RunContext, Step
 
 if TYPE_CHECKING:
+    from weft.frontend.compile.inner_values import InnerValue
     from weft.frontend.session.remote import Remote
     from weft.frontend.viewer.page import View
     from weft.runtime.cluster.spec import Cluster
@@ -296,6 +300,7 @@ class Session:
         self._context = RunContext(cancel=self._cancel)  # of a run without a limit or a record
         self._steps = steps_of(self.graph)
         self._partial, self._closed = PartialRuns(), False
+        self._checks = value_checks()
         self._scopes = threading.local()
 
     def __enter__(self) -> Self:
@@ -483,6 +488,33 @@ class Session:
             run_metadata,
         )  # fmt: skip
 
+    def values(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        after: str = "traced",
+        where: Any = None,
+    ) -> list[InnerValue]:
+        """The inner values of the step that `run` makes of these: arguments and values as of
+        `CompiledFunction.values`. `wf.tap`'s names are in the program as traced.
+
+        UnsupportedError on clusters, for what acts on queues and files, and after passes that cut
+        the program into parts; else raises as `ir`, and NotFoundError if there are none.
+
+        >>> with wf.Graph().as_default(), wf.Session() as session:
+        ...     x = wf.placeholder(wf.float32, [2])
+        ...     y = wf.exp(wf.tap("half", x / 2))
+        ...     print(session.values(y, {x: [2, 4]}, where="half")[0].value)
+        Tensor([1., 2.], dtype=float32)
+        """
+        self._check_open()
+        if self._remote is not None:
+            raise no_values_there()
+        values, _ = fetch_values(self.graph, fetches)
+        feeds = feed_values(self.graph, feed_dict or {})
+        step = None if after == "traced" else self._step(values, feeds)[0].executable
+        return step_values(self.graph, values, feeds, step, after, where)
+
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] = ()) -> str:
         """Begin a step that `partial_run` carries out in parts; gives its handle.
 
@@ -627,6 +659,9 @@ class Session:
             context = self._context
             if options is not None:
                 context = RunContext(options.timeout, self._cancel, recorder)
+            if self._checks:
+                checks = step.checked(arrays, self._checks)
+                return checks.run(lambda given: execute(step, given, context), arrays)
             return execute(step, arrays, context)
         except WeftError as error:
             raise error.at(caller_location()) from error.__cause__

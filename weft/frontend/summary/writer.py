@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from weft.frontend.core.trace import Effect, current_trace, graph_around
 from weft.frontend.ops.promotion import TensorLike, check_int
 from weft.frontend.queues.host_ops import located
 from weft.frontend.session.graph import Graph
-from weft.frontend.session.run import RunMetadata
 from weft.frontend.summary.ops import BUCKETS, MAX_OUTPUTS, call_in_trace, check_name, defaults
 from weft.ir.errors import (
     FailedPreconditionError,
@@ -31,6 +30,9 @@ from weft.ir.process import ForkLock, in_child
 from weft.runtime.files import events, summaries
 from weft.runtime.files.wire import integer, message, text
 from weft.runtime.trace.graph_def import NamedGraph, NodeTime, graph_def, node_times, step_stats
+
+if TYPE_CHECKING:
+    from weft.frontend.session.run import RunMetadata
 
 Array = np.ndarray[Any, Any]
 PathLike = str | os.PathLike[str]

@@ -144,10 +144,24 @@ class EdgeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class OpRow:
+    """The ops of one kernel or node of a task, by the parts that were timed: how often they ran and
+    how long in a part, and their share of the time of all ops of the task."""
+
+    task: str
+    ops: str
+    place: str
+    runs: float
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRow:
     """A task. problem: why nothing is known of it. step_seconds: the mean of the parts that ended
     in the interval, None if there were none. waits: rows of what it waits for, [tensor, iterations,
-    from whom, seconds, place], longest first."""
+    from whom, seconds, place], longest first. gpus: rows [name, what it is, bytes in use, what they
+    are for]."""
 
     task: str
     problem: str = ""
@@ -162,6 +176,8 @@ class TaskRow:
     variable_bytes: int = 0
     memory: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
+    gpus: tuple[Sequence[Any], ...] = ()
+    ops: tuple[OpRow, ...] = field(default=(), repr=False)
     edges: tuple[EdgeRow, ...] = field(default=(), repr=False)
 
 
@@ -198,8 +214,21 @@ def _row(task: str, now: Stats, old: Stats | None) -> TaskRow:
         steps["begun"] - steps["done"] - steps["failed"], ended / seconds,
         spent / ended if ended else None, now["waiting"],
         tuple(now["waits"]), tuple((n, s, c) for n, s, c in now["queues"]),
-        now["variables"][1], now["memory"], now["rejected"], tuple(edges),
+        now["variables"][1], now["memory"], now["rejected"], tuple(now["gpus"]),
+        tuple(_op_rows(task, now)), tuple(edges),
     )  # fmt: skip
+
+
+def _op_rows(task: str, now: Stats) -> Iterator[OpRow]:
+    """Of all parts that were timed: those of one interval are few."""
+    parts, whole = max(now["timed"], 1), now["op_seconds"] or 1.0
+    for ops, place, runs, seconds in now["ops"]:
+        yield OpRow(task, ops, place, runs / parts, seconds / parts, seconds / whole)
+
+
+def ops_of(rows: Sequence[TaskRow], most: int) -> list[OpRow]:
+    """The ops of all tasks that take longest in a part."""
+    return sorted((op for row in rows for op in row.ops), key=lambda o: -o.seconds)[:most]
 
 
 def edges_of(rows: Sequence[TaskRow], most: int) -> list[EdgeRow]:
@@ -233,6 +262,16 @@ def tables(rows: Sequence[TaskRow], target: str, most: int = 12) -> Any:
             table.add_row(short(e.source), short(e.target), e.tensor, f"{e.per_second:,.1f}",
                           size_text(e.bytes_per_second), size_text(e.nbytes))  # fmt: skip
         made.append(table)
+    ops = ops_of(rows, most)
+    if ops:
+        table = Table(box=None, pad_edge=False, title="ops", title_justify="left")
+        for title in ("task", "ops", "line", "runs/step", "ms/step", "share"):
+            left = title in ("task", "ops", "line")
+            table.add_column(title, justify="left" if left else "right")
+        for o in ops:
+            table.add_row(short(o.task), o.ops, o.place, f"{o.runs:.3g}", f"{o.seconds * 1e3:.3g}",
+                          f"{o.share:.0%}")  # fmt: skip
+        made.append(table)
     made += [Text(line) for line in _lines(rows, most)]
     return Group(*made)
 
@@ -257,6 +296,9 @@ def _cells(row: TaskRow) -> list[str]:
 def _lines(rows: Sequence[TaskRow], most: int) -> list[str]:
     lines = [f"{row.task} is lost: {row.problem}" for row in rows if row.problem]
     for row in rows:
+        for name, description, used, what in row.gpus:
+            gpu = name.rpartition("/")[2]
+            lines.append(f"{gpu} of {row.task}, {description}: {size_text(used)}, {what}")
         for name, size, capacity in row.queues[:most]:
             bound = "" if capacity < 0 else f" of {capacity:,}"
             lines.append(f"queue {name!r} on {row.task}: {size:,}{bound} elements")
@@ -339,7 +381,7 @@ def _looks(remote: Remote, interval: float, count: int) -> Iterator[tuple[Look, 
     number = 0
     while True:
         began = time.monotonic()
-        now = ask_stats(remote.master)
+        now = ask_stats(remote.master, ops_for=3 * interval + 1)
         yield now, before
         before = now
         number += 1

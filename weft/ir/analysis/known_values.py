@@ -90,7 +90,7 @@ def _constant(value: Value) -> int | None:
 
 def _same_number(value: Value) -> Value:
     """The value that this one is a mere copy of, or the same integer in a wider dtype."""
-    while value.op is not None and value.op.name in ("identity", "stop_gradient", "astype"):
+    while value.op is not None and value.op.name in ("identity", "stop_gradient", "tap", "astype"):
         (source,) = value.op.operands
         old, new = source.type, value.type
         assert isinstance(old, TensorType)

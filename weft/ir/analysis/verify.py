@@ -58,6 +58,7 @@ LEGALITY: Mapping[str, Legality] = {
     # dataflow: pivots, and marks in what users built with switch and merge
     "identity": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "stop_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
+    "tap": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "custom_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "fused": Legality(_FROM_FUSED, in_nest=False),
     "unrolled": Legality(_FROM_FUSED, in_nest=False),

@@ -255,6 +255,23 @@ def prepare(key: Hashable, op: Operation) -> None:
 RunHost = Callable[[Operation, Sequence[Any]], Sequence[Any]]
 
 
+#: The ops around an op, outermost first, each with which run of the region it is.
+Path = tuple[tuple[Operation, int], ...]
+
+
+class Watch:
+    """Who is told of each op of a run, those in regions too; around: the ops around it with the
+    number of the run of its region (that is, the iteration)."""
+
+    def done(
+        self, op: Operation, around: Path, operands: Sequence[Any], results: Sequence[Any]
+    ) -> None:
+        """The op was carried out."""
+
+    def failed(self, op: Operation, around: Path, error: WeftError) -> None:
+        """The op raised an error; then those around it do."""
+
+
 def interpret(
     graph: Graph,
     inputs: Sequence[Array],
@@ -262,11 +279,14 @@ def interpret(
     *,
     schedule: int | None = None,
     host: RunHost | None = None,
+    watch: Watch | None = None,
 ) -> list[Any]:
     """The results of `graph` on `inputs`: an array of its own for each tensor, None for each token.
 
     host: carries out the ops of the host that only the executor knows (queues ...), given the op
     and its operands: arrays, and a `Ref` with the name of its object for a handle.
+
+    watch: is told of each op.
 
     schedule: where switch, merge and frames decide what runs, the seed of a random order of the ops
     that are ready (by default the first comes first); no result of a sound graph depends on it.
@@ -278,7 +298,7 @@ def interpret(
     arrays = [as_array(x) for x in inputs]
     sizes = bind_symbols(graph, arrays)
     with np.errstate(all="ignore"):  # inf, nan and wrapped integers are results, not errors
-        run = _Run(state, sizes, host)
+        run = _Run(state, sizes, host, watch)
         given = [_frozen(x) for x in arrays]
         if is_dataflow(graph.block):
             results = run_dataflow(run.op_apart, graph.block, given, schedule)
@@ -384,9 +404,14 @@ class _Run:
     """One execution: the state, and the sizes of the symbols."""
 
     def __init__(
-        self, state: State | None, sizes: Mapping[str, int], host: RunHost | None = None
+        self,
+        state: State | None,
+        sizes: Mapping[str, int],
+        host: RunHost | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        self.host = host
+        self.host, self.watch = host, watch
+        self.around: Path = ()
         self.state = state
         self.given = self.sizes = sizes
         self.cells = Cells()
@@ -420,7 +445,8 @@ class _Run:
         wanted = [substitute_type(r.type, self.sizes) for r in op.results]
         run_regions = RUN_REGIONS.get(op.name)
         if run_regions is not None:  # outside the try: the ops of the regions name themselves
-            results = run_regions(self.block, op, operands, self.attrs(op), wanted)
+            block = self.block if self.watch is None else self._counted(op)
+            results = run_regions(block, op, operands, self.attrs(op), wanted)
             wanted = [substitute_type(r.type, self.sizes) for r in op.results]
         try:
             if run_regions is None:
@@ -431,13 +457,31 @@ class _Run:
             checked = [_checked(r, t) for r, t in zip(results, wanted, strict=True)]
             if not all(_is_static(t) for t in wanted):
                 self.sizes = solve_dims(size_pairs(op.results, checked), self.sizes)
+            if self.watch is not None:
+                self.watch.done(op, self.around, operands, checked)
             return checked
         except WeftError as error:
+            if self.watch is not None:
+                self.watch.failed(op, self.around, error)
             if op.name in PYTHON_CALLS:  # its words are the user's
                 raise error.at(op.locations) from error.__cause__
             raise type(error)(
                 f"{describe(op, operands)}: {error.what}", hint=error.hint, location=op.locations
             ) from error.__cause__ or error
+
+    def _counted(self, op: Operation) -> RunBlock:
+        """`block` for the regions of an op, whose runs are counted."""
+        runs: dict[Block, int] = {}
+
+        def run(block: Block, args: Sequence[Any]) -> list[Any]:
+            outside, number = self.around, runs.get(block, 0)
+            runs[block], self.around = number + 1, (*outside, (op, number))
+            try:
+                return self.block(block, args)
+            finally:
+                self.around = outside
+
+        return run
 
     def op_apart(
         self, op: Operation, operands: Sequence[Any], control: Sequence[Any]

@@ -82,6 +82,15 @@ TABLE = (
     _passing_on("identity", "The operand itself."),
     _passing_on("stop_gradient", "The operand itself, through which no gradient flows."),
     OpSpec(
+        "tap",
+        1,
+        _identity_type,
+        lambda arrays, attrs: arrays[0],
+        "The operand itself, which has a name for people.",
+        {"name": AttrSpec("str")},
+        _VIEW,
+    ),
+    OpSpec(
         "group",
         0,
         _group_type,

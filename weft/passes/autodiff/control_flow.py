@@ -45,7 +45,7 @@ from weft.passes.sizes import depends_on, made_in
 
 #: Ops that make nothing new of their operand: where their result is needed, that is kept instead.
 _VIEWS = frozenset(
-    ("broadcast_to", "reshape", "permute_dims", "identity", "stop_gradient", "stack_pop")
+    ("broadcast_to", "reshape", "permute_dims", "identity", "stop_gradient", "tap", "stack_pop")
 )
 _NO_OPERANDS = frozenset(("constant", "iota"))
 

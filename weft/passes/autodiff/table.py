@@ -708,6 +708,7 @@ GRADIENTS: dict[str, Rule] = {
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
     **dict.fromkeys(("attention", "attention_grad"), _of_attention),
     "identity": lambda s: [s.g],
+    "tap": lambda s: [s.g],
     "py_function": _of_py_function,
     "custom_gradient": _custom_gradient,
     **dict.fromkeys(("fused", "unrolled"), _fused),

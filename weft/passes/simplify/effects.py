@@ -36,8 +36,8 @@ have none: they may be rewritten and moved by their data alone. A group waits fo
 it waited for. Calls of Python (prints, checks) and assignments keep the order in which they stand:
 what has been printed or stored when a step fails is what the program says.
 
-`strip_gradient_ops`: remove the ops that only tell autodiff something, when no more gradients will
-be taken, and do both of the above. Before::
+`strip_gradient_ops`: remove the ops that only tell autodiff or people something, when no more
+gradients will be taken, and do both of the above. Before::
 
     %1 = stop_gradient(%0) : f32[4]
     %2 = custom_gradient(%1, %x) {outputs=1, inputs=1} : f32[4] { ... }
@@ -286,7 +286,7 @@ def _combined(builder: Builder, op: Operation, old: Value, given: list[Value]) -
 
 
 def strip_gradient_ops(graph: Graph) -> Graph:
-    """Replace `identity`, `stop_gradient` and `custom_gradient` by the operands they pass on.
+    """Replace `identity`, `stop_gradient`, `tap`, `custom_gradient` by the operands they pass on.
 
     Orders effects first, or the order that such an op stands for would be lost, and expands
     updates, of which no later stage knows.
@@ -302,7 +302,7 @@ def strip_marks(graph: Graph) -> Graph:
 
 def strip_mark(builder: Builder, op: Operation) -> Sequence[Value] | None:
     """The rule by which one mark goes; marks that take part in the order of effects stay."""
-    if op.name in ("identity", "stop_gradient"):
+    if op.name in ("identity", "stop_gradient", "tap"):
         return op.operands
     if op.name == "custom_gradient":
         return op.operands[: int_attr(op.attrs, "outputs")]

@@ -585,8 +585,9 @@ class Master:
 Stats = Mapping[str, Any]
 
 
-def ask_stats(master: Master, seconds: float = 2.0) -> dict[str, Stats | str]:
+def ask_stats(master: Master, seconds: float = 2.0, ops_for: float = 0.0) -> dict[str, Stats | str]:
     """Task -> what it counts, or why it does not say. Tasks that were lost are looked for again.
+    ops_for: for so many seconds from now on tasks time the ops of some parts.
     FailedPreconditionError where the session is closed."""
     lost = [task.name for task in master.tasks() if not task.incarnation]
     if lost:
@@ -596,10 +597,11 @@ def ask_stats(master: Master, seconds: float = 2.0) -> dict[str, Stats | str]:
     found: dict[str, Stats | str] = {t.name: t.cause for t in tasks if not t.incarnation}
     there = [t.name for t in tasks if t.incarnation]
     number, waits = master.begin([(name, 0) for name in there])
+    asked = {"o": ops_for} if ops_for else {}
     try:
         for name in there:
             try:
-                master.wire.send(name, m.STATS, number, {"n": number})
+                master.wire.send(name, m.STATS, number, {"n": number, **asked})
             except CommError as error:
                 found[name] = str(error)
                 waits.part((name, 0))

@@ -28,6 +28,7 @@ from weft.runtime.cluster.messages import Deliver, Derived, Direct, Received, Wi
 from weft.runtime.cluster.part import Registered
 from weft.runtime.cluster.small_step import SmallRun
 from weft.runtime.dataflow.executor import Stepping
+from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.step import RunContext
 from weft.runtime.trace.counters import Counters
@@ -113,7 +114,7 @@ class PartRun:
 
     __slots__ = (
         "_begun", "_brief", "_cancel", "_derived", "_error", "_exchange", "_home", "_meta",
-        "buffers", "client", "handle", "part", "step", "trace",
+        "_sampled", "buffers", "client", "handle", "part", "step", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -136,6 +137,8 @@ class PartRun:
         self._error: WeftError | None = None  # which another one's error is the cause of
         self._derived = Derived.ABORTED
         self._begun = time.monotonic()
+        #: Whether the ops of this run are timed for `weft top`.
+        self._sampled = self.trace is None and home.counters.samples()
 
     @property
     def exchange(self) -> StepExchange:
@@ -171,7 +174,8 @@ class PartRun:
     @property
     def is_small(self) -> bool:
         """Whether `begin` may run it on a thread that others need."""
-        return self.part.small and self.trace is None and "g" not in self._meta
+        recorded = self.trace is not None or self._sampled
+        return self.part.small and not recorded and "g" not in self._meta
 
     def begin(self) -> None:
         """Run it on this thread, and give that back where it would wait; whoever brings what it
@@ -203,11 +207,13 @@ class PartRun:
             wire = self._home.wire
             who = self.client.name
             feeds = arrays_of(self._meta, self.buffers, wire, who, self.step, first, timeout)
-            recorder = None
+            recorder = TraceRecorder() if self._sampled else None
             if self.trace is not None:
                 self.trace.fed()
                 recorder = self.trace.recorder
             made: Any = self.part.run(feeds, RunContext(timeout, self._token(), recorder))
+            if self._sampled and recorder is not None:
+                self._home.counters.timed(recorder.events())
         except Exception as error:  # whatever it is, the session waits for an answer
             made = error
         self._finish(made)

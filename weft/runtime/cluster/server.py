@@ -44,6 +44,7 @@ from weft.runtime.cluster.part_run import Client, Home, PartRun, arrays_of, late
 from weft.runtime.cluster.spec import ClusterSpec
 from weft.runtime.cluster.transport import knows_peers, open_endpoint
 from weft.runtime.dataflow.threads import StepThreads
+from weft.runtime.device.backends.registry import in_use
 from weft.runtime.files.permissions import AllowFiles
 from weft.runtime.resources.store import Store
 from weft.runtime.trace.counters import Counters, task_stats
@@ -382,7 +383,10 @@ class Worker:
         waits = [row for run in runs for row in run.exchange.waits()]
         refusals = getattr(self.wire, "rejections", None)  # wires within a process have none
         refused = {} if refusals is None else refusals.counts()
-        made = task_stats(self.counters, *self.store.held(), waits, refused)
+        if "o" in message.meta:  # seconds for which somebody looks at ops
+            self.counters.watch(float(message.meta["o"]))
+        gpus = in_use()
+        made = task_stats(self.counters, *self.store.held(), waits, refused, gpus)
         reply = {"n": message.meta["n"]}
         self._client(message).send(m.STATS_OF, message.step, reply, [m.to_array(made)])
 

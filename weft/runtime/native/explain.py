@@ -20,6 +20,7 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops import REGISTERED
 from weft.ir.ops.control_flow import CONTROL
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.passes.fusion.attention import attention_reasons
 from weft.passes.fusion.epilogues import epilogue_reasons, is_product, product_reasons
 from weft.passes.fusion.fuse import Group, Grouping
@@ -93,6 +94,11 @@ def _in_short(report: CompileReport, apart: Sequence[str]) -> Iterator[str]:
         shares = [f"{where} {ns / total:.0%}" for where, ns in most if ns > 0]
         left = f"; not estimated: {', '.join(unknown)}" if unknown else ""
         yield f"  expected: {total / 1e3:,.0f} us on one core; of it {', '.join(shares)}{left}"
+    python = [c.op for c in report.calls if c.op is not None and c.op.name in PYTHON_CALLS]
+    if python:
+        named = [f"{op.name}{_at(op)}" for op in python[:_NAMED]]
+        more = f" and {len(python) - _NAMED} more" if len(python) > _NAMED else ""
+        yield f"  calls Python, under the GIL: {', '.join(named)}{more}"
     memory = report.memory
     yield (
         f"  memory: {memory.arena_bytes:,} bytes for values in between (without reuse "
@@ -101,6 +107,11 @@ def _in_short(report: CompileReport, apart: Sequence[str]) -> Iterator[str]:
     if apart:
         reasons = Counter(re.sub(r"'\w+'", "one", line.rpartition("): ")[2]) for line in apart)
         yield f"  not fused: {len(apart)} pairs: {_counted(reasons)}"
+
+
+def _at(op: Operation) -> str:
+    place = op.locations[0] if op.locations else None
+    return f" at {os.path.basename(place.file)}:{place.line}" if place else ""
 
 
 def _counted(counts: Counter[str]) -> str:

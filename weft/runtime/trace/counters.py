@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from weft.runtime.recorder import TraceEvent
 from weft.runtime.resources.queue import Queue
+from weft.runtime.trace.timeline import is_communication
 
 Stats = dict[str, Any]
 #: Edges that are counted one by one; what is sent on further ones is counted as one.
@@ -18,6 +20,12 @@ MOST_EDGES = 4096
 OTHERS = "(others)"
 #: Recvs that are named in a snapshot: those that have waited longest.
 MOST_WAITS = 8
+#: Ops that are timed one by one, and how many of them are in a snapshot, those that took longest.
+MOST_OPS, SHOWN_OPS = 4096, 64
+#: While somebody looks at ops, one part in so many seconds is timed.
+SAMPLE_SECONDS = 0.1
+#: Ops that take no time in a kernel, and are not named among others.
+_FREE = frozenset({"broadcast_to", "constant", "identity", "reshape"})
 
 
 class Counters:
@@ -31,6 +39,42 @@ class Counters:
         self._begun = self._done = self._failed = 0
         self._step_seconds = 0.0
         self._edges: dict[tuple[str, str], list[int]] = {}
+        self._watched_until = self._next_sample = 0.0
+        self._timed = 0
+        self._ops: dict[tuple[str, str], list[float]] = {}
+
+    def watch(self, seconds: float) -> None:
+        """For so long somebody looks at the times of ops."""
+        self._watched_until = time.monotonic() + seconds
+
+    def samples(self) -> bool:
+        """Whether the part that begins is to be timed op by op."""
+        if not self._watched_until:  # nobody has ever looked
+            return False
+        now = time.monotonic()
+        if not self._next_sample <= now < self._watched_until:
+            return False
+        with self._lock:
+            self._next_sample = now + SAMPLE_SECONDS
+        return True
+
+    def timed(self, events: Iterable[TraceEvent]) -> None:
+        """What a part that was timed has recorded."""
+        with self._lock:
+            self._timed += 1
+            for event in events:
+                if not event.ops or event.dead or event.waits or is_communication(event):
+                    continue
+                kinds = list(dict.fromkeys(event.ops))
+                kinds = [kind for kind in kinds if kind not in _FREE] or kinds
+                name = "+".join(kinds[:4]) + ("+..." if len(kinds) > 4 else "")
+                where = event.locations[0] if event.locations else None
+                key = name, "" if where is None else f"{where.file}:{where.line}"
+                if key not in self._ops and len(self._ops) >= MOST_OPS:
+                    key = OTHERS, ""
+                row = self._ops.setdefault(key, [0, 0.0])
+                row[0] += 1
+                row[1] += (event.end_ns - event.begin_ns) / 1e9
 
     def begun(self) -> None:
         """A part of a step begins."""
@@ -58,14 +102,19 @@ class Counters:
 
     def snapshot(self) -> Stats:
         """seconds: since when is counted; steps: {begun, done, failed}; step_seconds: of all parts
-        together; edges: rows [task, tensor, messages, bytes]."""
+        together; edges: rows [task, tensor, messages, bytes]; timed: parts that were timed op by
+        op; ops: rows [ops, place, runs, seconds] of these, and op_seconds of all of them."""
         with self._lock:
             edges = [[*key, *row] for key, row in self._edges.items()]
+            rows = sorted(self._ops.items(), key=lambda item: -item[1][1])
             return {
                 "seconds": time.monotonic() - self._since,
                 "steps": {"begun": self._begun, "done": self._done, "failed": self._failed},
                 "step_seconds": self._step_seconds,
                 "edges": edges,
+                "timed": self._timed,
+                "ops": [[*key, *row] for key, row in rows[:SHOWN_OPS]],
+                "op_seconds": sum(seconds for _, (_, seconds) in rows),
             }
 
 
@@ -75,9 +124,11 @@ def task_stats(
     resources: Mapping[str, Any],
     waits: Sequence[Sequence[Any]],
     rejected: Mapping[str, int],
+    gpus: Iterable[Sequence[Any]] = (),
 ) -> Stats:
     """All that a task says of itself, as plain data. variables: states; resources: by name; waits:
-    rows of `StepExchange.waits`; rejected: frames that were refused, by reason."""
+    rows of `StepExchange.waits`; rejected: frames that were refused, by reason; gpus: rows [name,
+    what it is, bytes in use, what they are for] of those in use."""
     held = [v.array.nbytes for v in variables if v.array is not None]
     longest = sorted(waits, key=lambda row: -row[3])[:MOST_WAITS]
     return {
@@ -91,6 +142,7 @@ def task_stats(
         ],
         "variables": [len(held), sum(held)],
         "memory": resident_bytes(),
+        "gpus": [list(row) for row in gpus],
         "rejected": dict(rejected),
         "pid": os.getpid(),
         "host": platform.node(),

@@ -334,7 +334,7 @@ def merge(runs: Sequence[PartRun], begin_ns: int, end_ns: int) -> Timeline:
         Span(run.trace.task, _by(clocks[run.trace.task], event))
         for run in runs
         for event in run.trace.events
-        if not _is_communication(event)
+        if not is_communication(event)
     ]
     transfers = [
         Transfer(
@@ -395,7 +395,7 @@ def _sightings(runs: Sequence[PartRun], paired: Sequence[_Pair]) -> list[Sightin
     return found
 
 
-def _is_communication(event: TraceEvent) -> bool:
+def is_communication(event: TraceEvent) -> bool:
     """Whether a message's own events say what this one does."""
     return event.kind == "host" and event.ops in (("send",), ("recv",))
 

@@ -54,6 +54,14 @@ def gpu(index: int) -> Device:
         return found
 
 
+def in_use() -> list[tuple[str, str, int, str]]:
+    """Of each GPU that this process has used: its name, what it is, the bytes that the process
+    holds there, and what they are for."""
+    with _lock:
+        held = list(_devices.values())
+    return [(d.name, d.description, d.resident.nbytes, d.resident.describe()) for d in held]
+
+
 def gpus() -> list[DeviceInfo]:
     """What GPUs there are, without making use of one. Errors as `gpu` where there is none."""
     sort, count = _emulation()

@@ -381,6 +381,8 @@ class Launches:
 
     def _python(self, node: DevicePython) -> None:
         at = self._places.at
+        if node.op.name == "assert" and self._holds(node.operands[0]):
+            return
         given = [np.empty(t.static_shape, t.dtype.numpy) for t in node.types[: len(node.operands)]]
         for array, place in zip(given, node.operands, strict=True):
             if array.size:
