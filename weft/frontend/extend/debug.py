@@ -77,7 +77,7 @@ class _Format(strings.Formatter):
         if not isinstance(text, str):
             raise InvalidArgumentError(
                 f"{what}: the format must be a str, got {type(text).__name__}: {text!r:.60}",
-                hint=f'{what}("x = {{}}", x)',
+                hint=f'{what}("x = {{}}", x); Python\'s own is builtins.print',
                 location=caller_location(),
             )
         self.used: set[int | str] = set()
@@ -353,67 +353,67 @@ def debug_callback(
 # --------------------------------------------------------------------------------------- assertions
 def _compare(what: str, relation: str, op: str, x: Any, y: Any, message: str) -> Effect | None:
     a, b = as_tensor(x), as_tensor(y)
-    text = message or f"wf.{what}: x {relation} y does not hold"
+    text = message or f"{what}: x {relation} y does not hold"
     holds = binary(op, a, b)
-    return _check(f"wf.{what}", holds, _escaped(text), relation=relation, operands=(a, b))
+    return _check(what, holds, _escaped(text), relation=relation, operands=(a, b))
 
 
 def assert_equal(x: Any, y: Any, message: str = "") -> Effect | None:
     """`wf.check` that all elements are equal (x and y are broadcast); the error names the first
     that are not.
 
-    >>> wf.assert_equal([1, 2], [1, 3])
+    >>> wf.tf1.assert_equal([1, 2], [1, 3])
     Traceback (most recent call last):
       ...
-    weft.ir.errors.InvalidArgumentError: wf.assert_equal: x == y does not hold: 1 of 2 elements, ...
+    weft.ir.errors.InvalidArgumentError: assert_equal: x == y does not hold: 1 of 2 elements, ...
     """
     return _compare("assert_equal", "==", "equal", x, y, message)
 
 
 def assert_not_equal(x: Any, y: Any, message: str = "") -> Effect | None:
-    """`wf.check` that no elements are equal, as `wf.assert_equal`.
+    """`wf.check` that no elements are equal, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_not_equal([1, 2], 3)
+    >>> _ = wf.tf1.assert_not_equal([1, 2], 3)
     """
     return _compare("assert_not_equal", "!=", "not_equal", x, y, message)
 
 
 def assert_less(x: Any, y: Any, message: str = "") -> Effect | None:
-    """`wf.check` that `x < y` for all elements, as `wf.assert_equal`.
+    """`wf.check` that `x < y` for all elements, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_less([1, 2], 3)
+    >>> _ = wf.tf1.assert_less([1, 2], 3)
     """
     return _compare("assert_less", "<", "less", x, y, message)
 
 
 def assert_less_equal(x: Any, y: Any, message: str = "") -> Effect | None:
-    """`wf.check` that `x <= y` for all elements, as `wf.assert_equal`.
+    """`wf.check` that `x <= y` for all elements, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_less_equal([1, 2], 2)
+    >>> _ = wf.tf1.assert_less_equal([1, 2], 2)
     """
     return _compare("assert_less_equal", "<=", "less_equal", x, y, message)
 
 
 def assert_greater(x: Any, y: Any, message: str = "") -> Effect | None:
-    """`wf.check` that `x > y` for all elements, as `wf.assert_equal`.
+    """`wf.check` that `x > y` for all elements, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_greater([1, 2], 0)
+    >>> _ = wf.tf1.assert_greater([1, 2], 0)
     """
     return _compare("assert_greater", ">", "greater", x, y, message)
 
 
 def assert_greater_equal(x: Any, y: Any, message: str = "") -> Effect | None:
-    """`wf.check` that `x >= y` for all elements, as `wf.assert_equal`.
+    """`wf.check` that `x >= y` for all elements, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_greater_equal([1, 2], 1)
+    >>> _ = wf.tf1.assert_greater_equal([1, 2], 1)
     """
     return _compare("assert_greater_equal", ">=", "greater_equal", x, y, message)
 
 
 def assert_positive(x: Any, message: str = "") -> Effect | None:
-    """`wf.check` that all elements are greater than 0, as `wf.assert_equal`.
+    """`wf.check` that all elements are greater than 0, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_positive([1.0, 2.0])
+    >>> _ = wf.tf1.assert_positive([1.0, 2.0])
     """
     t = as_tensor(x)
     zero = np.zeros((), t.dtype.numpy)
@@ -421,9 +421,9 @@ def assert_positive(x: Any, message: str = "") -> Effect | None:
 
 
 def assert_non_negative(x: Any, message: str = "") -> Effect | None:
-    """`wf.check` that no element is less than 0, as `wf.assert_equal`.
+    """`wf.check` that no element is less than 0, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_non_negative([0.0, 2.0])
+    >>> _ = wf.tf1.assert_non_negative([0.0, 2.0])
     """
     t = as_tensor(x)
     zero = np.zeros((), t.dtype.numpy)
@@ -434,7 +434,7 @@ def assert_all_close(
     x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, message: str = ""
 ) -> Effect | None:
     """`wf.check` that `abs(x - y) <= atol + rtol * abs(y)` for all elements (NaN is close to
-    nothing), as `wf.assert_equal`.
+    nothing), as `wf.tf1.assert_equal`.
 
     >>> _ = wf.assert_all_close([1.0, 2.0], [1.0, 2.00001])
     """
@@ -448,7 +448,7 @@ def assert_all_close(
 
 
 def assert_finite(x: Any, message: str = "") -> Effect | None:
-    """`wf.check` that no element is NaN or infinite, as `wf.assert_equal`. Integers always are.
+    """`wf.check` that no element is NaN or infinite, as `wf.tf1.assert_equal`. Integers always are.
 
     >>> wf.assert_finite([1.0, float("nan")])
     Traceback (most recent call last):
