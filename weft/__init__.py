@@ -94,9 +94,7 @@ if TYPE_CHECKING:
     from weft.frontend.train.parameter_servers import create_partitioned_variables
     from weft.ir.device import DeviceSpec
     from weft.frontend.extend.debug import (
-        assert_all_close, assert_equal, assert_finite, assert_greater, assert_greater_equal,
-        assert_less, assert_less_equal, assert_non_negative, assert_not_equal, assert_positive,
-        assert_shape, check, debug_callback, print, tap,
+        assert_all_close, assert_finite, assert_shape, check, debug_callback, print, tap,
     )
     from weft.frontend.extend.ops import register_gradient, register_kernel, register_op
     from weft.frontend.extend.py_function import py_function, register_function
@@ -138,9 +136,7 @@ _LATER = {
     "weft.frontend.train.parameter_servers": "create_partitioned_variables",
     "weft.ir.device": "DeviceSpec",
     "weft.frontend.extend.debug":
-        "assert_all_close assert_equal assert_finite assert_greater assert_greater_equal "
-        "assert_less assert_less_equal assert_non_negative assert_not_equal assert_positive "
-        "assert_shape check debug_callback print tap",
+        "assert_all_close assert_finite assert_shape check debug_callback print tap",
     "weft.frontend.extend.ops": "register_gradient register_kernel register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
     "weft.frontend.autodiff.indexed_slices": "IndexedSlices",
@@ -226,10 +222,8 @@ __all__ = [
     "Session", "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable",
     "WholeFileReader",
     "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort",
-    "argwhere", "asarray", "asin", "asinh", "assert_all_close", "assert_equal", "assert_finite",
-    "assert_greater", "assert_greater_equal", "assert_less", "assert_less_equal",
-    "assert_non_negative", "assert_not_equal", "assert_positive", "assert_shape", "astype",
-    "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
+    "argwhere", "asarray", "asin", "asinh", "assert_all_close", "assert_finite", "assert_shape",
+    "astype", "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
     "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
     "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil",
     "check", "chrome_trace", "clip", "colocate_with", "compile", "complex128", "complex64",

@@ -179,6 +179,14 @@ def test_assertions_that_hold_and_shapes() -> None:
         wf.assert_shape(x, (3,))
     with pytest.raises(wf.errors.ShapeError, match="mine"):
         wf.assert_shape(x, (None, None), "mine")
+    with wf.Graph().as_default(), wf.Session() as session:
+        given = wf.placeholder(wf.float32, [None, 2])
+        done = wf.assert_shape(given, (3, 2))
+        session.run(done, {given: np.ones((3, 2))})
+        with pytest.raises(
+            wf.errors.InvalidArgumentError, match=r"x has shape \(.*, 2\), not \(3, 2"
+        ):
+            session.run(done, {given: np.ones((4, 2))})
 
 
 @pytest.mark.parametrize("run", WAYS)

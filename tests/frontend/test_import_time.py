@@ -112,7 +112,8 @@ def test_star_import_and_dir_in_a_fresh_process() -> None:
         "from weft import *\n"
         "assert not set(weft.__all__) - set(globals())\n"
         "assert Session is weft.Session is vars(weft)['Session']\n"
-        "print([n for n in dir(weft) if n[0] != '_' and n not in weft.__all__])"
+        "import builtins\n"
+        "builtins.print([n for n in dir(weft) if n[0] != '_' and n not in weft.__all__])"
     )
     rest = ast.literal_eval(_run(program))
     assert rest == []

@@ -148,6 +148,20 @@ def test_steps_that_cannot_run_again_say_so() -> None:
             session.run(y)
 
 
+@pytest.mark.usefixtures("checks")
+def test_on_a_cluster_results_are_looked_at() -> None:
+    server = wf.train.Server.create_local_server()
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [2], "x")
+        y = wf.log(x)
+    with wf.Session(server.target, graph=graph) as session:
+        assert session.run(y, {x: [1, 1]}).tolist() == [0, 0]
+        with pytest.raises(InvalidArgument, match=r"result 0 .* has a NaN: .* on a cluster"):
+            session.run(y, {x: [1, -1]})
+        with pytest.raises(wf.errors.UnsupportedError, match="on other tasks"):
+            session.values(y, {x: [1, 1]})
+
+
 def test_unknown_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CHECK", "nans")
     with pytest.raises(InvalidArgument, match=r"'nans', which does not exist; did you mean 'nan'"):

@@ -97,7 +97,7 @@ class Checked:
     def _unknown(self) -> str:
         if self.program is None:
             return (
-                "which op made it is not known, as the step ran on several tasks; fetch values in "
+                "which op made it is not known, as the step ran on a cluster; fetch values in "
                 "between, or use wf.assert_finite in the graph"
             )
         if self._once() is not None:

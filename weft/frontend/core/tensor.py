@@ -489,7 +489,10 @@ class Tensor(Operators):
         if not spec:
             return repr(self)
         return format(
-            self._scalar(f"formatting a tensor with {spec!r}", f'wf.print("{{x:{spec}}}", x=x)'),
+            self._scalar(
+                f"formatting a tensor with {spec!r}",
+                f'wf.print("{{x:{spec}}}", x=x) does it in the step; print it after the step',
+            ),
             spec,
         )
 

@@ -7,6 +7,7 @@ are numbered."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import string as strings
@@ -54,6 +55,11 @@ def python_effect(
         raise error.at(caller_location()) from error.__cause__
 
 
+def _to_fetch(effect: Effect) -> Effect | None:
+    """What a public function returns: None for what was done at once."""
+    return effect if effect.value is not None else None
+
+
 # ------------------------------------------------------------------------------------------ formats
 def _is_tensor(x: object) -> bool:
     return isinstance(x, (Operators, np.ndarray, np.generic))
@@ -71,7 +77,7 @@ class _Format(strings.Formatter):
         if not isinstance(text, str):
             raise InvalidArgumentError(
                 f"{what}: the format must be a str, got {type(text).__name__}: {text!r:.60}",
-                hint=f'{what}("x = {{}}", x)',
+                hint=f'{what}("x = {{}}", x); Python\'s own is builtins.print',
                 location=caller_location(),
             )
         self.used: set[int | str] = set()
@@ -160,7 +166,7 @@ def _stream(file: Any) -> str:
 # --------------------------------------------------------------------------------- public functions
 def print(
     format: str, /, *tensors: Any, summarize: int | None = None, file: Any = None, **named: Any
-) -> Effect:
+) -> Effect | None:
     """Write a line each time the program comes here, with what the tensors are then.
 
     format: as of `str.format`: `{}`, `{0}`, `{x}`, `{x.shape}`; a format of numbers (`{x:.3f}`) is
@@ -170,7 +176,7 @@ def print(
 
     It works everywhere: eagerly, in compiled functions, branches, loops and functions that are
     differentiated, and keeps the program's order; a gradient prints nothing twice. In a `wf.Graph`
-    it returns an Effect, which has to be fetched or be among wf.control_dependencies, as
+    the Effect that it returns has to be fetched or be among wf.control_dependencies, as
     TensorFlow 1 has it; in bodies of branches and loops each run prints. InvalidArgumentError for a
     format that does not fit.
 
@@ -186,15 +192,16 @@ def print(
     made = _Format("wf.print", format, tensors, named)
     count = _summarize("wf.print", summarize)
     stream = _stream(file)
-    return python_effect(
+    done = python_effect(
         "print", made.tensors, format=made.text, message="", summarize=count, stream=stream
     )
+    return _to_fetch(done)
 
 
 def check(
     condition: Any, message: str = "check failed", /, *values: Any, summarize: int | None = None,
     **named: Any,
-) -> Effect:  # fmt: skip
+) -> Effect | None:  # fmt: skip
     """Raise an InvalidArgumentError with the message if `condition` (a bool, or an array of them)
     does not hold where the program comes here.
 
@@ -220,7 +227,7 @@ def _check(
     what: str, condition: Any, message: str, values: Sequence[Any] = (),
     named: dict[str, Any] | None = None, summarize: int | None = None, relation: str = "",
     operands: Sequence[Any] = (),
-) -> Effect:  # fmt: skip
+) -> Effect | None:  # fmt: skip
     made = _Format(what, message or "check failed", values, named or {}, len(operands))
     holds = as_tensor(condition)
     if holds.dtype.kind != "bool":
@@ -232,10 +239,11 @@ def _check(
     if holds.ndim:
         holds = apply("all", holds, axes=tuple(range(holds.ndim)), keepdims=False)
     count = _summarize(what, summarize)
-    return python_effect(
+    done = python_effect(
         "assert", [holds, *operands, *made.tensors], format=made.text, message="",
         summarize=count, relation=relation,
     )  # fmt: skip
+    return _to_fetch(done)
 
 
 def tap(name: str, x: Any) -> Tensor:
@@ -287,7 +295,7 @@ def _caller(
 
 def debug_callback(
     function: Callable[..., object], /, *tensors: Any, ordered: bool = True, **named: Any
-) -> Effect:
+) -> Effect | None:
     """Call a Python function each time the program comes here, with tensors that have values.
 
     tensors, named: its arguments: tensors and nested containers of them; other Python objects in
@@ -338,83 +346,84 @@ def debug_callback(
 
     call = _caller(function, called, fill)
     named_function = FunctionName(called, call, registered is not None)
-    return python_effect("debug_callback", given, function=named_function, ordered=bool(ordered))
+    done = python_effect("debug_callback", given, function=named_function, ordered=bool(ordered))
+    return _to_fetch(done)
 
 
 # --------------------------------------------------------------------------------------- assertions
-def _compare(what: str, relation: str, op: str, x: Any, y: Any, message: str) -> Effect:
+def _compare(what: str, relation: str, op: str, x: Any, y: Any, message: str) -> Effect | None:
     a, b = as_tensor(x), as_tensor(y)
-    text = message or f"wf.{what}: x {relation} y does not hold"
+    text = message or f"{what}: x {relation} y does not hold"
     holds = binary(op, a, b)
-    return _check(f"wf.{what}", holds, _escaped(text), relation=relation, operands=(a, b))
+    return _check(what, holds, _escaped(text), relation=relation, operands=(a, b))
 
 
-def assert_equal(x: Any, y: Any, message: str = "") -> Effect:
+def assert_equal(x: Any, y: Any, message: str = "") -> Effect | None:
     """`wf.check` that all elements are equal (x and y are broadcast); the error names the first
     that are not.
 
-    >>> wf.assert_equal([1, 2], [1, 3])
+    >>> wf.tf1.assert_equal([1, 2], [1, 3])
     Traceback (most recent call last):
       ...
-    weft.ir.errors.InvalidArgumentError: wf.assert_equal: x == y does not hold: 1 of 2 elements, ...
+    weft.ir.errors.InvalidArgumentError: assert_equal: x == y does not hold: 1 of 2 elements, ...
     """
     return _compare("assert_equal", "==", "equal", x, y, message)
 
 
-def assert_not_equal(x: Any, y: Any, message: str = "") -> Effect:
-    """`wf.check` that no elements are equal, as `wf.assert_equal`.
+def assert_not_equal(x: Any, y: Any, message: str = "") -> Effect | None:
+    """`wf.check` that no elements are equal, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_not_equal([1, 2], 3)
+    >>> _ = wf.tf1.assert_not_equal([1, 2], 3)
     """
     return _compare("assert_not_equal", "!=", "not_equal", x, y, message)
 
 
-def assert_less(x: Any, y: Any, message: str = "") -> Effect:
-    """`wf.check` that `x < y` for all elements, as `wf.assert_equal`.
+def assert_less(x: Any, y: Any, message: str = "") -> Effect | None:
+    """`wf.check` that `x < y` for all elements, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_less([1, 2], 3)
+    >>> _ = wf.tf1.assert_less([1, 2], 3)
     """
     return _compare("assert_less", "<", "less", x, y, message)
 
 
-def assert_less_equal(x: Any, y: Any, message: str = "") -> Effect:
-    """`wf.check` that `x <= y` for all elements, as `wf.assert_equal`.
+def assert_less_equal(x: Any, y: Any, message: str = "") -> Effect | None:
+    """`wf.check` that `x <= y` for all elements, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_less_equal([1, 2], 2)
+    >>> _ = wf.tf1.assert_less_equal([1, 2], 2)
     """
     return _compare("assert_less_equal", "<=", "less_equal", x, y, message)
 
 
-def assert_greater(x: Any, y: Any, message: str = "") -> Effect:
-    """`wf.check` that `x > y` for all elements, as `wf.assert_equal`.
+def assert_greater(x: Any, y: Any, message: str = "") -> Effect | None:
+    """`wf.check` that `x > y` for all elements, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_greater([1, 2], 0)
+    >>> _ = wf.tf1.assert_greater([1, 2], 0)
     """
     return _compare("assert_greater", ">", "greater", x, y, message)
 
 
-def assert_greater_equal(x: Any, y: Any, message: str = "") -> Effect:
-    """`wf.check` that `x >= y` for all elements, as `wf.assert_equal`.
+def assert_greater_equal(x: Any, y: Any, message: str = "") -> Effect | None:
+    """`wf.check` that `x >= y` for all elements, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_greater_equal([1, 2], 1)
+    >>> _ = wf.tf1.assert_greater_equal([1, 2], 1)
     """
     return _compare("assert_greater_equal", ">=", "greater_equal", x, y, message)
 
 
-def assert_positive(x: Any, message: str = "") -> Effect:
-    """`wf.check` that all elements are greater than 0, as `wf.assert_equal`.
+def assert_positive(x: Any, message: str = "") -> Effect | None:
+    """`wf.check` that all elements are greater than 0, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_positive([1.0, 2.0])
+    >>> _ = wf.tf1.assert_positive([1.0, 2.0])
     """
     t = as_tensor(x)
     zero = np.zeros((), t.dtype.numpy)
     return _compare("assert_positive", ">", "greater", t, zero, message)
 
 
-def assert_non_negative(x: Any, message: str = "") -> Effect:
-    """`wf.check` that no element is less than 0, as `wf.assert_equal`.
+def assert_non_negative(x: Any, message: str = "") -> Effect | None:
+    """`wf.check` that no element is less than 0, as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_non_negative([0.0, 2.0])
+    >>> _ = wf.tf1.assert_non_negative([0.0, 2.0])
     """
     t = as_tensor(x)
     zero = np.zeros((), t.dtype.numpy)
@@ -423,9 +432,9 @@ def assert_non_negative(x: Any, message: str = "") -> Effect:
 
 def assert_all_close(
     x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, message: str = ""
-) -> Effect:
+) -> Effect | None:
     """`wf.check` that `abs(x - y) <= atol + rtol * abs(y)` for all elements (NaN is close to
-    nothing), as `wf.assert_equal`.
+    nothing), as `wf.tf1.assert_equal`.
 
     >>> _ = wf.assert_all_close([1.0, 2.0], [1.0, 2.00001])
     """
@@ -438,8 +447,8 @@ def assert_all_close(
     return _check("wf.assert_all_close", holds, _escaped(text), relation=how, operands=(a, b))
 
 
-def assert_finite(x: Any, message: str = "") -> Effect:
-    """`wf.check` that no element is NaN or infinite, as `wf.assert_equal`. Integers always are.
+def assert_finite(x: Any, message: str = "") -> Effect | None:
+    """`wf.check` that no element is NaN or infinite, as `wf.tf1.assert_equal`. Integers always are.
 
     >>> wf.assert_finite([1.0, float("nan")])
     Traceback (most recent call last):
@@ -452,9 +461,9 @@ def assert_finite(x: Any, message: str = "") -> Effect:
     return _check("wf.assert_finite", holds, _escaped(text), relation="finite", operands=(t,))
 
 
-def assert_shape(x: Any, shape: Sequence[int | None], message: str = "") -> None:
+def assert_shape(x: Any, shape: Sequence[int | None], message: str = "") -> Effect | None:
     """ShapeError unless `x` has the shape, None any size: at once, as shapes are known when a
-    function is traced.
+    function is traced. Sizes that are open then are a `wf.check`.
 
     >>> wf.assert_shape(wf.zeros((2, 3)), (None, 3))
     >>> wf.assert_shape(wf.zeros((2, 3)), (3, 2))
@@ -462,10 +471,21 @@ def assert_shape(x: Any, shape: Sequence[int | None], message: str = "") -> None
       ...
     weft.ir.errors.ShapeError: wf.assert_shape: x has shape (2, 3), not (3, 2)...
     """
-    found, wanted = as_tensor(x).shape, tuple(shape)
+    t, wanted = as_tensor(x), tuple(shape)
+    found = t.shape
+    text = message or f"wf.assert_shape: x has shape {found}, not {wanted}"
     fits = len(found) == len(wanted) and all(
-        b is None or a == b for a, b in zip(found, wanted, strict=True)
+        b is None or not isinstance(a, int) or a == b for a, b in zip(found, wanted, strict=True)
     )
     if not fits:
-        text = message or f"wf.assert_shape: x has shape {found}, not {wanted}"
         raise ShapeError(text, location=caller_location())
+    open_axes = [
+        (i, b)
+        for i, (a, b) in enumerate(zip(found, wanted, strict=True))
+        if b is not None and not isinstance(a, int)
+    ]
+    if not open_axes:
+        return None
+    holds = [binary("equal", apply("dim_size", t, axis=i), np.int64(size)) for i, size in open_axes]
+    every = functools.reduce(lambda a, b: binary("logical_and", a, b), holds)
+    return _check("wf.assert_shape", every, _escaped(text))
