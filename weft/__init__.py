@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from weft.ir.device import DeviceSpec
     from weft.frontend.extend.ops import register_gradient, register_kernel, register_op
     from weft.frontend.extend.py_function import py_function, register_function
+    from weft.frontend.extend.scalar_functions import elementwise
     from weft.frontend.autodiff.indexed_slices import IndexedSlices
     from weft.frontend.compile.decorator import compile
     from weft.frontend.compile.function import CompiledFunction, DeviceWarning
@@ -134,6 +135,7 @@ _LATER = {
     "weft.ir.device": "DeviceSpec",
     "weft.frontend.extend.ops": "register_gradient register_kernel register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
+    "weft.frontend.extend.scalar_functions": "elementwise",
     "weft.frontend.autodiff.indexed_slices": "IndexedSlices",
     "weft.frontend.compile.decorator": "compile",
     "weft.frontend.compile.function": "CompiledFunction DeviceWarning",
@@ -226,10 +228,10 @@ __all__ = [
     "create_partitioned_variables", "cross", "cumulative_logsumexp", "cumulative_max",
     "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient", "data", "deg2rad",
     "device", "devices", "diag", "diagonal", "diff", "digamma", "divide", "dot",
-    "dynamic_partition", "dynamic_stitch", "e", "einsum", "empty", "empty_like", "ensure_shape",
-    "enter", "equal", "erf", "erfc", "erfinv", "errors", "exit", "exp", "exp2", "expand_dims",
-    "expm1", "eye", "finfo", "flatten", "flip", "float16", "float32", "float64", "floor",
-    "floor_divide", "fma", "fori_loop", "from_dlpack", "full", "full_like", "gather",
+    "dynamic_partition", "dynamic_stitch", "e", "einsum", "elementwise", "empty", "empty_like",
+    "ensure_shape", "enter", "equal", "erf", "erfc", "erfinv", "errors", "exit", "exp", "exp2",
+    "expand_dims", "expm1", "eye", "finfo", "flatten", "flip", "float16", "float32", "float64",
+    "floor", "floor_divide", "fma", "fori_loop", "from_dlpack", "full", "full_like", "gather",
     "get_num_threads", "global_variables_initializer", "grad", "gradients", "greater",
     "greater_equal", "group", "hypot", "iinfo", "imag", "inf", "inner", "int16", "int32",
     "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf", "isnan", "jvp", "less",

@@ -1,0 +1,355 @@
+"""Scalar functions of the user's (`scalar_function`) in kernels: their code by name, and a call of
+it at f32 or f64.
+
+A nest's statement names such a function as `module.name@code:letters`: the digest of its bytecode
+and constants, and a letter for each operand's dtype. The code is LLVM IR text that Numba made once
+(`llvm/scalar_from_numba.py`), in terms of f64 alone; it is kept on disk under the digest, the
+letters and the versions of Numba and Python, so that the next process does not load Numba. A kernel
+holds the text as an internal function that is always inlined.
+
+At f32 every float of the text is f32: literals are rounded, so that they are as weak as Python
+numbers are elsewhere in weft. Functions of `math` become weft's own (`vector/`), which vectorise in
+a loop; `%` becomes weft's remainder of two floats."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import re
+import struct
+from functools import cache
+from types import FunctionType
+
+from llvmlite import ir
+
+from weft.codegen.llvm.cache import SCALAR_SUFFIX, CachedRecord, kernel_cache
+from weft.codegen.llvm.emitter import F32, F64, Emitter
+from weft.codegen.scalar.floats import FLOAT_OPS
+from weft.codegen.vector.float_builder import FloatBuilder, truncated_remainder
+from weft.ir.cost.rates import arithmetic
+from weft.ir.dataclass import dataclass
+from weft.ir.errors import UnsupportedError
+from weft.ir.graph import Operation
+from weft.ir.ops.scalar_function import find_scalar_function, function_name, signature_of
+from weft.ir.process import ForkLock
+
+#: Bumped whenever the text that is kept on disk changes.
+TEXT_VERSION = 1
+SEPARATOR = "@"
+#: How often a loop of a function's own is taken to run.
+REPEATED = 16
+SYMBOL = "weft.scalar"  # in the text that is kept
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarText:
+    """A function's text, `define internal ... @weft.scalar(...)`, and the letter of its result's
+    dtype ("f", "i", "u", "b")."""
+
+    text: str
+    result: str
+
+
+_texts: dict[tuple[str, str], ScalarText] = {}
+_lock = ForkLock()
+
+_FLOAT = re.compile(r"(?<![\w.%@\"])(?:-?\d+\.\d+e[+-]\d+|0x[0-9A-F]{16})(?![\w.])")
+_CALL = re.compile(r"call (\w+) @([\w.]+)\(([^)]*)\)")
+_BITS = re.compile(r"\bbitcast (?:double|i64) |\bdouble\*|\bx double>")
+_LABEL = re.compile(r'^("[^"\n]+"|[\w.$-]+):', re.MULTILINE)
+_TARGET = re.compile(r'label %("[^"]+"|[\w.$-]+)')
+_CAST = re.compile(r"\b(?:fptrunc|fpext) (?:double|float) (\S+) to (?:double|float)")
+
+#: Functions of the C library and of LLVM that are ops of weft's on floats.
+MATHS = {
+    **{
+        n: n for n in ("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan")
+    },
+    **{n: n for n in ("asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "hypot", "cbrt")},
+    **{n: n for n in ("asinh", "acosh", "atanh", "erf", "erfc", "lgamma")},
+    "pow": "power",
+    "fmod": "fmod",
+}
+#: Those of LLVM that every target has as instructions.
+KEPT = (
+    *("fabs", "sqrt", "floor", "ceil", "trunc", "rint", "nearbyint", "round", "copysign", "fma"),
+    *("fmuladd", "minnum", "maxnum", "minimum", "maximum", "ldexp", "powi", "fptosi", "fptoui"),
+    *("abs", "smax", "smin", "umax", "umin", "ctlz", "cttz", "ctpop", "bswap", "fshl", "fshr"),
+    *("is", "scmp", "ucmp", "uadd", "usub", "sadd", "ssub"),
+)
+#: Functions of Numba's own, and LLVM's for them.
+_RENAMED = {"numba_ldexp": "llvm.ldexp.f64.i32"}
+_TYPES = {"double": F64, "float": F32, **{f"i{n}": ir.IntType(n) for n in (1, 8, 16, 32, 64)}}
+
+
+def statement_name(op: Operation) -> tuple[str, str]:
+    """The name of a `scalar_function` in the statements of a nest, and the dtype of its floats."""
+    letters, dtype = signature_of(op)
+    name, code = function_name(op.attrs)
+    return f"{name}{SEPARATOR}{code}:{letters}", dtype.short
+
+
+def is_user_function(statement: str) -> bool:
+    """Whether a statement's name is that of a user's function."""
+    return SEPARATOR in statement
+
+
+def split_name(statement: str) -> tuple[str, str, str]:
+    """(name, code, letters) of a statement's name."""
+    name, _, rest = statement.rpartition(SEPARATOR)
+    code, _, letters = rest.partition(":")
+    return name, code, letters
+
+
+def scalar_text(name: str, code: str, letters: str) -> ScalarText:
+    """The code of a function for operands of these dtypes, from this process, from disk, or made by
+    Numba now. FailedPreconditionError if neither the code nor the function is here; errors of
+    `compile_scalar`."""
+    found = _texts.get((code, letters))
+    if found is None:
+        with _lock:
+            found = _texts.get((code, letters)) or _stored(code, letters)
+            if found is None:
+                found = _compiled(find_scalar_function(name, code), letters)
+                _store(name, code, letters, found)
+            _texts[code, letters] = found
+    return found
+
+
+def _compiled(function: FunctionType, letters: str) -> ScalarText:
+    compiler = importlib.import_module("weft.codegen.llvm.scalar_from_numba")
+    made = ScalarText(*compiler.compile_scalar(function, letters))
+    _check_maths(function, made.text)
+    return made
+
+
+def _check_maths(function: FunctionType, text: str) -> None:
+    for _, name, _ in _CALL.findall(text):
+        if _maths_of(name) is None and not _is_kept(name) and name not in _RENAMED:
+            plain = name.removeprefix("numba_").removeprefix("llvm.").partition(".")[0]
+            raise UnsupportedError(
+                f"the scalar function '{function.__name__}' ({function.__code__.co_filename}:"
+                f"{function.__code__.co_firstlineno}) calls {plain}, for which weft has no code",
+                hint=f"functions that it has: {', '.join(sorted(MATHS))}",
+            )
+
+
+def _maths_of(name: str) -> str | None:
+    """The op of weft's that a called function is; None if it is none."""
+    if name.startswith("llvm."):
+        plain, _, kind = name.removeprefix("llvm.").partition(".")
+        return MATHS.get(plain) if kind in ("f64", "f32") else None
+    return MATHS.get(name) or MATHS.get(name.removesuffix("f"))
+
+
+def _is_kept(name: str) -> bool:
+    return name.startswith("llvm.") and name.split(".")[1] in KEPT
+
+
+def user_nanoseconds(statement: str, dtype: str) -> float:
+    """An estimate of what one element takes: that of its functions, and of its instructions, which
+    a loop of its own repeats `REPEATED` times."""
+    text = scalar_text(*split_name(statement)).text
+    called = [op for _, name, _ in _CALL.findall(text) if (op := _maths_of(name)) is not None]
+    plain = [line for line in text.splitlines() if " = " in line and " phi " not in line]
+    prices = [(op, dtype) for op in called] + [("add", dtype)] * (len(plain) - len(called))
+    return arithmetic(prices) * (REPEATED if has_loop(text) else 1)
+
+
+def has_loop(text: str) -> bool:
+    """Whether a function has a loop of its own: a branch back to a block that stands before it, or
+    to one that comes again later."""
+    order = {name: k for k, name in enumerate(_LABEL.findall(text))}
+    block = -1
+    for line in text.splitlines():
+        label = _LABEL.match(line)
+        if label is not None:
+            block = order[label[1]]
+        elif line.lstrip().startswith("br "):
+            if any(order[name] <= block for name in _TARGET.findall(line)):
+                return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------ on disk
+@cache
+def _versions() -> str:
+    import platform
+
+    return f"numba {importlib.metadata.version('numba')} python {platform.python_version()}"
+
+
+def _description(code: str, letters: str) -> str:
+    return f"weft scalar function {TEXT_VERSION}\n{code}\n{letters}\n{_versions()}"
+
+
+def _stored(code: str, letters: str) -> ScalarText | None:
+    cache = kernel_cache()
+    if cache is None or not cache.exists():
+        return None
+    return cache.load_record(_description(code, letters), SCALAR_SUFFIX, _read)
+
+
+def _read(record: CachedRecord) -> ScalarText:
+    text, result = record.payload.decode(), str(record.fields["result"])
+    if result not in "fiub" or not text.startswith("define internal "):
+        raise ValueError("it holds no scalar function")
+    return ScalarText(text, result)
+
+
+def _store(name: str, code: str, letters: str, made: ScalarText) -> None:
+    cache = kernel_cache()
+    if cache is not None:
+        record = CachedRecord(name, {"result": made.result}, made.text.encode())
+        cache.store_record(_description(code, letters), SCALAR_SUFFIX, record)
+
+
+# --------------------------------------------------------------------------------- in LLVM modules
+class _TextFunction(ir.Function):  # type: ignore[misc]
+    """A function whose definition is text."""
+
+    definition = ""
+
+    def __str__(self) -> str:
+        return self.definition
+
+
+def emit_user_function(e: Emitter, statement: str, dtype: str, args: list[ir.Value]) -> ir.Value:
+    """A call of a user's function, which is defined in the module where it is not yet; dtype: that
+    of its floats, f32 or f64. Errors as `scalar_text`."""
+    name, code, letters = split_name(statement)
+    symbol = f"weft.user.{code}.{letters}.{dtype}"
+    function = e.module.globals.get(symbol)
+    if function is None:
+        held = scalar_text(name, code, letters)
+        function = _define(e.module, symbol, held, letters, dtype)
+    return e.builder.call(function, args)
+
+
+def _define(
+    module: ir.Module, symbol: str, held: ScalarText, letters: str, dtype: str
+) -> ir.Function:
+    narrow = dtype == "f32" and can_narrow(held.text)
+    text = narrowed(held.text) if narrow else held.text
+    inside = "f32" if narrow else "f64"
+    for line, called in _RENAMED.items():
+        text = text.replace(f"@{line}(", f"@{called if inside == 'f64' else _at_f32(called)}(")
+
+    def replaced(found: re.Match[str]) -> str:
+        result, called, given = found.groups()
+        op = _maths_of(called)
+        if op is not None:
+            return f"call {result} @{_maths(module, op, inside).name}({given})"
+        kinds = [_TYPES[argument.split()[0]] for argument in given.split(", ")]
+        if called not in module.globals:
+            ir.Function(module, ir.FunctionType(_TYPES[result], kinds), called)
+        return found[0]
+
+    kind = _type_of("f32" if narrow else "f64")
+    remainder = rf"call {kind} @{{}}({kind} \1, {kind} \2)"
+    if "frem " in text:
+        fmod = _maths(module, "fmod", inside).name
+        text = re.sub(r"\bfrem \w+ (\S+), (\S+)", remainder.format(fmod), text)
+    text = _CALL.sub(replaced, text)
+    _speculate(module)
+    if dtype == inside:
+        return _from_text(module, symbol, text, letters, held.result, dtype)
+    wide = _from_text(module, f"{symbol}.wide", text, letters, held.result, "f64")
+    return _around(module, symbol, wide, letters, held.result)
+
+
+def _from_text(
+    module: ir.Module, symbol: str, text: str, letters: str, result: str, dtype: str
+) -> ir.Function:
+    function = _TextFunction(module, _signature(letters, result, dtype), symbol)
+    function.definition = text.replace(f"@{SYMBOL}(", f"@{symbol}(", 1)
+    return function
+
+
+def _signature(letters: str, result: str, dtype: str) -> ir.FunctionType:
+    of = {"f": F32 if dtype == "f32" else F64, "i": _TYPES["i64"], "u": _TYPES["i64"]}
+    of["b"] = _TYPES["i1"]
+    return ir.FunctionType(of[result], [of[letter] for letter in letters])
+
+
+def _around(
+    module: ir.Module, symbol: str, wide: ir.Function, letters: str, result: str
+) -> ir.Function:
+    """The function at f32 of one that only computes at f64."""
+    function = ir.Function(module, _signature(letters, result, "f32"), symbol)
+    function.linkage = "internal"
+    function.attributes.add("alwaysinline")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    given = [
+        b.fpext(a, F64) if c == "f" else a for a, c in zip(function.args, letters, strict=True)
+    ]
+    made = b.call(wide, given)
+    b.ret(b.fptrunc(made, F32) if result == "f" else made)
+    return function
+
+
+def can_narrow(text: str) -> bool:
+    """Whether all of a function's floats may become f32: it does not look at their bits."""
+    return _BITS.search(text) is None
+
+
+def narrowed(text: str) -> str:
+    """The text at f32 in place of f64: types, literals, names of functions."""
+    text = _FLOAT.sub(_literal_at_f32, text)
+    text = _CAST.sub(r"bitcast float \1 to float", text)
+    text = re.sub(r"\bdouble\b", "float", text)
+    return re.sub(r"@(llvm\.[\w.]+)\(", lambda found: f"@{_at_f32(found[1])}(", text)
+
+
+def _at_f32(name: str) -> str:
+    return re.sub(r"\.f64\b", ".f32", name)
+
+
+def _literal_at_f32(found: re.Match[str]) -> str:
+    text = found[0]
+    if text.startswith("0x"):
+        (value,) = struct.unpack("d", struct.pack("Q", int(text, 16)))
+    else:
+        value = float(text)
+    return f"0x{struct.unpack('Q', struct.pack('d', _rounded(value)))[0]:016X}"
+
+
+def _rounded(value: float) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _type_of(dtype: str) -> str:
+    return "float" if dtype == "f32" else "double"
+
+
+def _speculate(module: ir.Module) -> None:
+    """Tell LLVM that the pure functions of the module may be called for nothing: the vectoriser
+    computes both sides of a branch, and selects."""
+    for function in module.functions:
+        if {"readnone", "nounwind"} <= function.attributes:
+            for attribute in ("speculatable", "willreturn"):
+                set.add(function.attributes, attribute)  # llvmlite's own add knows few
+
+
+def _maths(module: ir.Module, op: str, dtype: str) -> ir.Function:
+    """weft's code of an op on floats as a function of the module, which is always inlined."""
+    symbol = f"weft.maths.{op}.{dtype}"
+    found = module.globals.get(symbol)
+    if found is not None:
+        return found
+    kind = F32 if dtype == "f32" else F64
+    count = 2 if op in ("power", "atan2", "hypot", "fmod") else 1
+    function = ir.Function(module, ir.FunctionType(kind, [kind] * count), symbol)
+    function.linkage = "internal"
+    for attribute in ("alwaysinline", "nounwind"):
+        function.attributes.add(attribute)
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    args = list(function.args)
+    if op == "fmod":
+        b.ret(truncated_remainder(FloatBuilder(b, dtype), *args))
+    else:
+        b.ret(FLOAT_OPS[op](Emitter(b, module, symbol), dtype, args))
+    return function
