@@ -17,6 +17,7 @@ import importlib
 import importlib.metadata
 import re
 import struct
+from collections.abc import Callable
 from functools import cache
 from types import FunctionType
 
@@ -70,6 +71,7 @@ MATHS = {
     "pow": "power",
     "fmod": "fmod",
 }
+TWO_OPERANDS = ("power", "atan2", "hypot", "fmod")
 #: Those of LLVM that every target has as instructions.
 KEPT = (
     *("fabs", "sqrt", "floor", "ceil", "trunc", "rint", "nearbyint", "round", "copysign", "fma"),
@@ -79,6 +81,8 @@ KEPT = (
 )
 #: Functions of Numba's own, and LLVM's for them.
 _RENAMED = {"numba_ldexp": "llvm.ldexp.f64.i32"}
+#: LLVM's types of floats.
+FLOATS = {"f32": "float", "f64": "double"}
 _TYPES = {"double": F64, "float": F32, **{f"i{n}": ir.IntType(n) for n in (1, 8, 16, 32, 64)}}
 
 
@@ -204,34 +208,22 @@ def _store(name: str, code: str, letters: str, made: ScalarText) -> None:
         cache.store_record(_description(code, letters), SCALAR_SUFFIX, record)
 
 
-# --------------------------------------------------------------------------------- in LLVM modules
-class _TextFunction(ir.Function):  # type: ignore[misc]
-    """A function whose definition is text."""
-
-    definition = ""
-
-    def __str__(self) -> str:
-        return self.definition
+# ----------------------------------------------------------------------------- at a dtype of floats
+#: What finds the name of a function that a text calls, and makes it known to the module: of one of
+#: `MATHS` (the op of weft's, the dtype), and of LLVM's own (its name, LLVM's types of the result
+#: and of the arguments).
+Maths = Callable[[str, str], str]
+Declare = Callable[[str, str, list[str]], str]
 
 
-def emit_user_function(e: Emitter, statement: str, dtype: str, args: list[ir.Value]) -> ir.Value:
-    """A call of a user's function, which is defined in the module where it is not yet; dtype: that
-    of its floats, f32 or f64. Errors as `scalar_text`."""
-    name, code, letters = split_name(statement)
-    symbol = f"weft.user.{code}.{letters}.{dtype}"
-    function = e.module.globals.get(symbol)
-    if function is None:
-        held = scalar_text(name, code, letters)
-        function = _define(e.module, symbol, held, letters, dtype)
-    return e.builder.call(function, args)
-
-
-def _define(
-    module: ir.Module, symbol: str, held: ScalarText, letters: str, dtype: str
-) -> ir.Function:
+def function_text(
+    symbol: str, held: ScalarText, letters: str, dtype: str, maths: Maths, declare: Declare
+) -> str:
+    """The definition of a function named `symbol`, whose floats are f32 or f64. One that looks at
+    the bits of f64 computes in f64 at any dtype."""
     narrow = dtype == "f32" and can_narrow(held.text)
+    inside = dtype if narrow else "f64"
     text = narrowed(held.text) if narrow else held.text
-    inside = "f32" if narrow else "f64"
     for line, called in _RENAMED.items():
         text = text.replace(f"@{line}(", f"@{called if inside == 'f64' else _at_f32(called)}(")
 
@@ -239,53 +231,43 @@ def _define(
         result, called, given = found.groups()
         op = _maths_of(called)
         if op is not None:
-            return f"call {result} @{_maths(module, op, inside).name}({given})"
-        kinds = [_TYPES[argument.split()[0]] for argument in given.split(", ")]
-        if called not in module.globals:
-            ir.Function(module, ir.FunctionType(_TYPES[result], kinds), called)
-        return found[0]
+            return f"call {result} @{maths(op, inside)}({given})"
+        kinds = [argument.split()[0] for argument in given.split(", ")]
+        return f"call {result} @{declare(called, result, kinds)}({given})"
 
-    kind = _type_of("f32" if narrow else "f64")
-    remainder = rf"call {kind} @{{}}({kind} \1, {kind} \2)"
-    if "frem " in text:
-        fmod = _maths(module, "fmod", inside).name
-        text = re.sub(r"\bfrem \w+ (\S+), (\S+)", remainder.format(fmod), text)
     text = _CALL.sub(replaced, text)
-    _speculate(module)
+    if "frem " in text:
+        kind, fmod = FLOATS[inside], maths("fmod", inside)
+        call = rf"call {kind} @{fmod}({kind} \1, {kind} \2)"
+        text = re.sub(r"\bfrem \w+ (\S+), (\S+)", call, text)
     if dtype == inside:
-        return _from_text(module, symbol, text, letters, held.result, dtype)
-    wide = _from_text(module, f"{symbol}.wide", text, letters, held.result, "f64")
-    return _around(module, symbol, wide, letters, held.result)
+        return text.replace(f"@{SYMBOL}(", f"@{symbol}(", 1)
+    wide = text.replace(f"@{SYMBOL}(", f"@{symbol}.wide(", 1)
+    return wide + _around(symbol, letters, held.result)
 
 
-def _from_text(
-    module: ir.Module, symbol: str, text: str, letters: str, result: str, dtype: str
-) -> ir.Function:
-    function = _TextFunction(module, _signature(letters, result, dtype), symbol)
-    function.definition = text.replace(f"@{SYMBOL}(", f"@{symbol}(", 1)
-    return function
+def llvm_types(letters: str, dtype: str) -> list[str]:
+    """LLVM's types of the letters of a signature."""
+    of = {"f": FLOATS[dtype], "i": "i64", "u": "i64", "b": "i1"}
+    return [of[letter] for letter in letters]
 
 
-def _signature(letters: str, result: str, dtype: str) -> ir.FunctionType:
-    of = {"f": F32 if dtype == "f32" else F64, "i": _TYPES["i64"], "u": _TYPES["i64"]}
-    of["b"] = _TYPES["i1"]
-    return ir.FunctionType(of[result], [of[letter] for letter in letters])
-
-
-def _around(
-    module: ir.Module, symbol: str, wide: ir.Function, letters: str, result: str
-) -> ir.Function:
-    """The function at f32 of one that only computes at f64."""
-    function = ir.Function(module, _signature(letters, result, "f32"), symbol)
-    function.linkage = "internal"
-    function.attributes.add("alwaysinline")
-    b = ir.IRBuilder(function.append_basic_block("entry"))
-    given = [
-        b.fpext(a, F64) if c == "f" else a for a, c in zip(function.args, letters, strict=True)
-    ]
-    made = b.call(wide, given)
-    b.ret(b.fptrunc(made, F32) if result == "f" else made)
-    return function
+def _around(symbol: str, letters: str, result: str) -> str:
+    """The function at f32 of one that computes at f64."""
+    narrow, wide = llvm_types(letters, "f32"), llvm_types(letters, "f64")
+    parameters = ", ".join(f"{t} %a{k}" for k, t in enumerate(narrow))
+    (out,), (got,) = llvm_types(result, "f32"), llvm_types(result, "f64")
+    lines, given = [], []
+    for k, letter in enumerate(letters):
+        if letter == "f":
+            lines.append(f"  %w{k} = fpext float %a{k} to double")
+        given.append(f"{wide[k]} %{'w' if letter == 'f' else 'a'}{k}")
+    lines.append(f"  %got = call {got} @{symbol}.wide({', '.join(given)})")
+    if result == "f":
+        lines.append("  %out = fptrunc double %got to float")
+    last = "%out" if result == "f" else "%got"
+    head = f"\ndefine internal {out} @{symbol}({parameters}) alwaysinline nounwind {{"
+    return "\n".join([head, *lines, f"  ret {out} {last}", "}", ""])
 
 
 def can_narrow(text: str) -> bool:
@@ -321,8 +303,46 @@ def _rounded(value: float) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def _type_of(dtype: str) -> str:
-    return "float" if dtype == "f32" else "double"
+# --------------------------------------------------------------------------------- in LLVM modules
+class _TextFunction(ir.Function):  # type: ignore[misc]
+    """A function whose definition is text."""
+
+    definition = ""
+
+    def __str__(self) -> str:
+        return self.definition
+
+
+def emit_user_function(e: Emitter, statement: str, dtype: str, args: list[ir.Value]) -> ir.Value:
+    """A call of a user's function, which is defined in the module where it is not yet; dtype: that
+    of its floats, f32 or f64. Errors as `scalar_text`."""
+    name, code, letters = split_name(statement)
+    symbol = f"weft.user.{code}.{letters}.{dtype}"
+    function = e.module.globals.get(symbol)
+    if function is None:
+        function = _define(e.module, symbol, scalar_text(name, code, letters), letters, dtype)
+    return e.builder.call(function, args)
+
+
+def _define(
+    module: ir.Module, symbol: str, held: ScalarText, letters: str, dtype: str
+) -> ir.Function:
+    def maths(op: str, inside: str) -> str:
+        return str(_maths(module, op, inside).name)
+
+    def declare(name: str, result: str, kinds: list[str]) -> str:
+        if name not in module.globals:
+            signature = ir.FunctionType(_TYPES[result], [_TYPES[kind] for kind in kinds])
+            ir.Function(module, signature, name)
+        return name
+
+    text = function_text(symbol, held, letters, dtype, maths, declare)
+    _speculate(module)
+    (result,) = llvm_types(held.result, dtype)
+    kinds = [_TYPES[kind] for kind in llvm_types(letters, dtype)]
+    function = _TextFunction(module, ir.FunctionType(_TYPES[result], kinds), symbol)
+    function.definition = text
+    return function
 
 
 def _speculate(module: ir.Module) -> None:
@@ -341,7 +361,7 @@ def _maths(module: ir.Module, op: str, dtype: str) -> ir.Function:
     if found is not None:
         return found
     kind = F32 if dtype == "f32" else F64
-    count = 2 if op in ("power", "atan2", "hypot", "fmod") else 1
+    count = 2 if op in TWO_OPERANDS else 1
     function = ir.Function(module, ir.FunctionType(kind, [kind] * count), symbol)
     function.linkage = "internal"
     for attribute in ("alwaysinline", "nounwind"):
