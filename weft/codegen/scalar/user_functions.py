@@ -26,7 +26,11 @@ from llvmlite import ir
 from weft.codegen.llvm.cache import SCALAR_SUFFIX, CachedRecord, kernel_cache
 from weft.codegen.llvm.emitter import F32, F64, Emitter
 from weft.codegen.scalar.floats import FLOAT_OPS
-from weft.codegen.vector.float_builder import FloatBuilder, truncated_remainder
+from weft.codegen.vector.float_builder import (
+    FloatBuilder,
+    keep_functions,
+    truncated_remainder,
+)
 from weft.ir.cost.rates import arithmetic
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
@@ -347,11 +351,16 @@ def _define(
 
 def _speculate(module: ir.Module) -> None:
     """Tell LLVM that the pure functions of the module may be called for nothing: the vectoriser
-    computes both sides of a branch, and selects."""
-    for function in module.functions:
-        if {"readnone", "nounwind"} <= function.attributes:
-            for attribute in ("speculatable", "willreturn"):
-                set.add(function.attributes, attribute)  # llvmlite's own add knows few
+    computes both sides of a branch, and selects. Those that have vector forms keep the parameters
+    that these have, even if all calls pass one literal."""
+    found = [f for f in module.functions if {"readnone", "nounwind"} <= f.attributes]
+    new = [f for f in found if "speculatable" not in f.attributes]
+    for function in new:
+        for attribute in ("speculatable", "willreturn"):
+            set.add(function.attributes, attribute)  # llvmlite's own add knows few
+    mapped = [f for f in new if any("vector-function-abi" in a for a in f.attributes)]
+    if mapped:
+        keep_functions(module, mapped)
 
 
 def _maths(module: ir.Module, op: str, dtype: str) -> ir.Function:
