@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from weft.frontend.extend.ops import register_gradient, register_kernel, register_op
     from weft.frontend.extend.py_function import py_function, register_function
     from weft.frontend.extend.scalar_functions import elementwise
+    from weft.frontend.extend.scalar_reducer import reducer
     from weft.frontend.autodiff.indexed_slices import IndexedSlices
     from weft.frontend.compile.decorator import compile
     from weft.frontend.compile.function import CompiledFunction, DeviceWarning
@@ -136,6 +137,7 @@ _LATER = {
     "weft.frontend.extend.ops": "register_gradient register_kernel register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
     "weft.frontend.extend.scalar_functions": "elementwise",
+    "weft.frontend.extend.scalar_reducer": "reducer",
     "weft.frontend.autodiff.indexed_slices": "IndexedSlices",
     "weft.frontend.compile.decorator": "compile",
     "weft.frontend.compile.function": "CompiledFunction DeviceWarning",
@@ -242,7 +244,7 @@ __all__ = [
     "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis", "next_iteration",
     "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
     "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "prod", "py_function",
-    "rad2deg", "random", "real", "reciprocal", "register_function", "register_gradient",
+    "rad2deg", "random", "real", "reciprocal", "reducer", "register_function", "register_gradient",
     "register_kernel", "register_op", "register_pytree", "remainder", "repeat", "reshape",
     "result_type", "roll", "rot90", "round", "rsqrt", "scan", "searchsorted", "segment_max",
     "segment_mean", "segment_min", "segment_sum", "set_num_threads", "set_transfer_guard",

@@ -165,7 +165,7 @@ class ElementwiseFunction:
         if why is not None:
             return self._compiled(given, why)
         args, kwargs = self._arguments(given)
-        made = self._tensor_copy()(*args, **kwargs)
+        made = self.traced_copy()(*args, **kwargs)
         shape = broadcast_shapes(*(v.shape for v in given.values() if isinstance(v, Tensor)))
         tensors = [v for v in given.values() if isinstance(v, Tensor)]
         if is_scalar(made):
@@ -176,7 +176,8 @@ class ElementwiseFunction:
         bound = inspect.BoundArguments(self.__signature__, given)
         return list(bound.args), bound.kwargs
 
-    def _tensor_copy(self) -> FunctionType:
+    def traced_copy(self) -> FunctionType:
+        """The function for tensors."""
         if self._copy is None:
             self._copy = tensor_copy(self.__scalar__)
         return self._copy
@@ -191,7 +192,7 @@ class ElementwiseFunction:
             if len(self._whys) >= MOST_CALLS:
                 self._whys.clear()
             args, kwargs = self._arguments(given)
-            self._whys[key] = why_not(self._tensor_copy(), args, kwargs)
+            self._whys[key] = why_not(self.traced_copy(), args, kwargs)
         return self._whys[key]
 
     def _compiled(self, given: dict[str, Any], why: Exception) -> Tensor:

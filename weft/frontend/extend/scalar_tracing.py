@@ -19,7 +19,7 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Trace
 from weft.frontend.ops import elementwise, special
 from weft.frontend.ops.promotion import cast, is_scalar
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import DType, int64
 from weft.ir.errors import TracerError
 from weft.ir.graph import Block, Value
 from weft.ir.python_function import copied
@@ -172,3 +172,20 @@ def why_not(
     except Exception as error:
         return error
     return None
+
+
+def single_op(function: FunctionType, dtype: DType) -> str | None:
+    """The op that `tensor_copy` of a function of two numbers of this dtype consists of; None if it
+    is more, or cannot be traced."""
+    trial = _Trial("function", function.__name__, creates_variables=False)
+    trial.symbols = set()
+    args = [trial.add_arg(TensorType(dtype, ()), name) for name in "ab"]
+    try:
+        with trial.active():
+            made = function(*map(trial.tensor, args))
+    except Exception:
+        return None
+    op = made._value.op if isinstance(made, Tensor) and made._value is not None else None
+    if op is None or op.result.type != TensorType(dtype, ()):
+        return None
+    return op.name if set(op.operands) == set(args) and len(op.operands) == 2 else None
