@@ -66,7 +66,7 @@ def test_a_gpu_computes_what_the_processor_does_and_its_ptx_has_no_call(
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=limit, atol=limit)
     mine = {k.key: k for k in kernels if "user_" in k.source}
-    assert len(mine) > 1
+    assert mine
     for kernel in mine.values():  # its PTX has the function inline, at the dtype alone
         ptx = ptx_of(module_text(kernel, "entry", (9, 0)), (9, 0))
         assert ".visible .entry entry(" in ptx
