@@ -53,7 +53,7 @@ from weft.codegen.nests.nest import (
 )
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
-from weft.codegen.scalar.user_functions import is_user_function
+from weft.codegen.scalar.user_functions import loops_inside
 from weft.codegen.tiles.packing import interleave
 from weft.ir.cost.rates import APART_NS, streamed
 from weft.ir.dataclass import dataclass
@@ -503,10 +503,6 @@ class NestWriter:
         #: buffers for what is read across a tile
         crossing = [k for k, load in enumerate(nest.loads) if is_tiled(nest) and crosses(load)]
         self.tiles = {k: tile_buffer(e, nest.loads[k].dtype) for k in crossing}
-        #: Whether loads that the innermost loop does not move are made before it. LLVM does so by
-        #: itself, unless a branch is the only user: then it makes them there, in every iteration.
-        self.holds = any(is_user_function(s.op) for s in nest.statements)
-        self.held: dict[int, ir.Value] = {}
 
     def _strides(self, strides: tuple[int, ...], rest: Any) -> list[ir.Value | None]:
         return [None if s == 0 else self.e.index(1) if s == 1 else next(rest) for s in strides]
@@ -623,9 +619,6 @@ class NestWriter:
         return (self.stores[walk] if isinstance(walk, int) else walk).strides
 
     def loop(self, loop: int, loads: list[ir.Value], stores: list[ir.Value]) -> None:
-        if loop == self.rank - 1 and self.holds:
-            still = [k for k, load in enumerate(self.nest.loads) if self._stands_still(load)]
-            self.held = {k: self._load(self.nest.loads[k], loads[k]) for k in still}
         if loop == self.tail:
             self._open_accumulators()
         if loop == self.rank:
@@ -640,9 +633,6 @@ class NestWriter:
                 self.loop(loop + 1, *self.moved(loop, i, loads, stores))
         if loop == self.tail:
             self._close_accumulators(stores)
-
-    def _stands_still(self, load: Access) -> bool:
-        return load.leaf != "index" and not load.picks and load.strides[-1] == 0
 
     def moved(
         self, loop: int, i: ir.Value, loads: list[ir.Value], stores: list[ir.Value]
@@ -701,6 +691,8 @@ class NestWriter:
 
     def _lanes(self) -> tuple[int, int]:
         """Of the innermost loop: vectors at once, and lanes of each; 0: as LLVM likes."""
+        if loops_inside(s.op for s in self.nest.statements):
+            return 0, 0
         reduced = self.tail < self.rank
         folds = [(s.reduction or "", s.dtype) for _, s in self.folds] if reduced else []
         nest = self.nest
@@ -746,10 +738,7 @@ class NestWriter:
     # -- the innermost body -----------------------------------------------------------------------
 
     def _body(self, loads: list[ir.Value], stores: list[ir.Value]) -> None:
-        loaded = [
-            self.held[k] if k in self.held else self._load(a, p)
-            for k, (a, p) in enumerate(zip(self.nest.loads, loads, strict=True))
-        ]
+        loaded = [self._load(a, p) for a, p in zip(self.nest.loads, loads, strict=True)]
         values: list[ir.Value] = []
 
         def get(reference: tuple[str, int]) -> ir.Value:

@@ -17,15 +17,17 @@ import importlib
 import importlib.metadata
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from types import FunctionType
+from weakref import WeakKeyDictionary
 
 from llvmlite import ir
 
 from weft.codegen.llvm.cache import SCALAR_SUFFIX, CachedRecord, kernel_cache
 from weft.codegen.llvm.emitter import F32, F64, Emitter
 from weft.codegen.scalar.floats import FLOAT_OPS
+from weft.codegen.scalar.if_conversion import if_converted
 from weft.codegen.vector.float_builder import (
     FloatBuilder,
     keep_functions,
@@ -162,6 +164,26 @@ def user_nanoseconds(statement: str, dtype: str) -> float:
     plain = [line for line in text.splitlines() if " = " in line and " phi " not in line]
     prices = [(op, dtype) for op in called] + [("add", dtype)] * (len(plain) - len(called))
     return arithmetic(prices) * (REPEATED if has_loop(text) else 1)
+
+
+def how_it_runs(statement: str, dtype: str) -> str:
+    """For people: the dtype in which a function computes floats, and whether its loop over elements
+    can be one over vectors."""
+    text = scalar_text(*split_name(statement)).text
+    inside = dtype if can_narrow(text) else "f64, as it looks at the bits of floats"
+    loop = (
+        "it has a loop of its own, so the one over elements goes element by element"
+        if has_loop(text)
+        else "inline, its branches as selects where the loop is over vectors"
+    )
+    return f"compiled by Numba, computes in {inside}; {loop}"
+
+
+def loops_inside(statements: Iterable[str]) -> bool:
+    """Whether one of these statements is a function with a loop of its own: LLVM leaves the loop
+    around it as it is, and would complain of hints on vectors."""
+    users = (s for s in statements if is_user_function(s))
+    return any(has_loop(scalar_text(*split_name(s)).text) for s in users)
 
 
 def has_loop(text: str) -> bool:
@@ -308,6 +330,9 @@ def _rounded(value: float) -> float:
 
 
 # --------------------------------------------------------------------------------- in LLVM modules
+_kept: WeakKeyDictionary[ir.Module, set[str]] = WeakKeyDictionary()
+
+
 class _TextFunction(ir.Function):  # type: ignore[misc]
     """A function whose definition is text."""
 
@@ -340,8 +365,9 @@ def _define(
             ir.Function(module, signature, name)
         return name
 
-    text = function_text(symbol, held, letters, dtype, maths, declare)
-    _speculate(module)
+    flat = ScalarText(if_converted(held.text), held.result)
+    text = function_text(symbol, flat, letters, dtype, maths, declare)
+    _keep_parameters(module, _kept.setdefault(module, set()))
     (result,) = llvm_types(held.result, dtype)
     kinds = [_TYPES[kind] for kind in llvm_types(letters, dtype)]
     function = _TextFunction(module, ir.FunctionType(_TYPES[result], kinds), symbol)
@@ -349,18 +375,15 @@ def _define(
     return function
 
 
-def _speculate(module: ir.Module) -> None:
-    """Tell LLVM that the pure functions of the module may be called for nothing: the vectoriser
-    computes both sides of a branch, and selects. Those that have vector forms keep the parameters
-    that these have, even if all calls pass one literal."""
-    found = [f for f in module.functions if {"readnone", "nounwind"} <= f.attributes]
-    new = [f for f in found if "speculatable" not in f.attributes]
-    for function in new:
-        for attribute in ("speculatable", "willreturn"):
-            set.add(function.attributes, attribute)  # llvmlite's own add knows few
-    mapped = [f for f in new if any("vector-function-abi" in a for a in f.attributes)]
-    if mapped:
-        keep_functions(module, mapped)
+def _keep_parameters(module: ir.Module, kept: set[str]) -> None:
+    """Have functions that have vector forms keep the parameters that these have, even if all calls
+    pass one literal. kept: the names of those that do."""
+    for function in list(module.functions):
+        if any("vector-function-abi" in a for a in function.attributes) and (
+            function.name not in kept
+        ):
+            kept.add(function.name)
+            keep_functions(module, [function])
 
 
 def _maths(module: ir.Module, op: str, dtype: str) -> ir.Function:
