@@ -22,6 +22,7 @@ import numpy as np
 
 from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, describe_plan, plan_cache
 from weft.codegen.llvm.jit import do_later
+from weft.codegen.scalar.replaced_ops import replaced_ops
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype
@@ -111,6 +112,8 @@ def plan_key(
     if watched or plan_cache() is None:
         return None
     if REGISTERED and any(op.name in REGISTERED for op in graph.walk()):
+        return None
+    if replaced_ops():  # passes may make an op that the graph has not
         return None
     names = _names(passes)
     return None if names is None else PlanKey(graph, names, tuple(donated), target())

@@ -20,6 +20,7 @@ from typing import Literal
 from weft.codegen.llvm.emitter import HALVES, width_bits
 from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.scalar.elementwise import supported
+from weft.codegen.scalar.replaced_ops import replaced_statement
 from weft.codegen.scalar.user_functions import (
     is_user_function,
     scalar_text,
@@ -321,13 +322,12 @@ def check_native(op: Operation) -> tuple[str, str, str]:
     Raises UnsupportedError, at the user's line, if there is no native code for them.
     """
     dtype, result_dtype = _tensor(op.operands[-1]).dtype.short, _tensor(op.result).dtype.short
-    if op.name == "scalar_function":
-        name, dtype = statement_name(op)
-        try:
-            scalar_text(*split_name(name))  # kernels are emitted in other threads
-        except WeftError as error:
-            raise error.at(op.locations) from error.__cause__
-        return name, dtype, result_dtype
+    try:
+        user = _user_statement(op)
+    except WeftError as error:
+        raise error.at(op.locations) from error.__cause__
+    if user is not None:
+        return *user, result_dtype
     if not supported(op.name, dtype, {"dtype": result_dtype}):
         types = ", ".join(str(v.type) for v in op.operands)
         raise UnsupportedError(
@@ -336,6 +336,16 @@ def check_native(op: Operation) -> tuple[str, str, str]:
             location=op.locations,
         )
     return op.name, dtype, result_dtype
+
+
+def _user_statement(op: Operation) -> tuple[str, str] | None:
+    """The name and the dtype of the floats of a function of the user's that does the op; None if
+    none does. Its code is made here: kernels are emitted in other threads."""
+    if op.name != "scalar_function":
+        return replaced_statement(op)
+    name, dtype = statement_name(op)
+    scalar_text(*split_name(name))
+    return name, dtype
 
 
 class _NestBuilder:
