@@ -11,7 +11,8 @@ import pytest
 from cuda_device import use_device
 
 import weft as wf
-from weft.codegen.scalar.replaced_ops import replaced_ops, restore_code
+from weft.codegen.scalar.replaced_ops import restore_code
+from weft.ir.ops.scalar_function import REPLACED
 
 X = np.linspace(-3, 3, 1001, dtype=np.float32)
 
@@ -19,7 +20,7 @@ X = np.linspace(-3, 3, 1001, dtype=np.float32)
 @pytest.fixture(autouse=True)
 def _own_code_after() -> Iterator[None]:
     yield
-    for name in replaced_ops():
+    for name in tuple(REPLACED):
         restore_code(name)
 
 

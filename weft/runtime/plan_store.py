@@ -22,7 +22,6 @@ import numpy as np
 
 from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, describe_plan, plan_cache
 from weft.codegen.llvm.jit import do_later
-from weft.codegen.scalar.replaced_ops import replaced_ops
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype
@@ -30,6 +29,7 @@ from weft.ir.errors import InternalError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Location, Locations
 from weft.ir.ops import REGISTERED
+from weft.ir.ops.scalar_function import REPLACED
 from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import TensorType, Type
 from weft.passes.manager import NamedPipeline, PassOptions, pass_name
@@ -113,7 +113,7 @@ def plan_key(
         return None
     if REGISTERED and any(op.name in REGISTERED for op in graph.walk()):
         return None
-    if replaced_ops():  # passes may make an op that the graph has not
+    if REPLACED:  # passes may make an op that the graph has not
         return None
     names = _names(passes)
     return None if names is None else PlanKey(graph, names, tuple(donated), target())

@@ -10,11 +10,12 @@ from __future__ import annotations
 from types import FunctionType
 
 from weft.codegen.scalar.user_functions import SEPARATOR, scalar_text
-from weft.ir.dtypes import DType
 from weft.ir.errors import AlreadyExistsError, TypeRuleError
 from weft.ir.graph import Operation
 from weft.ir.ops.scalar_function import (
     KINDS,
+    REPLACED,
+    Dtypes,
     code_of,
     define_scalar_function,
     full_name,
@@ -22,41 +23,30 @@ from weft.ir.ops.scalar_function import (
 )
 from weft.ir.types import TensorType
 
-Dtypes = tuple[DType, ...]
-
-
-#: By op: functions, each with the dtypes of operands that it is for: one for all, or one for each.
-_REPLACED: dict[str, list[tuple[FunctionType, Dtypes]]] = {}
-
 
 def replace_code(
     op: str, function: FunctionType, rows: tuple[Dtypes, ...], *, replace: bool = False
 ) -> None:
     """Have nests call `function` for an op on these dtypes. AlreadyExistsError if one does."""
-    kept = [(f, dtypes) for f, dtypes in _REPLACED.get(op, ()) if dtypes not in rows]
-    if len(kept) < len(_REPLACED.get(op, ())) and not replace:
+    kept = [(f, dtypes) for f, dtypes in REPLACED.get(op, ()) if dtypes not in rows]
+    if len(kept) < len(REPLACED.get(op, ())) and not replace:
         raise AlreadyExistsError(
             f"op '{op}' has a kernel of the user's for some of these dtypes already",
             hint="replace=True registers the new one in its place",
         )
     define_scalar_function(function)
-    _REPLACED[op] = [*kept, *((function, row) for row in rows)]
+    REPLACED[op] = [*kept, *((function, row) for row in rows)]
 
 
 def restore_code(op: str) -> None:
     """Have nests use weft's own code for an op again."""
-    _REPLACED.pop(op, None)
-
-
-def replaced_ops() -> tuple[str, ...]:
-    """The ops that have code of the user's for some dtypes."""
-    return tuple(_REPLACED)
+    REPLACED.pop(op, None)
 
 
 def replacement_of(op: Operation) -> FunctionType | None:
     """The function in place of an op's code; None for weft's own."""
     held = [v.type.dtype for v in op.operands if isinstance(v.type, TensorType)]
-    for function, dtypes in _REPLACED.get(op.name, ()):
+    for function, dtypes in REPLACED.get(op.name, ()):
         row = dtypes * len(held) if len(dtypes) == 1 else dtypes
         if tuple(held) == row:
             return function

@@ -55,6 +55,11 @@ _OTHERWISE = {
     "asinh": "arcsinh", "atanh": "arctanh",
 }  # fmt: skip
 
+Dtypes = tuple[DType, ...]
+#: Elementwise ops whose code is a function of the user's (`codegen/scalar/replaced_ops.py`), each
+#: with the dtypes of operands that it is for: one for all, or one for each.
+REPLACED: dict[str, list[tuple[FunctionType, Dtypes]]] = {}
+
 _lock = ForkLock()
 _by_name: dict[str, list[FunctionType]] = {}
 _by_code: dict[tuple[str, str], FunctionType] = {}
