@@ -11,7 +11,7 @@ two writers of one kernel replace each other's equal file. Objects are code that
 folder that another user owns, or that others may write, is not read. What a plan says is up to
 `runtime/plan_store.py`, a cubin to `codegen/cuda/cubins/cache.py`, a choice (what does a
 product on a GPU) to `runtime/device/libraries/choice.py`, what a scalar function of the user's is
-to `codegen/scalar/user_functions.py`: here they are a name, fields that JSON can hold, and bytes.
+to `codegen/llvm/scalar_texts.py`: here they are a name, fields that JSON can hold, and bytes.
 
 Two processes share a kernel's object only if the lines of its key are equal: the kernel's own
 content key, the sources of the code that emits it (their sizes and times, so that an edit never

@@ -3,8 +3,7 @@ be put into any module.
 
 Numba compiles it for float64, int64, uint64 and bool alone: with all floats of one dtype no literal
 widens another. Its module is optimised until one function without memory is left, `SYMBOL`, and the
-text is made free of what belongs to that module and processor. `weft/codegen/scalar/
-user_functions.py` makes of it what a kernel calls, at f64 or f32.
+text is made free of what belongs to that module and processor. `scalar_texts.py` keeps it.
 
 Numba's own module is a private part of its compiler (`_final_module`), of the version that weft
 asks for."""

@@ -18,16 +18,16 @@ from dataclasses import replace
 from typing import Literal
 
 from weft.codegen.llvm.emitter import HALVES, width_bits
-from weft.codegen.llvm.target import target_vector_bits
-from weft.codegen.scalar.elementwise import supported
-from weft.codegen.scalar.replaced_ops import replaced_statement
-from weft.codegen.scalar.user_functions import (
+from weft.codegen.llvm.scalar_texts import (
     is_user_function,
     scalar_text,
     split_name,
     statement_name,
-    user_nanoseconds,
 )
+from weft.codegen.llvm.target import target_vector_bits
+from weft.codegen.scalar.elementwise import supported
+from weft.codegen.scalar.replaced_ops import replaced_statement
+from weft.codegen.scalar.user_functions import user_nanoseconds
 from weft.ir.analysis.index_maps import Pick, contiguous_strides, nest_read
 from weft.ir.cost.rates import arithmetic
 from weft.ir.cost.thresholds import INTERLEAVED_MOST_NS, INTERLEAVED_NS, INTERLEAVED_TWICE_NS

@@ -29,6 +29,7 @@ from weft.codegen.llvm.emitter import (
     register_type,
     width_bits,
 )
+from weft.codegen.llvm.scalar_texts import is_user_function
 from weft.codegen.scalar.element_access import (
     f64_to_f32_odd,
     from_memory,
@@ -37,7 +38,7 @@ from weft.codegen.scalar.element_access import (
 )
 from weft.codegen.scalar.floats import COMPLEX_OPS, FLOAT_OPS, next_bits, parts, select
 from weft.codegen.scalar.integers import COMPARISONS, INT_TABLE
-from weft.codegen.scalar.user_functions import emit_user_function, is_user_function
+from weft.codegen.scalar.user_functions import emit_user_function
 from weft.codegen.vector.float_builder import FloatBuilder
 
 

@@ -49,17 +49,29 @@ class _Block:
 @lru_cache(256)
 def if_converted(text: str) -> str:
     """The definition in one block; as it is if it has a loop, a switch, or too many lines."""
-    head, _, body = text.partition("{\n")
-    lines = [line.strip() for line in body[: body.rindex("}")].splitlines() if line.strip()]
+    head, lines = text.partition("{\n")[0], _lines(text)
     if len(lines) > MOST_LINES:
         return text
-    numbered = [re.sub(r"%(\d+)\b", r"%t\1", line) for line in lines]
-    blocks = _blocks(numbered)
+    blocks = _blocks(lines)
     order = None if blocks is None else _ordered(blocks)
     if blocks is None or order is None or len(order) == 1:
         return text
     made = _Writer(blocks).written(order)
     return f"{head}{{\n" + "".join(f"  {line}\n" for line in made) + "}\n"
+
+
+@lru_cache(256)
+def has_loop(text: str) -> bool:
+    """Whether a function has a loop of its own, or anything else than branches and a return."""
+    blocks = _blocks(_lines(text))
+    return blocks is None or _ordered(blocks) is None
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a definition's body, names that are numbers as t0, t1, ..."""
+    body = text.partition("{\n")[2]
+    lines = [line.strip() for line in body[: body.rindex("}")].splitlines() if line.strip()]
+    return [re.sub(r"%(\d+)\b", r"%t\1", line) for line in lines]
 
 
 def _blocks(lines: list[str]) -> dict[str, _Block] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from types import FunctionType
 
-from weft.codegen.scalar.user_functions import SEPARATOR, scalar_text
+from weft.codegen.llvm.scalar_texts import SEPARATOR, scalar_text
 from weft.ir.errors import AlreadyExistsError, TypeRuleError
 from weft.ir.graph import Operation
 from weft.ir.ops.scalar_function import (

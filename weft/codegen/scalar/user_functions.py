@@ -1,166 +1,57 @@
-"""Scalar functions of the user's (`scalar_function`) in kernels: their code by name, and a call of
-it at f32 or f64.
+"""Scalar functions of the user's (`scalar_function`) in kernels: a call of their text
+(`llvm/scalar_texts.py`) at f32 or f64.
 
-A nest's statement names such a function as `module.name@code:letters`: the digest of its bytecode
-and constants, and a letter for each operand's dtype. The code is LLVM IR text that Numba made once
-(`llvm/scalar_from_numba.py`), in terms of f64 alone; it is kept on disk under the digest, the
-letters and the versions of Numba and Python, so that the next process does not load Numba. A kernel
-holds the text as an internal function that is always inlined.
-
-At f32 every float of the text is f32: literals are rounded, so that they are as weak as Python
-numbers are elsewhere in weft. Functions of `math` become weft's own (`vector/`), which vectorise in
-a loop; `%` becomes weft's remainder of two floats."""
+A kernel holds the text as an internal function that is always inlined. At f32 every float of it is
+f32: literals are rounded, so that they are as weak as Python numbers are elsewhere in weft.
+Functions of `math` become weft's own (`vector/`), which vectorise in a loop, branches selects
+(`if_conversion.py`); `%` becomes weft's remainder of two floats."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import re
 import struct
 from collections.abc import Callable, Iterable
-from functools import cache
-from types import FunctionType
 from weakref import WeakKeyDictionary
 
 from llvmlite import ir
 
-from weft.codegen.llvm.cache import SCALAR_SUFFIX, CachedRecord, kernel_cache
 from weft.codegen.llvm.emitter import F32, F64, Emitter
+from weft.codegen.llvm.scalar_texts import (
+    CALL,
+    RENAMED,
+    TWO_OPERANDS,
+    ScalarText,
+    is_user_function,
+    maths_of,
+    scalar_text,
+    split_name,
+)
 from weft.codegen.scalar.floats import FLOAT_OPS
-from weft.codegen.scalar.if_conversion import if_converted
+from weft.codegen.scalar.if_conversion import has_loop, if_converted
 from weft.codegen.vector.float_builder import (
     FloatBuilder,
     keep_functions,
     truncated_remainder,
 )
 from weft.ir.cost.rates import arithmetic
-from weft.ir.dataclass import dataclass
-from weft.ir.errors import UnsupportedError
-from weft.ir.graph import Operation
-from weft.ir.ops.scalar_function import find_scalar_function, function_name, signature_of
-from weft.ir.process import ForkLock
 
-#: Bumped whenever the text that is kept on disk changes.
-TEXT_VERSION = 1
-SEPARATOR = "@"
 #: How often a loop of a function's own is taken to run.
 REPEATED = 16
 SYMBOL = "weft.scalar"  # in the text that is kept
 
-
-@dataclass(frozen=True, slots=True)
-class ScalarText:
-    """A function's text, `define internal ... @weft.scalar(...)`, and the letter of its result's
-    dtype ("f", "i", "u", "b")."""
-
-    text: str
-    result: str
-
-
-_texts: dict[tuple[str, str], ScalarText] = {}
-_lock = ForkLock()
-
 _FLOAT = re.compile(r"(?<![\w.%@\"])(?:-?\d+\.\d+e[+-]\d+|0x[0-9A-F]{16})(?![\w.])")
-_CALL = re.compile(r"call (\w+) @([\w.]+)\(([^)]*)\)")
 _BITS = re.compile(r"\bbitcast (?:double|i64) |\bdouble\*|\bx double>")
-_LABEL = re.compile(r'^("[^"\n]+"|[\w.$-]+):', re.MULTILINE)
-_TARGET = re.compile(r'label %("[^"]+"|[\w.$-]+)')
 _CAST = re.compile(r"\b(?:fptrunc|fpext) (?:double|float) (\S+) to (?:double|float)")
-
-#: Functions of the C library and of LLVM that are ops of weft's on floats.
-MATHS = {
-    **{
-        n: n for n in ("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan")
-    },
-    **{n: n for n in ("asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "hypot", "cbrt")},
-    **{n: n for n in ("asinh", "acosh", "atanh", "erf", "erfc", "lgamma")},
-    "pow": "power",
-    "fmod": "fmod",
-}
-TWO_OPERANDS = ("power", "atan2", "hypot", "fmod")
-#: Those of LLVM that every target has as instructions.
-KEPT = (
-    *("fabs", "sqrt", "floor", "ceil", "trunc", "rint", "nearbyint", "round", "copysign", "fma"),
-    *("fmuladd", "minnum", "maxnum", "minimum", "maximum", "ldexp", "powi", "fptosi", "fptoui"),
-    *("abs", "smax", "smin", "umax", "umin", "ctlz", "cttz", "ctpop", "bswap", "fshl", "fshr"),
-    *("is", "scmp", "ucmp", "uadd", "usub", "sadd", "ssub"),
-)
-#: Functions of Numba's own, and LLVM's for them.
-_RENAMED = {"numba_ldexp": "llvm.ldexp.f64.i32"}
 #: LLVM's types of floats.
 FLOATS = {"f32": "float", "f64": "double"}
 _TYPES = {"double": F64, "float": F32, **{f"i{n}": ir.IntType(n) for n in (1, 8, 16, 32, 64)}}
-
-
-def statement_name(op: Operation) -> tuple[str, str]:
-    """The name of a `scalar_function` in the statements of a nest, and the dtype of its floats."""
-    letters, dtype = signature_of(op)
-    name, code = function_name(op.attrs)
-    return f"{name}{SEPARATOR}{code}:{letters}", dtype.short
-
-
-def is_user_function(statement: str) -> bool:
-    """Whether a statement's name is that of a user's function."""
-    return SEPARATOR in statement
-
-
-def split_name(statement: str) -> tuple[str, str, str]:
-    """(name, code, letters) of a statement's name."""
-    name, _, rest = statement.rpartition(SEPARATOR)
-    code, _, letters = rest.partition(":")
-    return name, code, letters
-
-
-def scalar_text(name: str, code: str, letters: str) -> ScalarText:
-    """The code of a function for operands of these dtypes, from this process, from disk, or made by
-    Numba now. FailedPreconditionError if neither the code nor the function is here; errors of
-    `compile_scalar`."""
-    found = _texts.get((code, letters))
-    if found is None:
-        with _lock:
-            found = _texts.get((code, letters)) or _stored(code, letters)
-            if found is None:
-                found = _compiled(find_scalar_function(name, code), letters)
-                _store(name, code, letters, found)
-            _texts[code, letters] = found
-    return found
-
-
-def _compiled(function: FunctionType, letters: str) -> ScalarText:
-    compiler = importlib.import_module("weft.codegen.llvm.scalar_from_numba")
-    made = ScalarText(*compiler.compile_scalar(function, letters))
-    _check_maths(function, made.text)
-    return made
-
-
-def _check_maths(function: FunctionType, text: str) -> None:
-    for _, name, _ in _CALL.findall(text):
-        if _maths_of(name) is None and not _is_kept(name) and name not in _RENAMED:
-            plain = name.removeprefix("numba_").removeprefix("llvm.").partition(".")[0]
-            raise UnsupportedError(
-                f"the scalar function '{function.__name__}' ({function.__code__.co_filename}:"
-                f"{function.__code__.co_firstlineno}) calls {plain}, for which weft has no code",
-                hint=f"functions that it has: {', '.join(sorted(MATHS))}",
-            )
-
-
-def _maths_of(name: str) -> str | None:
-    """The op of weft's that a called function is; None if it is none."""
-    if name.startswith("llvm."):
-        plain, _, kind = name.removeprefix("llvm.").partition(".")
-        return MATHS.get(plain) if kind in ("f64", "f32") else None
-    return MATHS.get(name) or MATHS.get(name.removesuffix("f"))
-
-
-def _is_kept(name: str) -> bool:
-    return name.startswith("llvm.") and name.split(".")[1] in KEPT
 
 
 def user_nanoseconds(statement: str, dtype: str) -> float:
     """An estimate of what one element takes: that of its functions, and of its instructions, which
     a loop of its own repeats `REPEATED` times."""
     text = scalar_text(*split_name(statement)).text
-    called = [op for _, name, _ in _CALL.findall(text) if (op := _maths_of(name)) is not None]
+    called = [op for _, name, _ in CALL.findall(text) if (op := maths_of(name)) is not None]
     plain = [line for line in text.splitlines() if " = " in line and " phi " not in line]
     prices = [(op, dtype) for op in called] + [("add", dtype)] * (len(plain) - len(called))
     return arithmetic(prices) * (REPEATED if has_loop(text) else 1)
@@ -172,7 +63,7 @@ def how_it_runs(statement: str, dtype: str) -> str:
     text = scalar_text(*split_name(statement)).text
     inside = dtype if can_narrow(text) else "f64, as it looks at the bits of floats"
     loop = (
-        "it has a loop of its own, so the one over elements goes element by element"
+        "it has a loop or a switch of its own, so the one over elements goes element by element"
         if has_loop(text)
         else "inline, its branches as selects where the loop is over vectors"
     )
@@ -184,54 +75,6 @@ def loops_inside(statements: Iterable[str]) -> bool:
     around it as it is, and would complain of hints on vectors."""
     users = (s for s in statements if is_user_function(s))
     return any(has_loop(scalar_text(*split_name(s)).text) for s in users)
-
-
-def has_loop(text: str) -> bool:
-    """Whether a function has a loop of its own: a branch back to a block that stands before it, or
-    to one that comes again later."""
-    order = {name: k for k, name in enumerate(_LABEL.findall(text))}
-    block = -1
-    for line in text.splitlines():
-        label = _LABEL.match(line)
-        if label is not None:
-            block = order[label[1]]
-        elif line.lstrip().startswith("br "):
-            if any(order[name] <= block for name in _TARGET.findall(line)):
-                return True
-    return False
-
-
-# ------------------------------------------------------------------------------------------ on disk
-@cache
-def _versions() -> str:
-    import platform
-
-    return f"numba {importlib.metadata.version('numba')} python {platform.python_version()}"
-
-
-def _description(code: str, letters: str) -> str:
-    return f"weft scalar function {TEXT_VERSION}\n{code}\n{letters}\n{_versions()}"
-
-
-def _stored(code: str, letters: str) -> ScalarText | None:
-    cache = kernel_cache()
-    if cache is None or not cache.exists():
-        return None
-    return cache.load_record(_description(code, letters), SCALAR_SUFFIX, _read)
-
-
-def _read(record: CachedRecord) -> ScalarText:
-    text, result = record.payload.decode(), str(record.fields["result"])
-    if result not in "fiub" or not text.startswith("define internal "):
-        raise ValueError("it holds no scalar function")
-    return ScalarText(text, result)
-
-
-def _store(name: str, code: str, letters: str, made: ScalarText) -> None:
-    cache = kernel_cache()
-    if cache is not None:
-        record = CachedRecord(name, {"result": made.result}, made.text.encode())
-        cache.store_record(_description(code, letters), SCALAR_SUFFIX, record)
 
 
 # ----------------------------------------------------------------------------- at a dtype of floats
@@ -250,18 +93,18 @@ def function_text(
     narrow = dtype == "f32" and can_narrow(held.text)
     inside = dtype if narrow else "f64"
     text = narrowed(held.text) if narrow else held.text
-    for line, called in _RENAMED.items():
+    for line, called in RENAMED.items():
         text = text.replace(f"@{line}(", f"@{called if inside == 'f64' else _at_f32(called)}(")
 
     def replaced(found: re.Match[str]) -> str:
         result, called, given = found.groups()
-        op = _maths_of(called)
+        op = maths_of(called)
         if op is not None:
             return f"call {result} @{maths(op, inside)}({given})"
         kinds = [argument.split()[0] for argument in given.split(", ")]
         return f"call {result} @{declare(called, result, kinds)}({given})"
 
-    text = _CALL.sub(replaced, text)
+    text = CALL.sub(replaced, text)
     if "frem " in text:
         kind, fmod = FLOATS[inside], maths("fmod", inside)
         call = rf"call {kind} @{fmod}({kind} \1, {kind} \2)"

@@ -3,8 +3,8 @@ ops around it.
 
 A call first looks whether the function can be traced on numbers of these dtypes: then its ops are
 the result, and nothing tells that a function made them. Where it branches or loops on a value it
-becomes one `scalar_function` of the IR, whose code is Numba's (`codegen/scalar/
-user_functions.py`)."""
+becomes one `scalar_function` of the IR, whose code is Numba's (`codegen/llvm/
+scalar_texts.py`)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
-from weft.codegen.scalar.user_functions import scalar_text
+from weft.codegen.llvm.scalar_texts import scalar_text
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
-from weft.frontend.extend.ops import OpSite
 from weft.frontend.extend.scalar_tracing import tensor_copy, why_not
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.promotion import (
@@ -217,7 +216,9 @@ class ElementwiseFunction:
         return cast(made, common_dtype(self.__name__, integers))
 
     def _with_gradient(self, given: dict[str, Any]) -> Tensor:
+        # not for a step that has its plan on disk: these load code generation
         from weft.frontend.autodiff.gradients import custom_gradient
+        from weft.frontend.extend.ops import OpSite
 
         gradient = self._gradient
         assert gradient is not None

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from weft.codegen.kernels.user_kernels import choose_kernel
 from weft.codegen.llvm.jit import kept_limit
-from weft.codegen.scalar.user_functions import how_it_runs, statement_name
+from weft.codegen.llvm.scalar_texts import statement_name
+from weft.codegen.scalar.user_functions import how_it_runs
 from weft.ir.analysis.index_maps import is_index_map
 from weft.ir.cost.work import nanoseconds
 from weft.ir.dataclass import dataclass

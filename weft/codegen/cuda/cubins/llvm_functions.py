@@ -20,7 +20,7 @@ from weft.codegen.cuda.source.kernel import (
     wide,
 )
 from weft.codegen.cuda.source.typecheck import Function, cuda_name
-from weft.codegen.scalar.user_functions import TWO_OPERANDS, scalar_text
+from weft.codegen.llvm.scalar_texts import TWO_OPERANDS, scalar_text
 from weft.codegen.scalar.user_functions import function_text as user_text
 
 #: LLVM's number of each space of memory, as the NVPTX target has them.

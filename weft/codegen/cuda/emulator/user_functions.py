@@ -14,8 +14,9 @@ import numpy as np
 from weft.codegen.cuda.source.kernel import NUMPY, UserFunction
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel, compile_kernels
+from weft.codegen.llvm.scalar_texts import SEPARATOR
 from weft.codegen.scalar.element_access import load_element, store_element
-from weft.codegen.scalar.user_functions import SEPARATOR, emit_user_function
+from weft.codegen.scalar.user_functions import emit_user_function
 
 _KERNEL = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.c_int64, ctypes.c_int64

@@ -36,8 +36,8 @@ from weft.codegen.cuda.source.dtypes import (
     register_dtype,
 )
 from weft.codegen.cuda.source.kernel import UserFunction
+from weft.codegen.llvm.scalar_texts import is_user_function, split_name
 from weft.codegen.scalar.integers import COMPARISONS
-from weft.codegen.scalar.user_functions import is_user_function, split_name
 from weft.codegen.vector import special as gamma
 from weft.ir.errors import UnsupportedError
 from weft.ir.ops.reduction import FOLDS

@@ -169,7 +169,7 @@ FUNCTIONS |= {
     for dtype in ("f32", "f64")
 }
 
-#: Scalar functions of the user's (`codegen/scalar/user_functions.py`): digest, letters of the
+#: Scalar functions of the user's (`codegen/llvm/scalar_texts.py`): digest, letters of the
 #: operands and of the result, dtype of the floats.
 _USER = re.compile(r"user_([0-9a-f]+)_([fiub]+)_([fiub])_(f32|f64)")
 _LETTERS = {"i": "i64", "u": "u64", "b": "bool"}
