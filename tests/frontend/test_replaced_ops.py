@@ -11,7 +11,6 @@ import pytest
 from cuda_device import use_device
 
 import weft as wf
-from weft.codegen.scalar.replaced_ops import restore_code
 from weft.ir.ops.scalar_function import REPLACED
 
 X = np.linspace(-3, 3, 1001, dtype=np.float32)
@@ -20,8 +19,7 @@ X = np.linspace(-3, 3, 1001, dtype=np.float32)
 @pytest.fixture(autouse=True)
 def _own_code_after() -> Iterator[None]:
     yield
-    for name in tuple(REPLACED):
-        restore_code(name)
+    REPLACED.clear()
 
 
 def clamped(x: Any) -> Any:

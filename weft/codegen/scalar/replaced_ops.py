@@ -38,11 +38,6 @@ def replace_code(
     REPLACED[op] = [*kept, *((function, row) for row in rows)]
 
 
-def restore_code(op: str) -> None:
-    """Have nests use weft's own code for an op again."""
-    REPLACED.pop(op, None)
-
-
 def replacement_of(op: Operation) -> FunctionType | None:
     """The function in place of an op's code; None for weft's own."""
     held = [v.type.dtype for v in op.operands if isinstance(v.type, TensorType)]
