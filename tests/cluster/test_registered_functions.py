@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from paths import ROOT
 
@@ -23,6 +24,7 @@ TASK = "/job:worker/task:0"
 
 #: What both processes import.
 MODULE = """
+import math
 import os
 
 import numpy as np
@@ -45,6 +47,11 @@ cube = wf.register_op("test_cube", elementwise=True, reference=lambda x: x * x *
 @wf.register_kernel(cube)
 def cube_element(x):
     return x * x * x
+
+
+@wf.elementwise
+def bent(x):
+    return x if x > 0.375 else math.exp(x)
 """
 
 
@@ -119,6 +126,37 @@ def test_one_that_the_task_has_not(tmp_path: Path, module: Any) -> None:
             # of the same name, and not the one that has been registered by it
             with pytest.raises(wf.errors.UnsupportedError, match="register_function"):
                 session.run(other, {x: [1, 2]})
+
+
+def bent_on_the_task(target: str, module: Any) -> Any:
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [3])
+        with wf.device(TASK):
+            y = module.bent(x) * 2
+        with wf.Session(target) as session:
+            return session.run(y, {x: [-1, 0, 1]})
+
+
+def test_a_scalar_function_that_has_to_be_compiled(
+    tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task finds it by its name, and compiles its own code."""
+    monkeypatch.setenv("WEFT_CACHE", "0")  # not what this process left on disk
+    with worker(tmp_path, "--import", "registered_here") as target:
+        got = bent_on_the_task(target, module)
+    np.testing.assert_allclose(got, [2 * np.exp(-1), 2, 2], rtol=1e-6)
+
+
+def test_a_scalar_function_that_the_task_has_not(
+    tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", "0")
+    with worker(tmp_path) as target, pytest.raises(wf.errors.FailedPreconditionError) as caught:
+        bent_on_the_task(target, module)
+    said = str(caught.value)
+    assert "the scalar function 'registered_here.bent' of the graph is not defined here" in said
+    assert "weft worker --import registered_here" in said
+    assert "test_registered_functions.py" in said
 
 
 def test_in_a_graph_from_text(module: Any) -> None:

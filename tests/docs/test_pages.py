@@ -139,7 +139,16 @@ def gpu(names: Names, printed: str) -> None:
     assert "kernels, for sm_90" in printed
 
 
+def elementwise(names: Names, printed: str) -> None:
+    x = np.array([1.0, -3.0]) / (1 + np.exp([-1.0, 3.0])) - [0.5, 4.0]
+    wanted = np.where(np.abs(x) < 1, x * x / 2, np.abs(x) - 0.5).mean()
+    np.testing.assert_allclose(names["bent"].numpy(), wanted, rtol=1e-6)
+    assert names["slopes"].numpy().tolist() == [0.25, -1]
+    assert names["rows"].numpy().tolist() == [-7, -5]
+
+
 def extending(names: Names, printed: str) -> None:
+    assert names["losses"].numpy().tolist() == [0.125, 6.5]
     try:
         assert names["soft_sign"]([1.0, -3.0]).numpy().tolist() == [0.5, -0.75]
         assert names["values"].numpy().tolist() == [10, 8]
@@ -217,6 +226,7 @@ CHECKS: dict[str, Callable[[Names, str], None]] = {
     "guide/devices.md": devices,
     "guide/engines.md": engines,
     "guide/gpu.md": gpu,
+    "guide/elementwise.md": elementwise,
     "guide/extending.md": extending,
     "guide/placement.md": placement,
     "guide/queues.md": queues,

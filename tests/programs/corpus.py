@@ -13,6 +13,7 @@ from layers_in_parts import EVERY
 from loop_programs import PROGRAMS as GPU_LOOPS
 from lstm_programs import PROGRAMS as LSTM
 from program_forms import Call, Outcome, Program, Steps
+from scalar_programs import PROGRAMS as SCALAR
 from semantic_gradients import PROGRAMS as GRADIENTS
 from semantic_loops import PROGRAMS as LOOPS
 from semantic_programs import PROGRAMS as BRANCHES
@@ -40,6 +41,10 @@ def corpus() -> dict[str, Program]:
         *(_training(n) for n in TRAINING),
         *(_lstm(n) for n in LSTM),
         *(_function(f"loops/{n}", partial(_same, f), a) for n, (f, a) in GPU_LOOPS.items()),
+        *(
+            _function(f"scalar/{n}", partial(_same, f), a, near=1e-4)
+            for n, (f, a) in SCALAR.items()
+        ),
         *(_layer(n, layer, rows) for n, layer in EVERY.items() for rows in (3, 37, 300)),
         *(_sized(n, layer) for n, layer in LAYERS.items()),
         Program("loops/until", _until, told=frozenset({"gradient"}), near=1e-4),

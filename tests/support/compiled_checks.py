@@ -261,7 +261,8 @@ def operands(dtype: DType, count: int, size: int, seed: int = 0) -> list[Array]:
 
 # ---------------------------------------------------------------------------------------------- ops
 
-ELEMENTWISE = [s.name for s in OPS.values() if "elementwise" in s.traits]
+#: Not `scalar_function`, which is any function: tests/codegen/test_scalar_functions.py.
+ELEMENTWISE = [s.name for s in OPS.values() if "elementwise" in s.traits and s.arity is not None]
 
 
 @functools.cache

@@ -19,7 +19,7 @@ import graph_makers_window as window
 from graph_makers_array import wanted_dtypes
 from graphs import GraphMaker, Unfit, random_array
 
-from weft.ir.dtypes import ALL, bool_
+from weft.ir.dtypes import ALL, bool_, float32, float64
 from weft.ir.errors import WeftError
 from weft.ir.graph import Value
 from weft.ir.ops import OPS
@@ -27,6 +27,7 @@ from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.io import FILE_TABLE
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
+from weft.ir.ops.scalar_function import code_of, define_scalar_function, full_name
 from weft.ir.ops.strings import TABLE as STRING_TABLE
 from weft.ir.spec import Attrs
 from weft.ir.types import TensorType
@@ -80,6 +81,21 @@ def _accepted(op: str, t: TensorType, attrs: Attrs) -> bool:
     except WeftError:
         return False
     return True
+
+
+def leaky(x: Any) -> Any:
+    """A scalar function that has to be compiled."""
+    return x if x > 0 else 0.5 * x
+
+
+define_scalar_function(leaky)  # type: ignore[arg-type]
+
+
+def scalar_function(m: GraphMaker, op: str) -> None:
+    x = m.some(dtypes=[d for d in (float32, float64) if d in m.dtypes])
+    code = code_of(leaky)  # type: ignore[arg-type]
+    name = full_name(leaky)  # type: ignore[arg-type]
+    m.emit(op, [x], function=name, code=code, dtype=x.type.dtype)
 
 
 def bitcast(m: GraphMaker, op: str) -> None:
@@ -174,6 +190,7 @@ MAKERS: dict[str, Maker] = {
     "where": where,
     "astype": astype,
     "bitcast": bitcast,
+    "scalar_function": scalar_function,
     "reshape": array.reshape,
     "permute_dims": array.permute_dims,
     "broadcast_to": array.broadcast_to,

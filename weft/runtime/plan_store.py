@@ -29,6 +29,7 @@ from weft.ir.errors import InternalError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Location, Locations
 from weft.ir.ops import REGISTERED
+from weft.ir.ops.scalar_function import REPLACED
 from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import TensorType, Type
 from weft.passes.manager import NamedPipeline, PassOptions, pass_name
@@ -111,6 +112,8 @@ def plan_key(
     if watched or plan_cache() is None:
         return None
     if REGISTERED and any(op.name in REGISTERED for op in graph.walk()):
+        return None
+    if REPLACED:  # passes may make an op that the graph has not
         return None
     names = _names(passes)
     return None if names is None else PlanKey(graph, names, tuple(donated), target())

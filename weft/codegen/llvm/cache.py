@@ -10,8 +10,8 @@ A file is written under a temporary name and renamed, so that readers see all of
 two writers of one kernel replace each other's equal file. Objects are code that will run: a file or
 folder that another user owns, or that others may write, is not read. What a plan says is up to
 `runtime/plan_store.py`, a cubin to `codegen/cuda/cubins/cache.py`, a choice (what does a
-product on a GPU) to `runtime/device/libraries/choice.py`: here they are a name, fields that JSON
-can hold, and bytes.
+product on a GPU) to `runtime/device/libraries/choice.py`, what a scalar function of the user's is
+to `codegen/llvm/scalar_texts.py`: here they are a name, fields that JSON can hold, and bytes.
 
 Two processes share a kernel's object only if the lines of its key are equal: the kernel's own
 content key, the sources of the code that emits it (their sizes and times, so that an edit never
@@ -48,9 +48,10 @@ SUFFIX = ".kernel"
 PLAN_SUFFIX = ".plan"
 CUBIN_SUFFIX = ".cubin"
 CHOICE_SUFFIX = ".choice"
+SCALAR_SUFFIX = ".scalar"
 _MAGIC = {
     SUFFIX: b"weft-kernel-1", PLAN_SUFFIX: b"weft-plan-1", CUBIN_SUFFIX: b"weft-cubin-1",
-    CHOICE_SUFFIX: b"weft-choice-1",
+    CHOICE_SUFFIX: b"weft-choice-1", SCALAR_SUFFIX: b"weft-scalar-1",
 }  # fmt: skip
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -89,7 +90,7 @@ class CacheFile:
 
     @property
     def kind(self) -> str:
-        """ "kernel", "plan", "cubin" or "choice"."""
+        """ "kernel", "plan", "cubin", "choice" or "scalar"."""
         return self.path.suffix[1:]
 
 

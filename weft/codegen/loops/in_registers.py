@@ -16,6 +16,7 @@ import numpy as np
 from weft.codegen.llvm.emitter import DTYPES, HALVES
 from weft.codegen.llvm.target import narrower
 from weft.codegen.scalar.elementwise import supported
+from weft.codegen.scalar.replaced_ops import replacement_of
 from weft.codegen.stacks import keeps_no_stacks
 from weft.ir.analysis.verify import KERNELS
 from weft.ir.cost.rates import (
@@ -311,7 +312,8 @@ def _scalar_op(op: Operation, env: _Env) -> None:
         return
     dtype = tensor(op.operands[-1]).dtype.short if op.operands else ""
     target = {"dtype": tensor(op.result).dtype.short}
-    if "elementwise" not in lookup(op.name).traits or not supported(op.name, dtype, target):
+    plain = supported(op.name, dtype, target) and replacement_of(op) is None
+    if "elementwise" not in lookup(op.name).traits or not plain:
         raise Refused(f"'{op.name}' is not done on single elements")
     if any(tensor(v).shape != tensor(op.result).shape for v in op.operands):
         if not all(is_single(v) for v in (*op.operands, *op.results)):

@@ -39,7 +39,7 @@ from weft.codegen.llvm.emitter import I64, Emitter, memory_type, width_bits
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import narrower
 from weft.codegen.nests.folds import MOST_PARTIALS, combine_call, lay_out, running_dtype
-from weft.codegen.nests.nest import Access, Nest, Store, build_nest
+from weft.codegen.nests.nest import Access, Nest, Store, build_nest, op_nanoseconds
 from weft.codegen.nests.row_vectors import ColumnWriter, VectorRowWriter, is_in_vectors
 from weft.codegen.nests.row_writer import RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest, Schedule, build_rows, schedule
@@ -54,7 +54,7 @@ from weft.codegen.nests.writer import (
     unit_nanoseconds,
 )
 from weft.ir.analysis.index_maps import row_space_of
-from weft.ir.cost.rates import PASS_NS, ROW_NS, arithmetic, streamed
+from weft.ir.cost.rates import PASS_NS, ROW_NS, streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Operation
@@ -118,7 +118,7 @@ def _row_nanoseconds(nest: RowNest, plan: Schedule) -> float:
     work, nbytes = 0.0, 0.0
     for k, step in enumerate(plan.passes):
         nodes = [nest.nodes[n] for n in step.compute if n not in step.reload]
-        computed = arithmetic((n.name, n.dtype) for n in nodes if n.kind != "load")
+        computed = sum(op_nanoseconds(n.name, n.dtype) for n in nodes if n.kind != "load")
         work += PASS_NS + computed * narrower()
         moved = [n.dtype for n in nodes if n.kind == "load"] if k == 0 else []
         nbytes += sum(map(width_bits, [*moved, *(o.dtype for o in step.stores)])) / 8

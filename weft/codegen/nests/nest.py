@@ -18,13 +18,21 @@ from dataclasses import replace
 from typing import Literal
 
 from weft.codegen.llvm.emitter import HALVES, width_bits
+from weft.codegen.llvm.scalar_texts import (
+    is_user_function,
+    scalar_text,
+    split_name,
+    statement_name,
+)
 from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.scalar.elementwise import supported
+from weft.codegen.scalar.replaced_ops import replaced_statement
+from weft.codegen.scalar.user_functions import user_nanoseconds
 from weft.ir.analysis.index_maps import Pick, contiguous_strides, nest_read
 from weft.ir.cost.rates import arithmetic
 from weft.ir.cost.thresholds import INTERLEAVED_MOST_NS, INTERLEAVED_NS, INTERLEAVED_TWICE_NS
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InternalError, UnsupportedError
+from weft.ir.errors import InternalError, UnsupportedError, WeftError
 from weft.ir.graph import Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.spec import ConstArray
@@ -41,7 +49,9 @@ LEAST_INTERLEAVED, NO_REMAINDER = 256, 64
 
 
 def op_nanoseconds(op: str, dtype: str) -> float:
-    """One element of an elementwise op at this operand dtype."""
+    """One element of an elementwise op, or of a user's function, at this operand dtype."""
+    if is_user_function(op):
+        return user_nanoseconds(op, dtype)
     return arithmetic([(op, dtype)])
 
 
@@ -305,12 +315,19 @@ def _tensor(value: Value) -> TensorType:
     return value.type
 
 
-def check_native(op: Operation) -> tuple[str, str]:
-    """The dtypes of an elementwise op's operands (the last one's) and result.
+def check_native(op: Operation) -> tuple[str, str, str]:
+    """An elementwise op's name in a statement, the dtype of its operands (the last one's) and that
+    of its result.
 
     Raises UnsupportedError, at the user's line, if there is no native code for them.
     """
     dtype, result_dtype = _tensor(op.operands[-1]).dtype.short, _tensor(op.result).dtype.short
+    try:
+        user = _user_statement(op)
+    except WeftError as error:
+        raise error.at(op.locations) from error.__cause__
+    if user is not None:
+        return *user, result_dtype
     if not supported(op.name, dtype, {"dtype": result_dtype}):
         types = ", ".join(str(v.type) for v in op.operands)
         raise UnsupportedError(
@@ -318,7 +335,17 @@ def check_native(op: Operation) -> tuple[str, str]:
             hint="convert with wf.astype first, or call it outside @wf.compile",
             location=op.locations,
         )
-    return dtype, result_dtype
+    return op.name, dtype, result_dtype
+
+
+def _user_statement(op: Operation) -> tuple[str, str] | None:
+    """The name and the dtype of the floats of a function of the user's that does the op; None if
+    none does. Its code is made here: kernels are emitted in other threads."""
+    if op.name != "scalar_function":
+        return replaced_statement(op)
+    name, dtype = statement_name(op)
+    scalar_text(*split_name(name))
+    return name, dtype
 
 
 class _NestBuilder:
@@ -357,9 +384,9 @@ class _NestBuilder:
 
     def _statement(self, op: Operation) -> None:
         args = tuple(self._reference(v) for v in op.operands)
-        dtype, result_dtype = check_native(op)
+        name, dtype, result_dtype = check_native(op)
         self.number[op.result] = len(self.statements)
-        self.statements.append(Statement(op.name, dtype, args, result_dtype))
+        self.statements.append(Statement(name, dtype, args, result_dtype))
 
     def _reference(self, value: Value) -> tuple[str, int]:
         if value in self.number:

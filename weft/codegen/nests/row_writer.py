@@ -25,6 +25,7 @@ from weft.codegen.nests.rows import Node, Output, Pass, RowNest, Schedule
 from weft.codegen.nests.writer import AHEAD, PickWalk, ask_ahead, stepped
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
+from weft.codegen.scalar.user_functions import loops_inside
 from weft.ir.dataclass import dataclass
 
 F64 = ir.DoubleType()
@@ -360,6 +361,8 @@ class RowWriter:
 
     def _lanes_of(self, step: Pass, accumulators: dict[int, Accumulator]) -> tuple[int, int]:
         nodes = self.nest.nodes
+        if loops_inside(nodes[n].name for n in step.compute):
+            return 0, 0
         ops = sum(nodes[n].kind == "apply" for n in step.compute)
         folds = [(nodes[n].name, nodes[n].dtype) for n in accumulators]
         return lanes_of_folds(folds, ops, self.nest.extents, self._interleave(step))

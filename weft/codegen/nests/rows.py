@@ -221,8 +221,8 @@ class _RowBuilder:
             if "elementwise" in lookup(op.name).traits:
                 over = static_shape(op.result)
                 args = tuple(self._node(v, over) for v in op.operands)
-                dtype, result = check_native(op)
-                self.number[op.result] = self._add(Node("apply", dtype, result, op.name, args))
+                name, dtype, result = check_native(op)
+                self.number[op.result] = self._add(Node("apply", dtype, result, name, args))
             elif indexed_axis(op) is not None:
                 self.number[op.result] = self._indexed(op)
             elif is_reduction(op) and self._is_row_fold(op):

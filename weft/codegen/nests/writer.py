@@ -43,11 +43,19 @@ from weft.codegen.nests.folds import (
     lay_out,
     running_dtype,
 )
-from weft.codegen.nests.nest import Access, Nest, Statement, Store, lanes_of_folds
+from weft.codegen.nests.nest import (
+    Access,
+    Nest,
+    Statement,
+    Store,
+    lanes_of_folds,
+    op_nanoseconds,
+)
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
+from weft.codegen.scalar.user_functions import loops_inside
 from weft.codegen.tiles.packing import interleave
-from weft.ir.cost.rates import APART_NS, arithmetic, streamed
+from weft.ir.cost.rates import APART_NS, streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.sizes import smallest
@@ -178,7 +186,8 @@ def unit_nanoseconds(nest: Nest, cut: Cut) -> float:
     read = [a for a in nest.loads if a.leaf != "index" and any(a.strides)]
     moved = [a.dtype for a in read] + [s.dtype for s in nest.stores if s.reduction is None]
     apart = sum(bool(a.picks) or crosses(a) for a in read)
-    work = arithmetic((s.op, s.dtype) for s in nest.statements) * narrower() + APART_NS * apart
+    work = sum(op_nanoseconds(s.op, s.dtype) for s in nest.statements) * narrower()
+    work += APART_NS * apart
     total = max(work * count, streamed(sum(map(width_bits, moved)) / 8 * count))
     return total / max(cut.units, 1)
 
@@ -682,6 +691,8 @@ class NestWriter:
 
     def _lanes(self) -> tuple[int, int]:
         """Of the innermost loop: vectors at once, and lanes of each; 0: as LLVM likes."""
+        if loops_inside(s.op for s in self.nest.statements):
+            return 0, 0
         reduced = self.tail < self.rank
         folds = [(s.reduction or "", s.dtype) for _, s in self.folds] if reduced else []
         nest = self.nest

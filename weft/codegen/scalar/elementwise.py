@@ -29,6 +29,7 @@ from weft.codegen.llvm.emitter import (
     register_type,
     width_bits,
 )
+from weft.codegen.llvm.scalar_texts import is_user_function
 from weft.codegen.scalar.element_access import (
     f64_to_f32_odd,
     from_memory,
@@ -37,6 +38,7 @@ from weft.codegen.scalar.element_access import (
 )
 from weft.codegen.scalar.floats import COMPLEX_OPS, FLOAT_OPS, next_bits, parts, select
 from weft.codegen.scalar.integers import COMPARISONS, INT_TABLE
+from weft.codegen.scalar.user_functions import emit_user_function
 from weft.codegen.vector.float_builder import FloatBuilder
 
 
@@ -203,8 +205,11 @@ def emit_scalar(
     """LLVM of one elementwise operation; takes and gives register values.
 
     ``dtype`` is that of the operands (for ``where``, whose first operand is bool, of the other
-    two); ``attrs["dtype"]`` is the target of astype and bitcast.  Raises Unsupported.
+    two; for a user's function, of its floats); ``attrs["dtype"]`` is the target of astype and
+    bitcast.  Raises Unsupported.
     """
+    if is_user_function(op):
+        return emit_user_function(e, op, dtype, args)
     if not supported(op, dtype, attrs):
         raise Unsupported(op, dtype)
     if op == "astype":

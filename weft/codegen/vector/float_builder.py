@@ -262,7 +262,7 @@ def _define_scalar(
     names = ",".join(f"_ZGV_LLVM_N{w}{kinds}_{symbol}({symbol}.{w})" for w in WIDTHS[m.dtype])
     # llvmlite's own add() knows enumerated attributes only.
     set.add(function.attributes, f'"vector-function-abi-variant"="{names}"')
-    _keep(module, variants)
+    keep_functions(module, variants)
     inner = FloatBuilder(ir.IRBuilder(function.append_basic_block("entry")), m.dtype)
     b, (x, usual, *arguments) = inner.builder, function.args
     with b.if_then(inner.compare("<", inner.abs(x), limit), likely=True):
@@ -324,7 +324,7 @@ def _define_vector(
     return function
 
 
-def _keep(module: ir.Module, functions: list[ir.Function]) -> None:
+def keep_functions(module: ir.Module, functions: list[ir.Function]) -> None:
     """Add to llvm.compiler.used: nothing calls the vector forms before the vectoriser does."""
     pointer = ir.IntType(8).as_pointer()
     used = module.globals.get("llvm.compiler.used")

@@ -11,12 +11,14 @@ import inspect
 import keyword
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import Any, NoReturn, cast, get_args
 
 import numpy as np
 
 from weft.codegen.kernels.lowerings import LOWERINGS
 from weft.codegen.kernels.user_kernels import DEVICES, add_kernel, lower_registered, remove_kernels
+from weft.codegen.scalar.replaced_ops import replace_code
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Trace
@@ -40,7 +42,8 @@ from weft.ir.errors import (
 from weft.ir.graph import Block
 from weft.ir.interpreter.evaluate import type_of
 from weft.ir.locations import caller_location
-from weft.ir.ops import REGISTERED, lookup, register, registration, unregister
+from weft.ir.ops import OPS, REGISTERED, lookup, register, registration, unregister
+from weft.ir.ops.scalar_function import KINDS as SCALAR_DTYPES
 from weft.ir.sizes import fixed
 from weft.ir.spec import (
     REQUIRED,
@@ -466,9 +469,14 @@ def register_kernel(
     dtype for each operand; None: any. A kernel for the very dtypes goes before one for any.
 
     Numba compiles it when a compiled function first needs it; the machine code is never kept on
-    disk. What it raises ends the step with UnknownError. NotFoundError if the op is not registered,
+    disk. What it raises ends the step with UnknownError. NotFoundError if there is no such op,
     AlreadyExistsError if there is a kernel for some of the dtypes, UnsupportedError for a device
     that weft does not have.
+
+    An elementwise op of weft's own, by its name in the IR ("tanh"), takes a kernel, too: a function
+    of numbers as `wf.elementwise` has them, which fuses where the op would, on CPUs and GPUs, in
+    what is compiled from then on. dtypes must be said: of float32, float64, int64, uint64 and bool.
+    The op's meaning and gradient stay. UnsupportedError for any other op of weft's.
 
     >>> cube = wf.register_op(
     ...     "example_cube", reference=lambda x: x * x * x, elementwise=True, replace=True)
@@ -479,6 +487,8 @@ def register_kernel(
     Tensor([2., 9.], dtype=float32)
     """
     try:
+        if isinstance(op, str) and op in OPS and op not in REGISTERED:
+            return _replacing(op, device, dtypes, replace)
         name = op_name(op)
         if device not in DEVICES:
             raise UnsupportedError(
@@ -496,6 +506,37 @@ def register_kernel(
                     f"a kernel of op '{name}' must be a Python function, got {function!r}"
                 )
             add_kernel(name, function, device, rows, replace=replace)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
+        return function
+
+    return decorate
+
+
+def _replacing(op: str, device: str, dtypes: Any, replace: bool) -> Callable[[Function], Function]:
+    """The decorator of a kernel for an op of weft's own."""
+    if "elementwise" not in OPS[op].traits or op in ("scalar_function", "astype", "bitcast"):
+        raise UnsupportedError(
+            f"wf.register_kernel: weft's own op '{op}' takes no kernel",
+            hint="elementwise ones do; wf.register_op makes an op of your own with any kernel",
+        )
+    if device not in DEVICES:
+        raise UnsupportedError(f"wf.register_kernel: there is no device {device!r}")
+    rows = _rows(op, dtypes)
+    if rows is None or any(d not in SCALAR_DTYPES for row in rows for d in row):
+        raise InvalidArgumentError(
+            f"wf.register_kernel: say which dtypes the kernel of '{op}' is for",
+            hint=f"of {', '.join(d.name for d in SCALAR_DTYPES)}",
+        )
+
+    def decorate(function: Function) -> Function:
+        if not isinstance(function, FunctionType):
+            raise InvalidArgumentError(
+                f"a kernel of op '{op}' must be a plain Python function, got {function!r}",
+                location=caller_location(),
+            )
+        try:
+            replace_code(op, function, rows, replace=replace)
         except WeftError as error:
             raise error.at(caller_location()) from None
         return function

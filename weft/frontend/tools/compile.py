@@ -1,5 +1,5 @@
 """`weft compile`: the kernels of a graph as machine code for GPUs that need not be here; `weft
-cache`: kernels, cubins, choices and plans that are kept on disk, listed and removed."""
+cache`: kernels, cubins, choices, scalar functions and plans on disk, listed and removed."""
 
 from __future__ import annotations
 
@@ -192,12 +192,13 @@ def run_cache(args: Namespace) -> Iterator[str]:
         "kernels": sum(f.kind == "kernel" for f in files),
         "cubins": sum(f.kind == "cubin" for f in files),
         "choices": sum(f.kind == "choice" for f in files),
+        "functions": sum(f.kind == "scalar" for f in files),
         "plans": sum(f.kind == "plan" for f in files),
         "bytes": sum(f.size for f in files),
         "limit": cache.limit,
     }
     if args.action == "clear":
-        counts = ("kernels", "cubins", "choices", "plans", "bytes")
+        counts = ("kernels", "cubins", "choices", "functions", "plans", "bytes")
         summary = {f"removed_{k}" if k in counts else k: v for k, v in summary.items()}
     told = f"{_counted(files)}, {sum(f.size for f in files):,} bytes"
     rows = [_row(f) for f in reversed(files)] if args.action == "list" else []
@@ -214,8 +215,13 @@ def run_cache(args: Namespace) -> Iterator[str]:
 
 def _counted(files: Sequence[CacheFile]) -> str:
     kinds = [f.kind for f in files]
-    counts = [(kind, kinds.count(kind)) for kind in ("kernel", "cubin", "choice", "plan")]
-    told = [(kind, n) for kind, n in counts if n or kind not in ("cubin", "choice")]
+    rare = ("cubin", "choice", "scalar")
+    counts = [(kind, kinds.count(kind)) for kind in ("kernel", *rare, "plan")]
+    told = [
+        ("scalar function" if kind == "scalar" else kind, n)
+        for kind, n in counts
+        if n or kind not in rare
+    ]
     return ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in told)
 
 

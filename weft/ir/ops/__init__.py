@@ -15,6 +15,7 @@ from weft.ir.ops import core as ops_core
 from weft.ir.ops import dynamic as ops_dynamic
 from weft.ir.ops import elementwise as ops_elementwise
 from weft.ir.ops import random as ops_random
+from weft.ir.ops import scalar_function as ops_scalar_function
 from weft.ir.ops import state as ops_state
 from weft.ir.ops import strings as ops_strings
 from weft.ir.process import ForkLock
@@ -24,6 +25,7 @@ _TABLES = (
     ops_core.TABLE,
     ops_state.TABLE,
     ops_elementwise.TABLE,
+    ops_scalar_function.TABLE,
     data_movement.SHAPE_TABLE,
     reduction.REDUCTION_TABLE,
     data_movement.INDEX_TABLE,

@@ -695,6 +695,17 @@ def _of_attention(s: Site) -> Sequence[Expr | None]:
     )
 
 
+def _of_scalar_function(s: Site) -> Sequence[Expr | None]:
+    name = str(s.op.attrs["function"])
+    raise GradientError(
+        f"the scalar function '{name}' has no gradient: it branches or loops on its operands, so "
+        "Numba compiles it",
+        hint=f"give it one with @{name.rpartition('.')[2]}.def_gradient, write the branch with "
+        "wf.where, or use wf.stop_gradient around it",
+        location=s.op.locations,
+    )
+
+
 GRADIENTS: dict[str, Rule] = {
     **ELEMENTWISE_GRADIENTS,
     **ARRAY_GRADIENTS,
@@ -707,6 +718,7 @@ GRADIENTS: dict[str, Rule] = {
     **dict.fromkeys(sorted(DATAFLOW), _of_dataflow),
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
     **dict.fromkeys(("attention", "attention_grad"), _of_attention),
+    "scalar_function": _of_scalar_function,
     "identity": lambda s: [s.g],
     "tap": lambda s: [s.g],
     "py_function": _of_py_function,

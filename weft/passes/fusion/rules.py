@@ -171,6 +171,9 @@ def edge_fits(edge: Edge, space: Shape, row_space: RowSpace | None) -> bool:
 
 def nest_name(ops: Sequence[Operation]) -> str:
     """A readable name from the ops of a nest: `multiply_add_tanh`, at most five of them."""
-    names = [op.name for op in ops]
+    names = [
+        str(op.attrs["function"]).rpartition(".")[2] if op.name == "scalar_function" else op.name
+        for op in ops
+    ]
     head = "_".join(names[:5])
     return head if len(names) <= 5 else f"{head}_and_{len(names) - 5}_more"

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from weft.codegen.kernels.user_kernels import choose_kernel
 from weft.codegen.llvm.jit import kept_limit
+from weft.codegen.llvm.scalar_texts import statement_name
+from weft.codegen.scalar.user_functions import how_it_runs
 from weft.ir.analysis.index_maps import is_index_map
 from weft.ir.cost.work import nanoseconds
 from weft.ir.dataclass import dataclass
@@ -52,6 +54,7 @@ def explain_native(report: CompileReport) -> Iterator[str]:
     yield from _section("read once by nests of several", _read_once(report.passes))
     yield from _section("products", product_lines(report.passes))
     yield from _section("registered ops", _registered(report.passes))
+    yield from _section("scalar functions", _scalar_functions(report.passes))
     yield from _section("gradients of looked-up rows", _tables(report.passes))
     yield from _section("what nests hand to each other", _computed_again(report.passes))
     yield from ("", "memory", *_order(report.passes))
@@ -172,6 +175,16 @@ def _registered(reports: Sequence[PassReport]) -> list[str]:
                 why = "its kernel was replaced since"
             lines.append(f"  {op.name} ({types}){where}: {why}")
     return lines
+
+
+def _scalar_functions(reports: Sequence[PassReport]) -> list[str]:
+    """Of each scalar function that Numba compiled, in which dtype and how it runs."""
+    found: dict[str, None] = {}
+    for op in reports[-1].graph.walk():
+        if op.name == "scalar_function":
+            where = f" ({op.locations[0]})" if op.locations else ""
+            found[f"  {op.attrs['function']}{where}: {how_it_runs(*statement_name(op))}"] = None
+    return list(found)
 
 
 def _tables(reports: Sequence[PassReport]) -> list[str]:

@@ -9,8 +9,19 @@ from collections.abc import Callable
 
 from weft.codegen.cuda.cubins import llvm_instructions as llvm
 from weft.codegen.cuda.cubins.llvm_instructions import TYPES, literal
-from weft.codegen.cuda.source.kernel import CASTS, DIVISIONS, FUNCTIONS, Kind, Pointer, wide
+from weft.codegen.cuda.source.kernel import (
+    CASTS,
+    DIVISIONS,
+    Kind,
+    Pointer,
+    UserFunction,
+    signature_of,
+    user_function,
+    wide,
+)
 from weft.codegen.cuda.source.typecheck import Function, cuda_name
+from weft.codegen.llvm.scalar_texts import TWO_OPERANDS, scalar_text
+from weft.codegen.scalar.user_functions import function_text as user_text
 
 #: LLVM's number of each space of memory, as the NVPTX target has them.
 SPACES = {"global": "ptr addrspace(1)", "shared": "ptr addrspace(3)", "local": "ptr"}
@@ -344,12 +355,22 @@ class Expressions(Text):
             dtype = name[-3:]
             left, right = (self.of(a, dtype) for a in node.args)
             return self.value(llvm.arithmetic(_DIVISIONS[name[:3]], dtype, left, right))
-        if name in FUNCTIONS:
-            wanted = FUNCTIONS[name][0]
+        signature = signature_of(name)
+        if signature is not None:
+            wanted = signature[0]
             values = [self.of(a, d) for a, d in zip(node.args, wanted, strict=True)]
-            return llvm.function(self, name, values)
+            user = user_function(name)
+            return llvm.function(self, name, values) if user is None else self.user(user, values)
         llvm.wide_store(self, node)
         return ""
+
+    def user(self, function: UserFunction, values: list[str]) -> str:
+        """A call of a scalar function of the user's, whose definition the module takes in."""
+        kinds, result = function.signature
+        if function.name not in self.module.declarations:
+            self.module.declarations[function.name] = user_function_text(self.module, function)
+        given = [f"{TYPES[kind]} {value}" for kind, value in zip(kinds, values, strict=True)]
+        return self.call(function.name, TYPES[result], *given)
 
     def cast(self, node: ast.expr, dtype: str) -> str:
         kind = self.f.kinds[node]
@@ -363,6 +384,32 @@ class Expressions(Text):
         else:
             return self.converted(self.of(node), of, dtype)
         return self.converted(value, of if of == dtype else wide(of), dtype)
+
+
+#: Functions of libdevice that are called otherwise than ops of weft's.
+_LIBDEVICE = {"power": "pow"}
+#: Those of LLVM that the NVPTX target leaves to a library, and libdevice has.
+_LEFT = ("ldexp", "powi")
+
+
+def user_function_text(module: Module, function: UserFunction) -> str:
+    """The definition of a scalar function of the user's, with libdevice's functions."""
+
+    def maths(op: str, dtype: str) -> str:
+        of = TYPES[dtype]
+        name = f"__nv_{_LIBDEVICE.get(op, op)}{'f' if dtype == 'f32' else ''}"
+        module.declare(name, of, [of] * (2 if op in TWO_OPERANDS else 1))
+        return name
+
+    def declare(name: str, result: str, kinds: list[str]) -> str:
+        plain = name.split(".")[1]
+        if plain in _LEFT:
+            name = f"__nv_{plain}{'f' if result == 'float' else ''}"
+        module.declare(name, result, kinds)
+        return name
+
+    held = scalar_text("", function.code, function.letters)
+    return user_text(function.name, held, function.letters, function.dtype, maths, declare)
 
 
 def function_text(module: Module, function: Function, head: str, end: str) -> str:

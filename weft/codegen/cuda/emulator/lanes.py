@@ -19,7 +19,15 @@ import numpy.typing as npt
 from weft.codegen.cuda.emulator import memory
 from weft.codegen.cuda.emulator.memory import Elements, Lane, Locals, Mask, Shadow, Value
 from weft.codegen.cuda.emulator.translator import Text, multiply_add
-from weft.codegen.cuda.source.kernel import CASTS, FUNCTIONS, MMAS, SHUFFLES, VOTES, Pointer, poison
+from weft.codegen.cuda.source.kernel import (
+    CASTS,
+    MMAS,
+    SHUFFLES,
+    VOTES,
+    Pointer,
+    poison,
+    signature_of,
+)
 from weft.codegen.cuda.source.typecheck import (
     EmulationError,
     Function,
@@ -240,7 +248,7 @@ class LaneText(Text):
             floats = name in CASTS and self.f.kinds[inner.args[0]] in ("f32", "f64")
             if floats and name not in ("f32", "f64"):
                 return False
-            if name not in FUNCTIONS and name not in CASTS and name != "boolean":
+            if signature_of(name) is None and name not in CASTS and name != "boolean":
                 return False
         return True
 

@@ -20,16 +20,18 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from weft.codegen.cuda.emulator.user_functions import native_function
 from weft.codegen.cuda.source.kernel import (
     CASTS,
     DIVISIONS,
     FLOATS,
-    FUNCTIONS,
     MMAS,
     NARROW,
     NUMPY,
     Pointer,
     constant,
+    signature_of,
+    user_function,
     wide,
 )
 from weft.codegen.cuda.source.typecheck import Function, Program, cuda_name
@@ -441,9 +443,12 @@ class Text(ABC):
         name = node.func.id
         if name in CASTS or name == "boolean":
             return self.cast(node.args[0], "bool" if name == "boolean" else name, mask, node.lineno)
-        if name in FUNCTIONS:
-            wanted = FUNCTIONS[name][0]
-            texts = [self.of(a, mask, d) for a, d in zip(node.args, wanted, strict=True)]
+        signature = signature_of(name)
+        if signature is not None:
+            texts = [self.of(a, mask, d) for a, d in zip(node.args, signature[0], strict=True)]
+            user = user_function(name)
+            if user is not None:
+                self.names[name] = native_function(user)
             return f"{name}({', '.join(texts)})"
         if name in DIVISIONS:
             left, right = (self.of(a, mask) for a in node.args)

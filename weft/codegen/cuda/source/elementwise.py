@@ -35,6 +35,8 @@ from weft.codegen.cuda.source.dtypes import (
     lowest,
     register_dtype,
 )
+from weft.codegen.cuda.source.kernel import UserFunction
+from weft.codegen.llvm.scalar_texts import is_user_function, split_name
 from weft.codegen.scalar.integers import COMPARISONS
 from weft.codegen.vector import special as gamma
 from weft.ir.errors import UnsupportedError
@@ -606,6 +608,10 @@ __all__ = [
 ]
 
 
+#: Letters of the results of users' functions; all others are floats.
+_RESULTS = {"i64": "i", "u64": "u", "bool": "b"}
+
+
 def supported(op: str, dtype: str, result_dtype: str) -> bool:
     """Whether `expression` takes `op` at operand dtype `dtype`."""
     if dtype not in DTYPES or result_dtype not in DTYPES:
@@ -623,6 +629,10 @@ def expression(op: str, dtype: str, result_dtype: str, args: Sequence[str]) -> s
     """The register value of `op` on register values; `dtype` is that of the operands (for `where`,
     whose first operand is bool, of the other two). Raises UnsupportedError.
     """
+    if is_user_function(op):
+        _, code, letters = split_name(op)
+        result = _RESULTS.get(result_dtype, "f")
+        return f"{UserFunction(code, letters, result, dtype).name}({', '.join(args)})"
     if not supported(op, dtype, result_dtype):
         raise UnsupportedError(
             f"op '{op}' on {dtype} -> {result_dtype} has no GPU code",

@@ -44,6 +44,7 @@ is an i64 anywhere else); integers of every width wrap.
 * `BITS`: `bits_f32(x)` is the u32 with the bits of x, `f32_bits(u)` the inverse; the same for f64.
 * Maths: the names of `MATHS` with `_f32` and `_f64`, e.g. `exp_f32(x)`; NaN, inf and signed zeros
   as in NumPy, errors as CUDA's libdevice has them. `fma_f32(a, b, c)` rounds once.
+* `user_CODE_LETTERS_RESULT_DTYPE(...)`: a scalar function of the user's (`user_function`).
 * `mul_high_u32(a, b)`, `mul_high_u64`: the upper half of the product.
 * `div_u32(a, b)`, `rem_u32(a, b)`, and of u64: a // b and a % b where b is not 0. (The
   operators give 0 there, which takes instructions of its own.)"""
@@ -52,6 +53,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from functools import cached_property
 from typing import Literal
 
@@ -166,6 +168,44 @@ FUNCTIONS |= {
     for name in MATHS
     for dtype in ("f32", "f64")
 }
+
+#: Scalar functions of the user's (`codegen/llvm/scalar_texts.py`): digest, letters of the
+#: operands and of the result, dtype of the floats.
+_USER = re.compile(r"user_([0-9a-f]+)_([fiub]+)_([fiub])_(f32|f64)")
+_LETTERS = {"i": "i64", "u": "u64", "b": "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A scalar function of the user's, as its name in kernel source says it."""
+
+    code: str
+    letters: str
+    result: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        return f"user_{self.code}_{self.letters}_{self.result}_{self.dtype}"
+
+    @property
+    def signature(self) -> tuple[tuple[Scalar, ...], Scalar]:
+        """The dtypes of its arguments, and that of its result."""
+        of = {**_LETTERS, "f": self.dtype}
+        return tuple(of[letter] for letter in self.letters), of[self.result]
+
+
+def user_function(name: str) -> UserFunction | None:
+    """The user's function of that name; None if the name is none of one."""
+    found = _USER.fullmatch(name)
+    return None if found is None else UserFunction(*found.groups())
+
+
+def signature_of(name: str) -> tuple[tuple[Scalar, ...], Scalar] | None:
+    """The signature of one of `FUNCTIONS` or of a user's function; None for any other name."""
+    user = user_function(name)
+    return FUNCTIONS.get(name) if user is None else user.signature
+
 
 #: Names of 128-bit accesses -> dtype.
 WIDE_LOADS = {name: dtype for dtype, name in LOADS.items()}

@@ -20,7 +20,6 @@ from weft.codegen.cuda.source.kernel import (
     CASTS,
     DIVISIONS,
     FLOATS,
-    FUNCTIONS,
     INTEGERS,
     MMA,
     MMAS,
@@ -36,6 +35,7 @@ from weft.codegen.cuda.source.kernel import (
     Kind,
     Pointer,
     lanes,
+    signature_of,
 )
 from weft.codegen.native_language import parse
 from weft.ir.dataclass import dataclass
@@ -312,10 +312,11 @@ class Expressions:
             dtype = name[-3:]
             self.arguments(node, dtype, dtype)
             return dtype
-        if name not in FUNCTIONS:
+        signature = signature_of(name)
+        if signature is None:
             raise self.fault(f"no function {name}", node.lineno)
-        self.arguments(node, *FUNCTIONS[name][0])
-        return FUNCTIONS[name][1]
+        self.arguments(node, *signature[0])
+        return signature[1]
 
     def cast(self, node: ast.Call, name: str) -> Kind:
         kind = self.of(node.args[0], wrapped=True) if len(node.args) == 1 else "none"
