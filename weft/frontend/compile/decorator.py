@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from weft.codegen.engines import checked_engine, no_gpu_source
 from weft.codegen.llvm.target import checked_isa
 from weft.frontend.compile.gpu import gpu_number
 from weft.frontend.compile.specializations import below
@@ -78,6 +79,7 @@ def compile(
     target: str | None = None,
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
+    engine: str | None = None,
 ) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
@@ -91,6 +93,7 @@ def compile(
     target: str | None = None,
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
+    engine: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -107,6 +110,7 @@ def compile(
     target: str | None = None,
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
+    engine: str | None = None,
 ) -> Any:
     """Compile a function of tensors: `@wf.compile`, or `@wf.compile(static_argnames="training")`.
 
@@ -133,6 +137,9 @@ def compile(
     given dtype. No open sizes with donate=. In another function's trace it takes what is there.
     x64: False makes float64 and complex128 in the function a TypeRuleError with the line that they
     come from: arguments, NumPy scalars (a Python number takes the dtype of what it meets), results.
+    engine: the code generator, "llvm" or "numba", which compiles the kernels' printed Python source
+    (docs/guide/numba.md; default: what WEFT_ENGINE says, else "llvm"). UnsupportedError for what it
+    cannot print, and for a GPU.
 
     >>> wf.compile(lambda x, n: x**n, static_argnames="n")(wf.asarray([1.0, 2.0]), 3)
     Tensor([1., 8.], dtype=float32)
@@ -142,9 +149,12 @@ def compile(
     isa = None if target is None else checked_isa(target, "wf.compile(target=)")
     gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
     pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
+    by = None if engine is None else checked_engine(engine, "wf.compile(engine=)")
+    if by == "numba" and gpu is not None:
+        raise no_gpu_source()
     compile_ahead()  # while the next modules are loaded, and the program goes on to the first call
     made: Any = load("weft.frontend.compile.function", "CompiledFunction")
-    given = (static_argnames, pipeline, threads, donate, gpu, mode, isa, input_signature, x64)
+    given = (static_argnames, pipeline, threads, donate, gpu, mode, isa, input_signature, x64, by)
 
     def decorate(function: Any) -> Any:
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 
+from weft.codegen.engines import engine
 from weft.codegen.faults import STOPPED, describe_fault
 from weft.codegen.llvm.jit import (
     Kernels,
@@ -62,6 +64,8 @@ Array = np.ndarray[Any, Any]
 Effort = tuple[int, float, int]
 _log = logging.getLogger("weft.compile")
 MOST_IDLE_ACTIVATIONS = 8
+#: The status word of a printed kernel that raised (`codegen/numba/compile.py`).
+RAISED = 1
 LARGE_ARENA = 1 << 20
 #: Options of passes that are not those of a step: nothing is verified, dumped or logged.
 PLAIN_PASSES = PassOptions()
@@ -233,6 +237,10 @@ class Executable(Step):
         pool = (0, 1) if one_thread else self.pool_and_threads()
         return Activation(self._linked, *pool), self._walker_address, self._result_slots
 
+    def states(self) -> Mapping[str, VariableState]:
+        """The variables that it reads or writes, by name."""
+        return self._states
+
     @property
     def uses_state(self) -> bool:
         """Whether it reads or writes variables."""
@@ -366,7 +374,8 @@ class Executable(Step):
         types = ", ".join(str(v.type) for v in op.operands)
         if op.name in STACK_OPS:
             raise no_room(self.graph, op, index)
-        if failed.call.kernel.key.startswith("registered-"):
+        key = failed.call.kernel.key
+        if key.startswith("registered-") or (key.startswith("numba-") and status == RAISED):
             raise UnknownError(
                 f"op '{op.name}' ({types}): its kernel '{failed.call.kernel.name}' raised an error",
                 hint="compiled code does not say which: call the function itself on arrays",
@@ -401,7 +410,7 @@ def compile_graph(
     variable that is not in `variables`, ShapeError for one of another dtype or shape.
     """
     started, before, loaded = time.perf_counter(), compile_count(), load_count()
-    variables, own = variables or {}, isa()
+    variables, own, by = variables or {}, isa(), engine()
     check_variables(graph, variables)
     compile_ahead()
     options = PassOptions.of_step(options, graph.name)
@@ -433,12 +442,29 @@ def compile_graph(
         key.store(name or graph.name, partial(pack_plan, plan, program.kernels))
     if key is not None or not kept:
         # not kept: the graph after every pass takes more memory than all else that a step has
-        details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own))
-    made = Executable(graph.name, plan, variables, addresses, details, threads, spent)
+        details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own, by))
+    if options.dumps is None:
+        made = Executable(graph.name, plan, variables, addresses, details, threads, spent)
+    else:
+        made = _dumped(graph.name, plan, variables, addresses, details, threads, spent)
     options.write_plan(made.describe)
+    options.write_kernels(lambda folder: _dump_kernels(made, folder))
     if options.verify == "run":
         _verify_kernels(graph)
     return made
+
+
+def _dumped(*given: Any) -> Executable:
+    from weft.runtime.native.kernels import DumpedExecutable  # for who dumps alone
+
+    return DumpedExecutable(*given)
+
+
+def _dump_kernels(made: Executable, folder: Path) -> None:
+    from weft.runtime.native.kernels import DumpedExecutable, dump_kernels
+
+    assert isinstance(made, DumpedExecutable)
+    dump_kernels(made, folder)
 
 
 def _verify_kernels(graph: Graph) -> None:

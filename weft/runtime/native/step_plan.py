@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from weft.codegen.engines import using_engine
 from weft.codegen.llvm.cache import describe_kernel, file_name
 from weft.codegen.llvm.jit import Kernel, Kernels, load_kernels
 from weft.codegen.llvm.target import isa_line, using
@@ -260,9 +261,10 @@ def details_again(
     effort: tuple[int, float, int],
     plan_loaded: bool,
     isa: str,
+    engine: str | None = None,
 ) -> Details:
     """What a plan does not say: run the passes again, on this program's own graph."""
-    with collector_paused(), using(isa):
+    with collector_paused(), using(isa), using_engine(engine):
         fused, reports, memory, program = planned(graph, passes, donated, PassOptions())
         report = CompileReport(
             tuple(reports), memory, program.nodes, program.calls, *effort, plan_loaded

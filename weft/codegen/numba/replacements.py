@@ -1,0 +1,98 @@
+"""Kernels that a file of the user's replaces: `weft kernel use FILE` puts one here, by the key that
+is in its first line; `weft kernel drop` takes it out.
+
+They lie beside the cache of kernels, in `kernels/KEY.py`, and hold for every process that uses that
+cache; a process reads the folder once, and again when it changes it itself. A file says what it was
+made for: what replaces a kernel must take that kernel's arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from weft.codegen.llvm.cache import cache_folder
+from weft.codegen.numba.source import MARK
+from weft.ir.errors import InvalidArgumentError, NotFoundError
+
+_FOLDER = "replaced"
+_read: dict[Path, dict[str, tuple[str, str]]] = {}
+
+
+def key_of(text: str, where: str) -> str:
+    """The key in the first line of a kernel's file. InvalidArgumentError if it has none."""
+    first = text.split("\n", 1)[0]
+    if not first.startswith(MARK) or not first.removeprefix(MARK).strip():
+        raise InvalidArgumentError(
+            f"{where} does not begin with '{MARK.strip()} KEY'",
+            hint="keep the header of the file that weft printed: the key says what it replaces",
+        )
+    return first.removeprefix(MARK).strip()
+
+
+def _folder() -> Path | None:
+    base = cache_folder()
+    return None if base is None else base / _FOLDER
+
+
+def replacements() -> dict[str, tuple[str, str]]:
+    """The text and the path of each file, by the key of the kernel that it replaces."""
+    folder = _folder()
+    if folder is None:
+        return {}
+    if folder not in _read:
+        found: dict[str, tuple[str, str]] = {}
+        for path in sorted(folder.glob("*.py")) if folder.is_dir() else ():
+            text = path.read_text(encoding="utf-8")
+            found[key_of(text, str(path))] = text, str(path)
+        _read[folder] = found
+    return _read[folder]
+
+
+def replacement(key: str) -> tuple[str, str] | None:
+    """The text that replaces a kernel, and where it lies; None: nothing does."""
+    return replacements().get(key)
+
+
+def digest() -> str:
+    """A digest of all that is replaced, for the keys of plans; "" if nothing is."""
+    held = replacements()
+    if not held:
+        return ""
+    content = repr(sorted((key, text) for key, (text, _) in held.items()))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def use(text: str, where: str) -> Path:
+    """Put a file's text in the place of the kernel that it names; the path of the copy."""
+    key, folder = key_of(text, where), _folder()
+    if folder is None:
+        raise InvalidArgumentError(
+            "there is no folder for replaced kernels", hint="set WEFT_CACHE_DIR to one"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{_safe(key)}.py"
+    path.write_text(text, encoding="utf-8")
+    _read.clear()
+    return path
+
+
+def drop(key: str | None) -> list[str]:
+    """Take out what replaces a kernel, or everything (None); the keys. NotFoundError if nothing
+    replaces that kernel."""
+    held = replacements()
+    keys = [*held] if key is None else [key]
+    for one in keys:
+        if one not in held:
+            listed = ", ".join(held) or "none"
+            raise NotFoundError(
+                f"nothing replaces the kernel '{one}'", hint=f"replaced are: {listed}"
+            )
+        Path(held[one][1]).unlink(missing_ok=True)
+    _read.clear()
+    return keys
+
+
+def _safe(key: str) -> str:
+    name = re.sub(r"[^\w.-]", "_", key)
+    return name if name == key else f"{name[:80]}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
