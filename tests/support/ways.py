@@ -674,7 +674,7 @@ WAYS: dict[str, Way] = {
     # one process
     "native": Way(on_graphs(_native), _NATIVE, "native"),
     "native, by Numba": Way(
-        on_graphs(_native, _by_numba), _NATIVE | {"stacks": "stacks have no Numba source"}, "native",
+        on_graphs(_native, _by_numba), _NATIVE | {"stacks": "they have no Numba source"}, "native",
         share=100,
     ),
     "executor": bits("native", on_graphs(_executor("dataflow")), kind="dataflow"),

@@ -69,7 +69,9 @@ def position(op: Operation, in_place: bool) -> list[KernelSource]:
     helpers: set[str] = set()
     x = load("x", dtype, helpers)
     sign = ">" if op.name == "argmax" else "<"
-    nan = " or (value != value and best == best)" if tensor(op.operands[0]).dtype.is_floating else ""
+    nan = (
+        " or (value != value and best == best)" if tensor(op.operands[0]).dtype.is_floating else ""
+    )
     params = [
         dense("x", op.operands[0], sizes),
         dense("out", op.result, (sizes[0], sizes[2]), written=True),

@@ -68,9 +68,10 @@ def sources_of(
         raise error.at(op.locations) from None
 
 
-def kernel_call(source: KernelSource) -> KernelCall:
-    """The call of a kernel, compiled: by the file that was put in its place, if there is one."""
-    replaced = replacement(source.key)
+def kernel_call(source: KernelSource, by: tuple[str, str] | None = None) -> KernelCall:
+    """The call of a kernel, compiled: by the file that was put in its place, if there is one. by:
+    the text and the name of a file to take instead."""
+    replaced = by or replacement(source.key)
     text, where = (source.text(), "<weft>") if replaced is None else replaced
     patterns = [p.pattern() + p.dtype for p in source.params if not isinstance(p, Number)]
     content = f"{ENTRY_VERSION} {text} {source.arguments()} {patterns}"

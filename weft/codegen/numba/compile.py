@@ -28,6 +28,9 @@ from weft.ir.errors import TypeRuleError
 _numba: Any = adopted._numba
 _types: Any = adopted._types
 _intrinsic: Any = adopted._intrinsic
+#: Numba is annotated in part only.
+_arrays: Any = arrayobj
+_borrowed: Any = impl_ret_borrowed
 _I64 = ir.IntType(64)
 #: The status word of a kernel that raised: no index of an op is at that position.
 RAISED = 1
@@ -148,16 +151,16 @@ def view(dtype: str) -> Any:
         given = _types.UniTuple(_types.int64, len(sizes))
 
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            held = arrayobj.make_array(array)(context, builder)
+            held = _arrays.make_array(array)(context, builder)
             element = context.get_data_type(kind)
             itemsize = ir.Constant(_I64, context.get_abi_sizeof(element))
             shape = [builder.extract_value(args[1], k) for k in range(len(sizes))]
             steps = [builder.mul(builder.extract_value(args[2], k), itemsize)
                      for k in range(len(sizes))]  # fmt: skip
             data = builder.inttoptr(args[0], element.as_pointer())
-            arrayobj.populate_array(held, data=data, shape=shape, strides=steps,
+            _arrays.populate_array(held, data=data, shape=shape, strides=steps,
                                     itemsize=itemsize, meminfo=None)  # fmt: skip
-            return impl_ret_borrowed(context, builder, array, held._getvalue())
+            return _borrowed(context, builder, array, held._getvalue())
 
         return array(_types.int64, given, given), codegen
 

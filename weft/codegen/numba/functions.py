@@ -159,13 +159,11 @@ def _towards(from_bits: Any, to_bits: Any) -> Any:
     def nextafter(x, y):  # type: ignore[no-untyped-def]
         if x != x:
             return x
-        if x == y:
+        if x == y or y != y:
             return y
         bits, sign = int64(to_bits(x)), int64(to_bits(y)) & 0x8000
         if x == 0:
             return from_bits(uint16(sign | 1))
-        if y != y:
-            return y
         step = 1 if (x < y) != (x < 0) else -1
         return from_bits(uint16(bits + step))
 
@@ -175,7 +173,7 @@ def _towards(from_bits: Any, to_bits: Any) -> Any:
 nextafter_f16, nextafter_bf16 = _towards(from_f16, to_f16), _towards(from_bf16, to_bf16)
 
 
-# ------------------------------------------------------------------------------------------ integers
+# ----------------------------------------------------------------------------------------- integers
 @njit
 def integer_floor_divide(a, b):  # type: ignore[no-untyped-def]
     """Floor of a over b; 0 if b is 0. The least number over -1 wraps around."""
@@ -274,7 +272,7 @@ def bitwise_right_shift(a, b, bits):  # type: ignore[no-untyped-def]
     return a >> b
 
 
-# ---------------------------------------------------------------------------------- floats to integers
+# ------------------------------------------------------------------------------- floats to integers
 def _to_integer(kind: Any, wide: Any, low: float, high: float) -> Any:
     """Towards 0. Out of range, which NumPy leaves open: the nearest number of 32 or 64 bits, which
     wraps around if the integer is narrower; 0 of NaN."""
@@ -301,7 +299,7 @@ float_to_u32, float_to_i64 = (_to_integer(k, int64, _LOW, _HIGH) for k in (uint3
 float_to_u64 = _to_integer(uint64, uint64, 0.0, 18446744073709549568.0)
 
 
-# -------------------------------------------------------------------------------------------- floats
+# ------------------------------------------------------------------------------------------- floats
 def _named(function: Any, doc: str) -> Any:
     """A function of NumPy that Numba compiles at float32, float64 and complex numbers."""
 
@@ -328,8 +326,6 @@ isnan, isinf, isfinite, signbit = (
     _named(f, f.__name__) for f in (np.isnan, np.isinf, np.isfinite, np.signbit)
 )
 cbrt = _named(np.cbrt, "Cube root.")
-
-
 
 
 @njit
@@ -471,13 +467,12 @@ def floor_divide(a, b):  # type: ignore[no-untyped-def]
     return below + type(a)(1) if quotient - below > type(a)(0.5) else below
 
 
-# ----------------------------------------------------------------------------------- complex numbers
+# ---------------------------------------------------------------------------------- complex numbers
 complex_sqrt, complex_exp, complex_log, complex_sin, complex_cos, complex_tan = (
     _named(f, f.__name__) for f in (np.sqrt, np.exp, np.log, np.sin, np.cos, np.tan)
 )
 complex_asin, complex_acos, complex_atan, complex_sinh, complex_cosh, complex_tanh = (
-    _named(f, f.__name__)
-    for f in (np.arcsin, np.arccos, np.arctan, np.sinh, np.cosh, np.tanh)
+    _named(f, f.__name__) for f in (np.arcsin, np.arccos, np.arctan, np.sinh, np.cosh, np.tanh)
 )
 complex_asinh, complex_acosh, complex_atanh = (
     _named(f, f.__name__) for f in (np.arcsinh, np.arccosh, np.arctanh)
@@ -487,19 +482,21 @@ complex_asinh, complex_acosh, complex_atanh = (
 @njit
 def complex_log2(x):  # type: ignore[no-untyped-def]
     """Logarithm to base 2."""
-    return np.log(x) * 1.4426950408889634
+    made = np.log(x)
+    return complex(made.real * 1.4426950408889634, made.imag * 1.4426950408889634)
 
 
 @njit
 def complex_log10(x):  # type: ignore[no-untyped-def]
     """Logarithm to base 10."""
-    return np.log(x) * 0.4342944819032518
+    made = np.log(x)
+    return complex(made.real * 0.4342944819032518, made.imag * 0.4342944819032518)
 
 
 @njit
 def complex_exp2(x):  # type: ignore[no-untyped-def]
     """2 to the power x."""
-    return np.exp(x * 0.6931471805599453)
+    return np.exp(complex(x.real * 0.6931471805599453, x.imag * 0.6931471805599453))
 
 
 @njit
@@ -651,7 +648,7 @@ def complex_minimum(x, y):  # type: ignore[no-untyped-def]
     return x if complex_isnan(x) or complex_less_equal(x, y) else y
 
 
-# -------------------------------------------------------------------------------------------- indices
+# ------------------------------------------------------------------------------------------ indices
 #: As `weft.codegen.faults.FAULT_SHIFT`: where the status word keeps the number of the op.
 _SHIFT = 40
 

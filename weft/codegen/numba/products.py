@@ -124,8 +124,9 @@ class _Scratch:
         whole = Scratch(self.nbytes)
 
         def filled(p: Param) -> Param:
-            held = isinstance(p, View) and isinstance(p.address, Scratch)
-            return replace(p, address=whole) if held else p
+            if isinstance(p, View) and isinstance(p.address, Scratch):
+                return replace(p, address=whole)
+            return p
 
         return [replace(k, params=tuple(filled(p) for p in k.params)) for k in kernels]
 
@@ -162,12 +163,6 @@ _MEET = """
 {pad}p{k} = o{k} * stride{k} + k{k} * dilation{k} - lo{k}
 {pad}if p{k} < 0 or p{k} >= large{k}:
 {pad}    continue"""
-#: The opposite: the position o of the small side for p and a tap.
-_BACK = """
-{pad}t{k} = p{k} + lo{k} - k{k} * dilation{k}
-{pad}o{k} = t{k} // stride{k}
-{pad}if t{k} % stride{k} or o{k} < 0 or o{k} >= small{k}:
-{pad}    continue"""
 
 
 def _loops(depth: int, names: Sequence[tuple[str, str]]) -> tuple[str, int]:
@@ -179,15 +174,13 @@ def _loops(depth: int, names: Sequence[tuple[str, str]]) -> tuple[str, int]:
     return "\n".join(lines), depth
 
 
-def _taps(depth: int, meet: str, order: str = "k") -> tuple[str, int]:
-    """Loops over the taps of a window (or the positions `o`), left where they meet nothing."""
+def _taps(depth: int) -> tuple[str, int]:
+    """Loops over the taps of a window, left where they meet nothing."""
     text = ""
     for k in _AXES:
-        extent = f"window{k}" if order == "k" else f"small{k}"
-        text += "\n" + "    " * depth + f"for {order}{k} in range({extent}):"
+        text += "\n" + "    " * depth + f"for k{k} in range(window{k}):"
         depth += 1
-        if meet:
-            text += meet.format(pad="    " * depth, k=k)
+        text += _MEET.format(pad="    " * depth, k=k)
     return text, depth
 
 
@@ -214,40 +207,77 @@ def _convolution(op: Operation, operands: Sequence[Place], out: Place) -> Kernel
     numbers |= {f"{name}{k}": row[k] for k in _AXES for name, row in
                 (("large", s.large), ("window", s.window), ("small", s.small))}  # fmt: skip
     params += [Number(k, v) for k, v in numbers.items()] + _sliding(s.strides, s.lo, s.dilation)
-    small = [(f"o{k}", f"small{k}") for k in _AXES]
-    if op.name == "conv":
-        outer = [("n", "lo, hi"), *small, ("g", "groups"), ("j", "outside")]
-        last, meet, order = ("i", "inside"), _MEET, "k"
-    elif op.name == "conv_input":
-        outer = [("n", "lo, hi"), *((f"p{k}", f"large{k}") for k in _AXES), ("g", "groups"),
-                 ("i", "inside")]  # fmt: skip
-        last, meet, order = ("j", "outside"), _BACK, "k"
-    else:
-        outer = [*((f"k{k}", f"window{k}") for k in _AXES), ("i", "inside"), ("g", "groups"),
-                 ("j", "outside")]  # fmt: skip
-        last, meet, order = ("n", "batch"), _MEET, "o"
-    head, depth = _loops(0, outer)
-    taps, inside = _taps(depth, meet, order)
     wide = [f"{numpy_name(running)}({load(v, s.dtype, helpers)(index[v])})" for v in given]
     term = scalar_text("multiply", running, wide, running, helpers)
-    pad, deep = "    " * depth, "    " * inside
-    text = "\n".join([
-        head, f"{pad}acc = {identity_text('sum', running)}" + taps,
-        f"{deep}for {last[0]} in range({last[1]}):",
-        f"{deep}    acc = {fold_text('sum', running, 'acc', term, helpers)}",
-        f"{pad}{made}[{index[made]}] = "
-        + stored(narrowed("acc", running, s.dtype, helpers), s.dtype, helpers),
-    ])  # fmt: skip
-    parallel = op.name != "conv_kernel"
-    units = s.batch if parallel else None
+    text = _CONVOLUTIONS[op.name](running, term, helpers)
+    end = "acc" if op.name == "conv" else "total[" + index[made].removeprefix("n, ") + "]"
+    value = stored(narrowed(end, running, s.dtype, helpers), s.dtype, helpers)
+    text = text.replace("STORE", f"{made}[{index[made]}] = {value}")
     each = s.multiply_adds / max(s.batch, 1)
+    units = None if op.name == "conv_kernel" else s.batch
     return template(f"numba-{op.name}-{s.dtype}", op.name, params, text, helpers, units=units,
                     nanoseconds=each)  # fmt: skip
+
+
+_SMALL = [(f"o{k}", f"small{k}") for k in _AXES]
+_LARGE = [(f"p{k}", f"large{k}") for k in _AXES]
+
+
+def _sum_of_taps(running: str, term: str, helpers: set[str]) -> str:
+    """conv: each element is a sum over the taps and the input channels."""
+    head, depth = _loops(0, [("n", "lo, hi"), *_SMALL, ("g", "groups"), ("j", "outside")])
+    taps, inside = _taps(depth)
+    pad, deep = "    " * depth, "    " * inside
+    return "\n".join([
+        head, f"{pad}acc = {identity_text('sum', running)}" + taps,
+        f"{deep}for i in range(inside):",
+        f"{deep}    acc = {fold_text('sum', running, 'acc', term, helpers)}", f"{pad}STORE",
+    ])  # fmt: skip
+
+
+def _spread_of_taps(running: str, term: str, helpers: set[str]) -> str:
+    """conv_input: each element of y is added, times w, at all positions that its window sees."""
+    head, depth = _loops(1, [*_SMALL, ("g", "groups"), ("j", "outside")])
+    taps, inside = _taps(depth)
+    deep, held = "    " * inside, "total[p0, p1, p2, g, i]"
+    last, end = _loops(1, [*_LARGE, ("g", "groups"), ("i", "inside")])
+    sizes = "large0, large1, large2, groups, inside"
+    return "\n".join([
+        "for n in range(lo, hi):",
+        f"    total = np.zeros(({sizes}), np.{numpy_name(running)})", head + taps,
+        f"{deep}for i in range(inside):",
+        f"{deep}    {held} = {fold_text('sum', running, held, term, helpers)}", last,
+        "    " * end + "STORE",
+    ])  # fmt: skip
+
+
+def _products_of_taps(running: str, term: str, helpers: set[str]) -> str:
+    """conv_kernel: for each tap the sum of the products of what meets there."""
+    head, depth = _loops(0, [("n", "batch"), *_SMALL])
+    taps, inside = _taps(depth)
+    rest, deep = _loops(inside, [("i", "inside"), ("g", "groups"), ("j", "outside")])
+    held = "total[k0, k1, k2, i, g, j]"
+    last, end = _loops(0, [*((f"k{k}", f"window{k}") for k in _AXES), ("i", "inside"),
+                           ("g", "groups"), ("j", "outside")])  # fmt: skip
+    sizes = "window0, window1, window2, inside, groups, outside"
+    return "\n".join([
+        f"total = np.zeros(({sizes}), np.{numpy_name(running)})", head + taps, rest,
+        "    " * deep + f"{held} = {fold_text('sum', running, held, term, helpers)}", last,
+        "    " * end + "STORE",
+    ])  # fmt: skip
+
+
+_CONVOLUTIONS = {
+    "conv": _sum_of_taps, "conv_input": _spread_of_taps, "conv_kernel": _products_of_taps,
+}  # fmt: skip
 
 
 def conv(op: Operation, in_place: bool) -> list[KernelSource]:
     """A convolution of arrays that are in memory."""
     return [_convolution(op, [(Address(v), 0) for v in op.operands], (Address(op.result), 0))]
+
+
+_Shapes = dict[str, tuple[int, ...]]
 
 
 def windows(op: Operation, in_place: bool) -> list[KernelSource]:
@@ -263,7 +293,7 @@ def windows(op: Operation, in_place: bool) -> list[KernelSource]:
     big, little = triple(large[1:-1], 1), triple(small[1:-1], 1)
     for k in _AXES:
         sizes |= {f"large{k}": big[k], f"window{k}": window[k], f"small{k}": little[k]}
-    whole = {"x": (first[0], *big, first[-1]), "y": (first[0], *little, first[-1])}
+    whole: _Shapes = {"x": (first[0], *big, first[-1]), "y": (first[0], *little, first[-1])}
     helpers: set[str] = set()
     views, text = _WINDOWS[op.name](op, whole, dtype, helpers)
     sliding = [triple(ints_attr(attrs, n), f) for n, f in
@@ -272,31 +302,39 @@ def windows(op: Operation, in_place: bool) -> list[KernelSource]:
     return [template(f"numba-{op.name}-{dtype}", op.name, params, text, helpers)]
 
 
-_Shapes = dict[str, tuple[int, ...]]
 _AT = {"x": "n, p0, p1, p2, c", "y": "n, o0, o1, o2, c"}
 
 
 def _window_sum(
     op: Operation, whole: _Shapes, dtype: str, helpers: set[str]
 ) -> tuple[list[Param], str]:
-    given, made = ("y", "x") if op.name == "window_spread" else ("x", "y")
-    position, side = ("p", "large") if made == "x" else ("o", "small")
     running = accumulator_dtype("sum", dtype)
-    head, depth = _loops(0, [
-        ("n", "batch"), *((f"{position}{k}", f"{side}{k}") for k in _AXES), ("c", "channels"),
-    ])  # fmt: skip
-    taps, inside = _taps(depth, _MEET if made == "y" else _BACK)
+    spread = op.name == "window_spread"
+    head, depth = _loops(0, [("n", "batch"), *_SMALL, ("c", "channels")])
+    taps, inside = _taps(depth)
+    given, made = ("y", "x") if spread else ("x", "y")
     value = f"{numpy_name(running)}({load(given, dtype, helpers)(_AT[given])})"
-    text = "\n".join([
-        head, "    " * depth + f"acc = {identity_text('sum', running)}" + taps,
-        "    " * inside + f"acc = {fold_text('sum', running, 'acc', value, helpers)}",
-        "    " * depth + f"{made}[{_AT[made]}] = "
-        + stored(narrowed("acc", running, dtype, helpers), dtype, helpers),
-    ])  # fmt: skip
+    held = "total[n, p0, p1, p2, c]" if spread else "acc"
+    step = "    " * inside + f"{held} = {fold_text('sum', running, held, value, helpers)}"
+    end = stored(narrowed(held, running, dtype, helpers), dtype, helpers)
+    if spread:
+        last, deep = _loops(0, [("n", "batch"), *_LARGE, ("c", "channels")])
+        zero = f"np.zeros((batch, large0, large1, large2, channels), np.{numpy_name(running)})"
+        lines = [
+            f"total = {zero}",
+            head + taps,
+            step,
+            last,
+            "    " * deep + f"x[{_AT['x']}] = {end}",
+        ]
+    else:
+        pad = "    " * depth
+        lines = [head, f"{pad}acc = {identity_text('sum', running)}" + taps, step,
+                 f"{pad}y[{_AT['y']}] = {end}"]  # fmt: skip
     return [
         dense(made, op.result, whole[made], written=True),
         dense(given, op.operands[0], whole[given]),
-    ], text
+    ], "\n".join(lines)
 
 
 def _best(dtype: str, helpers: set[str]) -> tuple[str, int]:
@@ -305,7 +343,7 @@ def _best(dtype: str, helpers: set[str]) -> tuple[str, int]:
     head, depth = _loops(0, [
         ("n", "batch"), *((f"o{k}", f"small{k}") for k in _AXES), ("c", "channels"),
     ])  # fmt: skip
-    taps, inside = _taps(depth, _MEET)
+    taps, inside = _taps(depth)
     wide = "f32" if dtype in _HALVES else dtype
     seen = load("x", dtype, helpers)(_AT["x"])
     nan = " or (seen != seen and best == best)" if as_dtype(dtype).is_floating else ""
@@ -355,7 +393,7 @@ _WINDOWS = {
 }  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------- attention
+# ---------------------------------------------------------------------------------------- attention
 def _heads(name: str, value: Value, inner: bool, written: bool = False) -> View:
     """A value as [batch, head, row, column]."""
     shape = tensor(value).static_shape
@@ -386,8 +424,10 @@ def _attention_parts(op: Operation, masks: Sequence[Value]) -> tuple[list[Param]
     """The arrays of query, key and value, the text that makes `scores[j]` of row (b, h, i), the
     condition under which column j is seen, and the numbers' names."""
     inner = bool(op.attrs["heads_inner"])
-    query, key, value = op.operands[:3]
-    views = [_heads(n, v, inner) for n, v in zip(("query", "key", "value"), op.operands, strict=False)]
+    query = op.operands[0]
+    views = [
+        _heads(n, v, inner) for n, v in zip(("query", "key", "value"), op.operands, strict=False)
+    ]
     shape = tensor(query).static_shape
     batch = tuple(shape[:-3])
     _, heads, rows, depth = views[0].shape

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from weft.codegen.llvm.cache import cache_folder
-from weft.codegen.numba.source import MARK
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 
+#: The first line of a printed kernel, by which a file is known; its key follows.
+MARK = "# weft kernel "
 _FOLDER = "replaced"
+_ignored: ContextVar[bool] = ContextVar("weft_replacements_ignored", default=False)
 _read: dict[Path, dict[str, tuple[str, str]]] = {}
 
 
@@ -51,7 +56,17 @@ def replacements() -> dict[str, tuple[str, str]]:
 
 def replacement(key: str) -> tuple[str, str] | None:
     """The text that replaces a kernel, and where it lies; None: nothing does."""
-    return replacements().get(key)
+    return None if _ignored.get() else replacements().get(key)
+
+
+@contextmanager
+def without_replacements() -> Iterator[None]:
+    """Within, the generated kernels are called."""
+    token = _ignored.set(True)
+    try:
+        yield
+    finally:
+        _ignored.reset(token)
 
 
 def digest() -> str:

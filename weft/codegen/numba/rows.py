@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.codegen.call import Address, Pool
 from weft.codegen.nests.rows import Node, Output, Pass, RowNest, schedule
 from weft.codegen.numba.nests import Place, view_of
 from weft.codegen.numba.scalars import (
@@ -28,7 +29,6 @@ from weft.codegen.numba.source import (
     numpy_name,
     store_text,
 )
-from weft.codegen.call import Address, Pool
 from weft.ir.cost.rates import PASS_NS, ROW_NS, arithmetic
 from weft.ir.dtypes import as_dtype
 from weft.ir.spec import ConstArray

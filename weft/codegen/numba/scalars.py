@@ -6,7 +6,7 @@ of `functions`, by the name of the op."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from weft.codegen.numba.source import HALVES, numpy_name
 from weft.ir.dtypes import as_dtype
@@ -18,29 +18,24 @@ _COMPARE = {
 }  # fmt: skip
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*"}
 _BITS = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
-_LOGIC = {"logical_and": "and", "logical_or": "or", "logical_xor": "!="}
 #: Functions of floats that have one by their name in `functions`.
-FLOAT_FUNCTIONS = frozenset(
-    (
-        "sqrt cbrt rsqrt exp exp2 expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh "
-        "tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid ceil floor round trunc sign "
-        "power atan2 hypot logaddexp copysign nextafter maximum minimum floor_divide remainder fma "
-        "isnan isinf isfinite signbit"
-    ).split()
-)
-_COMPLEX_FUNCTIONS = frozenset(
-    (
-        "sqrt exp log log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp2 "
-        "expm1 log1p sigmoid rsqrt power divide reciprocal sign round isnan isinf isfinite"
-    ).split()
-)
+FLOAT_FUNCTIONS = frozenset({
+    "sqrt", "cbrt", "rsqrt", "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin",
+    "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "erf", "erfc", "erfinv", "lgamma", "digamma", "sigmoid", "ceil", "floor", "round", "trunc",
+    "sign", "power", "atan2", "hypot", "logaddexp", "copysign", "nextafter", "maximum",
+    "minimum", "floor_divide", "remainder", "fma", "isnan", "isinf", "isfinite", "signbit"
+})  # fmt: skip
+_COMPLEX_FUNCTIONS = frozenset({
+    "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "exp2", "expm1", "log1p", "sigmoid", "rsqrt",
+    "power", "divide", "reciprocal", "sign", "round", "isnan", "isinf", "isfinite"
+})  # fmt: skip
 _PREDICATES = frozenset({"isnan", "isinf", "isfinite", "signbit"})
 _SAME = frozenset({"conj", "real", "ceil", "floor", "round", "trunc"})
 
 
-def scalar_text(
-    op: str, dtype: str, args: Sequence[str], result: str, helpers: set[str]
-) -> str:  # fmt: skip
+def scalar_text(op: str, dtype: str, args: Sequence[str], result: str, helpers: set[str]) -> str:
     """The expression of `op` on the names `args`, operands of `dtype` (for `where` those after the
     condition). `helpers` gets the functions that it calls. UnsupportedError for what has none.
     """
@@ -227,11 +222,7 @@ def _bitcast(source: str, target: str, arg: str, helpers: set[str]) -> str | Non
     return f"{numpy_name(target)}({arg})"
 
 
-# ---------------------------------------------------------------------------------------- reductions
-#: Folds two values: (dtype, held, value, helpers) -> text.
-Fold = Callable[[str, str, str, set[str]], str]
-
-
+# --------------------------------------------------------------------------------------- reductions
 def accumulator_dtype(reduction: str, dtype: str) -> str:
     """The dtype that a reduction is accumulated in: float64 for sums of narrower floats."""
     known = as_dtype(dtype)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft.codegen.call import Address, Arg, Pool, Scratch
+from weft.codegen.call import Address, Pool, Scratch
+from weft.codegen.numba.replacements import MARK
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 
 HALVES = ("f16", "bf16")
-#: The first line of a printed kernel, by which a file is known.
-MARK = "# weft kernel "
 
 
 def numpy_name(dtype: str) -> str:

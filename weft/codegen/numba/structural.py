@@ -77,7 +77,7 @@ def stored(value: str, dtype: str, helpers: set[str]) -> str:
     return value
 
 
-# -------------------------------------------------------------------------------------------- copies
+# ------------------------------------------------------------------------------------------- copies
 def copy_source(
     shape: Sequence[int], itemsize: int, source: tuple[Address, Sequence[int]],
     target: tuple[Address, Sequence[int]],
@@ -146,7 +146,7 @@ def slice_update(op: Operation, in_place: bool) -> list[KernelSource]:
 def dim_size(op: Operation, in_place: bool) -> list[KernelSource]:
     """The size is known when the plan is made."""
     size = tensor(op.operands[0]).static_shape[int_attr(op.attrs, "axis")]
-    params = [dense("out", op.result, written=True), Number("size", size)]
+    params: list[Param] = [dense("out", op.result, written=True), Number("size", size)]
     return [template("numba-dim-size", "dim_size", params, "out[0] = size", set())]
 
 
@@ -161,21 +161,18 @@ def copy_bytes(target: Address, source: Address, nbytes: int) -> KernelSource:
                     nanoseconds=streamed(2 * nbytes) / max(nbytes, 1))  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------ by index
+# ----------------------------------------------------------------------------------------- by index
 def check_indices(gather: Operation, index: Value, number: int = 0) -> KernelSource:
     """Only looks at the indices of a gather or scatter."""
     sizes, dtype = index_sizes(gather), tensor(index).dtype.short
     rows = math.prod(tensor(index).static_shape) // max(len(sizes), 1)
     params: list[Param] = [dense("index", index, (rows, len(sizes)))]
     params += [Number(f"size{k}", n) for k, n in enumerate(sizes)] + [Number("rows", rows)]
-    text = "\n".join(
-        ["for r in range(rows):"]
-        + [line for k in range(len(sizes)) for line in (
-            f"    if wrapped(index[r, {k}], size{k}) < 0:",
-            f"        fault(faults, r * {len(sizes)} + {k}, index[r, {k}], 0)",
-        )]  # fmt: skip
-        + ["    pass"] * (not sizes)
-    )
+    lines = ["for r in range(rows):"]
+    for k in range(len(sizes)):
+        lines.append(f"    if wrapped(index[r, {k}], size{k}) < 0:")
+        lines.append(f"        fault(faults, r * {len(sizes)} + {k}, index[r, {k}], {number})")
+    text = "\n".join([*lines, *["    pass"] * (not sizes)])
     return template(f"numba-check-{dtype}-{len(sizes)}", "check_indices", params, text,
                     {"wrapped", "fault"}, checks=True)  # fmt: skip
 

@@ -91,13 +91,23 @@ def plan_program(
     return [stack_call("begin"), *nodes, stack_call("end")]
 
 
+def calls_of(
+    op: Operation, stage: str, in_place: Sequence[tuple[int, int]] = ()
+) -> list[KernelCall]:
+    """The kernel calls of one op, no loop or branch, of a graph at `stage`. in_place: the numbers
+    of operands and results that share memory."""
+    shared = {op.results[b]: op.operands[a] for a, b in in_place}
+    planner = _Planner(stage, lambda v: ("value", id(shared.get(v, v))), {})
+    return [node.call for node in planner.op(op) if isinstance(node, PlannedCall)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Planner:
     stage: str
     slot_of: SlotOf
     copies: Copies
-    registers: Container[Operation]
-    in_parts: Container[Operation]
+    registers: Container[Operation] = ()
+    in_parts: Container[Operation] = ()
     level: int = 0  # of loops around the block that give memory of stacks back
 
     def block(self, block: Block, where: Block | None) -> tuple[Node, ...]:

@@ -54,7 +54,8 @@ class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_engine", "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run", "_threads",
+        "_engine", "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run",
+        "_threads",
         "donated", "is_open", "location", "math_mode", "native", "native_tried", "pack", "reasons",
         "run", "signature", "traced",
     )  # fmt: skip

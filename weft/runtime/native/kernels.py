@@ -103,7 +103,9 @@ def header_of(kernel: StepKernel) -> list[str]:
     lines += ["", "arguments, with their values in this step:"]
     lines += [f"  {line}" for line in kernel.made.describe_params()]
     if kernel.made.units is not None:
-        lines.append(f"  lo, hi: a part of the {int(kernel.made.units)} iterations that threads share")
+        lines.append(
+            f"  lo, hi: a part of the {int(kernel.made.units)} iterations that threads share"
+        )
     if kernel.made.checks:
         lines.append("  faults: takes reports of indices out of bounds")
     return lines
@@ -135,7 +137,9 @@ def _all_kernels(name: str, calls: Sequence[PlannedCall]) -> Iterator[StepKernel
                 ("gemm", "conv", "numba")
             ):
                 source = nest_kernel(
-                    planned.nest, [Address(v) for v in op.results], [Address(v) for v in op.operands]
+                    planned.nest,
+                    [Address(v) for v in op.results],
+                    [Address(v) for v in op.operands],
                 )
                 made = [source]
             else:
@@ -149,9 +153,7 @@ def _all_kernels(name: str, calls: Sequence[PlannedCall]) -> Iterator[StepKernel
 
 def _unprinted(name: str, planned: PlannedCall, why: str) -> StepKernel:
     assert planned.op is not None
-    error = UnsupportedError(
-        why, hint="`.llvm` shows its code", location=planned.op.locations
-    )
+    error = UnsupportedError(why, hint="`.llvm` shows its code", location=planned.op.locations)
     return StepKernel(planned.call.kernel.name, planned.call.kernel.key, planned.op, name, error)
 
 

@@ -147,4 +147,3 @@ def _of_one_element(op: Operation) -> int:
     """`in_registers` for values of one element: elsewhere registers add up in an order of their
     own."""
     return 1 if in_registers(op) == 1 else 0
-

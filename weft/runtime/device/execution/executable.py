@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from weft.codegen.engines import engine, no_gpu_source
 from weft.codegen.cuda.cubins.compile import describe_kernels, emit_ptx
 from weft.codegen.cuda.source.kernel import Launch
+from weft.codegen.engines import engine, no_gpu_source
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import ResourceExhaustedError, WeftError
