@@ -94,7 +94,7 @@ def header_of(kernel: StepKernel) -> list[str]:
     places = dict.fromkeys(at for o in inner for at in o.locations[:1])
     lines = [
         f"{kernel.name}, of the step '{kernel.step}'",
-        f"ops: {', '.join(ops_of(op))}",
+        f"ops: {', '.join(dict.fromkeys(ops_of(op)))}",
         *(f"from {at}" for at in places),
         f"operands: {', '.join(f'in{k} {v.type}' for k, v in enumerate(op.operands)) or 'none'}",
         f"results: {', '.join(f'out{k} {v.type}' for k, v in enumerate(op.results))}",
