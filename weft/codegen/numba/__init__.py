@@ -1,3 +1,6 @@
-"""Kernels as readable Numba source, the second code generator: an op of a fused graph enters, one
-or several Python functions leave, with the arguments of the calls that run them; Numba compiles
-them under weft's kernel ABI. May import `codegen.nests`, `codegen.products` and `codegen.llvm`."""
+"""Kernels as Python that Numba compiles: a second code generator, and files to edit.
+
+Enters: an op of a fused graph. Leaves: its kernels as source (`source.py`) and their calls
+(`calls.py`). Imports: `weft.codegen`'s own files, `llvm`, `nests`, `products`,
+`windows`, `kernels`.
+"""

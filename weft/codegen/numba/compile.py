@@ -47,12 +47,14 @@ def words_of(source: KernelSource) -> int:
 def compile_source(source: KernelSource, text: str, where: str) -> adopted.NumbaCode:
     """Machine code of the function `kernel` in `text`, called as `source` says. where: the file,
     for people. TypeRuleError, with what Numba says, if it does not compile."""
+    function = load_function(text, where)
+    _check_arguments(function, source, where)
     adopted.check_isa(f"the Numba kernel '{source.name}'", isa())
     entry = _entry_text(source)
-    name = f"<weft entry of {source.key}>"
+    name = f"<weft kernel entry of {source.key}>"
     linecache.cache[name] = (len(entry), None, entry.splitlines(True), name)
     scope: dict[str, Any] = {
-        "kernel": _numba.njit(error_model="numpy", forceinline=True)(load_function(text, where)),
+        "kernel": _numba.njit(error_model="numpy", forceinline=True)(function),
         "njit": _numba.njit(error_model="numpy"),
         "carray": _numba.carray, "to_i64": adopted._pointer("i64"), "natural": _natural,
     }  # fmt: skip
@@ -70,6 +72,18 @@ def compile_source(source: KernelSource, text: str, where: str) -> adopted.Numba
             hint="`weft kernel check FILE` tries a file; its arguments are those in its header",
         ) from (error if full else None)
     return adopted.NumbaCode(made.address, made.native_name, adopted.NumbaLibrary(made._library))
+
+
+def _check_arguments(function: Callable[..., Any], source: KernelSource, where: str) -> None:
+    """TypeRuleError for a function that takes something else than the kernel is given."""
+    code = function.__code__
+    given = list(code.co_varnames[: code.co_argcount])
+    if given != source.arguments():
+        raise TypeRuleError(
+            f"the kernel in {where} takes ({', '.join(given)}), but '{source.key}' is called with "
+            f"({', '.join(source.arguments())})",
+            hint="keep the arguments of the function as they are printed",
+        )
 
 
 def load_function(text: str, where: str) -> Callable[..., Any]:

@@ -61,6 +61,15 @@ def _named(given: Pass | str) -> Sequence[Pass]:
     return (given,)
 
 
+def _engine(given: str | None, gpu: int | None) -> str | None:
+    """A name of a code generator, checked; UnsupportedError for one that has no kernels of GPUs."""
+    if given is None:
+        return None
+    if checked_engine(given, "wf.compile(engine=)") == "numba" and gpu is not None:
+        raise no_gpu_source()
+    return given
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -137,29 +146,22 @@ def compile(
     given dtype. No open sizes with donate=. In another function's trace it takes what is there.
     x64: False makes float64 and complex128 in the function a TypeRuleError with the line that they
     come from: arguments, NumPy scalars (a Python number takes the dtype of what it meets), results.
-    engine: the code generator, "llvm" or "numba", which compiles the kernels' printed Python source
-    (docs/guide/numba.md; default: what WEFT_ENGINE says, else "llvm"). UnsupportedError for what it
-    cannot print, and for a GPU.
+    engine: the code generator, "llvm" (or what WEFT_ENGINE says) or "numba" (docs/guide/numba.md).
 
     >>> wf.compile(lambda x, n: x**n, static_argnames="n")(wf.asarray([1.0, 2.0]), 3)
     Tensor([1., 8.], dtype=float32)
     """
-    if threads is not None:
-        threads = checked(threads, "wf.compile(threads=)")
+    threads = None if threads is None else checked(threads, "wf.compile(threads=)")
     isa = None if target is None else checked_isa(target, "wf.compile(target=)")
     gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
+    by = _engine(engine, gpu)
     pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
-    by = None if engine is None else checked_engine(engine, "wf.compile(engine=)")
-    if by == "numba" and gpu is not None:
-        raise no_gpu_source()
     compile_ahead()  # while the next modules are loaded, and the program goes on to the first call
     made: Any = load("weft.frontend.compile.function", "CompiledFunction")
     given = (static_argnames, pipeline, threads, donate, gpu, mode, isa, input_signature, x64, by)
 
     def decorate(function: Any) -> Any:
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
-        if kind is not None:
-            return kind(decorate(function.__func__))
-        return made(function, *given)
+        return kind(decorate(function.__func__)) if kind is not None else made(function, *given)
 
     return decorate if fn is None else decorate(fn)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -24,6 +23,7 @@ from weft.codegen.llvm.jit import (
     load_count,
 )
 from weft.codegen.llvm.target import isa
+from weft.codegen.numba.replacements import replacements
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,
@@ -410,7 +410,7 @@ def compile_graph(
     variable that is not in `variables`, ShapeError for one of another dtype or shape.
     """
     started, before, loaded = time.perf_counter(), compile_count(), load_count()
-    variables, own, by = variables or {}, isa(), engine()
+    variables, own, by = variables or {}, isa(), (engine(), replacements())
     check_variables(graph, variables)
     compile_ahead()
     options = PassOptions.of_step(options, graph.name)
@@ -423,7 +423,7 @@ def compile_graph(
     if found is not None:
         plan, addresses = found
         spent = effort()
-        again = Once(lambda: details_again(graph, passes, donated, plan, spent, True, own))
+        again = Once(lambda: details_again(graph, passes, donated, plan, spent, True, own, by))
         _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
                   len(addresses), spent[1] * 1e3)  # fmt: skip
         return Executable(graph.name, plan, variables, addresses, again, threads, spent)
@@ -443,28 +443,22 @@ def compile_graph(
     if key is not None or not kept:
         # not kept: the graph after every pass takes more memory than all else that a step has
         details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own, by))
-    if options.dumps is None:
-        made = Executable(graph.name, plan, variables, addresses, details, threads, spent)
-    else:
-        made = _dumped(graph.name, plan, variables, addresses, details, threads, spent)
-    options.write_plan(made.describe)
-    options.write_kernels(lambda folder: _dump_kernels(made, folder))
+    made = _made(options, graph.name, plan, variables, addresses, details, threads, spent)
     if options.verify == "run":
         _verify_kernels(graph)
     return made
 
 
-def _dumped(*given: Any) -> Executable:
-    from weft.runtime.native.kernels import DumpedExecutable  # for who dumps alone
+def _made(options: PassOptions, *given: Any) -> Executable:
+    """The step; its plan and its kernels are in the dump, if there is one."""
+    if options.dumps is None:
+        return Executable(*given)
+    from weft.runtime.native.kernels import DumpedExecutable, dump_kernels  # for who dumps alone
 
-    return DumpedExecutable(*given)
-
-
-def _dump_kernels(made: Executable, folder: Path) -> None:
-    from weft.runtime.native.kernels import DumpedExecutable, dump_kernels
-
-    assert isinstance(made, DumpedExecutable)
-    dump_kernels(made, folder)
+    made = DumpedExecutable(*given)
+    options.write_plan(made.describe)
+    options.write_kernels(lambda folder: dump_kernels(made, folder))
+    return made
 
 
 def _verify_kernels(graph: Graph) -> None:

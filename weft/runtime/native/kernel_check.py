@@ -33,7 +33,7 @@ from weft.codegen.engines import using_engine
 from weft.codegen.faults import FaultWords
 from weft.codegen.llvm.jit import Kernels, hold_kernels
 from weft.codegen.numba.calls import kernel_call, sources_of
-from weft.codegen.numba.replacements import key_of, without_replacements
+from weft.codegen.numba.replacements import key_of, with_replacements
 from weft.codegen.steps.plan import calls_of
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, InvalidArgumentError, NotFoundError, WeftError
@@ -117,7 +117,7 @@ def check_kernel(file: Path, dump: Path | None = None, seconds: float = SECONDS)
             hint="write the dump again",
         )
     edited = [kernel_call(s, (text, str(file)) if s.key == key else None) for s in made]
-    with using_engine("llvm"), without_replacements():
+    with using_engine("llvm"), with_replacements({}):
         generated = calls_of(op, graph.stage, in_place)
     rtol = tolerance(Program.of(_alone(op, graph)))
     runs = [_Run(op, calls, in_place) for calls in (generated, edited)]

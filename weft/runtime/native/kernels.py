@@ -1,6 +1,6 @@
 """The kernels of a native step as readable source: what `f.kernels(x)` and WEFT_DUMP give.
 
-A dump's folder has `kernels/`: a file `KEY.py` for each kernel, `step.weft`, the fused graph whose
+A dump's folder has `kernels/`: a Python file for each kernel, `step.weft`, the fused graph whose
 ops they carry out, `kernels.json`, which op is whose, and, once the step has run, `inputs.npz`: the
 arrays and variables of its first call. With these `weft kernel check` runs a file again."""
 
