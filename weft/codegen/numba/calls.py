@@ -22,7 +22,7 @@ from weft.codegen.numba.structural import Printer
 from weft.codegen.products.calls import is_product
 from weft.ir.analysis.index_maps import row_space_of
 from weft.ir.errors import UnsupportedError
-from weft.ir.graph import Operation
+from weft.ir.graph import Operation, Value
 
 #: Ops that are no loop nests, and what prints them.
 PRINTERS: dict[str, Printer] = {
@@ -66,6 +66,39 @@ def sources_of(
         return [(k, None) for k in printer(op, (0, 0) in in_place)]
     except UnsupportedError as error:
         raise error.at(op.locations) from None
+
+
+def planned_kernels(
+    op: Operation, in_place: tuple[tuple[int, int], ...], only_replaced: bool
+) -> list[tuple[KernelCall, Nest | RowNest | None, str]] | None:
+    """The calls of an op's kernels, in order: each with its nest, and, but for the last one of
+    several, what it is for. only_replaced: None if no file replaces one of them.
+    """
+    if only_replaced and op.name != "fused" and op.name not in PRINTERS:
+        return None
+    try:
+        made = sources_of(op, in_place)
+    except UnsupportedError:
+        if only_replaced:
+            return None
+        raise
+    if only_replaced and not any(replacement(source.key) for source, _ in made):
+        return None
+    last = len(made) - 1
+    return [
+        (kernel_call(source), nest, "" if nest or k == last else source.name)
+        for k, (source, nest) in enumerate(made)
+    ]
+
+
+def check_call(gather: Operation, index: Value) -> KernelCall:
+    """A call that only checks the indices of a gather."""
+    return kernel_call(structural.check_indices(gather, index))
+
+
+def bytes_call(target: Address, source: Address, nbytes: int) -> KernelCall:
+    """A copy of bytes."""
+    return kernel_call(structural.copy_bytes(target, source, nbytes))
 
 
 def kernel_call(source: KernelSource, by: tuple[str, str] | None = None) -> KernelCall:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from llvmlite import ir
 
@@ -24,9 +25,7 @@ from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
 from weft.codegen.loops.register_kernel import scalar_loop_call
 from weft.codegen.nests.calls import nest_calls
 from weft.codegen.nests.rows import checking_ops
-from weft.codegen.numba.calls import PRINTERS, kernel_call, sources_of
-from weft.codegen.numba.replacements import replacement, replacements
-from weft.codegen.numba.structural import check_indices, copy_bytes
+from weft.codegen.numba.replacements import replacements
 from weft.codegen.products.calls import is_product
 from weft.codegen.stacks import MOST_MARKS, keeps_no_stacks, leaves_stacks, makes_stacks
 from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS, SlotOf
@@ -39,6 +38,7 @@ from weft.ir.errors import PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops import REGISTERED
+from weft.ir.process import load
 from weft.ir.spec import int_attr
 from weft.ir.types import RefType, TensorType, Type
 
@@ -65,9 +65,6 @@ NO_CODE = frozenset(
     {"variable", "read", "assign", "constant", "group", "reshape", "identity", "stop_gradient"}
 )
 
-
-#: Ops whose kernels a file may replace.
-PRINTED = frozenset({"fused", *PRINTERS})
 
 #: Kernel calls for the memory plan's copies, by block (None: the graph itself) and op position.
 Copies = Mapping[tuple[Block | None, int], Sequence[PlannedCall]]
@@ -122,7 +119,8 @@ class _Planner:
     def checks(self, op: Operation, done: set[object]) -> Iterator[PlannedCall]:
         for gather, index in unchecked_gathers(op, done):
             if engine() == "numba":
-                call = kernel_call(check_indices(gather, index))
+                checked: Any = load("weft.codegen.numba.calls", "check_call")
+                call = checked(gather, index)
             else:
                 call = check_call(gather, index)
             if call.units:
@@ -158,24 +156,16 @@ class _Planner:
         """The calls of an op's printed kernels; None where machine code of weft's own is called."""
         if op.name in ("cond", "while", "scan") or op.name in REGISTERED:
             return None
-        if engine() != "numba":
-            if not replacements() or op.name not in PRINTED:
-                return None
-            made = sources_of(op, in_place(op, self.slot_of))
-            if not any(replacement(source.key) for source, _ in made):
-                return None
-        elif op.name == "py_function":
-            return None  # whose error says why
-        else:
-            made = sources_of(op, in_place(op, self.slot_of))
+        numba = engine() == "numba"
+        if not (numba or replacements()) or op.name == "py_function":  # whose error says why
+            return None
+        # who uses weft's own code generator alone does not wait for these modules
+        calls: Any = load("weft.codegen.numba.calls", "planned_kernels")
+        made = calls(op, in_place(op, self.slot_of), not numba)
+        if made is None:
+            return None
         faults = checking_ops(op) if op.name == "fused" else ()
-        return [
-            PlannedCall(
-                kernel_call(source), op, nest, "" if nest or k == len(made) - 1 else source.name,
-                faults,
-            )
-            for k, (source, nest) in enumerate(made)
-        ]  # fmt: skip
+        return [PlannedCall(call, op, nest, why, faults) for call, nest, why in made]
 
     def loop(self, op: Operation) -> Sequence[Node]:
         limit = loop_limit(op)
@@ -337,7 +327,8 @@ def _copy_of(source: Value, target: Value) -> PlannedCall:
 def copy_call(source: Arg, target: Arg, nbytes: int, why: str) -> PlannedCall:
     """A byte copy from one buffer to another."""
     if engine() == "numba" and isinstance(source, Address) and isinstance(target, Address):
-        return PlannedCall(kernel_call(copy_bytes(target, source, nbytes)), None, why=why)
+        copied: Any = load("weft.codegen.numba.calls", "bytes_call")
+        return PlannedCall(copied(target, source, nbytes), None, why=why)
     kernel = Kernel("copy-bytes-3", "copy", _emit_copy)
     pages = -(-nbytes // 4096)
     each = streamed(2 * nbytes) / max(pages, 1)

@@ -433,7 +433,7 @@ class Session:
         >>> with wf.Graph().as_default(), wf.Session() as session:
         ...     x = wf.placeholder(wf.float32, [4], name="x")
         ...     print(session.kernels(wf.exp(x) * 2, {x: [1, 2, 3, 4]}))  # doctest: +ELLIPSIS
-        [<kernel exp_multiply of ...: exp, multiply; nest-...>]
+        [<kernel exp_multiply of graph: nest-...>]
         """
         # who prints no kernels does not wait for what prints them
         from weft.runtime.native.executable import Executable

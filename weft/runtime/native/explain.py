@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from weft.codegen.kernels.user_kernels import choose_kernel
 from weft.codegen.llvm.jit import kept_limit
-from weft.codegen.numba.calls import sources_of
 from weft.codegen.numba.replacements import replacement, replacements
 from weft.ir.analysis.index_maps import is_index_map
 from weft.ir.cost.work import nanoseconds
@@ -66,7 +65,12 @@ def explain_native(report: CompileReport) -> Iterator[str]:
 
 def _replaced(report: CompileReport) -> Iterator[str]:
     """The kernels that files of the user's replace, by what is replaced now."""
-    for call in report.calls if replacements() else ():
+    if not replacements():
+        return
+    # who replaces nothing does not wait for what prints kernels
+    from weft.codegen.numba.calls import sources_of
+
+    for call in report.calls:
         if call.op is None or not call.call.kernel.key.startswith("numba-"):
             continue
         for source, _ in sources_of(call.op, () if call.nest is None else call.nest.in_place):

@@ -77,8 +77,7 @@ class StepKernel:
         return None if held is None else held[1]
 
     def __repr__(self) -> str:
-        ops = ", ".join(dict.fromkeys(ops_of(self.op)))
-        return f"<kernel {self.name} of {self.step}: {ops}; {self.key}>"
+        return f"<kernel {self.name} of {self.step}: {self.key}>"
 
 
 def ops_of(op: Operation) -> list[str]:
