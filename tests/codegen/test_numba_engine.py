@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled_checks import Case, check, operands
+from compiled_checks import Case, check, operands, specials
 from elementwise_checks import bitcasts, casts, check_bitcasts, check_elementwise, domain, ops_at
 from graphs import graph_and_inputs
 from hypothesis import HealthCheck, given, settings
@@ -46,7 +46,7 @@ def _share(names: list[str]) -> list[Any]:
     return [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
-few = settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+few = settings(max_examples=2, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +55,9 @@ def by_numba() -> Iterator[None]:
         yield
 
 
-def elementwise(dtype: DType, ops: list[str], size: int = 151) -> Case:
+def elementwise(dtype: DType, ops: list[str]) -> Case:
     """Ops on the same operands, so that they are few kernels."""
-    case = Case()
+    case, size = Case(), max(len(specials(dtype)) ** 2 + 37, 151)  # all pairs of special values
     shared = [case.input(x) for x in operands(dtype, 3, size, seed=1)]
     for op in ops:
         arity = OPS[op].arity or 1
