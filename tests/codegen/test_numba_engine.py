@@ -18,6 +18,11 @@ from random_graph_checks import FLOATS, TRACED, WHOLE, check_exactly, check_roug
 
 import weft as wf
 from weft.codegen.engines import engine, using_engine
+from weft.codegen.kernels.lowerings import LOWERINGS
+from weft.codegen.numba import functions
+from weft.codegen.numba.calls import PRINTERS
+from weft.codegen.numba.scalars import scalar_text
+from weft.codegen.scalar.elementwise import PREDICATES, supported
 from weft.ir import dtypes
 from weft.ir.dtypes import ALL, DType
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
@@ -67,6 +72,25 @@ def elementwise(dtype: DType, ops: list[str]) -> Case:
             given = shared[:arity]
         case.op(op, *given)
     return case
+
+
+class TestTable:
+    """Every op with native code has source."""
+
+    def test_ops_that_are_no_nests(self) -> None:
+        stacks = {n for n in LOWERINGS if n.startswith("arena_")}
+        assert set(LOWERINGS) - set(PRINTERS) - stacks == {"py_function"}
+        assert set(PRINTERS) <= set(LOWERINGS)
+
+    @pytest.mark.parametrize("dtype", NATIVE, ids=str)
+    def test_elementwise_ops(self, dtype: DType) -> None:
+        for op in ops_at(dtype):
+            if supported(op, dtype.short):
+                helpers: set[str] = set()
+                result = "bool" if op in PREDICATES else dtype.short
+                args = [f"x{k}" for k in range(OPS[op].arity or 1)]
+                compile(scalar_text(op, dtype.short, args, result, helpers), "<test>", "eval")
+                assert all(hasattr(functions, name) for name in helpers), helpers
 
 
 class TestOps:
@@ -220,6 +244,12 @@ class TestRefusals:
     def test_gpu(self) -> None:
         with pytest.raises(UnsupportedError, match="GPUs are not printed"):
             wf.compile(lambda x: x, engine="numba", device="gpu:0")
+
+    def test_gpu_by_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+        f = wf.compile(lambda x: x + 1, device="gpu:0")
+        with pytest.raises(UnsupportedError, match="GPUs are not printed"):
+            f(np.ones(3, np.float32))
 
     def test_stacks(self) -> None:
         def f(x: Any) -> Any:

@@ -47,6 +47,5 @@ def no_gpu_source() -> UnsupportedError:
     """The error for a GPU's kernels by Numba."""
     return UnsupportedError(
         "kernels of GPUs are not printed as Numba source: that part is not built",
-        hint="`.llvm`, `.asm` and WEFT_DUMP show them as weft writes them; WEFT_ENGINE=llvm "
-        "compiles them",
+        hint='`.asm` shows their PTX; WEFT_ENGINE=llvm (engine="llvm") compiles them',
     )
