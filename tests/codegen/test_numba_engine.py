@@ -42,7 +42,7 @@ SOME = {
     dtypes.bfloat16: "nextafter",
     dtypes.complex64: "divide",
 }
-FLOATING = [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16]
+FLOATING = [dtypes.float32, dtypes.float64]
 #: Ops in the default suite; the others, whose kernels take Numba seconds, are slow tests.
 QUICK = frozenset({"equal", "power", "take", "slice_update"})
 

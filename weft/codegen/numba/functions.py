@@ -474,9 +474,18 @@ complex_sqrt, complex_exp, complex_log, complex_sin, complex_cos, complex_tan = 
 complex_asin, complex_acos, complex_atan, complex_sinh, complex_cosh, complex_tanh = (
     _named(f, f.__name__) for f in (np.arcsin, np.arccos, np.arctan, np.sinh, np.cosh, np.tanh)
 )
-complex_asinh, complex_acosh, complex_atanh = (
-    _named(f, f.__name__) for f in (np.arcsinh, np.arccosh, np.arctanh)
-)
+complex_asinh, complex_atanh = (_named(f, f.__name__) for f in (np.arcsinh, np.arctanh))
+
+
+@njit
+def complex_acosh(x):  # type: ignore[no-untyped-def]
+    """W. Kahan, "Branch cuts for complex elementary functions", 1987: Numba's own has another
+    branch on the cut."""
+    below, above = np.sqrt(complex(x.real - 1, x.imag)), np.sqrt(complex(x.real + 1, x.imag))
+    return complex(
+        math.asinh(below.real * above.real + below.imag * above.imag),
+        2 * math.atan2(below.imag, above.real),
+    )
 
 
 @njit
@@ -549,11 +558,11 @@ def complex_rsqrt(x):  # type: ignore[no-untyped-def]
 
 @njit
 def complex_power(x, y):  # type: ignore[no-untyped-def]
-    """x to the power y; x**0 is 1 and 0**positive is 0."""
+    """x to the power y; x**0 is 1, and 0 to a power with a positive real part is 0, as NumPy."""
     if y.real == 0 and y.imag == 0:
         return complex(1.0, 0.0)
     if x.real == 0 and x.imag == 0:
-        if y.real > 0 and y.imag == 0:
+        if y.real > 0:
             return complex(0.0, 0.0)
         return complex(math.nan, math.nan)
     if y.imag == 0 and abs(y.real) < 100 and y.real == math.floor(y.real):
