@@ -211,6 +211,17 @@ def comm(names: Names, printed: str) -> None:
     assert tensor.tolist() == [1.0, 2.0]
 
 
+def numba(names: Names, printed: str) -> None:
+    said = printed.splitlines()
+    assert any(line.startswith("# from ") for line in said)
+    assert "  on the step's arguments: the same, within the tolerance" in said
+    ratio = next(line for line in said if "the generated kernel's time (min)" in line)
+    assert float(ratio.split()[3]) < 0.9  # by hand it is several times as fast
+    assert any("by `weft kernel use`" in line for line in said)
+    assert any("the generated kernel is used again" in line for line in said)
+    assert "matmul" in said[-1]
+
+
 CHECKS: dict[str, Callable[[Names, str], None]] = {
     "coming-from.md": coming_from,
     "index.md": index,
@@ -224,6 +235,7 @@ CHECKS: dict[str, Callable[[Names, str], None]] = {
     "guide/cluster.md": cluster,
     "guide/data.md": data,
     "guide/devices.md": devices,
+    "guide/numba.md": numba,
     "guide/engines.md": engines,
     "guide/gpu.md": gpu,
     "guide/elementwise.md": elementwise,

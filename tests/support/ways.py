@@ -378,6 +378,11 @@ def _native(graph: Graph, held: Held, seed: int, passes: Any = STANDARD) -> Step
     return compile_graph(graph, held.variables, passes=passes)
 
 
+def _by_numba(patch: Patch) -> None:
+    """Kernels are compiled from their printed source."""
+    patch.setenv("WEFT_ENGINE", "numba")
+
+
 def _reread(graph: Graph, held: Held, seed: int) -> Runner:
     made = parse_graph(print_graph(graph))
     assert made == graph
@@ -677,6 +682,10 @@ WAYS: dict[str, Way] = {
     ),
     # one process
     "native": Way(on_graphs(_native), _NATIVE, "native"),
+    "native, by Numba": Way(
+        on_graphs(_native, _by_numba), _NATIVE | {"stacks": "they have no Numba source"}, "native",
+        share=100,
+    ),
     "executor": bits("native", on_graphs(_executor("dataflow")), kind="dataflow"),
     "session": Way(in_session(), _GRAPH, share=2),
     "session, native": bits("session", in_session(control_flow="native"), _NATIVE | _GRAPH),

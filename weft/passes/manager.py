@@ -132,6 +132,12 @@ class PassOptions:
             return self.for_step(name)
         return replace(self, dumps=StepDumps(self.dumps.folder, name))
 
+    def write_kernels(self, write: Callable[[Path], None]) -> None:
+        """Have the kernels of a step written beside the dumps of its passes, if there are dumps."""
+        if self.dumps is not None:
+            with _dump_errors(self.dumps.folder):
+                write(self.dumps.folder)
+
     def write_plan(self, lines: Callable[[], str]) -> None:
         """Write what a plan does beside the dumps of its passes, if there are dumps."""
         if self.dumps is not None:

@@ -20,8 +20,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from weft.codegen.engines import engine
 from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, describe_plan, plan_cache
 from weft.codegen.llvm.jit import do_later
+from weft.codegen.numba.replacements import digest as kernels_replaced
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype
@@ -115,7 +117,11 @@ def plan_key(
         return None
     if REPLACED:  # passes may make an op that the graph has not
         return None
+    if engine() != "llvm":  # Numba's code is not kept
+        return None
     names = _names(passes)
+    if names is not None and kernels_replaced():
+        names = (*names, f"replaced {kernels_replaced()}")
     return None if names is None else PlanKey(graph, names, tuple(donated), target())
 
 

@@ -156,7 +156,7 @@ def lower_registered(op: Operation) -> list[KernelCall]:
         )  # fmt: skip
         return compiler.compile_kernel(chosen.function, signature, op.locations)
 
-    kernel = Kernel(key, chosen.name, _AlreadyCompiled())
+    kernel = Kernel(key, chosen.name, AlreadyCompiled())
     adopt_kernel(kernel.key, make)
     args: list[Arg] = [Status()]
     for value in values:
@@ -178,7 +178,7 @@ def _elementwise_call(
     return [cut_call(kernel, tuple(args), size, nanoseconds)]
 
 
-class _AlreadyCompiled:
+class AlreadyCompiled:
     """`emit` of a kernel whose code was adopted."""
 
     def __call__(self, e: Emitter) -> None:

@@ -149,7 +149,7 @@ class KernelCache:
         path = self.folder / (name + suffix)
         what = f"its {suffix[1:]} is compiled again"
         try:
-            data = _read_trusted(path, what)
+            data = read_trusted(path, what)
             if data is None:
                 return None
             fields, payload = _unseal(suffix, data)
@@ -175,7 +175,7 @@ class KernelCache:
         path = self.folder / name
         temporary = path.with_name(f".{path.stem[:16]}-{os.getpid()}-{os.urandom(4).hex()}.tmp")
         try:
-            _make_private(self.folder)
+            make_private(self.folder)
             try:
                 with os.fdopen(os.open(temporary, _NEW_FILE, 0o600), "wb") as file:
                     file.write(data)
@@ -322,7 +322,7 @@ def read_name(path: Path) -> str:
         return "(damaged)"
 
 
-def _read_trusted(path: Path, otherwise: str) -> bytes | None:
+def read_trusted(path: Path, otherwise: str) -> bytes | None:
     """The file's bytes; None, with a line in the log, if it is no file of ours: a folder, a link,
     or what someone else could have written."""
     if not stat.S_ISREG(path.lstat().st_mode):
@@ -344,7 +344,8 @@ def _is_private(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user writes. PermissionError if others can write it."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_private(folder.stat()):

@@ -531,7 +531,7 @@ def is_computed(value: Value) -> bool:
 
 
 def _prologue(op: Operation, value: Value) -> Before:
-    nest = nest_over_rows(plain_nest(_alone(op, value)), None)
+    nest = nest_over_rows(plain_nest(alone(op, value)), None)
     (store,) = nest.stores
     nest = replace(nest, stores=(replace(store, strides=(2, 1)),))
     args, strides = load_words(nest.loads, [Address(v) for v in op.operands])
@@ -542,7 +542,7 @@ def _prologue(op: Operation, value: Value) -> Before:
     return Before(kernel, [*args, *strides, rows], len(nest.statements), False)
 
 
-def _alone(op: Operation, value: Value) -> Operation:
+def alone(op: Operation, value: Value) -> Operation:
     """The nest that computes `value` in the region of `op`, as an op of its own."""
     (region,) = op.regions
     needed, stack = set(), [value.op]

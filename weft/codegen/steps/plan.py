@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status, cut_call
+from weft.codegen.engines import engine
 from weft.codegen.kernels.data_movement import check_call
 from weft.codegen.kernels.lowerings import LOWERINGS, fused_product_calls
 from weft.codegen.kernels.stack import mark_call
@@ -23,6 +25,7 @@ from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
 from weft.codegen.loops.register_kernel import scalar_loop_call
 from weft.codegen.nests.calls import nest_calls
 from weft.codegen.nests.rows import checking_ops
+from weft.codegen.numba.replacements import replacements
 from weft.codegen.products.calls import is_product
 from weft.codegen.stacks import MOST_MARKS, keeps_no_stacks, leaves_stacks, makes_stacks
 from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS, SlotOf
@@ -34,6 +37,8 @@ from weft.ir.dtypes import uint8
 from weft.ir.errors import PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
+from weft.ir.ops import REGISTERED
+from weft.ir.process import load
 from weft.ir.spec import int_attr
 from weft.ir.types import RefType, TensorType, Type
 
@@ -93,13 +98,23 @@ def plan_program(
     return [stack_call("begin"), *nodes, stack_call("end")]
 
 
+def calls_of(
+    op: Operation, stage: str, in_place: Sequence[tuple[int, int]] = ()
+) -> list[KernelCall]:
+    """The kernel calls of one op, no loop or branch, of a graph at `stage`. in_place: the numbers
+    of operands and results that share memory."""
+    shared = {op.results[b]: op.operands[a] for a, b in in_place}
+    planner = _Planner(stage, lambda v: ("value", id(shared.get(v, v))), {})
+    return [node.call for node in planner.op(op) if isinstance(node, PlannedCall)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Planner:
     stage: str
     slot_of: SlotOf
     copies: Copies
-    registers: Container[Operation]
-    in_parts: Container[Operation]
+    registers: Container[Operation] = ()
+    in_parts: Container[Operation] = ()
     level: int = 0  # of loops around the block that give memory of stacks back
 
     def block(self, block: Block, where: Block | None) -> tuple[Node, ...]:
@@ -113,13 +128,20 @@ class _Planner:
 
     def checks(self, op: Operation, done: set[object]) -> Iterator[PlannedCall]:
         for gather, index in unchecked_gathers(op, done):
-            call = check_call(gather, index)
+            if engine() == "numba":
+                checked: Any = load("weft.codegen.numba.calls", "check_call")
+                call = checked(gather, index)
+            else:
+                call = check_call(gather, index)
             if call.units:
                 yield PlannedCall(call, gather, why=f"the indices of {gather.name} in a nest")
 
     def op(self, op: Operation) -> Sequence[Node]:
         if op.name in NO_CODE:
             return ()
+        printed = self.printed(op)
+        if printed is not None:
+            return printed
         if is_product(op):
             made = fused_product_calls(op, in_place(op, self.slot_of))
             return [PlannedCall(call, op, nest, why=why) for call, nest, why in made]
@@ -139,6 +161,21 @@ class _Planner:
             return self.loop(op)
         calls = _lower(op, self.stage)
         return [PlannedCall(call, op) for call in calls if self.is_needed(op, call, calls)]
+
+    def printed(self, op: Operation) -> Sequence[Node] | None:
+        """The calls of an op's printed kernels; None where machine code of weft's own is called."""
+        if op.name in ("cond", "while", "scan") or op.name in REGISTERED:
+            return None
+        numba = engine() == "numba"
+        if not (numba or replacements()) or op.name == "py_function":  # whose error says why
+            return None
+        # who uses weft's own code generator alone does not wait for these modules
+        calls: Any = load("weft.codegen.numba.calls", "planned_kernels")
+        made = calls(op, in_place(op, self.slot_of), not numba)
+        if made is None:
+            return None
+        faults = checking_ops(op) if op.name == "fused" else ()
+        return [PlannedCall(call, op, nest, why, faults) for call, nest, why in made]
 
     def loop(self, op: Operation) -> Sequence[Node]:
         limit = loop_limit(op)
@@ -299,6 +336,9 @@ def _copy_of(source: Value, target: Value) -> PlannedCall:
 
 def copy_call(source: Arg, target: Arg, nbytes: int, why: str) -> PlannedCall:
     """A byte copy from one buffer to another."""
+    if engine() == "numba" and isinstance(source, Address) and isinstance(target, Address):
+        copied: Any = load("weft.codegen.numba.calls", "bytes_call")
+        return PlannedCall(copied(target, source, nbytes), None, why=why)
     kernel = Kernel("copy-bytes-3", "copy", _emit_copy)
     pages = -(-nbytes // 4096)
     each = streamed(2 * nbytes) / max(pages, 1)

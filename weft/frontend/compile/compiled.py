@@ -13,12 +13,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
+from weft.codegen.engines import using_engine
 from weft.codegen.llvm.target import NATIVE, isa_line, using
 from weft.frontend.compile.arguments import Signature, packer
 from weft.frontend.compile.gpu import GpuCall, not_on_gpu
@@ -54,9 +56,9 @@ class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run", "_threads",
-        "checked", "donated", "is_open", "location", "math_mode", "native", "native_tried", "pack",
-        "reasons", "run", "signature", "traced",
+        "_engine", "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run",
+        "_threads", "checked", "donated", "is_open", "location", "math_mode", "native",
+        "native_tried", "pack", "reasons", "run", "signature", "traced",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +71,7 @@ class Compiled(Specialization):
         gpu: int | None = None,
         math_mode: MathMode = "ieee",
         isa: str = NATIVE,
+        engine: str | None = None,
     ) -> None:
         super().__init__()
         self.signature = signature
@@ -83,7 +86,7 @@ class Compiled(Specialization):
         self._threads = threads
         self.donated = donated
         self._gpu, self.math_mode = gpu, math_mode
-        self._isa = isa
+        self._isa, self._engine = isa, engine
         self._executable: _Step | None = None
         self.checked = False  # whether WEFT_CHECK has its calls checked
         #: Whether sizes of its inputs are open.
@@ -116,7 +119,7 @@ class Compiled(Specialization):
         )  # fmt: skip
         graph = on_local_device(self.traced.graph, self._gpu)
         note_unfused(graph)
-        with using(self._isa):
+        with self._target():
             made = compile_step(graph, self.traced.variables, options=how, gpu=self._gpu)
         assert made.kind != "dataflow"
         return made
@@ -142,12 +145,18 @@ class Compiled(Specialization):
         """The passes that it is compiled by."""
         return self._passes
 
+    @contextmanager
+    def _target(self) -> Iterator[None]:
+        """What is compiled within is for the instruction set and by the engine of the function."""
+        with using(self._isa), using_engine(self._engine):
+            yield
+
     def step(self, shapes: Sequence[tuple[int, ...]] = ()) -> Executable | DeviceStep:
         """The code that can be looked at; shapes: of the inputs, where sizes are open."""
         made = self.executable()
         if made.kind != "sized":
             return made
-        with using(self._isa):
+        with self._target():
             return cast("Executable | DeviceStep", made.alone(shapes))
 
     def on_cpu(self, what: str, shapes: Sequence[tuple[int, ...]] = ()) -> Executable:
@@ -233,7 +242,7 @@ class Compiled(Specialization):
 
     def _run_sized(self, step: NativeSizedStep, arrays: list[Any]) -> list[Any]:
         try:
-            with using(self._isa):  # other sizes may be planned anew
+            with self._target():  # other sizes may be planned anew
                 return step.run(arrays)
         except ShapeError as error:
             raise error.at(caller_location()) from None

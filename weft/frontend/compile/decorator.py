@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from weft.codegen.engines import checked_engine, no_gpu_source
 from weft.codegen.llvm.target import checked_isa
 from weft.frontend.compile.gpu import gpu_number
 from weft.frontend.compile.specializations import below
@@ -60,6 +61,15 @@ def _named(given: Pass | str) -> Sequence[Pass]:
     return (given,)
 
 
+def _engine(given: str | None, gpu: int | None) -> str | None:
+    """A name of a code generator, checked; UnsupportedError for one that has no kernels of GPUs."""
+    if given is None:
+        return None
+    if checked_engine(given, "wf.compile(engine=)") == "numba" and gpu is not None:
+        raise no_gpu_source()
+    return given
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -78,6 +88,7 @@ def compile(
     target: str | None = None,
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
+    engine: str | None = None,
 ) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
@@ -91,6 +102,7 @@ def compile(
     target: str | None = None,
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
+    engine: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -107,6 +119,7 @@ def compile(
     target: str | None = None,
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
+    engine: str | None = None,
 ) -> Any:
     """Compile a function of tensors: `@wf.compile`, or `@wf.compile(static_argnames="training")`.
 
@@ -133,23 +146,22 @@ def compile(
     given dtype. No open sizes with donate=. In another function's trace it takes what is there.
     x64: False makes float64 and complex128 in the function a TypeRuleError with the line that they
     come from: arguments, NumPy scalars (a Python number takes the dtype of what it meets), results.
+    engine: the code generator, "llvm" (or what WEFT_ENGINE says) or "numba" (docs/guide/numba.md).
 
     >>> wf.compile(lambda x, n: x**n, static_argnames="n")(wf.asarray([1.0, 2.0]), 3)
     Tensor([1., 8.], dtype=float32)
     """
-    if threads is not None:
-        threads = checked(threads, "wf.compile(threads=)")
+    threads = None if threads is None else checked(threads, "wf.compile(threads=)")
     isa = None if target is None else checked_isa(target, "wf.compile(target=)")
     gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
+    by = _engine(engine, gpu)
     pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
     compile_ahead()  # while the next modules are loaded, and the program goes on to the first call
     made: Any = load("weft.frontend.compile.function", "CompiledFunction")
-    given = (static_argnames, pipeline, threads, donate, gpu, mode, isa, input_signature, x64)
+    given = (static_argnames, pipeline, threads, donate, gpu, mode, isa, input_signature, x64, by)
 
     def decorate(function: Any) -> Any:
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
-        if kind is not None:
-            return kind(decorate(function.__func__))
-        return made(function, *given)
+        return kind(decorate(function.__func__)) if kind is not None else made(function, *given)
 
     return decorate if fn is None else decorate(fn)

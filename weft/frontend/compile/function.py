@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
+from weft.codegen.engines import engine
 from weft.codegen.llvm.target import isa
 from weft.frontend.compile.arguments import (
     Flattener,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from weft.frontend.compile.cost import Cost
     from weft.frontend.compile.inner_values import InnerValue
     from weft.frontend.viewer.page import View
+    from weft.runtime.native.kernels import StepKernel
 
 
 class InputSignature:
@@ -355,6 +357,16 @@ class Inspection:
         return made.step(self._shapes(made, args, kwargs)).asm()
 
     @shows_as_seen
+    def kernels(self, *args: Any, **kwargs: Any) -> list[StepKernel]:
+        """The kernels that one call runs, each with its `source()`: the same loops as Python that
+        Numba compiles (docs/guide/numba.md). UnsupportedError on a GPU."""
+        # who prints no kernels does not wait for what prints them
+        from weft.runtime.native.kernels import step_kernels
+
+        made = self._specialized(args, kwargs)
+        return step_kernels(made.on_cpu("kernels", self._shapes(made, args, kwargs)))
+
+    @shows_as_seen
     def cost(self, *args: Any, **kwargs: Any) -> Cost:
         """Measure one call kernel by kernel: time, exact work, rates, share of the machine's peak,
         assembly, source lines (docs/guide/bench.md). Takes some seconds; `print` the result for a
@@ -452,6 +464,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         isa: str | None = None,
         input_signature: Sequence[Any] | None = None,
         x64: bool = True,
+        engine: str | None = None,
     ) -> None:
         signature = signature_of(fn)
         functools.update_wrapper(self, fn)
@@ -467,6 +480,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         self._math_mode = math_mode
         self._isa = isa  # None: the process's
         self._x64 = bool(x64)
+        self._engine = engine  # None: WEFT_ENGINE's
         self._donate = parameter_names("donate", donate, self._parameters, self._name)
         for name in self._static.intersection(self._donate):
             raise InvalidArgumentError(
@@ -519,7 +533,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             donate = [n for n in self._donate if n != self._parameters[0]]
             return CompiledFunction(
                 self._fn.__get__(instance), static, self._passes, self._threads, donate, self._gpu,
-                self._math_mode, self._isa, self._given_signature, self._x64,
+                self._math_mode, self._isa, self._given_signature, self._x64, self._engine,
             )  # fmt: skip
 
         return bind(self, self._name, instance, make)
@@ -530,7 +544,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             return str(vars(self)["__qualname__"])
         options = (
             tuple(self._static), self._passes, self._threads, self._donate, self._gpu,
-            self._math_mode, self._isa, self._given_signature, self._x64,
+            self._math_mode, self._isa, self._given_signature, self._x64, self._engine,
         )  # fmt: skip
         return (_recompiled, (self._fn, *options))
 
@@ -686,7 +700,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         made = Compiled(
             signature, traced, self._passes, self._threads,
             donated_leaves(self._donate, signature, self._parameters), self._gpu,
-            self._math_mode, self._isa or isa(),
+            self._math_mode, self._isa or isa(), self._engine or engine(),
         )  # fmt: skip
         made.reasons = reasons
         return made

@@ -50,7 +50,13 @@ from weft.frontend.session.run import RunMetadata, RunOptions, check_options, ex
 from weft.frontend.session.sized_steps import SizedSteps, own_step, steps_of
 from weft.frontend.state.resources import forget
 from weft.ir.dtypes import checked_math
-from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError, WeftError
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    TypeRuleError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import Location, caller_location
@@ -67,6 +73,7 @@ if TYPE_CHECKING:
     from weft.frontend.session.remote import Remote
     from weft.frontend.viewer.page import View
     from weft.runtime.cluster.spec import Cluster
+    from weft.runtime.native.kernels import StepKernel
 
 
 class _Default(threading.local):
@@ -420,6 +427,38 @@ class Session:
                 self.graph, pruned(self.graph, values, feeds), self._pipeline
             )
         return explain_step(self.graph, values, feeds, self._control_flow, step, cached)
+
+    def kernels(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> list[StepKernel]:
+        """The kernels that `run` with these fetches and feeds runs, each with its `source()`: the
+        same loops as Python that Numba compiles (docs/guide/numba.md).
+
+        Compiles the step if it is new, and does not run it. UnsupportedError for a step that is no
+        native plan (the dataflow executor, a GPU, several devices, a cluster); else raises as
+        `run`.
+
+        >>> with wf.Graph().as_default(), wf.Session() as session:
+        ...     x = wf.placeholder(wf.float32, [4], name="x")
+        ...     print(session.kernels(wf.exp(x) * 2, {x: [1, 2, 3, 4]}))  # doctest: +ELLIPSIS
+        [<kernel exp_multiply of graph: nest-...>]
+        """
+        # who prints no kernels does not wait for what prints them
+        from weft.runtime.native.executable import Executable
+        from weft.runtime.native.kernels import step_kernels
+
+        self._check_open()
+        values, _ = fetch_values(self.graph, fetches)
+        step = None
+        if self._remote is None:
+            step = self._step(values, feed_values(self.graph, feed_dict or {}))[0].executable
+        if not isinstance(step, Executable):
+            where = "a cluster" if step is None else step.kind
+            raise UnsupportedError(
+                f"session.kernels: this step runs on '{where}', only native plans have Numba "
+                "source",
+                hint="session.explain says what runs where; WEFT_DUMP=DIR writes the kernels of "
+                "the native parts of such steps, too",
+            )
+        return step_kernels(step)
 
     def summary(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> str:
         """A line on what `run` with these fetches and feeds runs: kernels, nodes and parts, how

@@ -1,6 +1,6 @@
 """The command line: `weft run`, `bench`, `opt`, `compile`, `place`, `diff` and `view` on graphs;
-`cache` for kernels on disk, `devices` for what there is to run on; `worker`, `top` and `keygen`
-for clusters.
+`cache` for kernels on disk, `kernel` for edited ones, `devices` for what there is to run on;
+`worker`, `top` and `keygen` for clusters.
 
 Exit status: 0 for success, 1 if `diff` found a difference, 2 for an error, which stderr explains.
 """
@@ -18,6 +18,7 @@ from weft.frontend.tools import bench as cli_bench
 from weft.frontend.tools import cluster, explain, view
 from weft.frontend.tools import compile as cli_compile
 from weft.frontend.tools import devices as cli_devices
+from weft.frontend.tools import kernel as cli_kernel
 from weft.frontend.tools import run as cli_run
 from weft.frontend.tools.run import write_text
 from weft.ir.analysis.verify import verify, verify_program
@@ -277,6 +278,16 @@ def _cache(args: Namespace) -> int:
     return SUCCESS
 
 
+# ---------------------------------------------------------------------------------------- kernel
+
+
+def _kernel(args: Namespace) -> int:
+    well = True
+    for line, well in cli_kernel.run_kernel(args):  # noqa: B007
+        print(line)
+    return SUCCESS if well else DIFFERENT
+
+
 # ----------------------------------------------------------------------------------------- place
 
 
@@ -395,6 +406,12 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "top", "show what the tasks of a running cluster are doing", cluster.add_top_arguments, _top
+    ),
+    Command(
+        "kernel",
+        "check, use, drop and list kernels that are edited Python files",
+        cli_kernel.add_arguments,
+        _kernel,
     ),
     Command(
         "devices",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
+from weft.codegen.engines import engine
 from weft.codegen.faults import STOPPED, describe_fault
 from weft.codegen.llvm.jit import (
     Kernels,
@@ -22,6 +23,7 @@ from weft.codegen.llvm.jit import (
     load_count,
 )
 from weft.codegen.llvm.target import isa
+from weft.codegen.numba.replacements import replacements
 from weft.codegen.python_calls import CALLEE
 from weft.codegen.steps.walker import CALL_WORDS
 from weft.ir.errors import (
@@ -67,6 +69,8 @@ Array = np.ndarray[Any, Any]
 Effort = tuple[int, float, int]
 _log = logging.getLogger("weft.compile")
 MOST_IDLE_ACTIVATIONS = 8
+#: The status word of a printed kernel that raised (`codegen/numba/compile.py`).
+RAISED = 1
 LARGE_ARENA = 1 << 20
 #: Options of passes that are not those of a step: nothing is verified, dumped or logged.
 PLAIN_PASSES = PassOptions()
@@ -238,6 +242,10 @@ class Executable(Step):
         pool = (0, 1) if one_thread else self.pool_and_threads()
         return Activation(self._linked, *pool), self._walker_address, self._result_slots
 
+    def states(self) -> Mapping[str, VariableState]:
+        """The variables that it reads or writes, by name."""
+        return self._states
+
     @property
     def uses_state(self) -> bool:
         """Whether it reads or writes variables."""
@@ -386,7 +394,8 @@ class Executable(Step):
         types = ", ".join(str(v.type) for v in op.operands)
         if op.name in STACK_OPS:
             raise no_room(self.graph, op, index)
-        if failed.call.kernel.key.startswith("registered-"):
+        key = failed.call.kernel.key
+        if key.startswith("registered-") or (key.startswith("numba-") and status == RAISED):
             raise UnknownError(
                 f"op '{op.name}' ({types}): its kernel '{failed.call.kernel.name}' raised an error",
                 hint="compiled code does not say which: call the function itself on arrays",
@@ -421,7 +430,7 @@ def compile_graph(
     variable that is not in `variables`, ShapeError for one of another dtype or shape.
     """
     started, before, loaded = time.perf_counter(), compile_count(), load_count()
-    variables, own = variables or {}, isa()
+    variables, own, by = variables or {}, isa(), (engine(), replacements())
     check_variables(graph, variables)
     compile_ahead()
     options = PassOptions.of_step(options, graph.name)
@@ -434,7 +443,7 @@ def compile_graph(
     if found is not None:
         plan, addresses = found
         spent = effort()
-        again = Once(lambda: details_again(graph, passes, donated, plan, spent, True, own))
+        again = Once(lambda: details_again(graph, passes, donated, plan, spent, True, own, by))
         _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
                   len(addresses), spent[1] * 1e3)  # fmt: skip
         return Executable(graph.name, plan, variables, addresses, again, threads, spent)
@@ -453,11 +462,22 @@ def compile_graph(
         key.store(name or graph.name, partial(pack_plan, plan, program.kernels))
     if key is not None or not kept:
         # not kept: the graph after every pass takes more memory than all else that a step has
-        details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own))
-    made = Executable(graph.name, plan, variables, addresses, details, threads, spent)
-    options.write_plan(made.describe)
+        details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own, by))
+    made = _made(options, graph.name, plan, variables, addresses, details, threads, spent)
     if options.verify == "run":
         _verify_kernels(graph)
+    return made
+
+
+def _made(options: PassOptions, *given: Any) -> Executable:
+    """The step; its plan and its kernels are in the dump, if there is one."""
+    if options.dumps is None:
+        return Executable(*given)
+    from weft.runtime.native.kernels import DumpedExecutable, dump_kernels  # for who dumps alone
+
+    made = DumpedExecutable(*given)
+    options.write_plan(made.describe)
+    options.write_kernels(lambda folder: dump_kernels(made, folder))
     return made
 
 

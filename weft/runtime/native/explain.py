@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from weft.codegen.kernels.user_kernels import choose_kernel
 from weft.codegen.llvm.jit import kept_limit
 from weft.codegen.llvm.scalar_texts import statement_name
+from weft.codegen.numba.replacements import replacement, replacements
 from weft.codegen.scalar.user_functions import how_it_runs
 from weft.ir.analysis.index_maps import is_index_map
 from weft.ir.cost.work import nanoseconds
@@ -49,6 +50,7 @@ def explain_native(report: CompileReport) -> Iterator[str]:
     yield from ("", f"one call runs {len(report.calls)} native kernels ({effort})")
     yield f"  compiled for {report.isa}"
     yield from (f"  {line}" for line in report.describe_program())
+    yield from _section("replaced kernels", _replaced(report))
     yield from ("", "not fused")
     yield from apart or ["  nothing: every edge that could be is"]
     yield from _section("read once by nests of several", _read_once(report.passes))
@@ -65,11 +67,28 @@ def explain_native(report: CompileReport) -> Iterator[str]:
     )
 
 
-def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
+def _replaced(report: CompileReport) -> Iterator[str]:
+    """The kernels that files of the user's replace, by what is replaced now."""
+    if not replacements():
+        return
+    # who replaces nothing does not wait for what prints kernels
+    from weft.codegen.numba.calls import sources_of
+
+    for call in report.calls:
+        if call.op is None or not call.call.kernel.key.startswith("numba-"):
+            continue
+        for source, _ in sources_of(call.op, () if call.nest is None else call.nest.in_place):
+            held = replacement(source.key)
+            if held is not None and source.name == call.call.kernel.name:
+                yield f"  {source.name} ({source.key}): {held[1]}, by `weft kernel use`"
+
+
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     """A section; equal lines are one, with their number."""
-    if lines:
+    counts = Counter(lines)
+    if counts:
         yield from ("", title)
-        for line, count in Counter(lines).items():
+        for line, count in counts.items():
             yield line if count == 1 else f"{line} ({count} times)"
 
 

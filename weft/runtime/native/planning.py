@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.codegen.call import Address, Scratch
+from weft.codegen.engines import engine
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.loops.batch_parallel import runs_in_parts
@@ -135,7 +136,10 @@ def planned(
     fused, reports = run_passes(graph, passes, options=options)
     check_supported(fused)
     small_loops = in_registers if fuse_folds not in passes else _of_one_element
-    memory = plan_memory(fused, small_loops, donated, runs_in_parts, large_scratch)
+    if engine() == "numba":  # loops are the walker's, one iteration after another
+        memory = plan_memory(fused, donated=donated)
+    else:
+        memory = plan_memory(fused, small_loops, donated, runs_in_parts, large_scratch)
     return fused, reports, memory, step_program(fused, memory)
 
 

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from weft.codegen.engines import using_engine
 from weft.codegen.llvm.cache import describe_kernel, file_name
 from weft.codegen.llvm.jit import Kernel, Kernels, load_kernels
 from weft.codegen.llvm.target import isa_line, using
+from weft.codegen.numba.replacements import Replacements, with_replacements
 from weft.codegen.stacks import leaves_stacks
 from weft.codegen.steps.walker import SlotKey, Table
 from weft.ir.cost.rates import CALL_NS, NS_PER_BYTE_IN_NEST
@@ -263,9 +265,11 @@ def details_again(
     effort: tuple[int, float, int],
     plan_loaded: bool,
     isa: str,
+    by: tuple[str, Replacements],
 ) -> Details:
-    """What a plan does not say: run the passes again, on this program's own graph."""
-    with collector_paused(), using(isa):
+    """What a plan does not say: run the passes again, on this program's own graph. by: the code
+    generator, and the kernels that were replaced."""
+    with collector_paused(), using(isa), using_engine(by[0]), with_replacements(by[1]):
         fused, reports, memory, program = planned(graph, passes, donated, PassOptions())
         report = CompileReport(
             tuple(reports), memory, program.nodes, program.calls, *effort, plan_loaded

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from weft.codegen.cuda.cubins.compile import describe_kernels, emit_ptx
 from weft.codegen.cuda.source.kernel import Launch
+from weft.codegen.engines import engine, no_gpu_source
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import ResourceExhaustedError, WeftError
@@ -451,6 +452,8 @@ def compile_for_device(
     what `check_variables` raises.
     """
     started, variables = time.perf_counter(), variables or {}
+    if engine() == "numba":
+        raise no_gpu_source()
     check_variables(graph, variables)
     options = PassOptions.of_step(options, graph.name)
     label = name or graph.name

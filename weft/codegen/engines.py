@@ -1,0 +1,51 @@
+"""The code generators of the CPU: "llvm" (weft's own), and "numba", which compiles the kernels'
+printed Python source (`codegen/numba`).
+
+WEFT_ENGINE=numba  for the whole process ("llvm" if not set)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from weft.ir.errors import InvalidArgumentError, UnsupportedError, suggest
+
+VARIABLE = "WEFT_ENGINE"
+ENGINES = ("llvm", "numba")
+_chosen: ContextVar[str | None] = ContextVar("weft_engine", default=None)
+
+
+def engine() -> str:
+    """What `using_engine` says, else WEFT_ENGINE. InvalidArgumentError as `checked_engine`."""
+    return _chosen.get() or checked_engine(os.environ.get(VARIABLE) or ENGINES[0], VARIABLE)
+
+
+def checked_engine(asked: str, what: str) -> str:
+    """`asked`. InvalidArgumentError, about `what`, if that is no engine."""
+    if asked not in ENGINES:
+        raise InvalidArgumentError(
+            f"{what}={asked!r} is no code generator{suggest(asked, ENGINES)}",
+            hint='"llvm" is weft\'s own; "numba" compiles the kernels as printed Python source',
+        )
+    return asked
+
+
+@contextmanager
+def using_engine(name: str | None) -> Iterator[None]:
+    """Steps are compiled by this engine within; None: by the one that is chosen already."""
+    token = _chosen.set(name or _chosen.get())
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def no_gpu_source() -> UnsupportedError:
+    """The error for a GPU's kernels by Numba."""
+    return UnsupportedError(
+        "kernels of GPUs are not printed as Numba source: that part is not built",
+        hint='`.asm` shows their PTX; WEFT_ENGINE=llvm (engine="llvm") compiles them',
+    )

@@ -1,0 +1,215 @@
+"""Ops along an axis as Numba source: running reductions, positions of extrema, sorting, searching;
+and random bits. The operand is (outer, size, inner)."""
+
+from __future__ import annotations
+
+import math
+
+from weft.codegen.kernels.data_movement import tensor
+from weft.codegen.numba.scalars import (
+    accumulator_dtype,
+    fold_text,
+    identity_text,
+    narrowed,
+    scalar_text,
+)
+from weft.codegen.numba.source import KernelSource, Number, Param, numpy_name
+from weft.codegen.numba.structural import Printer, dense, load, stored, template
+from weft.ir.cost.rates import NS_PER_RANDOM_BLOCK
+from weft.ir.graph import Operation
+from weft.ir.spec import int_attr
+
+
+def _three(op: Operation) -> tuple[int, int, int]:
+    shape, axis = tensor(op.operands[0]).static_shape, int_attr(op.attrs, "axis")
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def _numbers(sizes: tuple[int, int, int]) -> list[Param]:
+    return [Number(k, v) for k, v in zip(("outer", "size", "inner"), sizes, strict=True)]
+
+
+def cumulative(op: Operation, in_place: bool) -> list[KernelSource]:
+    """The running reduction, in float64 for sums of floats."""
+    dtype, sizes = tensor(op.result).dtype.short, _three(op)
+    reverse, what = bool(op.attrs["reverse"]), op.name.removeprefix("cumulative_")
+    helpers: set[str] = set()
+    x = load("x", dtype, helpers)
+    if what == "logsumexp":
+        running = "f32" if dtype in ("f16", "bf16") else dtype
+        start = f"{numpy_name(running)}(-np.inf)"
+        step = scalar_text("logaddexp", running, ["acc", "value"], running, helpers)
+    else:
+        running = accumulator_dtype(what, dtype)
+        start = identity_text(what, running)
+        step = fold_text(what, running, "acc", "value", helpers)
+    wide = x("o, k, i")
+    if numpy_name(dtype) != numpy_name(running):
+        wide = f"{numpy_name(running)}({wide})"
+    params = [dense("x", op.operands[0], sizes), dense("out", op.result, sizes, written=True)]
+    text = """
+    for o in range(outer):
+        for i in range(inner):
+            acc = $start
+            for j in range(size):
+                k = $k
+                value = $wide
+                acc = $step
+                out[o, k, i] = $made"""
+    return [template(
+        f"numba-{op.name}-{dtype}-{int(reverse)}", op.name, [*params, *_numbers(sizes)], text,
+        helpers, start=start, k="size - 1 - j" if reverse else "j", wide=wide, step=step,
+        made=stored(narrowed("acc", running, dtype, helpers), dtype, helpers),
+    )]  # fmt: skip
+
+
+def position(op: Operation, in_place: bool) -> list[KernelSource]:
+    """The first largest or smallest element, or the first NaN."""
+    dtype, sizes = tensor(op.operands[0]).dtype.short, _three(op)
+    helpers: set[str] = set()
+    x = load("x", dtype, helpers)
+    sign = ">" if op.name == "argmax" else "<"
+    nan = (
+        " or (value != value and best == best)" if tensor(op.operands[0]).dtype.is_floating else ""
+    )
+    params = [
+        dense("x", op.operands[0], sizes),
+        dense("out", op.result, (sizes[0], sizes[2]), written=True),
+    ]
+    text = """
+    for o in range(outer):
+        for i in range(inner):
+            best, at = $first, 0
+            for j in range(1, size):
+                value = $value
+                if value $sign best$nan:
+                    best, at = value, j
+            out[o, i] = at"""
+    if nan:
+        text = text.replace("if value $sign best$nan", "if (best == best and value $sign best)$nan")
+    return [template(
+        f"numba-{op.name}-{dtype}", op.name, [*params, *_numbers(sizes)], text, helpers,
+        first=x("o, 0, i"), value=x("o, j, i"), sign=sign, nan=nan,
+    )]  # fmt: skip
+
+
+def sort(op: Operation, in_place: bool) -> list[KernelSource]:
+    """A merge sort of the positions, which is stable, from runs of one element on."""
+    given = tensor(op.operands[0]).dtype
+    dtype, sizes, down = given.short, _three(op), bool(op.attrs["descending"])
+    helpers: set[str] = {"sorts_before"} if given.is_floating else set()
+    x = load("x", dtype, helpers)
+    first, second = ("b", "a") if not down else ("a", "b")
+    later = (
+        f"sorts_before({first}, {second})" if given.is_floating else f"{first} < {second}"
+    )  # whether the right one goes first
+    values = op.name == "sort"
+    params = [dense("x", op.operands[0], sizes), dense("out", op.result, sizes, written=True)]
+    text = """
+    keys = np.empty(max(size, 1), np.$kind)
+    order = np.empty(max(size, 1), np.int64)
+    merged = np.empty(max(size, 1), np.int64)
+    for o in range(outer):
+        for i in range(inner):
+            for j in range(size):
+                keys[j], order[j] = $value, j
+            width = 1
+            while width < size:
+                for start in range(0, size, 2 * width):
+                    left, middle = start, min(start + width, size)
+                    right, end = middle, min(start + 2 * width, size)
+                    for k in range(start, end):
+                        take_right = left >= middle
+                        if left < middle and right < end:
+                            a, b = keys[order[left]], keys[order[right]]
+                            take_right = $later
+                        if take_right:
+                            merged[k] = order[right]
+                            right += 1
+                        else:
+                            merged[k] = order[left]
+                            left += 1
+                for k in range(size):
+                    order[k] = merged[k]
+                width *= 2
+            for j in range(size):
+                out[o, j, i] = $made"""
+    made = stored("keys[order[j]]", dtype, helpers) if values else "order[j]"
+    kind = numpy_name(dtype)
+    return [template(
+        f"numba-{op.name}-{dtype}-{int(down)}", op.name, [*params, *_numbers(sizes)], text, helpers,
+        kind=kind, value=x("o, j, i"), later=later, made=made,
+    )]  # fmt: skip
+
+
+def searchsorted(op: Operation, in_place: bool) -> list[KernelSource]:
+    """Halving: before equal elements (left) or after them."""
+    data, values = op.operands
+    given = tensor(data).dtype
+    helpers: set[str] = {"sorts_before"} if given.is_floating else set()
+    at, value = load("data", given.short, helpers), load("values", given.short, helpers)
+
+    def before(a: str, b: str) -> str:
+        return f"sorts_before({a}, {b})" if given.is_floating else f"{a} < {b}"
+
+    left = op.attrs["side"] == "left"
+    count = math.prod(tensor(values).static_shape)
+    goes = before("held", "value") if left else f"not {before('value', 'held')}"
+    params: list[Param] = [
+        dense("data", data), dense("values", values, (count,)),
+        dense("out", op.result, (count,), written=True),
+        Number("size", tensor(data).static_shape[0]), Number("n", count),
+    ]  # fmt: skip
+    text = """
+    for j in range(n):
+        value = $value
+        low, high = 0, size
+        while low < high:
+            middle = (low + high) // 2
+            held = $held
+            if $goes:
+                low = middle + 1
+            else:
+                high = middle
+        out[j] = low"""
+    return [template(
+        f"numba-searchsorted-{given.short}-{op.attrs['side']}", op.name, params, text, helpers,
+        value=value("j"), held=at("middle"), goes=goes,
+    )]  # fmt: skip
+
+
+def random_bits(op: Operation, in_place: bool) -> list[KernelSource]:
+    """Element i is word i & 1 of the block with counter i >> 1."""
+    count = math.prod(tensor(op.result).static_shape)
+    params: list[Param] = [
+        dense("out", op.result, (count,), written=True), dense("key", op.operands[0]),
+        Number("count", count),
+    ]  # fmt: skip
+    text = """
+    for block in range(lo, hi):
+        first, second = threefry(key[0], key[1], block & 0xFFFFFFFF, block >> 32)
+        out[2 * block] = first
+        if 2 * block + 1 < count:
+            out[2 * block + 1] = second"""
+    return [template("numba-random-bits", op.name, params, text, {"threefry"},
+                     units=(count + 1) // 2, nanoseconds=4 * NS_PER_RANDOM_BLOCK)]  # fmt: skip
+
+
+def random_fold_in(op: Operation, in_place: bool) -> list[KernelSource]:
+    """One block: counter (data, 0)."""
+    params: list[Param] = [
+        dense("out", op.result, written=True), dense("key", op.operands[0]),
+        dense("data", op.operands[1], ()),
+    ]  # fmt: skip
+    text = "out[0], out[1] = threefry(key[0], key[1], data[0], 0)"
+    return [template("numba-random-fold-in", op.name, params, text, {"threefry"})]
+
+
+PRINTERS: dict[str, Printer] = {
+    **dict.fromkeys(
+        ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min",
+         "cumulative_logsumexp"), cumulative,
+    ),
+    "argmax": position, "argmin": position, "sort": sort, "argsort": sort,
+    "searchsorted": searchsorted, "random_bits": random_bits, "random_fold_in": random_fold_in,
+}  # fmt: skip

@@ -1,0 +1,230 @@
+"""The kernels of a native step as readable source: what `f.kernels(x)` and WEFT_DUMP give.
+
+A dump's folder has `kernels/`: a Python file for each kernel, `step.weft`, the fused graph whose
+ops they carry out, `kernels.json`, which op is whose, and, once the step has run, `inputs.npz`: the
+arrays and variables of its first call. With these `weft kernel check` runs a file again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.call import Address
+from weft.codegen.loops.program import PlannedCall
+from weft.codegen.nests.nest import Nest
+from weft.codegen.nests.rows import RowNest
+from weft.codegen.numba.calls import nest_kernel, sources_of
+from weft.codegen.numba.replacements import replacement
+from weft.codegen.numba.source import KernelSource
+from weft.ir.dataclass import dataclass
+from weft.ir.errors import InvalidArgumentError, UnsupportedError
+from weft.ir.graph import Operation
+from weft.ir.text.printer import print_graph
+from weft.runtime.native.executable import Executable
+from weft.runtime.step import PLAIN, RunContext
+
+FOLDER, GRAPH, TABLE, INPUTS = "kernels", "step.weft", "kernels.json", "inputs.npz"
+
+
+@dataclass(frozen=True)
+class StepKernel:
+    """A kernel of a step. name: for people; key: what its code depends on; op: what it carries out;
+    step: the name of the step; number: which of the op's kernels it is; in_place: the numbers of
+    operands and results of the op that share memory.
+
+    >>> f = wf.compile(lambda x: wf.exp(x) + 1)
+    >>> (kernel,) = f.kernels(wf.TensorType(wf.float32, (8,)))
+    >>> print(kernel.source().partition("import")[2])
+     numpy as np
+    <BLANKLINE>
+    from weft.codegen.numba.functions import exp
+    <BLANKLINE>
+    <BLANKLINE>
+    def kernel(out0, in0, c, n0, lo, hi):
+        x1 = c[0]
+        for i0 in range(lo, hi):
+            x0 = in0[i0]
+            v0 = exp(x0)
+            v1 = v0 + x1
+            out0[i0] = v1
+    <BLANKLINE>
+    """
+
+    name: str
+    key: str
+    op: Operation
+    step: str
+    made: KernelSource | UnsupportedError
+    number: int = 0
+    in_place: tuple[tuple[int, int], ...] = ()
+
+    def source(self) -> str:
+        """The Python source, which Numba compiles; UnsupportedError for what has none."""
+        if isinstance(self.made, UnsupportedError):
+            raise self.made
+        return self.made.text(header_of(self))
+
+    @property
+    def replaced_by(self) -> str | None:
+        """The file that is in its place, if there is one."""
+        held = replacement(self.key)
+        return None if held is None else held[1]
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} of {self.step}: {self.key}>"
+
+
+def ops_of(op: Operation) -> list[str]:
+    """The names of the ops that a kernel of `op` carries out."""
+    inner = op.regions[0].ops if op.name == "fused" else (op,)
+    return [o.name for o in inner if o.name != "constant"]
+
+
+def header_of(kernel: StepKernel) -> list[str]:
+    """What a kernel is and where it comes from."""
+    op = kernel.op
+    inner = op.regions[0].ops if op.name == "fused" else (op,)
+    places = dict.fromkeys(at for o in inner for at in o.locations[:1])
+    lines = [
+        f"{kernel.name}, of the step '{kernel.step}'",
+        f"ops: {', '.join(dict.fromkeys(ops_of(op)))}",
+        *(f"from {at}" for at in places),
+        f"operands: {', '.join(f'in{k} {v.type}' for k, v in enumerate(op.operands)) or 'none'}",
+        f"results: {', '.join(f'out{k} {v.type}' for k, v in enumerate(op.results))}",
+    ]
+    assert isinstance(kernel.made, KernelSource)
+    lines += ["", "arguments, with their values in this step:"]
+    lines += [f"  {line}" for line in kernel.made.describe_params()]
+    if kernel.made.units is not None:
+        lines.append(
+            f"  lo, hi: a part of the {int(kernel.made.units)} iterations that threads share"
+        )
+    if kernel.made.checks:
+        lines.append("  faults: takes reports of indices out of bounds")
+    return lines
+
+
+def step_kernels(step: Executable) -> list[StepKernel]:
+    """The kernels of a step in the order of their calls, each once. Copies of the memory plan are
+    not among them."""
+    found: dict[str, StepKernel] = {}
+    for kernel in _all_kernels(step.name, step.report.calls):
+        found.setdefault(kernel.key, kernel)
+    return list(found.values())
+
+
+def _all_kernels(name: str, calls: Sequence[PlannedCall]) -> Iterator[StepKernel]:
+    done: set[Operation] = set()
+    for planned in calls:
+        op = planned.op
+        if op is None or op in done:
+            continue
+        if op.name in ("while", "scan", "cond"):  # a loop in registers: its ops have no kernel
+            yield _unprinted(name, planned, "a loop that is one kernel has no Numba source")
+            done.add(op)
+            continue
+        done.add(op)
+        shared = planned.nest.in_place if planned.nest is not None else ()
+        try:
+            if isinstance(planned.nest, Nest | RowNest) and not planned.call.kernel.key.startswith(
+                ("gemm", "conv", "numba")
+            ):
+                source = nest_kernel(
+                    planned.nest,
+                    [Address(v) for v in op.results],
+                    [Address(v) for v in op.operands],
+                )
+                made = [source]
+            else:
+                made = [source for source, _ in sources_of(op, shared)]
+        except UnsupportedError as error:
+            yield StepKernel(planned.call.kernel.name, planned.call.kernel.key, op, name, error)
+            continue
+        for number, source in enumerate(made):
+            yield StepKernel(source.name, source.key, op, name, source, number, shared)
+
+
+def _unprinted(name: str, planned: PlannedCall, why: str) -> StepKernel:
+    assert planned.op is not None
+    error = UnsupportedError(why, hint="`.llvm` shows its code", location=planned.op.locations)
+    return StepKernel(planned.call.kernel.name, planned.call.kernel.key, planned.op, name, error)
+
+
+# -------------------------------------------------------------------------------------------- dumps
+def file_name(key: str) -> str:
+    """The name of a kernel's file."""
+    return re.sub(r"[^\w.-]", "_", key)[:100] + ".py"
+
+
+class DumpedExecutable(Executable):
+    """A step whose kernels are in a dump; the first call leaves its inputs there. folder: of the
+    dump."""
+
+    folder: Path | None = None
+
+    def run(self, inputs: list[Any], context: RunContext = PLAIN) -> list[Any]:
+        """As of `Executable`."""
+        if self.folder is not None:
+            where, self.folder = self.folder, None
+            _keep_inputs(where, inputs, self)
+        return super().run(inputs, context)
+
+
+def _keep_inputs(folder: Path, inputs: Sequence[Any], step: Executable) -> None:
+    arrays = {f"x{k}": np.asarray(a) for k, a in enumerate(inputs)}
+    for name, state in step.states().items():
+        if state.array is not None:
+            arrays[f"variable {name}"] = state.array
+    # as bits: NumPy's files have no 16-bit floats of other libraries
+    plain = {n: a.view(np.uint16) if a.dtype.kind == "V" or a.dtype.name == "bfloat16" else a
+             for n, a in arrays.items()}  # fmt: skip
+    np.savez(folder / INPUTS, **plain)  # type: ignore[arg-type]
+
+
+def dump_kernels(step: DumpedExecutable, folder: Path) -> None:
+    """Write the kernels of a step into the folder of its dump."""
+    where = folder / FOLDER
+    where.mkdir(exist_ok=True)
+    for old in (*where.glob("*.py"), where / INPUTS):
+        old.unlink(missing_ok=True)
+    number = {op: k for k, op in enumerate(step.graph.walk())}
+    table: dict[str, Any] = {}
+    for kernel in step_kernels(step):
+        if isinstance(kernel.made, UnsupportedError):
+            table[kernel.key] = {"name": kernel.name, "not printed": str(kernel.made.what)}
+            continue
+        path = where / file_name(kernel.key)
+        path.write_text(kernel.source(), encoding="utf-8")
+        table[kernel.key] = {
+            "file": path.name, "name": kernel.name, "op": number.get(kernel.op, -1),
+            "kernel": kernel.number, "in_place": [list(p) for p in kernel.in_place],
+        }  # fmt: skip
+    (where / GRAPH).write_text(print_graph(step.graph), encoding="utf-8")
+    (where / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    step.folder = where
+
+
+def read_table(file: Path, key: str) -> dict[str, Any]:
+    """The row of a kernel in the dump that its file lies in. InvalidArgumentError if it lies in
+    none."""
+    path = file.parent / TABLE
+    if not path.exists():
+        raise InvalidArgumentError(
+            f"{file} does not lie in a dump: there is no {TABLE} beside it",
+            hint="WEFT_DUMP=DIR writes DIR/STEP/kernels/*.py: edit the file there, or name that "
+            "folder with --dump",
+        )
+    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if key not in table or "op" not in table[key]:
+        raise InvalidArgumentError(
+            f"the dump in {os.fspath(file.parent)} has no kernel '{key}'",
+            hint=f"it has: {', '.join(k for k, row in table.items() if 'op' in row)}",
+        )
+    row: dict[str, Any] = table[key]
+    return row
