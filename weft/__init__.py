@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from weft.frontend.train.parameter_servers import create_partitioned_variables
     from weft.ir.device import DeviceSpec
     from weft.frontend.extend.debug import (
-        assert_all_close, assert_finite, assert_shape, check, debug_callback, print, tap,
+        assert_finite, check, debug_callback, print, tap,
     )
     from weft.frontend.extend.ops import register_gradient, register_kernel, register_op
     from weft.frontend.extend.py_function import py_function, register_function
@@ -138,7 +138,7 @@ _LATER = {
     "weft.frontend.train.parameter_servers": "create_partitioned_variables",
     "weft.ir.device": "DeviceSpec",
     "weft.frontend.extend.debug":
-        "assert_all_close assert_finite assert_shape check debug_callback print tap",
+        "assert_finite check debug_callback print tap",
     "weft.frontend.extend.ops": "register_gradient register_kernel register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
     "weft.frontend.extend.scalar_functions": "elementwise",
@@ -226,7 +226,7 @@ __all__ = [
     "Session", "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable",
     "WholeFileReader",
     "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort",
-    "argwhere", "asarray", "asin", "asinh", "assert_all_close", "assert_finite", "assert_shape",
+    "argwhere", "asarray", "asin", "asinh", "assert_finite",
     "astype", "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
     "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
     "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil", "check",

@@ -68,6 +68,7 @@ def private_attributes(path: str) -> list[str]:
     nodes = list(ast.walk(ast.parse(text)))
     own = {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     held = [n for n in nodes if isinstance(n, ast.Attribute) and private(n.attr)]
+    held = [n for n in held if n.attr != "_repr_html_"]  # a protocol's: notebooks call it
     of_self = {n.attr for n in held if isinstance(n.value, ast.Name) and n.value.id == "self"}
     return [n.attr for n in held if n.attr not in own | of_self]
 

@@ -39,6 +39,7 @@ ELSEWHERE = {
     "create_partitioned_variables": "test_replica_devices",
     "py_function": "test_py_function", "register_gradient": "test_extend",
     "register_kernel": "test_extend", "register_op": "test_extend",
+    "elementwise": "test_elementwise", "reducer": "test_reducer",
     **dict.fromkeys(
         ["assert_all_close", "assert_equal", "assert_finite", "assert_greater",
          "assert_greater_equal", "assert_less", "assert_less_equal", "assert_non_negative",

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from weft.frontend.control.loops import foldl, foldr
     from weft.frontend.data.dataset import FixedLenFeature, VarLenFeature
     from weft.frontend.extend.debug import (
-        assert_equal, assert_greater, assert_greater_equal, assert_less, assert_less_equal,
-        assert_non_negative, assert_not_equal, assert_positive,
+        assert_all_close, assert_equal, assert_greater, assert_greater_equal, assert_less,
+        assert_less_equal, assert_non_negative, assert_not_equal, assert_positive, assert_shape,
     )
     from weft.frontend.ops.creation import constant
     from weft.frontend.ops.dynamic import boolean_mask, unique, unique_with_counts
@@ -74,8 +74,8 @@ _LATER = {
     "weft.frontend.control.loops": "foldl foldr",
     "weft.frontend.data.dataset": "FixedLenFeature VarLenFeature",
     "weft.frontend.extend.debug":
-        "assert_equal assert_greater assert_greater_equal assert_less assert_less_equal "
-        "assert_non_negative assert_not_equal assert_positive",
+        "assert_all_close assert_equal assert_greater assert_greater_equal assert_less "
+        "assert_less_equal assert_non_negative assert_not_equal assert_positive assert_shape",
     "weft.frontend.ops.creation": "constant",
     "weft.frontend.ops.dynamic": "boolean_mask unique unique_with_counts",
     "weft.frontend.ops.elementwise": "squared_difference",
@@ -130,9 +130,10 @@ __all__ = [
     "AUTO_REUSE", "Assert", "Barrier", "ConditionalAccumulator", "FixedLenFeature",
     "IdentityReader", "InteractiveSession", "MutableHashTable", "Print", "QueueBase",
     "ReaderBase", "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue",
-    "Stack", "TensorArray", "VarLenFeature", "VariableScope", "as_string", "assert_equal",
-    "assert_greater", "assert_greater_equal", "assert_less", "assert_less_equal",
-    "assert_non_negative", "assert_not_equal", "assert_positive",
+    "Stack", "TensorArray", "VarLenFeature", "VariableScope", "as_string",
+    "assert_all_close", "assert_equal", "assert_greater", "assert_greater_equal", "assert_less",
+    "assert_less_equal",
+    "assert_non_negative", "assert_not_equal", "assert_positive", "assert_shape",
     "assert_variables_initialized", "assign", "assign_add", "assign_sub", "bool_",
     "boolean_mask", "case", "cast", "clip_by_global_norm", "clip_by_norm", "clip_by_value",
     "constant", "container", "count_up_to", "cumprod", "cumsum", "decode_csv", "decode_image",

@@ -23,6 +23,7 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.ops.state import UPDATES
 
 Array = np.ndarray[Any, Any]
@@ -40,11 +41,14 @@ MADE_BY_FUSION = {"fused"}
 def test_every_op_is_on_the_page() -> None:
     kernels, cpu = names_after("Kernels of their own"), names_after("On the CPU only")
     assert kernels == set(GPU_LOWERINGS)
-    assert cpu == set(OPS) - IN_NESTS - kernels - NO_CODE - CONTROL - GONE - MADE_BY_FUSION
+    assert (
+        cpu
+        == set(OPS) - IN_NESTS - kernels - NO_CODE - CONTROL - GONE - MADE_BY_FUSION - PYTHON_CALLS
+    )
 
 
 def test_what_has_native_code_on_the_cpu_but_not_here() -> None:
-    cpu_only = {"arena_push", "arena_pop", "arena_add", "py_function"}
+    cpu_only = {"arena_push", "arena_pop", "arena_add", *PYTHON_CALLS}  # the host calls
     cpu_only |= {"attention", "attention_grad"}  # a pass for the CPU makes these
     assert set(LOWERINGS) - set(GPU_LOWERINGS) == cpu_only
 

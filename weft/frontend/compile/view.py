@@ -13,9 +13,11 @@ from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure
 from weft.frontend.viewer.document import Document, PassFacts
 from weft.frontend.viewer.facts import Event, KernelFacts, Memory, events_of
 from weft.frontend.viewer.page import View
+from weft.ir.errors import UnsupportedError
 from weft.ir.ops.io import muted
 from weft.passes.manager import PassReport
 from weft.runtime.native.executable import Executable
+from weft.runtime.native.kernels import StepKernel, step_kernels
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext
@@ -71,10 +73,21 @@ def kernels_of(step: Executable, cost: Cost | None = None) -> list[KernelFacts]:
     ranked = sorted(rows.values(), key=lambda row: -row.seconds)
     shown = {row.number for row in ranked[:MOST_KERNELS]} or set(range(1, MOST_KERNELS + 1))
     texts = _Texts()
+    sources: dict[int, list[str]] = {}
+    for printed in step_kernels(step):
+        sources.setdefault(id(printed.op), []).append(_source(printed))
     return [
-        _kernel(number, piece, rows.get(number), cost, texts if number in shown else None)
+        _kernel(number, piece, rows.get(number), cost, texts if number in shown else None, sources)
         for number, piece in enumerate(pieces_of(step), 1)
     ]
+
+
+def _source(kernel: StepKernel) -> str:
+    """A kernel as Python, or why it cannot be printed."""
+    try:
+        return kernel.source()
+    except UnsupportedError as error:
+        return f"# {error.what}"
 
 
 class _Texts:
@@ -104,11 +117,14 @@ def _kernel(
     row: KernelCost | None,
     cost: Cost | None,
     texts: _Texts | None,
+    sources: Mapping[int, Sequence[str]],
 ) -> KernelFacts:
     calls = piece.calls
     keys = list(dict.fromkeys(c.call.kernel.key for c in calls))
     name = " + ".join(dict.fromkeys(c.call.kernel.name for c in calls))
-    code = {"plan": "\n".join(c.describe().rstrip() for c in calls)}
+    printed = "\n\n".join(dict.fromkeys(sources.get(id(calls[0].op), ())))
+    code = {"source": printed} if printed else {}
+    code["plan"] = "\n".join(c.describe().rstrip() for c in calls)
     if texts is None:
         code["LLVM"] = f"The page has the code of the {MOST_KERNELS} kernels that take most."
     else:

@@ -436,15 +436,15 @@ def assert_all_close(
     """`wf.check` that `abs(x - y) <= atol + rtol * abs(y)` for all elements (NaN is close to
     nothing), as `wf.tf1.assert_equal`.
 
-    >>> _ = wf.assert_all_close([1.0, 2.0], [1.0, 2.00001])
+    >>> _ = wf.tf1.assert_all_close([1.0, 2.0], [1.0, 2.00001])
     """
     a, b = as_tensor(x), as_tensor(y)
     rtol, atol = float(rtol), float(atol)
     apart, size = unary("abs", binary("subtract", a, b)), unary("abs", b)
     holds = binary("less_equal", apart, binary("add", binary("multiply", size, rtol), atol))
-    text = message or f"wf.assert_all_close: x and y are apart (rtol {rtol:g}, atol {atol:g})"
+    text = message or f"wf.tf1.assert_all_close: x and y are apart (rtol {rtol:g}, atol {atol:g})"
     how = f"~ {rtol!r} {atol!r}"
-    return _check("wf.assert_all_close", holds, _escaped(text), relation=how, operands=(a, b))
+    return _check("wf.tf1.assert_all_close", holds, _escaped(text), relation=how, operands=(a, b))
 
 
 def assert_finite(x: Any, message: str = "") -> Effect | None:
@@ -465,15 +465,15 @@ def assert_shape(x: Any, shape: Sequence[int | None], message: str = "") -> Effe
     """ShapeError unless `x` has the shape, None any size: at once, as shapes are known when a
     function is traced. Sizes that are open then are a `wf.check`.
 
-    >>> wf.assert_shape(wf.zeros((2, 3)), (None, 3))
-    >>> wf.assert_shape(wf.zeros((2, 3)), (3, 2))
+    >>> wf.tf1.assert_shape(wf.zeros((2, 3)), (None, 3))
+    >>> wf.tf1.assert_shape(wf.zeros((2, 3)), (3, 2))
     Traceback (most recent call last):
       ...
-    weft.ir.errors.ShapeError: wf.assert_shape: x has shape (2, 3), not (3, 2)...
+    weft.ir.errors.ShapeError: wf.tf1.assert_shape: x has shape (2, 3), not (3, 2)...
     """
     t, wanted = as_tensor(x), tuple(shape)
     found = t.shape
-    text = message or f"wf.assert_shape: x has shape {found}, not {wanted}"
+    text = message or f"wf.tf1.assert_shape: x has shape {found}, not {wanted}"
     fits = len(found) == len(wanted) and all(
         b is None or not isinstance(a, int) or a == b for a, b in zip(found, wanted, strict=True)
     )
@@ -488,4 +488,4 @@ def assert_shape(x: Any, shape: Sequence[int | None], message: str = "") -> Effe
         return None
     holds = [binary("equal", apply("dim_size", t, axis=i), np.int64(size)) for i, size in open_axes]
     every = functools.reduce(lambda a, b: binary("logical_and", a, b), holds)
-    return _check("wf.assert_shape", every, _escaped(text))
+    return _check("wf.tf1.assert_shape", every, _escaped(text))

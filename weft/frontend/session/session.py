@@ -16,9 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Never, Self
 
-from weft.frontend.compile.explain import explain
 from weft.frontend.compile.specializations import CacheInfo, RecompileWarning
-from weft.frontend.compile.threads import get_num_threads
 from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Array, Tensor
@@ -27,7 +25,6 @@ from weft.frontend.core.user_errors import as_seen
 from weft.frontend.session.compiling import (
     StepDefinition,
     compile_definition,
-    gpu_use,
     no_values_there,
     pruned,
     step_reports,
@@ -57,16 +54,15 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import Location, caller_location
-from weft.passes.control.lower_control_flow import MODES, lowering_reasons
+from weft.passes.control.lower_control_flow import MODES
 from weft.passes.pipelines import PIPELINES
-from weft.runtime.compile_step import CompileOptions, choose
+from weft.runtime.compile_step import CompileOptions
 from weft.runtime.files.permissions import AllowFiles
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import clear_containers
-from weft.runtime.step import RunContext, Step
+from weft.runtime.step import RunContext
 
 if TYPE_CHECKING:
     from weft.frontend.compile.inner_values import InnerValue
@@ -426,6 +422,8 @@ class Session:
             return self._remote.explain(
                 self.graph, pruned(self.graph, values, feeds), self._pipeline
             )
+        from weft.frontend.session.reports import explain_step
+
         return explain_step(self.graph, values, feeds, self._control_flow, step, cached)
 
     def kernels(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> list[StepKernel]:
@@ -473,6 +471,9 @@ class Session:
         self._check_open()
         values, _ = fetch_values(self.graph, fetches)
         step, _ = self._step(values, feed_values(self.graph, feed_dict or {}))
+        # who only runs steps does not wait for this module
+        from weft.frontend.session.reports import step_summary
+
         return step_summary(step)
 
     def ir(
@@ -513,8 +514,7 @@ class Session:
 
         Compiles the step if it is new, and does not run it. Raises as `run`.
         """
-        # who only runs steps does not wait for this module
-        from weft.frontend.session.view import view_step
+        from weft.frontend.session.reports import step_summary, view_step
 
         self._check_open()
         values, _ = fetch_values(self.graph, fetches)
@@ -766,91 +766,3 @@ class InteractiveSession(Session):
             _open.sessions[place]._before = self._before
         elif thread_default() is self.graph._trace:
             set_thread_default(self._before)
-
-
-#: The ways to run a step, for `Session.summary`.
-_WAYS = {
-    "native": "one native plan", "sized": "one native plan", "gpu": "one plan of a GPU",
-    "dataflow": "the dataflow executor",
-}  # fmt: skip
-
-
-def step_summary(step: StepDefinition) -> str:
-    """`Session.summary` of a compiled step."""
-    made = step.executable
-    size = made.summary()
-    counts = (
-        (0 if made.kind == "cluster" else size.nodes, "node", "nodes"),
-        (size.regions, "region", "regions"),
-        (size.host_ops, "op of the host", "ops of the host"),
-        (size.kernels, "kernel call", "kernel calls"),
-        (size.copies, "copy between devices", "copies between devices"),
-    )  # fmt: skip
-    told = [f"{n:,} {one if n == 1 else many}" for n, one, many in counts if n]
-    way = _WAYS.get(made.kind) or f"{len(size.devices)} parts on {', '.join(size.devices)}"
-    threads = get_num_threads()
-    used = "1 thread" if threads == 1 else f"at most {threads} threads"
-    what = [", ".join(told)] if told else []
-    return "; ".join([*what, f"compiled in {step.seconds:.2f} s", way, used])
-
-
-def explain_step(
-    graph: Graph,
-    values: Sequence[Value | None],
-    feeds: Mapping[Value, Array],
-    control_flow: str,
-    step: StepDefinition,
-    cached: bool,
-) -> str:
-    """The report as text: the choice and its reason, branches and loops, then the plan or the
-    nodes."""
-    ir, made = pruned(graph, values, feeds), step.executable
-    fields = {name: str(a.type) for name, a in zip(ir.arg_names, ir.args, strict=True)}
-    new = "it was compiled before" if cached else "these fetches, feeds and sizes are new"
-    if made.kind == "gpu":
-        return explain("one plan of a GPU", fields, [new], caller_location(), made, ir)
-    lines = [f"step of '{graph.name}': {len(ir.ops)} of {len(graph._trace.builder.ops)} ops"]
-    if made.kind == "devices":
-        return "\n".join([*lines, _why_parts(ir, made, control_flow), "", *made.explain()])
-    choice = choose(ir, control_flow)
-    why, op = choice.why, choice.forced
-    if op is not None:
-        why = f"op '{op.name}'{_at(op)} runs there only"
-    runs = "the dataflow executor" if choice.executor else "one native plan"
-    lines += [
-        f"  runs as {runs}: {why}",
-        *_loops(ir, control_flow if choice.executor else "native", choice.executor),
-        "",
-    ]
-    if made.kind == "dataflow":
-        return "\n".join([*lines, "feeds", *_fed(fields), "", *made.explain()])
-    return "\n".join([*lines, explain("native plan", fields, [new], caller_location(), made, ir)])
-
-
-def _why_parts(ir: IRGraph, step: Step, control_flow: str) -> str:
-    use = gpu_use(ir, control_flow)
-    moved = "soft placement has moved ops to the processor"
-    why = use.why if use is not None and use.why else moved
-    devices = step.summary().devices
-    count = "1 part" if len(devices) == 1 else f"{len(devices)} parts"
-    return f"  runs in {count}, on {' and '.join(devices)}: {why}"
-
-
-def _fed(fields: Mapping[str, str]) -> list[str]:
-    return [f"  {name}  {kind}" for name, kind in fields.items()] or ["  none"]
-
-
-def _loops(ir: IRGraph, control_flow: str, executor: bool) -> Iterator[str]:
-    """Each branch and loop: native or lowered, and why."""
-    found = lowering_reasons(ir, control_flow)
-    if not found:
-        return
-    yield "  branches and loops"
-    for op, lowered, why in found:
-        way = "Switch and Merge" if lowered else "native"
-        reason = why if executor else "the whole step is native"
-        yield f"    {op.name}{_at(op)}: {way}, {reason}"
-
-
-def _at(op: Operation) -> str:
-    return f" at {op.locations[0]}" if op.locations else ""

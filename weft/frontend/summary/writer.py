@@ -135,7 +135,7 @@ class FileWriter:
     def as_default(self, step: Any) -> Iterator[Self]:
         """In the block `step`, an integer or an integer variable, is the step of this writer's
         values that are written without one, and what `wf.summary.scalar` and the like give outside
-        of wf.Graphs is written to it, in every thread.
+        of graphs is written to it, in every thread.
 
         >>> with wf.summary.FileWriter("run") as writer, writer.as_default(step=3):
         ...     writer.scalar("loss", 0.5)

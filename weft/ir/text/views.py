@@ -90,9 +90,10 @@ def match_ops(
     if not keys or not old or not new:
         return []
     first, *rest = keys
-    matcher = difflib.SequenceMatcher(
-        None, [first(op) for op in old], [first(op) for op in new], autojunk=False
-    )
+    a_keys, b_keys = [first(op) for op in old], [first(op) for op in new]
+    if len(a_keys) * len(b_keys) > _MOST_PAIRS:
+        a_keys, b_keys = _numbered(a_keys), _numbered(b_keys)
+    matcher = difflib.SequenceMatcher(None, a_keys, b_keys, autojunk=False)
     pairs: list[tuple[Operation, Operation]] = []
     i = j = 0
     for a, b, size in matcher.get_matching_blocks():
@@ -100,6 +101,20 @@ def match_ops(
         pairs += zip(old[a : a + size], new[b : b + size], strict=True)
         i, j = a + size, b + size
     return pairs
+
+
+#: Of so many pairs of ops equal keys are told apart by their number: difflib looks at each pair.
+_MOST_PAIRS = 250_000
+
+
+def _numbered(keys: Sequence[Hashable]) -> list[Hashable]:
+    """The keys, each with how many equal ones are before it."""
+    counts: dict[Hashable, int] = {}
+    found: list[Hashable] = []
+    for key in keys:
+        counts[key] = counts.get(key, -1) + 1
+        found.append((key, counts[key]))
+    return found
 
 
 def name_graphs(

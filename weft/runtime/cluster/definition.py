@@ -29,7 +29,7 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import remapped
-from weft.ir.ops.io import is_registered
+from weft.ir.ops.io import PYTHON_CALLS, is_registered
 from weft.ir.program import Part as PartGraph
 from weft.ir.spec import ConstArray
 from weft.ir.text.printer import print_graph
@@ -68,7 +68,8 @@ def parts_of(parts: Sequence[PartGraph], keys: Mapping[str, Key]) -> list[Part]:
     made = []
     for part in parts:
         for op in part.graph.walk():
-            if "function" in op.attrs and not is_registered(op):
+            calls = op.name in PYTHON_CALLS and "function" in op.attrs
+            if calls and not is_registered(op):
                 raise UnsupportedError(
                     f"the Python function '{op.attrs['function']}' cannot run on {part.device}: "
                     "functions are not sent to tasks",

@@ -370,6 +370,11 @@ function drawDetails() {
 }
 
 // ---------------------------------------------------------------------------------------- passes
+function go(pass) {
+  S.pass = pass;
+  if (!S.lit.size) S.view = null; // what nobody looks at need not stay where it is
+  draw();
+}
 function drawPasses() {
   const list = el("aside", { id: "list", "aria-label": "passes" });
   let ops = null;
@@ -377,7 +382,7 @@ function drawPasses() {
     const change = ops === null || !p.changed ? "" : ` (${p.ops >= ops ? "+" : ""}${p.ops - ops})`;
     ops = p.ops;
     const told = p.changed ? `${number(p.ops)} ops${change}` : "unchanged";
-    const row = el("button", { class: p.changed ? "row" : "row idle", "aria-selected": i === S.pass, "data-pass": p.name, onclick: () => { S.pass = i; draw(); } }, p.name);
+    const row = el("button", { class: p.changed ? "row" : "row idle", "aria-selected": i === S.pass, "data-pass": p.name, onclick: () => go(i) }, p.name);
     row.append(el("small", {}, told + (p.ms === null ? "" : ` · ${p.ms.toFixed(2)} ms`)));
     list.append(row);
   });
@@ -409,12 +414,13 @@ function pick(kernel) {
 function drawKernels() {
   if (!D.kernels.length) { $("main").replaceChildren(el("p", { class: "empty" }, "No kernels: this page was made of graphs alone. f.view(x) of a compiled function shows its kernels, with times and code.")); return; }
   const total = D.kernels.reduce((sum, k) => sum + seconds(k), 0);
-  const heads = ["#", "kernel", "of all", "us", "us, all threads", "runs", "bytes", "flops", "of peak"];
+  const cut = D.kernels.some((k) => k.many !== null);
+  const heads = ["#", "kernel", "of all", "us", cut ? "us, all threads" : null, "runs", "bytes", "flops", "of peak"].filter((h) => h !== null);
   const body = el("tbody", {});
   for (const k of [...D.kernels].sort((a, b) => seconds(b) - seconds(a) || a.number - b.number)) {
     const share = total ? (100 * seconds(k)) / total : null;
-    const cells = [k.number, k.name, share === null ? "" : `${share.toFixed(1)} %`, digits(k.microseconds), digits(k.many), k.runs === null ? "?" : k.runs, number(k.bytes), number(k.flops), k.percent === null ? "" : `${k.percent.toFixed(0)} % ${k.bound}`];
-    body.append(el("tr", { class: k.number === S.kernel ? "lit" : null, "data-kernel": k.number, onclick: () => pick(k) }, ...cells.map((c) => el("td", {}, String(c)))));
+    const cells = [k.number, k.name, share === null ? "" : `${share.toFixed(1)} %`, digits(k.microseconds), cut ? digits(k.many) : null, k.runs === null ? "?" : k.runs, number(k.bytes), number(k.flops), k.percent === null ? "" : `${k.percent.toFixed(0)} % ${k.bound}`];
+    body.append(el("tr", { class: k.number === S.kernel ? "lit" : null, "data-kernel": k.number, onclick: () => pick(k) }, ...cells.filter((c) => c !== null).map((c) => el("td", {}, String(c)))));
   }
   const table = el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", {}, h)))), body);
   const right = el("aside", { class: "right", id: "details", style: "width:50%" });
@@ -538,7 +544,7 @@ function begin() {
     e.preventDefault();
     let at = S.pass + step;
     while (D.passes[at] && !D.passes[at].changed) at += step;
-    if (D.passes[at]) { S.pass = at; draw(); }
+    if (D.passes[at]) go(at);
   });
   S.pass = 0;
   draw();

@@ -1,0 +1,200 @@
+"""The viewer's page in a browser: what it shows, folding, search, linking, speed, light and dark.
+
+The screenshots of docs/guide/viewer.md are taken here: `--update` writes them to docs/images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import SHOTS, is_dark, opened_browser
+from paths import ROOT
+
+import weft as wf
+from weft.frontend.tools.main import main
+
+pytestmark = pytest.mark.browser
+
+IMAGES = ROOT / "docs" / "images"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with opened_browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    w = wf.Variable(np.full((64, 32), 0.1, np.float32), name="w")
+    optimizer = wf.train.Adam(0.01)
+
+    @wf.compile
+    def step(x, y):  # type: ignore[no-untyped-def]
+        with wf.name_scope("layer"):
+            hidden = wf.nn.relu(wf.matmul(x, w))
+        loss = wf.mean(wf.square(wf.sum(hidden, axis=1) - y))
+        optimizer.minimize(loss)
+        return loss
+
+    x, y = np.ones((128, 64), np.float32), np.zeros(128, np.float32)
+    return step.view(x, y).save(tmp_path_factory.mktemp("viewer") / "step.html")
+
+
+@pytest.fixture
+def page(file: Path, browser: Any) -> Iterator[Any]:
+    """The page; it asks for nothing else and reports no error."""
+    opened = browser.new_page(viewport={"width": 1300, "height": 800})
+    asked: list[str] = []
+    wrong: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("console", lambda message: wrong.append(message.text))
+    opened.set_default_timeout(10_000)
+    opened.goto(file.as_uri())
+    opened.wait_for_selector("svg.graph .box")
+    yield opened
+    assert asked == [file.as_uri()]
+    assert wrong == []
+    opened.close()
+
+
+def box(page: Any, label: str) -> Any:
+    return page.locator(f'svg.graph .box[aria-label^="{label}"]')
+
+
+def shot(page: Any, name: str, update: bool) -> Path:
+    path = (IMAGES if update else SHOTS) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=path)
+    return path
+
+
+def test_the_graph_folds_and_what_is_opened_stays(page: Any) -> None:
+    before = page.locator("svg.graph .box").count()
+    assert box(page, "layer").count() >= 1
+    assert box(page, "matmul").count() == 0  # it is in the folded layer
+    layer = box(page, "layer").first
+    was = layer.bounding_box()
+    layer.dblclick()
+    assert page.locator("svg.graph .box").count() > before
+    assert box(page, "matmul").count() == 1
+    now = box(page, "layer").first.bounding_box()
+    assert abs(now["x"] - was["x"]) < 2
+    assert abs(now["y"] - was["y"]) < 2
+    box(page, "layer").first.dblclick(position={"x": 30, "y": 8})
+    assert page.locator("svg.graph .box").count() == before
+    page.click("#unfold")
+    assert box(page, "matmul").count() >= 1
+    page.click("#fold")
+    assert page.locator("svg.graph .box").count() == before
+
+
+def test_passes_texts_and_diffs(page: Any, update: bool) -> None:
+    page.click('[data-pass="fuse"]')
+    assert page.locator("svg.graph .kernel").count() >= 1
+    assert page.locator("svg.graph .fresh").count() >= 1
+    page.locator("svg.graph .kernel").last.click()
+    assert page.locator("#details .source .lit").count() >= 1
+    assert "optimizer.minimize(loss)" in page.inner_text("#details")
+    assert not is_dark(shot(page, "viewer-graph.png", update))
+    page.click('[data-mode="text"]')
+    assert "fused(" in page.inner_text("#pane")
+    assert page.locator(".line.lit").count() >= 1
+    fold = page.locator(".fold").first
+    lines = page.locator(".line").count()
+    fold.click()
+    assert page.locator(".line").count() > lines
+    page.click('[data-mode="diff"]')
+    assert page.locator(".diff .ins").count() > 0
+    assert "fused(" in "".join(page.locator(".diff .ins").all_inner_texts())
+    page.keyboard.press("ArrowUp")  # an earlier pass that changed something
+    assert page.locator('#list [aria-selected="true"]').inner_text().split()[0] != "fuse"
+
+
+def test_search_opens_what_it_finds(page: Any) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("matmul%")
+    assert page.inner_text("#hits").startswith("1 of ")
+    assert "lit" in (box(page, "matmul").first.get_attribute("class") or "")
+    page.keyboard.press("Enter")
+    page.fill("#search", "no such op")
+    assert page.inner_text("#hits") == "0 of 0"
+
+
+def test_a_kernel_lights_its_ops_lines_and_code(page: Any, update: bool) -> None:
+    page.click("#tab-kernels")
+    rows = page.locator("tbody tr")
+    assert rows.count() >= 2
+    named = [r for r in rows.all() if "gemm" not in r.inner_text()]
+    named[0].click()
+    assert page.locator("#details .source .lit").count() >= 1
+    page.click('[data-code="source"]')
+    assert "def kernel(" in page.inner_text("pre.code")
+    shot(page, "viewer-kernels.png", update)
+    page.click('[data-code="LLVM"]')
+    assert "define " in page.inner_text("pre.code")
+    page.click('[data-code="assembly"]')
+    assert "ret" in page.inner_text("pre.code")
+    page.click("#in-graph")
+    assert page.locator("svg.graph .kernel.lit").count() >= 1
+
+
+def test_timeline_memory_and_report(page: Any) -> None:
+    page.click("#tab-timeline")
+    assert page.locator(".track rect").count() >= 2
+    page.locator(".track rect").first.click()
+    assert page.locator(".source .lit").count() >= 1
+    page.click("#tab-memory")
+    assert page.locator(".track rect").count() >= 1
+    page.locator(".track rect").first.click()
+    assert page.locator(".line.lit").count() >= 1
+    page.click("#tab-explain")
+    assert page.locator("details[open] summary").first.inner_text() == "signature"
+    assert page.locator("details:not([open])").count() >= 2
+
+
+def test_dark_and_printed(file: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1000, "height": 700}, color_scheme="dark")
+    page.goto(file.as_uri())
+    assert is_dark(shot(page, "viewer-dark.png", False))
+    page.emulate_media(media="print", color_scheme="light")
+    assert not page.locator("#list").is_visible()
+    assert page.locator("svg.graph").is_visible()
+    page.close()
+
+
+def test_five_thousand_ops_are_quick(browser: Any, tmp_path: Path) -> None:
+    @wf.compile
+    def deep(x):  # type: ignore[no-untyped-def]
+        for i in range(100):
+            with wf.name_scope(f"layer{i}"):
+                for _ in range(8):
+                    x = wf.nn.softmax(wf.sin(x) * wf.cos(x))
+        return x
+
+    graph = deep.trace(np.ones((4, 8), np.float32))
+    assert sum(1 for _ in graph.walk()) >= 5000
+    text, path = tmp_path / "deep.weft", tmp_path / "deep.html"
+    text.write_text(str(graph), encoding="utf-8")
+    assert main(["view", str(text), "--html", str(path), "--passes", "standard"]) == 0
+    page = browser.new_page(viewport={"width": 1300, "height": 800})
+    begun = time.perf_counter()
+    page.goto(path.as_uri())
+    page.wait_for_selector("svg.graph .box")
+    assert time.perf_counter() - begun < 2
+    assert page.locator("svg.graph .box").count() < 250  # folded
+    begun = time.perf_counter()
+    page.click("#unfold")
+    assert page.locator("svg.graph .box").count() > 2000
+    assert time.perf_counter() - begun < 2
+    page.click("#fold")
+    begun = time.perf_counter()
+    page.fill("#search", "layer57/softmax")
+    assert page.locator("#hits").inner_text().startswith("1 of")
+    assert time.perf_counter() - begun < 2
+    page.close()
