@@ -83,6 +83,20 @@ def elementwise(dtype: DType, ops: list[str]) -> Case:
     return case
 
 
+def test_a_step_that_calls_python(capsys: pytest.CaptureFixture[str]) -> None:
+    @wf.compile(engine="numba")
+    def f(x):  # type: ignore[no-untyped-def]
+        wf.print("sum {}", wf.sum(x))
+        wf.check(wf.all(x < 2), "too large")
+        return wf.exp(x) + 1
+
+    x = np.ones(3, np.float32)
+    np.testing.assert_allclose(np.asarray(f(x)), np.exp(x) + 1, rtol=1e-6)
+    assert capsys.readouterr().err == "sum 3.0\n"
+    with pytest.raises(InvalidArgumentError, match="too large"):
+        f(x * 3)
+
+
 class TestTable:
     """Every op with native code has source."""
 

@@ -108,6 +108,15 @@ def test_kernels_have_ops_lines_times_and_code(shown: tuple[View, dict[str, Any]
     assert data["explain"].splitlines()[0].startswith("step: specialisation 1")
 
 
+def test_kernels_of_many_ops_are_called_by_what_they_compute(
+    shown: tuple[View, dict[str, Any], Any],
+) -> None:
+    _, data, _ = shown
+    names = " ".join(kernel["name"] for kernel in data["kernels"])
+    assert "relu" in names
+    assert "_more" not in names
+
+
 def test_memory_is_the_plan(shown: tuple[View, dict[str, Any], Any]) -> None:
     _, data, _ = shown
     memory = data["memory"]

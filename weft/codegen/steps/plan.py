@@ -38,6 +38,7 @@ from weft.ir.errors import PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops import REGISTERED
+from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.process import load
 from weft.ir.spec import int_attr
 from weft.ir.types import RefType, TensorType, Type
@@ -163,11 +164,12 @@ class _Planner:
         return [PlannedCall(call, op) for call in calls if self.is_needed(op, call, calls)]
 
     def printed(self, op: Operation) -> Sequence[Node] | None:
-        """The calls of an op's printed kernels; None where machine code of weft's own is called."""
-        if op.name in ("cond", "while", "scan") or op.name in REGISTERED:
+        """The calls of an op's printed kernels; None where machine code of weft's own is called, or
+        Python."""
+        if op.name in ("cond", "while", "scan") or op.name in REGISTERED or op.name in PYTHON_CALLS:
             return None
         numba = engine() == "numba"
-        if not (numba or replacements()) or op.name == "py_function":  # whose error says why
+        if not (numba or replacements()):
             return None
         # who uses weft's own code generator alone does not wait for these modules
         calls: Any = load("weft.codegen.numba.calls", "planned_kernels")

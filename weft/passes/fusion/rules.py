@@ -4,6 +4,7 @@ kernels."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 from weft.ir.analysis.index_maps import Read, RowSpace, folded, is_fold, shape_of, wide_axes
@@ -170,10 +171,21 @@ def edge_fits(edge: Edge, space: Shape, row_space: RowSpace | None) -> bool:
 
 
 def nest_name(ops: Sequence[Operation]) -> str:
-    """A readable name from the ops of a nest: `multiply_add_tanh`, at most five of them."""
+    """A readable name from the ops of a nest: `multiply_add_tanh`, at most five of them; of more
+    ops the functions of weft's and name scopes that they are of, `relu_mean_relu_grad`."""
     names = [
         str(op.attrs["function"]).rpartition(".")[2] if op.name == "scalar_function" else op.name
         for op in ops
     ]
-    head = "_".join(names[:5])
-    return head if len(names) <= 5 else f"{head}_and_{len(names) - 5}_more"
+    if len(names) <= 5:
+        return "_".join(names)
+    scopes = list(dict.fromkeys(filter(None, map(_called, ops))))
+    if not scopes:
+        return f"{'_'.join(names[:5])}_and_{len(names) - 5}_more"
+    return "_".join(scopes[:4]) + ("_etc" if len(scopes) > 4 else "")
+
+
+def _called(op: Operation) -> str:
+    """The innermost scope of an op, in the characters of a name; `relu_grad` of a gradient."""
+    path = op.locations[0].scope.split("/") if op.locations else []
+    return re.sub(r"\W+", "_", "_".join(path[-2:] if path[-1:] == ["grad"] else path[-1:]))

@@ -128,7 +128,10 @@ def _in_short(report: CompileReport, apart: Sequence[str]) -> Iterator[str]:
     )
     if apart:
         reasons = Counter(re.sub(r"'\w+'", "one", line.rpartition("): ")[2]) for line in apart)
-        yield f"  not fused: {len(apart)} pairs: {_counted(reasons)}"
+        told: Counter[str] = Counter()
+        for why, count in reasons.items():
+            told[f"because {why.partition(':')[0]}"] += count
+        yield f"  not fused: {len(apart)} pairs: {_counted(told)}"
 
 
 def _at(op: Operation) -> str:
