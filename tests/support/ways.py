@@ -96,6 +96,7 @@ TRAITS: dict[str, Callable[[Graph], bool] | None] = {
     "state": lambda g: any(isinstance(r.type, RefType) for op in g.walk() for r in op.results),
     "queues": lambda g: any(isinstance(r.type, HandleType) for op in g.walk() for r in op.results),
     "python": lambda g: any(op.name == "py_function" for op in g.walk()),
+    "scalar functions": lambda g: any(op.name == "scalar_function" for op in g.walk()),
     "strings": holds_strings,
     "complex": lambda g: any(_is_complex(r.type) for op in g.walk() for r in op.results),
     "stacks": lambda g: any(isinstance(r.type, StackType) for op in g.walk() for r in op.results),
@@ -683,7 +684,9 @@ WAYS: dict[str, Way] = {
     # one process
     "native": Way(on_graphs(_native), _NATIVE, "native"),
     "native, by Numba": Way(
-        on_graphs(_native, _by_numba), _NATIVE | {"stacks": "they have no Numba source"}, "native",
+        on_graphs(_native, _by_numba),
+        _NATIVE | dict.fromkeys(("stacks", "scalar functions"), "they have no Numba source"),
+        "native",
         share=100,
     ),
     "executor": bits("native", on_graphs(_executor("dataflow")), kind="dataflow"),
