@@ -15,11 +15,12 @@ from hypothesis import given
 from paths import ROOT
 
 from weft.frontend.tools.main import main
+from weft.ir.drawing.dot import dot
 from weft.ir.dtypes import bfloat16
 from weft.ir.graph import Graph, Value
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.text.views import diff_graphs, dot, name_graphs
+from weft.ir.text.views import diff_graphs, name_graphs
 from weft.passes.fusion.fuse import fuse
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from weft.ir.analysis.verify import verify
+from weft.ir.drawing.dot import dot
 from weft.ir.dtypes import bool_, float32, int64
 from weft.ir.errors import ParseError, ShapeError, TypeRuleError, VerifyError
 from weft.ir.graph import Block, Graph
@@ -15,7 +16,6 @@ from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.builder import Builder
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.text.views import dot
 from weft.ir.types import TensorType, Type, tensor_type
 from weft.passes.differential import check_same_meaning
 from weft.passes.simplify.cse_dce import dce

@@ -89,12 +89,16 @@ def in_scope(location: Location, scope: str) -> Location:
     return Location(location.file, location.line, location.column, scope)
 
 
+def shared_scope(one: str, other: str) -> str:
+    """What the paths of two scopes begin with."""
+    pairs = zip(one.split("/"), other.split("/"), strict=False)
+    return "/".join([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
+
+
 def scope_within(scope: str, around: str) -> str:
     """A scope as it is called within the scope `around`, of a loop, say: without what both begin
     with."""
-    path, outer = scope.split("/"), around.split("/")
-    same = [a == b for a, b in zip(path, outer, strict=False)]
-    return "/".join(path[same.index(False) if False in same else len(same) :])
+    return scope.removeprefix(shared_scope(scope, around)).strip("/")
 
 
 def gradient_locations(locations: Locations, op: str) -> Locations:

@@ -130,10 +130,10 @@ def _kernel(
     else:
         code |= {"LLVM": texts.of(keys, kernel_llvm), "assembly": texts.of(keys, kernel_asm)}
     if row is None or cost is None:
-        return KernelFacts(number, name, calls[0].op, keys[0], len(calls), code=code)
+        return KernelFacts(number, name, calls[0].op, keys[0], code=code)
     rates = row.rates(cost.peaks)
     return KernelFacts(
-        number, row.name, calls[0].op, keys[0], row.calls, row.runs,
+        number, row.name, calls[0].op, keys[0], row.runs,
         None if row.one is None else row.one.minimum * 1e6,
         None if row.all is None else row.all.minimum * 1e6,
         row.bytes, row.work.flops,

@@ -238,6 +238,16 @@ def edges_of(rows: Sequence[TaskRow], most: int) -> list[EdgeRow]:
 
 
 # ----------------------------------------------------------------------------------------- tables
+def _table(title: str, texts: str, numbers: str) -> Any:
+    """An empty table: columns of texts, then of numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for name in (*texts.split(), *numbers.split()):
+        table.add_column(name, justify="left" if name in texts.split() else "right")
+    return table
+
+
 def tables(rows: Sequence[TaskRow], target: str, most: int = 12) -> Any:
     """For `rich`: tasks, edges, queues and the longest waits."""
     from rich.console import Group
@@ -254,20 +264,14 @@ def tables(rows: Sequence[TaskRow], target: str, most: int = 12) -> Any:
     made.append(tasks)
     edges = edges_of(rows, most)
     if edges:
-        table = Table(box=None, pad_edge=False, title="edges", title_justify="left")
-        for title in ("from", "to", "tensor", "messages/s", "bytes/s", "bytes"):
-            left = title in ("from", "to", "tensor")
-            table.add_column(title, justify="left" if left else "right")
+        table = _table("edges", "from to tensor", "messages/s bytes/s bytes")
         for e in edges:
             table.add_row(short(e.source), short(e.target), e.tensor, f"{e.per_second:,.1f}",
                           size_text(e.bytes_per_second), size_text(e.nbytes))  # fmt: skip
         made.append(table)
     ops = ops_of(rows, most)
     if ops:
-        table = Table(box=None, pad_edge=False, title="ops", title_justify="left")
-        for title in ("task", "ops", "line", "runs/step", "ms/step", "share"):
-            left = title in ("task", "ops", "line")
-            table.add_column(title, justify="left" if left else "right")
+        table = _table("ops", "task ops line", "runs/step ms/step share")
         for o in ops:
             table.add_row(short(o.task), o.ops, o.place, f"{o.runs:.3g}", f"{o.seconds * 1e3:.3g}",
                           f"{o.share:.0%}")  # fmt: skip

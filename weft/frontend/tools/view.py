@@ -10,9 +10,9 @@ from pathlib import Path
 from weft.frontend.tools.run import write_text
 from weft.frontend.viewer.document import Document, PassFacts
 from weft.frontend.viewer.page import View
+from weft.ir.drawing.dot import dot_program
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.ir.program import Program
-from weft.ir.text.views import dot_program
 from weft.passes.manager import PLAN_FILE, AnyPass, run_pipeline
 
 ReadProgram = Callable[[str], Program]

@@ -13,9 +13,9 @@ from typing import Any
 
 from weft.frontend.viewer.facts import Event, KernelFacts, Memory
 from weft.ir.dataclass import dataclass
-from weft.ir.drawing.boxes import Box, boxes_of
+from weft.ir.drawing.boxes import Box, boxes_of, op_class
 from weft.ir.drawing.layout import Layout, lay_out
-from weft.ir.drawing.svg import op_class, shown, size_of, title
+from weft.ir.drawing.svg import shown, size_of, title
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.locations import Location, source_text
 from weft.ir.program import Program
@@ -211,9 +211,8 @@ class _Writer:
     def kernel(self, kernel: KernelFacts) -> dict[str, Any]:
         """A kernel with the nodes of its ops."""
         op = kernel.op
-        ops = [] if op is None else [self.node_of[op]] if op in self.node_of else []
-        inside = [] if op is None else [o for region in op.regions for o in region.walk()]
-        ops += [self.node_of[o] for o in inside if o in self.node_of]
+        inside = [] if op is None else [op, *(o for region in op.regions for o in region.walk())]
+        ops = [self.node_of[o] for o in inside if o in self.node_of]
         places = () if op is None else op.locations
         code = {language: self.codes.number(text) for language, text in kernel.code.items()}
         return {**kernel.row(), "code": code, "nodes": ops, "places": self.places(places)}

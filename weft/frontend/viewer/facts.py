@@ -27,7 +27,6 @@ class KernelFacts:
     name: str
     op: Operation | None
     key: str
-    calls: int = 1
     runs: int | None = None
     microseconds: float | None = None
     many: float | None = None
@@ -41,7 +40,7 @@ class KernelFacts:
     def row(self) -> dict[str, Any]:
         """All but the op."""
         names = (
-            "number", "name", "key", "calls", "runs", "microseconds", "many", "bytes", "flops",
+            "number", "name", "key", "runs", "microseconds", "many", "bytes", "flops",
             "percent", "bound", "code",
         )  # fmt: skip
         return {**{name: getattr(self, name) for name in names}, "notes": list(self.notes)}

@@ -11,6 +11,7 @@ the program, or else into stretches."""
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from typing import Literal
 
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.locations import Location, scope_within
+from weft.ir.locations import Location, scope_within, shared_scope
+from weft.ir.ops.state import UPDATES
 from weft.ir.spec import ConstArray
 from weft.ir.text.printer import format_attr, value_name
 
@@ -28,6 +30,23 @@ Kind = Literal["op", "scope", "body", "input", "output"]
 MOST_BOXES = 400
 #: Values that are drawn beside their readers.
 _CARRIES_LITERAL = frozenset({"broadcast_to", "reshape", "astype"})
+
+
+_CLASSES = {
+    "fused": "kernel",
+    **dict.fromkeys(
+        ("matmul", "conv", "conv_input", "conv_kernel", "attention", "attention_grad"), "product"
+    ),
+    **dict.fromkeys(("variable", "read", "assign", "count_up_to", *sorted(UPDATES)), "state"),
+    **dict.fromkeys(("cond", "while", "scan"), "control"),
+    **dict.fromkeys(("send", "recv"), "message"),
+}
+
+
+def op_class(op: Operation) -> str:
+    """The class that decides the colour of an op: "kernel", "product", "state", "control",
+    "message" or "op"."""
+    return _CLASSES.get(op.name, "op")
 
 
 @dataclass(slots=True, eq=False)
@@ -266,12 +285,8 @@ def _flat(items: Sequence[_Item]) -> Iterator[tuple[Operation, tuple[str, ...]]]
 def _scope(op: Operation, around: str = "") -> tuple[str, ...]:
     """The path of an op within the scope `around`: of one that stands for several, what their
     paths begin with."""
-    paths = [at.scope.split("/") if at.scope else [] for at in op.locations]
-    shared = paths[0] if paths else []
-    for path in paths[1:]:
-        same = [a == b for a, b in zip(shared, path, strict=False)]
-        shared = shared[: same.index(False) if False in same else len(same)]
-    found = scope_within("/".join(shared), around)
+    scopes = [at.scope for at in op.locations]
+    found = scope_within(functools.reduce(shared_scope, scopes), around) if scopes else ""
     return tuple(found.split("/")) if found else ()
 
 

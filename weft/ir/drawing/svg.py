@@ -8,34 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from weft.ir.drawing.boxes import Box, boxes_of
+from weft.ir.drawing.boxes import Box, boxes_of, op_class
 from weft.ir.drawing.layout import Layout, Point, lay_out
-from weft.ir.graph import Graph, Operation
-from weft.ir.ops.state import UPDATES
+from weft.ir.graph import Graph
 
 #: Pixels of a character of a label and of a box's height. A longer label is cut.
 CHARACTER, HEIGHT, LONGEST = 6.7, 24.0, 40
 #: A drawing of more boxes is cut after so many.
 MOST_DRAWN = 150
 
-#: The class of a box by its op: kernels, products, state, control flow, messages.
-_CLASSES = {
-    "fused": "kernel",
-    **dict.fromkeys(("matmul", "conv", "attention"), "product"),
-    **dict.fromkeys(("variable", "read", "assign", "count_up_to", *sorted(UPDATES)), "state"),
-    **dict.fromkeys(("cond", "while", "scan"), "control"),
-    **dict.fromkeys(("send", "recv"), "message"),
-}
 _FILLS = {
     "kernel": "#3fb95044", "product": "#388bfd44", "state": "#d2992244", "control": "#a371f744",
     "message": "#f8514944", "scope": "#8b949e33", "op": "none",
 }  # fmt: skip
-
-
-def op_class(op: Operation) -> str:
-    """The class that decides the colour of an op: "kernel", "product", "state", "control",
-    "message" or "op"."""
-    return _CLASSES.get(op.name, "op")
 
 
 def shown(label: str) -> str:

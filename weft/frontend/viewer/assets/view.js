@@ -131,7 +131,7 @@ function boxElement(box, x, y, fresh, drawn) {
   const made = svg("g", {
     class: classes.join(" ").trim(), transform: `translate(${x} ${y})`, "data-id": box.id, tabindex: 0,
     role: "button", "aria-label": `${node[2]} ${node[3]}`,
-    onclick: (event) => { event.stopPropagation(); if (!S.dragged) choose(box, inner && event.offsetX !== null && onMarker(event)); },
+    onclick: (event) => { event.stopPropagation(); if (!S.dragged) choose(box, inner && onMarker(event)); },
     ondblclick: (event) => { event.stopPropagation(); if (inner) toggle(box); },
     onkeydown: (event) => { if (event.key === "Enter") { event.stopPropagation(); inner ? toggle(box) : choose(box); } },
   });
