@@ -137,8 +137,8 @@ def test_prints_are_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "x [-1.]\n"
 
 
-@pytest.mark.usefixtures("checks")
-def test_steps_that_cannot_run_again_say_so() -> None:
+def test_steps_that_cannot_run_again_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CHECK", "nan,inf")
     with wf.Graph().as_default() as graph:
         q = wf.FIFOQueue(9, wf.float32, [])
         put, y = q.enqueue(-1.0), wf.log(q.dequeue())
@@ -146,10 +146,29 @@ def test_steps_that_cannot_run_again_say_so() -> None:
         session.run(put)
         with pytest.raises(InvalidArgument, match=r"has a NaN.*'dequeue' cannot be done a second"):
             session.run(y)
+    monkeypatch.setenv("WEFT_CHECK", "overflow")
+    looked = pytest.warns(RuntimeWarning, match="is not looked at, as op 'enqueue'")
+    with wf.Session(graph=graph) as session, looked:
+        session.run(put)
 
 
-@pytest.mark.usefixtures("checks")
-def test_on_a_cluster_results_are_looked_at() -> None:
+def test_python_functions_are_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CHECK", "nan")
+    given = iter((-1.0, 4.0))
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        return wf.sqrt(x + wf.py_function(lambda: next(given), [], wf.float32, ()))
+
+    with pytest.raises(InvalidArgument, match="'py_function' cannot be done a second time"):
+        f(np.float32(0))
+    with pytest.raises(wf.errors.UnsupportedError, match="for a look"):
+        f.values(np.float32(0))
+    assert next(given) == 4
+
+
+def test_on_a_cluster_results_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CHECK", "nan,inf")
     server = wf.train.Server.create_local_server()
     with wf.Graph().as_default() as graph:
         x = wf.placeholder(wf.float32, [2], "x")

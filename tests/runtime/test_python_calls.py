@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +298,75 @@ def test_steps_of_sessions_with_checks_are_native(capfd: pytest.CaptureFixture[s
         assert "one native plan" in session.explain(y, {x: [1, 2]})
         with pytest.raises(wf.errors.InvalidArgumentError, match="large"):
             session.run(y, {x: [1, 9]})
+
+
+@pytest.mark.parametrize("device", ["cpu:0", "gpu:0"])
+def test_a_variable_changes_where_it_is_assigned_to(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    v = wf.Variable(np.ones(5, np.float32))
+    seen: list[float] = []
+
+    @wf.compile(device=device)
+    def f(x: Any) -> Any:
+        new = v * 3 + x
+        wf.debug_callback(lambda _: seen.append(float(v.numpy()[0])), new)
+        wf.check(wf.sum(new) < 100, "too much")
+        v.assign(new)
+
+    @wf.compile(device=device)
+    def g(x: Any) -> Any:
+        def body(carry: Any, row: Any) -> Any:
+            v.assign(v + 1)
+            wf.check(row < 3, "row {}", row)
+            v.assign(v * 2)
+            return carry + row, None
+
+        return wf.scan(body, 0.0, x)[0]
+
+    f(np.float32(1))
+    assert (seen, v.numpy()[0]) == ([1.0], 4)
+    for _ in range(3):
+        for call, x in ((f, np.float32(90)), (g, np.array([1, 2, 3], np.float32))):
+            with pytest.raises(wf.errors.InvalidArgumentError):
+                call(x)
+            assert v.numpy().tolist() == [4] * 5
+
+
+def test_a_call_may_take_the_value_of_a_variable_away() -> None:
+    taken: list[Any] = []
+    with wf.Graph().as_default() as graph, wf.container("taken_away"):
+        v = wf.Variable(np.ones(100_000, np.float32), name="v")
+        x = wf.placeholder(wf.float32, [])
+
+        def take(_: Any) -> None:
+            wf.Session.reset("", ["taken_away"])
+            taken.append(np.zeros(100_000, np.float32))
+
+        with wf.control_dependencies([wf.debug_callback(take, x)]):
+            up = v.assign(v + x)
+    with wf.Session(graph=graph) as session:
+        for _ in range(4):
+            session.run(wf.variables_initializer([v]))
+            session.run(up, {x: 3.0})
+    assert all(not t.any() for t in taken)
+
+
+def test_what_an_error_keeps_is_no_memory_of_the_step() -> None:
+    @wf.compile
+    def f(x: Any) -> Any:
+        wf.debug_callback(lambda t: 1 / 0, wf.sort(x))
+        return x
+
+    with pytest.raises(wf.errors.UnknownError) as caught:
+        f(np.ones(1000, np.float32))
+    error: BaseException | None = caught.value
+    kept: list[Any] = []
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            for value in frame.f_locals.values():
+                kept += value if isinstance(value, list | tuple) else [value]
+        error = error.__cause__
+    arrays = [x for x in kept if isinstance(x, np.ndarray)]
+    assert not [x for x in arrays if isinstance(x.base, ctypes.Array)]

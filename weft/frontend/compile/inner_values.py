@@ -22,7 +22,7 @@ from weft.ir.interpreter.evaluate import Path, Watch, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.locations import Location, caller_location
 from weft.ir.ops import lookup
-from weft.ir.ops.io import PYTHON_CALLS, muted
+from weft.ir.ops.io import SILENT_CALLS, muted
 from weft.ir.program import Program
 from weft.passes.manager import run_passes
 from weft.passes.sizes import specialize_inputs
@@ -131,7 +131,7 @@ def inner_values(
         )
     graph = program.graph
     for op in graph.walk():
-        if "host" in lookup(op.name).traits and op.name not in PYTHON_CALLS:
+        if "host" in lookup(op.name).traits and op.name not in SILENT_CALLS:
             raise UnsupportedError(
                 f"{what}: op '{op.name}' in '{graph.name}' cannot be done for a look only",
                 hint="fetch values that do not need it, or feed what it gives",

@@ -206,7 +206,8 @@ def check(
     does not hold where the program comes here.
 
     message: a format as of `wf.print`. The step ends there, as it does at an index out of bounds:
-    what was assigned to variables before stays, nothing after it happens. Otherwise as `wf.print`.
+    what was assigned to variables before stays, nothing after it happens. What a branch or loop
+    assigns to them is stored when it ends. Otherwise as `wf.print`.
 
     >>> @wf.compile
     ... def root(x):
@@ -305,7 +306,8 @@ def debug_callback(
     original as `__cause__` (classes as of `wf.py_function`).
 
     It may run while a step of the same program holds variables: a variable that it reads is as
-    the step has left it so far; it must not assign to those that the step uses. On tasks of a
+    the step has left it so far (what a branch or loop assigns is stored when that ends); it must
+    not assign to those that the step uses. On tasks of a
     cluster, and in a graph read from text, it is the function registered there by its name
     (`wf.register_function`). Otherwise as `wf.print`.
 
@@ -415,9 +417,7 @@ def assert_positive(x: Any, message: str = "") -> Effect | None:
 
     >>> _ = wf.tf1.assert_positive([1.0, 2.0])
     """
-    t = as_tensor(x)
-    zero = np.zeros((), t.dtype.numpy)
-    return _compare("assert_positive", ">", "greater", t, zero, message)
+    return _compare("assert_positive", ">", "greater", x, 0, message)
 
 
 def assert_non_negative(x: Any, message: str = "") -> Effect | None:
@@ -425,9 +425,7 @@ def assert_non_negative(x: Any, message: str = "") -> Effect | None:
 
     >>> _ = wf.tf1.assert_non_negative([0.0, 2.0])
     """
-    t = as_tensor(x)
-    zero = np.zeros((), t.dtype.numpy)
-    return _compare("assert_non_negative", ">=", "greater_equal", t, zero, message)
+    return _compare("assert_non_negative", ">=", "greater_equal", x, 0, message)
 
 
 def assert_all_close(

@@ -454,6 +454,8 @@ def _where(relation: str, x: Array, *more: Array) -> str:
     else:
         holds = _RELATIONS[relation](x, others[0])
     bad = np.argwhere(~holds)
+    if not len(bad):  # a kernel rounds otherwise
+        return f": of {holds.size} elements, by the last bit of one"
     first = tuple(bad[0].tolist())
     sign = {"finite": "", "~": "!~"}.get(relation[:1] if others else relation, relation)
     values = f" not {sign} ".join(_element(a[first]) for a in (x, *others))
@@ -594,3 +596,6 @@ HOST_FUNCTION_TABLE = (
 #: Ops that Python carries out wherever a step is, in a native step too (`codegen/python_calls.py`):
 #: they wait for nothing, name no object, and do what their reference does.
 PYTHON_CALLS = frozenset(spec.name for spec in (*REPORT_TABLE, *HOST_FUNCTION_TABLE))
+#: Those that do nothing where they are `muted`: what a function of the user's gives may be another
+#: thing the second time.
+SILENT_CALLS = PYTHON_CALLS - {"py_function"}

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from weft.ir.analysis.effects import calls_python
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
@@ -238,6 +239,7 @@ class _StepPlanner(BlockPlanner):
         self.graph = graph
         self.assigns: dict[str, list[int]] = {}
         self.reads: dict[str, list[int]] = {}
+        self.calls = [i for i, op in enumerate(graph.ops) if calls_python(op)]
         for position, op in enumerate(graph.ops):
             if op.name in ("assign", "read"):
                 held = self.assigns if op.name == "assign" else self.reads
@@ -328,8 +330,10 @@ class _StepPlanner(BlockPlanner):
 
     def _old_value_dead(self, name: str, position: int, value: Value) -> bool:
         """May `value`, made at `position`, overwrite variable `name`: is the old value not needed
-        then?
+        then? Python, called before the assignment, may end the step or look at the variable.
         """
+        if any(position <= p < self.assigns[name][0] for p in self.calls):
+            return False
         for i in self.reads.get(name, ()):
             if i > self.assigns[name][0]:
                 continue  # reads the new value
@@ -348,8 +352,11 @@ class _StepPlanner(BlockPlanner):
         return op.name in ("variable", "assign", "group", "read")
 
     def _place_assign(self, position: int, op: Operation) -> None:
-        value, target = op.operands[1], Slot("variable", variable_name(op.operands[0]))
+        name, value = variable_name(op.operands[0]), op.operands[1]
+        target, made = Slot("variable", name), self.made_at.get(self.root_of(value), -1)
         why = "its value is needed elsewhere too"
+        if any(made <= p < position for p in self.calls):
+            why = "Python is called before the variable changes"
         if may_fail_midway(value):
             why = "what fails must not leave the variable changed in part"
         self.copy(position, self.plan.slots[value], target, value, why)

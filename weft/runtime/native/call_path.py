@@ -216,12 +216,19 @@ def _fill(step: int, activation: int, places: int, results: int) -> int:
     return 0
 
 
-def _release_variables(api: int, step: int, end: int) -> int:
+def _release(api: int, row: int) -> int:
+    given = call(load(api + at.CALL_NO_ARGS), load(row + at.V_RELEASE))
+    if given != 0:
+        call(load(api + at.DECREF), given)
+    return 0
+
+
+def _release_variables(api: int, step: int, activation: int, end: int) -> int:
     row = load(step + at.X_VARIABLES)
+    slots = load(activation + at.F_SLOTS)
     while row < end:
-        given = call(load(api + at.CALL_NO_ARGS), load(row + at.V_RELEASE))
-        if given != 0:
-            call(load(api + at.DECREF), given)
+        call(load(api + at.DECREF), load(slots + 8 * load(row + at.V_SLOT)))
+        _release(api, row)
         row += at.V_WORDS
     return 0
 
@@ -235,13 +242,15 @@ def _take_variables(api: int, step: int, activation: int) -> int:
     while row < end:
         taken = call(load(api + at.CALL_NO_ARGS), load(row + at.V_ACQUIRE))
         if taken == 0:
-            _release_variables(api, step, row)
+            _release_variables(api, step, activation, row)
             return at.RAISED
         call(load(api + at.DECREF), taken)
         array = load(load(row + at.V_OBJECT) + load(api + at.VARIABLE_ARRAY))
         if array == 0 or array == load(api + at.NONE):
-            _release_variables(api, step, row + at.V_WORDS)
+            _release_variables(api, step, activation, row)
+            _release(api, row)
             return at.ELSEWHERE
+        call(load(api + at.INCREF), array)  # Python that the step calls may take it away
         store(slots + 8 * load(row + at.V_SLOT), array)
         row += at.V_WORDS
     return at.RAN
@@ -300,7 +309,7 @@ def execute(api: int, step: int, places: int, results: int) -> int:
         stopped = _run(api, step, activation)
         status = load(load(activation + at.F_STATUS))
         index = load(load(activation + at.F_STATUS) + 8)
-        _release_variables(api, step, load(step + at.X_VARIABLES_END))
+        _release_variables(api, step, activation, load(step + at.X_VARIABLES_END))
     if stopped != 0:  # with the activation goes what its stacks hold
         call(load(api + at.DECREF), load(activation + at.F_OWNER))
     else:

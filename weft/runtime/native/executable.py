@@ -294,8 +294,9 @@ class Executable(Step):
             fresh = [v for v, _, _ in self._variables if v.array is None]
             for variable in fresh:
                 variable.array = np.empty(variable.shape, variable.dtype.numpy)
-            for variable, slot, _ in self._variables:
-                activation.slots[slot] = id(variable.array)
+            held = [v.array for v, _, _ in self._variables]  # Python may take them from v
+            for (_, slot, _), array in zip(self._variables, held, strict=True):
+                activation.slots[slot] = id(array)
             walk(activation.header)
             if activation.failed.value >= 0:
                 for variable in fresh:

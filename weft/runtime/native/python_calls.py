@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -30,13 +32,16 @@ def python_object(call: PythonCall) -> Callable[[int], None]:
     reference, attrs, operands, results = spec.reference, call.attrs, call.operands, call.results
 
     def python_call(words: int) -> None:
-        given, words = _arrays(operands, words)
-        for array in given:
-            array.flags.writeable = False
-        made = reference(given, attrs)
+        given, words = _arrays(operands, words, False)
+        try:
+            made = reference(given, attrs)
+        except BaseException as error:
+            given.clear()
+            _forget(error)
+            raise
         if not results:
             return
-        places, _ = _arrays(results, words)
+        places, _ = _arrays(results, words, True)
         for place, value in zip(places, made, strict=True):
             if place.shape != value.shape or place.dtype != value.dtype:
                 raise InternalError(
@@ -48,7 +53,20 @@ def python_object(call: PythonCall) -> Callable[[int], None]:
     return python_call
 
 
-def _arrays(kinds: Sequence[tuple[DType, int]], words: int) -> tuple[list[Array], int]:
+def _forget(error: BaseException | None) -> None:
+    """Clear weft's frames in the tracebacks of an error, and of those that it comes from: their
+    arrays are views of the step's memory, which the error outlives. The user's have copies."""
+    while error is not None:
+        for frame, _ in walk_tb(error.__traceback__):
+            if str(frame.f_globals.get("__name__")).startswith("weft."):
+                with suppress(RuntimeError):  # it still runs: `python_call`, and who called it
+                    frame.clear()
+        error = error.__cause__ or error.__context__
+
+
+def _arrays(
+    kinds: Sequence[tuple[DType, int]], words: int, writeable: bool
+) -> tuple[list[Array], int]:
     """Arrays of these dtypes and ranks at the addresses that the words say, and what follows."""
     made = []
     for dtype, rank in kinds:
@@ -59,6 +77,7 @@ def _arrays(kinds: Sequence[tuple[DType, int]], words: int) -> tuple[list[Array]
             made.append(np.ndarray(shape, dtype.numpy, memory))
         else:
             made.append(np.empty(shape, dtype.numpy))
+        made[-1].flags.writeable = writeable
     return made, words
 
 
