@@ -63,7 +63,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(where))
     # whoever edits weft while its tests run
     monkeypatch.setattr(cache_key, "LOADED_AT", math.inf)
-    cache_key._common.cache_clear()
+    for known in (cache_key._common, cache_key._plan_sources):
+        known.cache_clear()
     return where
 
 

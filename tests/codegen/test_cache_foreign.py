@@ -47,7 +47,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WEFT_CACHE", "1")
     monkeypatch.setenv("WEFT_CACHE_DIR", str(where))
     monkeypatch.setattr(cache_key, "LOADED_AT", math.inf)
-    cache_key._common.cache_clear()
+    for known in (cache_key._common, cache_key._plan_sources):
+        known.cache_clear()
     return where
 
 

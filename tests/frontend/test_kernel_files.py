@@ -219,3 +219,28 @@ class TestUse:
         capsys.readouterr()
         assert main(["kernel", "list"]) == 0
         assert "no kernel is replaced" in capsys.readouterr().out
+
+    def test_programs_whose_operands_have_other_numbers(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What follows a product is one kernel wherever it stands."""
+        with monkeypatch.context() as patch:
+            patch.setenv("WEFT_DUMP", str(tmp_path / "dump"))
+            wf.compile(lambda x: wf.exp(x))(X)
+        (path,) = (tmp_path / "dump").glob("*/kernels/nest-*.py")
+        assert main(["kernel", "use", str(path), "--unchecked"]) == 0
+        got = wf.compile(lambda x, y: wf.exp(x @ y))(X, X.T)
+        np.testing.assert_allclose(got, np.exp(X @ X.T), rtol=1e-5)
+
+    @pytest.mark.parametrize("text", [b"hello", b"\xff"])
+    def test_a_file_that_is_no_kernel_stops_nobody(
+        self, text: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        folder = Path(os.environ["WEFT_CACHE_DIR"])
+        for made in (folder, folder / "replaced"):
+            made.mkdir(mode=0o700)
+        file = folder / "replaced" / "notes.py"
+        file.write_bytes(text)
+        file.chmod(0o600)
+        np.testing.assert_allclose(wf.compile(softmax)(X).numpy().sum(axis=1), 1, rtol=1e-5)
+        assert f"{file} is no kernel" in caplog.text

@@ -25,6 +25,8 @@ _VALUE, _LOCK = 1, 2
 
 #: The value for a step that was stopped from outside (`loops/interrupt.py`).
 STOPPED = -1
+#: The value for a kernel compiled by Numba that raised: no index of an op is at that position.
+RAISED = 1
 
 
 class FaultWords(ctypes.Structure):

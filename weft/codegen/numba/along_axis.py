@@ -13,8 +13,8 @@ from weft.codegen.numba.scalars import (
     narrowed,
     scalar_text,
 )
-from weft.codegen.numba.source import KernelSource, Number, Param, numpy_name
-from weft.codegen.numba.structural import Printer, dense, load, stored, template
+from weft.codegen.numba.source import KernelSource, Number, Param, numpy_name, stored
+from weft.codegen.numba.structural import Printer, dense, load, template
 from weft.ir.cost.rates import NS_PER_RANDOM_BLOCK
 from weft.ir.graph import Operation
 from weft.ir.spec import int_attr

@@ -20,6 +20,7 @@ from llvmlite import ir
 from numba.core.imputils import impl_ret_borrowed
 from numba.np import arrayobj
 
+from weft.codegen.faults import RAISED
 from weft.codegen.llvm import numba_kernels as adopted
 from weft.codegen.llvm.target import isa
 from weft.codegen.numba.source import KernelSource, Number, View, array_dtype
@@ -32,16 +33,6 @@ _intrinsic: Any = adopted._intrinsic
 _arrays: Any = arrayobj
 _borrowed: Any = impl_ret_borrowed
 _I64 = ir.IntType(64)
-#: The status word of a kernel that raised: no index of an op is at that position.
-RAISED = 1
-
-
-def words_of(source: KernelSource) -> int:
-    """How many words a call of the kernel has."""
-    return 1 + sum(
-        1 if isinstance(p, Number) else 2 + len(p.shape) + p.pattern().count("s")
-        for p in source.params
-    )
 
 
 def compile_source(source: KernelSource, text: str, where: str) -> adopted.NumbaCode:

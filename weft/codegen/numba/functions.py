@@ -328,6 +328,21 @@ isnan, isinf, isfinite, signbit = (
 cbrt = _named(np.cbrt, "Cube root.")
 
 
+def _named_of_two(function: Any) -> Any:
+    """As `_named`, of two operands."""
+
+    def call(a, b):  # type: ignore[no-untyped-def]
+        return function(a, b)
+
+    call.__doc__ = function.__name__
+    return njit(call)
+
+
+float_power, atan2, hypot, copysign, nextafter = (
+    _named_of_two(f) for f in (np.power, np.arctan2, np.hypot, np.copysign, np.nextafter)
+)
+
+
 @njit
 def rsqrt(x):  # type: ignore[no-untyped-def]
     """One over the square root."""
@@ -401,24 +416,6 @@ def fma(a, b, c):  # type: ignore[no-untyped-def]
 
 
 @njit
-def float_power(a, b):  # type: ignore[no-untyped-def]
-    """a to the power b."""
-    return np.power(a, b)
-
-
-@njit
-def atan2(a, b):  # type: ignore[no-untyped-def]
-    """The angle of the point x=b, y=a."""
-    return np.arctan2(a, b)
-
-
-@njit
-def hypot(a, b):  # type: ignore[no-untyped-def]
-    """sqrt(a^2 + b^2) without overflow."""
-    return np.hypot(a, b)
-
-
-@njit
 def logaddexp(a, b):  # type: ignore[no-untyped-def]
     """log(exp(a) + exp(b))."""
     if a == b:
@@ -429,18 +426,6 @@ def logaddexp(a, b):  # type: ignore[no-untyped-def]
     if difference <= 0:
         return b + np.log1p(np.exp(difference))
     return difference
-
-
-@njit
-def copysign(a, b):  # type: ignore[no-untyped-def]
-    """|a| with the sign of b."""
-    return np.copysign(a, b)
-
-
-@njit
-def nextafter(a, b):  # type: ignore[no-untyped-def]
-    """The number next to a, towards b."""
-    return np.nextafter(a, b)
 
 
 @njit

@@ -6,7 +6,6 @@ are accumulated in float64, of 16-bit floats also products."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from weft.codegen.call import Address, Pool, Scratch
@@ -96,7 +95,7 @@ class _NestPrinter:
             name, index = self.stores[held]
             text = load_text(element(name, index), load.dtype, self.helpers)
             if load.dtype != self.nest.stores[held].dtype:
-                name = self.names(f"in{load.leaf}")
+                name = self.names.number("in")
                 assert isinstance(load.leaf, int)
                 walk = [(self.nest.extents[j], load.strides[j]) for j in loops]
                 self.params.append(view_of(name, load.dtype, self.operands[load.leaf], walk))
@@ -121,7 +120,7 @@ class _NestPrinter:
                 place = at, more + load.offset * as_dtype(load.dtype).itemsize
                 if isinstance(at, Address):
                     place = Address(at.value, at.offset + place[1]), 0
-                name = self.names(f"in{load.leaf}")
+                name = self.names.number("in")
                 self.params.append(view_of(name, load.dtype, place, walk))
             text = load_text(element(name, index), load.dtype, self.helpers)
         self.load_depth.append(depth)
@@ -247,8 +246,3 @@ class _NestPrinter:
                 self.out.depth += 1
             value = narrowed(element(f"acc{k}", index), running, s.dtype, self.helpers)
             self.out(store_text(element(name, index), value, s.dtype, self.helpers))
-
-
-def elements_of(nest: Nest) -> int:
-    """How often the innermost body of a nest runs."""
-    return math.prod(nest.extents)

@@ -22,8 +22,16 @@ from weft.codegen.numba.scalars import (
     narrowed,
     scalar_text,
 )
-from weft.codegen.numba.source import KernelSource, Number, Param, View, numpy_name
-from weft.codegen.numba.structural import Printer, dense, load, stored, template
+from weft.codegen.numba.source import (
+    HALVES,
+    KernelSource,
+    Number,
+    Param,
+    View,
+    numpy_name,
+    stored,
+)
+from weft.codegen.numba.structural import Printer, dense, load, template
 from weft.codegen.products.calls import (
     alone,
     product_in,
@@ -36,8 +44,6 @@ from weft.ir.analysis.index_maps import Read, contiguous_strides, read_of
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Operation, Value
 from weft.ir.spec import ints_attr
-
-_HALVES = ("f16", "bf16")
 
 
 # ------------------------------------------------------------------------------------------- matmul
@@ -64,7 +70,7 @@ def _matmul(
     turned = bool(op.attrs["transpose_a"]), bool(op.attrs["transpose_b"])
     k = tensor(op.operands[0]).static_shape[-2 if turned[0] else -1]
     dtype = tensor(op.result).dtype.short
-    wide = "f32" if dtype in _HALVES else dtype
+    wide = "f32" if dtype in HALVES else dtype
     loads: list[Access] = []
     statements: list[Statement] = []
     args: list[tuple[str, int]] = []
@@ -344,7 +350,7 @@ def _best(dtype: str, helpers: set[str]) -> tuple[str, int]:
         ("n", "batch"), *((f"o{k}", f"small{k}") for k in _AXES), ("c", "channels"),
     ])  # fmt: skip
     taps, inside = _taps(depth)
-    wide = "f32" if dtype in _HALVES else dtype
+    wide = "f32" if dtype in HALVES else dtype
     seen = load("x", dtype, helpers)(_AT["x"])
     nan = " or (seen != seen and best == best)" if as_dtype(dtype).is_floating else ""
     pad, deep = "    " * depth, "    " * inside
@@ -367,7 +373,7 @@ def _window_best(
         return [y, x], f"{text}\n{pad}y[{_AT['y']}] = {stored('best', dtype, helpers)}"
     if op.name == "window_pick":
         y = dense("y", op.result, whole["y"], written=True)
-        zero = "uint16(0)" if dtype in _HALVES else f"{numpy_name(dtype)}(0)"
+        zero = "uint16(0)" if dtype in HALVES else f"{numpy_name(dtype)}(0)"
         more = f"\n{pad}y[{_AT['y']}] = t[n, b0, b1, b2, c] if found else {zero}"
         return [y, x, dense("t", op.operands[1], whole["x"])], text + more
     running = accumulator_dtype("sum", dtype)
@@ -520,7 +526,6 @@ def attention_grad(op: Operation, in_place: bool) -> list[KernelSource]:
     logs = View("sums", held[0].dtype, Address(sums), shape, contiguous_strides(shape))
     weight = f"exp(scores[j] - sums[b, h, i]){seen} else {kind}(0)" if seen else (
         "exp(scores[j] - sums[b, h, i])")  # fmt: skip
-    d_score = f"{kind}(0)" if seen else ""
     masked = []
     if any(tensor(m).dtype.short == "bool" for m in masks):
         where = ", ".join([*(f"b{k}" for k in range(len(tensor(op.operands[0]).static_shape) - 3)),
@@ -540,7 +545,7 @@ def attention_grad(op: Operation, in_place: bool) -> list[KernelSource]:
         "        d_weight = 0.0", "        for d in range(width):",
         "            d_weight += float64(g[b, h, i, d]) * float64(value[b, h, j, d])",
         f"        d_score = weight * (d_weight - delta) * {scale!r}",
-        *(["        if j > i:", "            d_score = 0.0"] if d_score else []),
+        *(["        if j > i:", "            d_score = 0.0"] if seen else []),
         *masked,
         "        for d in range(depth):",
         "            total_d_query[b, h, i, d] += d_score * float64(key[b, h, j, d])",

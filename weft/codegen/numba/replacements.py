@@ -9,6 +9,8 @@ write, is not read. What replaces a kernel must take that kernel's arguments."""
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from pathlib import Path
 from weft.codegen.llvm.cache import cache_folder, make_private, read_trusted
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 
+_log = logging.getLogger("weft.compile")
 #: The first line of a printed kernel, by which a file is known; its key follows.
 MARK = "# weft kernel "
 _FOLDER = "replaced"
@@ -51,15 +54,20 @@ def replacements() -> Replacements:
     folder = _folder()
     if folder is None:
         return {}
-    if folder not in _read:
-        found: dict[str, tuple[str, str]] = {}
+    found = _read.get(folder)
+    if found is None:
+        found = {}
         for path in sorted(folder.glob("*.py")) if folder.is_dir() else ():
             data = read_trusted(path, "the kernel that it replaces is the generated one")
-            if data is not None:
+            if data is None:
+                continue
+            try:
                 text = data.decode()
                 found[key_of(text, str(path))] = text, str(path)
+            except (UnicodeDecodeError, InvalidArgumentError):
+                _log.warning("%s is no kernel that `weft kernel use` put there: not read", path)
         _read[folder] = found
-    return _read[folder]
+    return found
 
 
 def replacement(key: str) -> tuple[str, str] | None:
@@ -101,8 +109,10 @@ def use(text: str, where: str) -> Path:
     try:
         make_private(folder)
         path = folder / f"{_safe(key)}.py"
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o600)
+        temporary = folder / f".{os.getpid()}.tmp"  # another process reads all of it, or none
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
+            f.write(text.encode())
+        temporary.replace(path)
     except OSError as error:
         raise InvalidArgumentError(
             f"{folder} cannot hold a kernel: {error}",

@@ -97,7 +97,7 @@ class _RowPrinter:
         place: Place = (at, more)
         if isinstance(at, Address):
             place = Address(at.value, at.offset + more), 0
-        name = self.names(f"in{node.leaf}")
+        name = self.names.number("in")
         self.params.append(view_of(name, node.dtype, place, walk))
         return name, index
 

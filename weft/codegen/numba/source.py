@@ -8,7 +8,7 @@ fewer axes. 16-bit floats come as uint16, which `from_f16` and `to_f16` convert.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.codegen.call import Address, Pool, Scratch
 from weft.codegen.numba.replacements import MARK
@@ -130,11 +130,6 @@ def _imports(names: Sequence[str]) -> list[str]:
     return [*lines, *(f"    {n}," for n in names), ")"]
 
 
-def distinct(lines: Iterable[str]) -> list[str]:
-    """Each line once, in order."""
-    return list(dict.fromkeys(lines))
-
-
 class Names:
     """Gives names that are not taken: `in0`, then `in0_1`."""
 
@@ -145,6 +140,12 @@ class Names:
         count = self._taken.get(name, 0)
         self._taken[name] = count + 1
         return f"{name}_{count}" if count else name
+
+    def number(self, name: str) -> str:
+        """The next of `in0`, `in1`, ..."""
+        count = self._taken.get(name, 0)
+        self._taken[name] = count + 1
+        return f"{name}{count}"
 
 
 class Lines:
@@ -185,7 +186,12 @@ def load_text(where: str, dtype: str, helpers: set[str]) -> str:
 
 def store_text(where: str, value: str, dtype: str, helpers: set[str]) -> str:
     """The statement that stores a value."""
+    return f"{where} = {stored(value, dtype, helpers)}"
+
+
+def stored(value: str, dtype: str, helpers: set[str]) -> str:
+    """A value as what an array holds."""
     if dtype in HALVES:
         helpers.add(f"to_{dtype}")
-        return f"{where} = to_{dtype}({value})"
-    return f"{where} = {value}"
+        return f"to_{dtype}({value})"
+    return value

@@ -15,12 +15,13 @@ from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
 from weft.codegen.numba.nests import nest_source
 from weft.codegen.numba.scalars import scalar_text
 from weft.codegen.numba.source import (
-    HALVES,
     KernelSource,
     Lines,
     Number,
     Param,
     View,
+    load_text,
+    stored,
 )
 from weft.ir.analysis.index_maps import contiguous_strides, index_sizes
 from weft.ir.cost.rates import streamed
@@ -61,20 +62,9 @@ def load(array: str, dtype: str, helpers: set[str]) -> Callable[[str], str]:
     """`in0[i]` as a value, given the index."""
 
     def text(index: str) -> str:
-        if dtype in HALVES:
-            helpers.add(f"from_{dtype}")
-            return f"from_{dtype}({array}[{index}])"
-        return f"{array}[{index}]"
+        return load_text(f"{array}[{index}]", dtype, helpers)
 
     return text
-
-
-def stored(value: str, dtype: str, helpers: set[str]) -> str:
-    """A value as what an array holds."""
-    if dtype in HALVES:
-        helpers.add(f"to_{dtype}")
-        return f"to_{dtype}({value})"
-    return value
 
 
 # ------------------------------------------------------------------------------------------- copies
@@ -162,7 +152,7 @@ def copy_bytes(target: Address, source: Address, nbytes: int) -> KernelSource:
 
 
 # ----------------------------------------------------------------------------------------- by index
-def check_indices(gather: Operation, index: Value, number: int = 0) -> KernelSource:
+def check_indices(gather: Operation, index: Value) -> KernelSource:
     """Only looks at the indices of a gather or scatter."""
     sizes, dtype = index_sizes(gather), tensor(index).dtype.short
     rows = math.prod(tensor(index).static_shape) // max(len(sizes), 1)
@@ -171,7 +161,7 @@ def check_indices(gather: Operation, index: Value, number: int = 0) -> KernelSou
     lines = ["for r in range(rows):"]
     for k in range(len(sizes)):
         lines.append(f"    if wrapped(index[r, {k}], size{k}) < 0:")
-        lines.append(f"        fault(faults, r * {len(sizes)} + {k}, index[r, {k}], {number})")
+        lines.append(f"        fault(faults, r * {len(sizes)} + {k}, index[r, {k}], 0)")
     text = "\n".join([*lines, *["    pass"] * (not sizes)])
     return template(f"numba-check-{dtype}-{len(sizes)}", "check_indices", params, text,
                     {"wrapped", "fault"}, checks=True)  # fmt: skip
@@ -239,10 +229,7 @@ def _meet(op: Operation, data: str, place: str, helpers: set[str]) -> str:
     combine = COMBINES[op.name]
     if combine is None:
         return f"{data} = updates{place}"
-    held, value = f"{data}", f"updates{place}"
-    if dtype in HALVES:
-        helpers.add(f"from_{dtype}")
-        held, value = f"from_{dtype}({held})", f"from_{dtype}({value})"
+    held, value = (load_text(x, dtype, helpers) for x in (data, f"updates{place}"))
     made = scalar_text(combine, dtype, [held, value], dtype, helpers)
     return f"{data} = {stored(made, dtype, helpers)}"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy as np
 
 from weft.codegen.engines import engine
-from weft.codegen.faults import STOPPED, describe_fault
+from weft.codegen.faults import RAISED, STOPPED, describe_fault
 from weft.codegen.llvm.jit import (
     Kernels,
     compile_count,
@@ -69,8 +69,6 @@ Array = np.ndarray[Any, Any]
 Effort = tuple[int, float, int]
 _log = logging.getLogger("weft.compile")
 MOST_IDLE_ACTIVATIONS = 8
-#: The status word of a printed kernel that raised (`codegen/numba/compile.py`).
-RAISED = 1
 LARGE_ARENA = 1 << 20
 #: Options of passes that are not those of a step: nothing is verified, dumped or logged.
 PLAIN_PASSES = PassOptions()

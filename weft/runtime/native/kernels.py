@@ -21,7 +21,7 @@ from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.codegen.numba.calls import nest_kernel, sources_of
 from weft.codegen.numba.replacements import replacement
-from weft.codegen.numba.source import KernelSource
+from weft.codegen.numba.source import KernelSource, View
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.graph import Operation
@@ -95,7 +95,7 @@ def header_of(kernel: StepKernel) -> list[str]:
         f"{kernel.name}, of the step '{kernel.step}'",
         f"ops: {', '.join(dict.fromkeys(ops_of(op)))}",
         *(f"from {at}" for at in places),
-        f"operands: {', '.join(f'in{k} {v.type}' for k, v in enumerate(op.operands)) or 'none'}",
+        f"operands: {', '.join(_operands(kernel)) or 'none'}",
         f"results: {', '.join(f'out{k} {v.type}' for k, v in enumerate(op.results))}",
     ]
     assert isinstance(kernel.made, KernelSource)
@@ -108,6 +108,17 @@ def header_of(kernel: StepKernel) -> list[str]:
     if kernel.made.checks:
         lines.append("  faults: takes reports of indices out of bounds")
     return lines
+
+
+def _operands(kernel: StepKernel) -> Iterator[str]:
+    """Each operand's type, after the names of the arguments that are views of it."""
+    assert isinstance(kernel.made, KernelSource)
+    for value in kernel.op.operands:
+        names = [
+            p.name for p in kernel.made.params
+            if isinstance(p, View) and isinstance(p.address, Address) and p.address.value is value
+        ]  # fmt: skip
+        yield " ".join([*names, str(value.type)])
 
 
 def step_kernels(step: Executable) -> list[StepKernel]:
