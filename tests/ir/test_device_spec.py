@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.ir.device import LOCAL_TASK, DeviceSpec, canonical_device
+from weft.ir.drawing.dot import dot
 from weft.ir.dtypes import float32
 from weft.ir.graph import Graph, Operation, canonical
 from weft.ir.ops.builder import Builder
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.text.views import dot
 from weft.ir.types import TensorType
 from weft.runtime.plan_store import digest_graph
 
