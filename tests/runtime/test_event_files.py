@@ -39,7 +39,6 @@ def test_known_bytes(tmp_path: Path) -> None:
     first, second = event_files.records(file.read_bytes())
     assert first[0] == 0x09  # wall_time, a double
     assert first[9:] == b"\x1a\rbrain.Event:2"
-    value = b"\n\x01a\x15\x00\x00\x00\x40J\r\n\t\n\x07scalars"[:-9]
     value = b"\n\x01a" + b"\x15\x00\x00\x00\x40" + b"J\x0d\n\x09\n\x07scalars\x20\x01"
     assert (
         second[9:] == b"\x10\x03*" + bytes([len(value) + 2]) + b"\n" + bytes([len(value)]) + value
@@ -179,6 +178,7 @@ def test_a_forked_child(tmp_path: Path) -> None:
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = FileWriter(tmp_path)
+    writer.hparams({"rate": 0.1})
     writer.flush()
     write = os.write
 
@@ -198,6 +198,52 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer.close()
     monkeypatch.undo()
     FileWriter(tmp_path).close()  # the folder is free
+
+
+def test_a_writer_that_is_closed_beside_those_who_add(tmp_path: Path) -> None:
+    writer, added, begun = FileWriter(tmp_path), 0, threading.Event()
+
+    def add() -> None:
+        nonlocal added
+        with contextlib.suppress(wf.errors.FailedPreconditionError):
+            while True:
+                writer.scalar("a", 1.0, added)
+                added += 1
+                if added == 1500:  # more than may wait
+                    begun.set()
+
+    thread = threading.Thread(target=add, daemon=True)
+    thread.start()
+    assert begun.wait(60)
+    writer.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(event_files.values(tmp_path)["a"]) == added
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0, np.nextafter(1.0, 2)], [2.0**53, 2.0**53 + 2], [0.0, 5e-324]], ids=str
+)
+def test_histograms_of_neighbours(values: list[float], tmp_path: Path) -> None:
+    with FileWriter(tmp_path) as writer:
+        writer.histogram("x", np.array(values), 0)
+        writer.scalar("after", 1.0, 0)
+    assert event_files.values(tmp_path)["after"] == [(0, 1.0)]
+
+
+def test_steps_of_threads_and_steps_that_are_too_large(tmp_path: Path) -> None:
+    with FileWriter(tmp_path) as writer:
+        first, second = writer.as_default(1), writer.as_default(2)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        writer.scalar("x", 0.0)
+        second.__exit__(None, None, None)
+        with pytest.raises(wf.errors.InvalidArgumentError, match="beyond the 64 bits"):
+            writer.scalar("x", 0.0, 2**64 + 7)
+        with pytest.raises(wf.errors.TypeRuleError, match="name of a hyperparameter"):
+            writer.hparams({3: 1})  # type: ignore[dict-item]
+    assert event_files.values(tmp_path)["x"] == [(2, 0.0)]
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:

@@ -182,20 +182,11 @@ def test_in_a_gradient(tmp_path: Path) -> None:
 
 
 def test_on_an_emulated_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written, or an error that says what is not there; never nothing."""
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
-    said = ""
     with FileWriter(tmp_path) as writer:
         f = wf.compile(program(writer), device="gpu:0")
-        try:
-            assert float(f(np.array([1, 2, 3], np.float32))) == 48
-        except wf.errors.UnsupportedError as error:
-            said = str(error)
-    if said:
-        assert "'debug_callback' has no GPU kernel" in said
-        assert "test_summaries.py" in said
-    else:
-        check(tmp_path)
+        assert float(f(np.array([1, 2, 3], np.float32))) == 48
+    check(tmp_path)
 
 
 def test_on_several_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,8 +156,8 @@ def _summary(kind: str, name: object, value: Any, limit: int) -> Tensor:
         summary_type([given._type], {"kind": kind, "tag": tag, "limit": limit}, ())
 
         def write(data: Array) -> None:
-            if defaults:
-                defaults[-1].write_default(kind, tag, data, limit)
+            for target in defaults[-1:]:  # another thread may leave its block meanwhile
+                target.write_default(kind, tag, data, limit)
 
         call_in_trace(f"wf.summary.{kind}", write, [given])
         return as_tensor("")
@@ -167,9 +167,10 @@ def _summary(kind: str, name: object, value: Any, limit: int) -> Tensor:
         (made,) = host_op("summary", [given], kind=kind, tag=tag, limit=limit)
     if graph is not None:
         graph.summaries[tag] = made
-    elif defaults:
+    else:
         assert given._data is not None
-        defaults[-1].write_default(kind, tag, given._data, limit)
+        for target in defaults[-1:]:
+            target.write_default(kind, tag, given._data, limit)
     return made
 
 

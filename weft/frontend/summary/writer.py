@@ -18,6 +18,7 @@ from weft.frontend.ops.promotion import TensorLike, check_int
 from weft.frontend.queues.host_ops import located
 from weft.frontend.session.graph import Graph
 from weft.frontend.summary.ops import BUCKETS, MAX_OUTPUTS, call_in_trace, check_name, defaults
+from weft.ir.device import named_device
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -70,7 +71,7 @@ class FileWriter:
         self._logdir = os.fspath(logdir)
         self._graph: NamedGraph | None = None
         self._tags: set[str] = set()
-        self._steps: list[Any] = []
+        self._steps: list[list[Any]] = []
         self._has_hparams = False
         if graph is not None:
             try:
@@ -140,12 +141,13 @@ class FileWriter:
         >>> with wf.summary.FileWriter("run") as writer, writer.as_default(step=3):
         ...     writer.scalar("loss", 0.5)
         """
-        self._steps.append(step)
+        entry = [step]  # found again by identity: other threads may have added theirs
+        self._steps.append(entry)
         defaults.append(self)
         try:
             yield self
         finally:
-            self._steps.pop()
+            del self._steps[next(i for i, s in enumerate(self._steps) if s is entry)]
             # the last one of this writer: other threads may have added theirs
             del defaults[len(defaults) - 1 - defaults[::-1].index(self)]
 
@@ -254,10 +256,12 @@ class FileWriter:
         self._close(failed=kind is not None)
 
     def _close(self, failed: bool) -> None:
-        if self._has_hparams and not self._file.closed:
-            made = summaries.hparams_end(time.time(), failed)
-            self._file.add(events.SUMMARY, lambda: made)
-        self._file.close()
+        try:
+            if self._has_hparams and self._file.usable:
+                made = summaries.hparams_end(time.time(), failed)
+                self._file.add(events.SUMMARY, lambda: made)
+        finally:
+            self._file.close()
 
     def _write(self, kind: str, name: object, value: Any, step: Any, limit: int) -> Effect | None:
         """Write at once, or add a call that does when it runs to the program that is traced."""
@@ -284,12 +288,13 @@ class FileWriter:
 
     def _step(self, kind: str, tag: str, given: Any) -> int:
         """The step given, or that of `as_default`. InvalidArgumentError without either."""
-        if given is None and not self._steps:
+        steps = [[given]] if given is not None else self._steps[-1:]
+        if not steps:
             raise InvalidArgumentError(
                 f"FileWriter.{kind}('{tag}') needs a step",
                 hint="give step=, or write in `with writer.as_default(step):`",
             )
-        return _step_number(self._steps[-1] if given is None else given)
+        return _step_number(steps[0][0])
 
     def _put(self, kind: str, tag: str, data: Array, step: int, limit: int) -> None:
         make: Callable[[], bytes]
@@ -301,8 +306,11 @@ class FileWriter:
 
 
 def _step_number(step: Any) -> int:
-    """A step as an integer. TypeRuleError for what is none."""
+    """A step as an integer. TypeRuleError for what is none, InvalidArgumentError for one of more
+    than 64 bits."""
     if isinstance(step, int | np.integer) and not isinstance(step, bool):
+        if not -(2**63) <= step < 2**63:
+            raise InvalidArgumentError(f"the step {step} is beyond the 64 bits of an event's")
         return int(step)
     given = _step_tensor(step)
     if given._data is None:
@@ -374,7 +382,14 @@ def times_by_device(graph: NamedGraph, report: RunMetadata) -> dict[str, dict[st
     tasks = {span.task for span in report.timeline.spans}
     return {
         f"{task}/cpu:0": node_times(
-            graph.nodes, [s.event for s in report.timeline.spans if s.task == task]
+            {op: n for op, n in graph.nodes.items() if may_be_on(op.device, task)},
+            [s.event for s in report.timeline.spans if s.task == task],
         )
         for task in sorted(tasks)
     }
+
+
+def may_be_on(device: str, task: str) -> bool:
+    """Whether an op with this device may have run on a task."""
+    asked, there = named_device(device), named_device(task)
+    return asked.job in (None, there.job) and asked.task in (None, there.task)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -40,6 +41,7 @@ from weft.ir.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     TypeRuleError,
+    WeftError,
 )
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
@@ -162,7 +164,7 @@ class MonitoredSession:
             self._begin()
             self._recovering(lambda live: None)
         except BaseException:
-            self._close_writers()
+            self._close_writers(failed=True)
             raise
 
     def _begin(self) -> None:
@@ -295,10 +297,18 @@ class MonitoredSession:
         if live is not None:
             live.leave()
 
-    def _close_writers(self) -> None:
-        for hook in self._hooks:
-            if isinstance(hook, WritingHook):
-                hook.close_writer()
+    def _close_writers(self, failed: bool) -> None:
+        """Close those of all hooks; raises what writing has failed with, unless the program has
+        failed itself."""
+        try:
+            with ExitStack() as closing:
+                for hook in self._hooks:
+                    if isinstance(hook, WritingHook):
+                        closing.callback(hook.close_writer)
+        except WeftError as error:
+            if not failed:
+                raise
+            log.warning("a writer of a session that has ended: %s", error)
 
     def _close(self, error: BaseException | None) -> None:
         if self._closed:
@@ -313,11 +323,13 @@ class MonitoredSession:
             raise
         finally:
             self._closed, self._live = True, None
-            self._close_writers()
-            if live is not None and isinstance(error, LOST):
-                live.leave()
-            elif live is not None:
-                live.end(self._grace, failed=error is not None)
+            try:
+                self._close_writers(failed=error is not None)
+            finally:
+                if live is not None and isinstance(error, LOST):
+                    live.leave()
+                elif live is not None:
+                    live.end(self._grace, failed=error is not None)
 
 
 def MonitoredTrainingSession(  # a function with TensorFlow 1's name

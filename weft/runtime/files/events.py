@@ -24,6 +24,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,10 @@ class EventFile:
         self._thread.start()
         _open.add(self)
 
-    def add(
-        self, field: int, make: Callable[[], bytes], step: int | None = None,
-        wall_time: float | None = None,
-    ) -> None:  # fmt: skip
+    def add(self, field: int, make: Callable[[], bytes], step: int | None = None) -> None:
         """Append an event whose field has the bytes that `make` gives; the thread calls it. Raises
         what writing earlier events has failed with."""
-        head = double(1, time.time() if wall_time is None else wall_time)
+        head = double(1, time.time())
         head += b"" if step is None else integer(2, step)
         self._check()
         with self._changed:
@@ -91,6 +89,7 @@ class EventFile:
                 self._hasten()
                 self._changed.wait()
             self._raise()
+            self._check()  # another thread may have closed it: nobody would write the event
             self._waiting.append(lambda: head + message(field, make()))
             if len(self._waiting) == 1:
                 self._changed.notify_all()
@@ -112,7 +111,12 @@ class EventFile:
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._file < 0
+        return self._ending
+
+    @property
+    def usable(self) -> bool:
+        """Whether `add` is allowed: it is open, and this process's."""
+        return not self.closed and self._pid == os.getpid()
 
     def close(self) -> None:
         """Write what waits, and end the file; the folder is free for another writer. A second time
@@ -126,9 +130,8 @@ class EventFile:
             self._thread.join()
             os.close(self._file)
             fcntl.flock(self._held, fcntl.LOCK_UN)  # a forked child may have it open, too
-            os.close(self._held)
-            self._file = -1
             _open.discard(self)
+            os.close(self._held)
             self._raise()
 
     # ---------------------------------------------------------------------------------- the thread
@@ -142,7 +145,7 @@ class EventFile:
                 self._hurry = False
                 made = list(self._waiting)
                 self._waiting.clear()
-                self._busy = True
+                self._busy = bool(made)
             if not made:
                 break
             try:
@@ -220,9 +223,19 @@ def _next_name(folder: Path) -> str:
 
 def _close_all(*_: Any) -> None:
     """At the end of the process: what waits is written."""
-    for file in list(_open):
-        file.close()
+    with ExitStack() as closing:  # all of them, whatever one raises
+        for file in list(_open):
+            closing.callback(file.close)
 
 
 atexit.register(_close_all)
-in_child(_open.clear)
+
+
+def _forget() -> None:
+    """In a forked child: the folders are the parent's, whose locks must end with it."""
+    for file in list(_open):
+        os.close(file._held)
+    _open.clear()
+
+
+in_child(_forget)

@@ -74,7 +74,10 @@ def _bucketed(values: Array, buckets: int) -> Array:
         rows[:, :2], rows[-1, 2] = low, values.size
         return rows
     half = 0.5 if abs(high / 2 - low / 2) > np.finfo(np.float64).max / 2 else 1.0  # no overflow
-    counts, edges = np.histogram(values * half, buckets, (low * half, high * half))
+    # as np.histogram, which refuses ranges of fewer numbers than buckets
+    edges = np.linspace(low * half, high * half, buckets + 1)
+    places = np.searchsorted(edges, values * half, side="right") - 1
+    counts = np.bincount(np.minimum(places, buckets - 1), minlength=buckets)
     rows[:, 0], rows[:, 1], rows[:, 2] = edges[:-1] / half, edges[1:] / half, counts
     return rows
 
@@ -131,6 +134,9 @@ _NULL = message(8, integer(1, _FLOAT) + message(2, message(2, integer(1, 1))) + 
 def hparams(values: Mapping[str, bool | int | float | str], seconds: float) -> bytes:
     """The hyperparameters of a run that began at `seconds`: SessionStartInfo of
     tensorboard/plugins/hparams/api.proto. TypeRuleError for what is no bool, number or string."""
+    for name in values:
+        if not isinstance(name, str):
+            raise TypeRuleError(f"the name of a hyperparameter is a str, got {name!r:.60}")
     fields = [message(1, text(1, name) + message(2, _plain(name, v))) for name, v in values.items()]
     start = b"".join(fields) + double(5, seconds)
     return _hparams_record("session_start_info", message(3, start))
