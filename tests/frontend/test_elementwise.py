@@ -363,3 +363,68 @@ def test_large_eager_calls_run_natively(monkeypatch: pytest.MonkeyPatch) -> None
     )  # fmt: skip
     np.testing.assert_allclose(elu(x), numpy_elu(x), rtol=1e-6, atol=1e-7)
     assert not calls
+
+
+RATE = 2.0
+
+
+def scaled(x: float) -> float:
+    return x * RATE
+
+
+def scaled_where_positive(x: float) -> float:
+    return x * RATE if x > 0 else 0.0
+
+
+@pytest.mark.parametrize("function", [scaled, scaled_where_positive])
+def test_globals_that_change(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later call sees them; a graph that was made before does not."""
+    f, x = wf.elementwise(function), np.array([1, 2], np.float32)
+    before = wf.compile(f)
+    assert before(x).tolist() == f(wf.asarray(x)).tolist() == [2, 4]
+    graph = wf.Graph()
+    with graph.as_default():
+        y = f(wf.constant(x))
+    monkeypatch.setitem(globals(), "RATE", 5.0)
+    with wf.Session(graph=graph, control_flow="dataflow") as session:
+        assert session.run(y).tolist() == [2, 4]
+    assert before(x).tolist() == [2, 4]
+    assert wf.compile(f)(x).tolist() == f(wf.asarray(x)).tolist() == [5, 10]
+
+
+def test_comparisons_count() -> None:
+    def steps(x: float) -> int:
+        return (x > 0) + (x > 1) if x < 5 else 0
+
+    f, x = wf.elementwise(steps), np.array([2, 0.5, -1, 7], np.float32)
+    assert f(wf.asarray(x)).tolist() == wf.compile(f)(x).tolist() == [2, 1, 0, 0]
+
+
+def test_literals_take_the_dtype_in_comparisons() -> None:
+    def tenth(x: float) -> float:
+        return 1.0 if x == 0.1 else 0.0
+
+    f, x = wf.elementwise(tenth), np.array([0.1], np.float32)
+    assert f(wf.asarray(x)).tolist() == wf.compile(f)(x).tolist() == [1]
+
+
+def test_what_would_mean_something_else_is_refused() -> None:
+    def guarded(x: float) -> float:
+        try:
+            return 1 / x
+        except ZeroDivisionError:
+            return 0.0
+
+    def typed(x: float) -> float:
+        return x * 2 if type(x) is float else x
+
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"handles errors \(try, with\)"):
+        wf.elementwise(guarded)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="asks for the type"):
+        wf.elementwise(typed)
+
+    def is_float(x: float) -> float:
+        return 1.0 if isinstance(x, float) else 2.0
+
+    f, x = wf.elementwise(is_float), np.array([3], np.float32)
+    assert f(wf.asarray(x)).tolist() == wf.compile(f)(x).tolist() == [1]

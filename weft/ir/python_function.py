@@ -14,6 +14,7 @@ import dis
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -25,6 +26,7 @@ _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _MISSING = object()
 
 
+@cache
 def global_names(code: CodeType) -> list[str]:
     """The global names that a code object reads, those of nested functions too."""
     found = {
@@ -49,6 +51,28 @@ def surroundings(function: FunctionType) -> Iterator[tuple[str, object]]:
             yield name, cell.cell_contents
         except ValueError:  # assigned to later
             continue
+
+
+def around(function: FunctionType) -> list[object]:
+    """All that a function and the scalar functions that it calls find around them: `is` tells
+    whether it has changed since."""
+    found: list[object] = []
+    rest, seen = [function], {function}
+    while rest:
+        for _, value in surroundings(rest.pop()):
+            found.append(value)
+            inner = scalar_function(value)
+            if inner is not None and inner not in seen:
+                seen.add(inner)
+                rest.append(inner)
+    return found
+
+
+def handles_errors(code: CodeType) -> bool:
+    """Whether a code object, or one of a function in it, has a `try` or a `with`."""
+    inner = (c for c in code.co_consts if isinstance(c, CodeType))
+    own = any(i.opname == "PUSH_EXC_INFO" for i in dis.get_instructions(code))
+    return own or any(map(handles_errors, inner))
 
 
 def scalar_function(value: object) -> FunctionType | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -40,6 +41,7 @@ from weft.ir.errors import (
 )
 from weft.ir.locations import caller_location
 from weft.ir.ops.scalar_function import code_of, define_scalar_function, full_name
+from weft.ir.python_function import around, global_names, handles_errors
 
 #: Kinds of calls of one function that are remembered.
 MOST_CALLS = 256
@@ -106,10 +108,23 @@ class ElementwiseFunction:
                     f"wf.elementwise: '{function.__name__}' takes any number of arguments",
                     hint="name its operands: their number is fixed",
                 )
+        if handles_errors(function.__code__):
+            raise InvalidArgumentError(
+                f"wf.elementwise: '{function.__name__}' handles errors (try, with), and no number "
+                "raises one: 1 / 0 is inf, log(-1) is NaN",
+                hint="ask before: x if x != 0 else ...",
+            )
+        if "type" in global_names(function.__code__):
+            raise InvalidArgumentError(
+                f"wf.elementwise: '{function.__name__}' asks for the type of a number, which is "
+                "the dtype of a tensor's elements",
+                hint="isinstance(x, float) tells floats from integers",
+            )
         if not self.__signature__.parameters:
             raise InvalidArgumentError(f"wf.elementwise: '{function.__name__}' has no operand")
         self._gradient: Callable[..., Any] | None = None
         self._copy: FunctionType | None = None
+        self._around: list[object] = []
         self._whys: dict[Any, Exception | None] = {}
         define_scalar_function(function)
 
@@ -176,13 +191,17 @@ class ElementwiseFunction:
         return list(bound.args), bound.kwargs
 
     def traced_copy(self) -> FunctionType:
-        """The function for tensors."""
-        if self._copy is None:
-            self._copy = tensor_copy(self.__scalar__)
+        """The function for tensors, with the values that its globals and closure have now."""
+        found = around(self.__scalar__)
+        same = len(found) == len(self._around) and all(map(operator.is_, found, self._around))
+        if self._copy is None or not same:
+            self._copy, self._around = tensor_copy(self.__scalar__), found
+            self._whys.clear()
         return self._copy
 
     def _why_not(self, given: dict[str, Any]) -> Exception | None:
         """Why a call like this cannot be traced; None if it can."""
+        traced = self.traced_copy()
         key = tuple(
             (v.dtype, v.weak) if isinstance(v, Tensor) else (type(v), repr(v))
             for v in given.values()
@@ -191,7 +210,7 @@ class ElementwiseFunction:
             if len(self._whys) >= MOST_CALLS:
                 self._whys.clear()
             args, kwargs = self._arguments(given)
-            self._whys[key] = why_not(self.traced_copy(), args, kwargs)
+            self._whys[key] = why_not(traced, args, kwargs)
         return self._whys[key]
 
     def _compiled(self, given: dict[str, Any], why: Exception) -> Tensor:

@@ -1,7 +1,8 @@
 """Tracing of scalar Python functions: a copy of one that takes tensors, and whether that works.
 
 A copy's globals are what they were, but for `math` and `numpy`, whose functions are weft's on
-tensors, and the builtins `max`, `min`, `float` and `round`. A function can be traced if a run of
+tensors, and the builtins `max`, `min`, `float`, `round`, and
+`isinstance` and `type`, which cannot be traced. A function can be traced if a run of
 the copy on symbolic numbers goes through: it asks no tensor for its truth, and is not longer than
 `MOST_OPS`, as loops of constant length are unrolled."""
 
@@ -126,11 +127,17 @@ def _round(x: Any, digits: Any = None) -> Any:
     return cast(elementwise.round(x), int64)
 
 
+def _of_types(*given: Any) -> Any:
+    raise TracerError("the type of a number cannot be asked for while it is traced")
+
+
 _BUILTINS: dict[Any, Callable[..., Any]] = {
     max: _extremum(lambda a, b: a > b),
     min: _extremum(lambda a, b: a < b),
     float: _float,
     round: _round,
+    isinstance: _of_types,
+    type: _of_types,
 }
 
 

@@ -12,8 +12,6 @@ error, but inf and NaN, where a function has no value."""
 
 from __future__ import annotations
 
-import math
-import types
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -31,6 +29,7 @@ from weft.ir.errors import (
 from weft.ir.graph import Block, Operation
 from weft.ir.process import ForkLock
 from weft.ir.python_function import copied, fingerprint
+from weft.ir.scalar_numbers import number_class, of_numbers
 from weft.ir.spec import (
     Array,
     Attrs,
@@ -47,12 +46,6 @@ from weft.ir.types import TensorType, Type
 KINDS = {
     dtypes.float32: "f", dtypes.float64: "f", dtypes.int64: "i", dtypes.uint64: "u",
     dtypes.bool_: "b",
-}  # fmt: skip
-
-#: NumPy's names of the functions of `math` that it calls otherwise.
-_OTHERWISE = {
-    "acos": "arccos", "asin": "arcsin", "atan": "arctan", "atan2": "arctan2", "acosh": "arccosh",
-    "asinh": "arcsinh", "atanh": "arctanh",
 }  # fmt: skip
 
 Dtypes = tuple[DType, ...]
@@ -79,10 +72,12 @@ def define_scalar_function(function: FunctionType) -> None:
 
 
 def code_of(function: FunctionType) -> str:
-    """The digest of a function that was defined; from now on it is found by that."""
-    code = fingerprint(function)
-    _by_code.setdefault((full_name(function), code), function)
-    return code
+    """The digest of a function that was defined; from now on it is found by that, as it is now:
+    a copy keeps the values of its globals and closure."""
+    key = full_name(function), fingerprint(function)
+    if key not in _by_code:
+        _by_code[key] = copied(function, lambda value: value)
+    return key[1]
 
 
 def find_scalar_function(name: str, code: str) -> FunctionType:
@@ -93,7 +88,7 @@ def find_scalar_function(name: str, code: str) -> FunctionType:
     defined = _by_name.get(name, ())
     for function in reversed(defined):
         if code_of(function) == code:
-            return function
+            return _by_code[name, code]
     what = "has other code or other constants here" if defined else "is not defined here"
     raise FailedPreconditionError(
         f"the scalar function '{name}' of the graph {what}",
@@ -146,7 +141,12 @@ def _element_by_element(arrays: Sequence[Array], attrs: Attrs) -> Array:
     function = _meanings.get(key)
     if function is None:
         function = _meanings[key] = numpy_copy(find_scalar_function(*key))
-    columns = [a.ravel() if a.dtype.kind == "f" else a.ravel().tolist() for a in arrays]
+    columns = [
+        list(map(number_class(a.dtype.type), a.ravel().tolist()))
+        if a.dtype.kind == "f"
+        else a.ravel().tolist()
+        for a in arrays
+    ]
     try:
         made = [function(*row) for row in zip(*columns, strict=True)]
     except (WeftError, MemoryError):
@@ -168,7 +168,7 @@ def _wrapped(value: Any, dtype: DType) -> int:
 
 def numpy_copy(function: FunctionType) -> Callable[..., Any]:
     """The function with NumPy's functions in place of `math`'s, all parameters by position."""
-    made = copied(function, _of_numpy, by_position)
+    made = copied(function, of_numbers, by_position)
     return by_position(made)
 
 
@@ -181,29 +181,6 @@ def by_position(function: FunctionType) -> FunctionType:
     plain = code.replace(co_argcount=count, co_kwonlyargcount=0)
     scope, closure = function.__globals__, function.__closure__
     return FunctionType(plain, scope, function.__name__, None, closure)
-
-
-def _of_numpy(value: Any) -> Any:
-    if value is math:
-        return _NumpyMath()
-    if isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math":
-        return getattr(_NumpyMath(), value.__name__)
-    return value
-
-
-class _NumpyMath:
-    """The names of `math`, for NumPy's numbers."""
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(np, _OTHERWISE.get(name, name), None)
-        if isinstance(function, np.ufunc) and name not in ("floor", "ceil", "trunc"):
-            return function
-        if name in ("erf", "erfc", "lgamma"):
-            import scipy.special
-
-            special = {"lgamma": "gammaln"}.get(name, name)
-            return getattr(scipy.special, special)
-        return getattr(math, name)
 
 
 TABLE: tuple[OpSpec, ...] = (
