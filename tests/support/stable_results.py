@@ -190,12 +190,25 @@ def _evaluate(op: Operation, operands: list[Array], rng: Any) -> list[Array]:
         whole = all(np.isfinite(x).all() for x in floats)
         if op.name.startswith("conv") and not whole:
             raise Overflow(op.name)  # padding may be multiplied by what is not finite (numerics.md)
-        if whole and op.name not in POLES and not np.isfinite(results[0]).all():
-            if np.isinf(results[0]).any():
-                raise Overflow(op.name)
+        if op.name not in POLES and _overflows(op, operands, results[0], whole):
+            raise Overflow(op.name)
         if rng is None:
             return results
         return [_disturbed(op, operands, results[0], rng)]
+
+
+def _overflows(op: Operation, operands: list[Array], result: Array, whole: bool) -> bool:
+    """Whether an element of `result` is infinite although what it was made of is finite."""
+    infinite = np.isinf(result)
+    if whole or not infinite.any():
+        return bool(infinite.any())
+    finite = [np.isfinite(x) for x in operands if x.dtype.kind in "fc"]
+    if "elementwise" in lookup(op.name).traits:
+        return bool((infinite & np.all(np.broadcast_arrays(*finite), axis=0)).any())
+    zeroed = [np.where(np.isfinite(x), x, 0).astype(x.dtype) for x in operands]
+    reference = lookup(op.name).reference
+    assert reference is not None
+    return bool(np.isinf(reference(zeroed, op.attrs)).any())
 
 
 def _disturbed(op: Operation, operands: list[Array], x: Array, rng: Any) -> Array:
