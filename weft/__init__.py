@@ -78,9 +78,7 @@ if TYPE_CHECKING:
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, jvp, stop_gradient, value_and_grad, vjp,
     )
-    from weft.frontend.control.branches import (
-        cond, enter, exit, loop_cond, merge, next_iteration, switch, switch_case,
-    )
+    from weft.frontend.control.branches import cond, switch_case
     from weft.frontend.control.loops import fori_loop, map_fn, scan, while_loop
     from weft.frontend.tools.bench_report import bench
     from weft.frontend.state.scopes import (
@@ -98,6 +96,7 @@ if TYPE_CHECKING:
     )
     from weft.frontend.extend.ops import register_gradient, register_kernel, register_op
     from weft.frontend.extend.py_function import py_function, register_function
+    from weft.frontend.extend.record import record, replay
     from weft.frontend.extend.scalar_functions import elementwise
     from weft.frontend.extend.scalar_reducer import reducer
     from weft.frontend.autodiff.indexed_slices import IndexedSlices
@@ -126,8 +125,7 @@ _MODULES = ("data", "lookup", "nn", "random", "summary", "testing", "tf1", "trai
 _LATER = {
     "weft.frontend.autodiff.gradients":
         "grad gradients jvp stop_gradient value_and_grad vjp custom_gradient",
-    "weft.frontend.control.branches":
-        "cond enter exit loop_cond merge next_iteration switch switch_case",
+    "weft.frontend.control.branches": "cond switch_case",
     "weft.frontend.control.loops": "fori_loop while_loop map_fn scan",
     "weft.frontend.tools.bench_report": "bench",
     "weft.frontend.state.scopes":
@@ -141,6 +139,7 @@ _LATER = {
         "assert_finite check debug_callback print tap",
     "weft.frontend.extend.ops": "register_gradient register_kernel register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
+    "weft.frontend.extend.record": "record replay",
     "weft.frontend.extend.scalar_functions": "elementwise",
     "weft.frontend.extend.scalar_reducer": "reducer",
     "weft.frontend.autodiff.indexed_slices": "IndexedSlices",
@@ -220,45 +219,45 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CancelToken", "CompiledFunction", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec",
-    "DeviceWarning", "Effect", "FIFOQueue", "FixedLengthRecordReader", "Float64Warning", "Graph",
-    "GraphGrowthWarning", "IndexedSlices", "PaddingFIFOQueue", "PerformanceWarning",
+    "DeviceWarning", "Effect", "FIFOQueue", "FixedLengthRecordReader", "Float64Warning",
+    "Graph", "GraphGrowthWarning", "IndexedSlices", "PaddingFIFOQueue", "PerformanceWarning",
     "PriorityQueue", "RandomShuffleQueue", "RecompileWarning", "RunMetadata", "RunOptions",
     "Session", "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable",
-    "WholeFileReader",
-    "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort",
-    "argwhere", "asarray", "asin", "asinh", "assert_finite",
-    "astype", "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
+    "WholeFileReader", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax",
+    "argmin", "argsort", "argwhere", "asarray", "asin", "asinh", "assert_finite", "astype",
+    "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
     "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil", "check",
-    "chrome_trace", "clip", "colocate_with", "compile", "complex128", "complex64", "concat", "cond",
-    "conj", "control_dependencies", "copysign", "cos", "cosh", "count_nonzero",
-    "create_partitioned_variables", "cross", "cumulative_logsumexp", "cumulative_max",
-    "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient", "data",
-    "debug_callback", "deg2rad", "device", "devices", "diag", "diagonal", "diff", "digamma",
-    "divide", "dot", "dynamic_partition", "dynamic_stitch", "e", "einsum", "elementwise", "empty",
-    "empty_like", "ensure_shape", "enter", "equal", "erf", "erfc", "erfinv", "errors", "exit",
-    "exp", "exp2", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip", "float16", "float32",
-    "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack", "full", "full_like",
-    "gather", "get_num_threads", "global_variables_initializer", "grad", "gradients", "greater",
-    "greater_equal", "group", "hypot", "iinfo", "imag", "inf", "inner", "int16", "int32", "int64",
-    "int8", "iota", "isclose", "isdtype", "isfinite", "isinf", "isnan", "jvp", "less", "less_equal",
-    "lgamma", "linalg", "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logsumexp", "lookup", "loop_cond", "map_fn",
-    "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "max", "maximum", "mean", "merge",
-    "meshgrid", "min", "minimum", "moveaxis", "multiply", "name_scope", "name_tensor", "nan",
-    "nan_to_num", "negative", "newaxis", "next_iteration", "nextafter", "nn", "no_op", "nonzero",
-    "not_equal", "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pi",
-    "placeholder", "positive", "pow", "print", "prod", "py_function", "rad2deg", "random", "real",
-    "reciprocal", "reducer", "register_function", "register_gradient", "register_kernel",
-    "register_op", "register_pytree", "remainder", "repeat", "reshape", "result_type", "roll",
-    "rot90", "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean", "segment_min",
-    "segment_sum", "set_num_threads", "set_transfer_guard", "shape", "sigmoid", "sign", "signbit",
-    "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square", "squeeze", "stack", "std",
-    "stop_gradient", "string", "subtract", "sum", "summary", "swapaxes", "switch", "switch_case",
-    "take", "take_along_axis", "tan", "tanh", "tap", "tensordot", "testing", "tf1", "tile",
-    "to_device", "top_k", "trace", "train", "transfer_guard", "transpose",
-    "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8",
-    "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack",
-    "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "where", "while_loop", "xlog1py",
-    "xlogy", "zeros", "zeros_like",
+    "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil",
+    "check", "chrome_trace", "clip", "colocate_with", "compile", "complex128", "complex64",
+    "concat", "cond", "conj", "control_dependencies", "copysign", "cos", "cosh",
+    "count_nonzero", "create_partitioned_variables", "cross", "cumulative_logsumexp",
+    "cumulative_max", "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient",
+    "data", "debug_callback", "deg2rad", "device", "devices", "diag", "diagonal", "diff",
+    "digamma", "divide", "dot", "dynamic_partition", "dynamic_stitch", "e", "einsum",
+    "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv",
+    "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip",
+    "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
+    "full", "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
+    "gradients", "greater", "greater_equal", "group", "hypot", "iinfo", "imag", "inf", "inner",
+    "int16", "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf",
+    "isnan", "jvp", "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10",
+    "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logsumexp", "lookup", "map_fn", "matmul", "matrix_norm", "matrix_power",
+    "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
+    "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis",
+    "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
+    "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "print", "prod",
+    "py_function", "rad2deg", "random", "real", "reciprocal", "record", "reducer",
+    "register_function", "register_gradient", "register_kernel", "register_op",
+    "register_pytree", "remainder", "repeat", "replay", "reshape", "result_type", "roll",
+    "rot90", "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean",
+    "segment_min", "segment_sum", "set_num_threads", "set_transfer_guard", "shape", "sigmoid",
+    "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square",
+    "squeeze", "stack", "std", "stop_gradient", "string", "subtract", "sum", "summary",
+    "swapaxes", "switch_case", "take", "take_along_axis", "tan", "tanh", "tap", "tensordot",
+    "testing", "tf1", "tile", "to_device", "top_k", "trace", "train", "transfer_guard",
+    "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16", "uint32",
+    "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+    "unstack", "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "where", "while_loop",
+    "xlog1py", "xlogy", "zeros", "zeros_like",
 ]

@@ -18,7 +18,9 @@ from weft.ir.process import load as _load
 
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
-    from weft.frontend.control.branches import case
+    from weft.frontend.control.branches import (
+        case, enter, exit, loop_cond, merge, next_iteration, switch,
+    )
     from weft.frontend.control.loops import foldl, foldr
     from weft.frontend.data.dataset import FixedLenFeature, VarLenFeature
     from weft.frontend.extend.debug import (
@@ -70,7 +72,8 @@ if TYPE_CHECKING:
     from weft.ir.dtypes import bool_
 
 _LATER = {
-    "weft.frontend.control.branches": "case",
+    "weft.frontend.control.branches":
+        "case enter exit loop_cond merge next_iteration switch",
     "weft.frontend.control.loops": "foldl foldr",
     "weft.frontend.data.dataset": "FixedLenFeature VarLenFeature",
     "weft.frontend.extend.debug":
@@ -130,24 +133,24 @@ __all__ = [
     "AUTO_REUSE", "Assert", "Barrier", "ConditionalAccumulator", "FixedLenFeature",
     "IdentityReader", "InteractiveSession", "MutableHashTable", "Print", "QueueBase",
     "ReaderBase", "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue",
-    "Stack", "TensorArray", "VarLenFeature", "VariableScope", "as_string",
-    "assert_all_close", "assert_equal", "assert_greater", "assert_greater_equal", "assert_less",
-    "assert_less_equal",
-    "assert_non_negative", "assert_not_equal", "assert_positive", "assert_shape",
-    "assert_variables_initialized", "assign", "assign_add", "assign_sub", "bool_",
-    "boolean_mask", "case", "cast", "clip_by_global_norm", "clip_by_norm", "clip_by_value",
-    "constant", "container", "count_up_to", "cumprod", "cumsum", "decode_csv", "decode_image",
-    "decode_jpeg", "decode_png", "decode_raw", "fill", "foldl", "foldr", "gather_nd",
-    "get_default_graph", "get_default_session", "get_variable", "get_variable_scope",
-    "global_norm", "global_variables", "identity", "import_graph_def",
+    "Stack", "TensorArray", "VarLenFeature", "VariableScope", "as_string", "assert_all_close",
+    "assert_equal", "assert_greater", "assert_greater_equal", "assert_less",
+    "assert_less_equal", "assert_non_negative", "assert_not_equal", "assert_positive",
+    "assert_shape", "assert_variables_initialized", "assign", "assign_add", "assign_sub",
+    "bool_", "boolean_mask", "case", "cast", "clip_by_global_norm", "clip_by_norm",
+    "clip_by_value", "constant", "container", "count_up_to", "cumprod", "cumsum", "decode_csv",
+    "decode_image", "decode_jpeg", "decode_png", "decode_raw", "enter", "exit", "fill", "foldl",
+    "foldr", "gather_nd", "get_default_graph", "get_default_session", "get_variable",
+    "get_variable_scope", "global_norm", "global_variables", "identity", "import_graph_def",
     "initialize_all_variables", "is_variable_initialized", "local_variables_initializer",
-    "matching_files", "parse_example", "parse_single_example", "random_normal",
-    "random_shuffle", "random_uniform", "rank", "read_file", "reduce_all", "reduce_any",
-    "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
-    "report_uninitialized_variables", "reset_default_graph", "scatter_add", "scatter_nd",
-    "scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_update", "scatter_sub",
-    "scatter_update", "set_random_seed", "squared_difference", "string_join", "string_length",
-    "string_split", "string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_number",
-    "substr", "trainable_variables", "truncated_normal", "unique", "unique_with_counts",
+    "loop_cond", "matching_files", "merge", "next_iteration", "parse_example",
+    "parse_single_example", "random_normal", "random_shuffle", "random_uniform", "rank",
+    "read_file", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean",
+    "reduce_min", "reduce_prod", "reduce_sum", "report_uninitialized_variables",
+    "reset_default_graph", "scatter_add", "scatter_nd", "scatter_nd_add", "scatter_nd_max",
+    "scatter_nd_min", "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed",
+    "squared_difference", "string_join", "string_length", "string_split",
+    "string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_number", "substr",
+    "switch", "trainable_variables", "truncated_normal", "unique", "unique_with_counts",
     "variable_scope", "variables_initializer", "write_file",
 ]

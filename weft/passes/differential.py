@@ -14,25 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.analysis.verify import find_faults
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
 from weft.ir.errors import PassError, WeftError
-from weft.ir.graph import Graph, Operation, Value
+from weft.ir.graph import Graph
 from weft.ir.interpreter.partitioned import interpret_program
 from weft.ir.interpreter.state import DictState
-from weft.ir.ops.builder import Builder
 from weft.ir.ops.io import muted
 from weft.ir.program import Program
 from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, TensorType, substitute_type
-from weft.passes.simplify.cse_dce import dce
+from weft.passes.shrink import shrink
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Graph], Graph | Program]
 SEEDS = range(3)
-MAX_ATTEMPTS = 400
 log = logging.getLogger("weft.passes")
 
 
@@ -61,7 +58,9 @@ def check_same_meaning(
             broken = f"pass '{name}' changes what graph '{before.name}' computes: "
             if not before.is_whole:
                 raise PassError(broken + wrong, hint=f"with random inputs of the seed {seed}")
-            small, seed, wrong = shrink(before.graph, run, seed, wrong)
+            found = shrink(before.graph, lambda cut: _goes_wrong(cut.graph, run))
+            small = before.graph if found is None else found[0].graph
+            seed, wrong = (seed, wrong) if found is None else found[1]
             path = write_repro(small, name, seed, wrong, folder)
             raise PassError(
                 broken + wrong,
@@ -206,81 +205,14 @@ def random_array(t: TensorType, generator: np.random.Generator, seed: int) -> Ar
 # ------------------------------------------------------------------------------------- shrinking
 
 
-def shrink(graph: Graph, run: Run, seed: int, wrong: str) -> tuple[Graph, int, str]:
-    """A smaller graph on which the pass still goes wrong, with the seed and the difference."""
-    best, attempts = (graph, seed, wrong), 0
-
-    def better(candidate: Graph) -> bool:
-        nonlocal best, attempts
-        attempts += 1
-        found = _goes_wrong(candidate, run) if attempts <= MAX_ATTEMPTS else None
-        if found is not None:
-            best = (candidate, *found)
-        return found is not None
-
-    for value in [v for op in graph.ops for v in op.results if isinstance(v.type, TensorType)]:
-        if better(_cut(graph, {}, [value])):
-            break
-    changed = True
-    while changed and attempts < MAX_ATTEMPTS:
-        changed = False
-        for op in best[0].ops:
-            if op.name not in ("variable", "constant") and better(_without(best[0], op)):
-                changed = True
-                break
-    return best
-
-
 def _goes_wrong(graph: Graph, run: Run) -> tuple[int, str] | None:
-    if find_faults(graph):
-        return None
+    """The seed of random inputs on which the pass changes the graph's meaning, and how."""
     try:
         after = run(graph)
     except Exception:  # another fault than the one being shrunk
         return None
     found = ((seed, difference(graph, after, seed)) for seed in SEEDS)
     return next(((seed, wrong) for seed, wrong in found if wrong), None)
-
-
-def _without(graph: Graph, op: Operation) -> Graph:
-    """`graph` with the tensor results of `op` as new arguments; an effect is just dropped."""
-    return _cut(graph, {r: Value(r.type) for r in op.results}, graph.results, op)
-
-
-def _cut(
-    graph: Graph,
-    replaced: dict[Value, Value],
-    results: tuple[Value, ...] | list[Value],
-    dropped: Operation | None = None,
-) -> Graph:
-    """`graph` with other results, some values as arguments, and nothing that is not needed."""
-    builder = Builder([a.type for a in graph.args])
-    mapping: dict[Value, Value] = dict(zip(graph.args, builder.args, strict=True))
-    for value, new in replaced.items():
-        if isinstance(new.type, TensorType):
-            mapping[value] = builder.add_arg(new.type)
-    gone = set(replaced) - set(mapping)
-    for op in graph.ops:
-        if op is dropped:
-            continue
-        control = [v for v in op.control if v not in gone and v not in replaced]
-        types = [r.type for r in op.results]
-        clean = Operation(op.name, op.operands, op.attrs, types, op.regions, control, op.locations)
-        mapping.update(zip(op.results, builder.clone(clean, mapping), strict=True))
-    kept = [mapping[v] for v in results if v in mapping]
-    names = [f"x{i}" for i in range(len(builder.args))]
-    return _used_args(dce(builder.graph(graph.name, names, kept, graph.stage)))
-
-
-def _used_args(graph: Graph) -> Graph:
-    used = {v for op in graph.ops for v in op.operands} | set(graph.results)
-    kept = [a for a in graph.args if a in used]
-    builder = Builder([a.type for a in kept])
-    mapping = dict(zip(kept, builder.args, strict=True))
-    for op in graph.ops:
-        mapping.update(zip(op.results, builder.clone(op, mapping), strict=True))
-    results = [mapping[v] for v in graph.results]
-    return builder.graph(graph.name, [f"x{i}" for i in range(len(kept))], results, graph.stage)
 
 
 def write_repro(graph: Graph, name: str, seed: int, wrong: str, folder: Path) -> Path:

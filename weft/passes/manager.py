@@ -5,6 +5,7 @@ A pass goes from graph to graph and is applied to each part of a program; a `Pro
 parts (`partition` makes them). A `BoundPass` has settings.
 
 WEFT_VERIFY=ir   verify the program after each pass; `run` also executes it before and after each
+                 (`native` is about runs, not passes: runtime/record/verify_native.py)
 WEFT_DUMP=dir    write dir/STEP/00-traced.weft, and NN-PASS.weft for each pass that changed it
 WEFT_LOG=a,b     log the topics a and b (`passes`, `compile`, ...) to stderr
 
@@ -67,6 +68,8 @@ class ProgramPass:
 
 AnyPass = Pass | ProgramPass
 
+#: The value of WEFT_VERIFY that is not for passes: runs are held against the interpreter.
+NATIVE = "native"
 #: Passes whose result is meant to compute something else: WEFT_VERIFY=run does not compare it.
 CHANGES_MEANING = frozenset({"differentiate", "prune"})
 
@@ -94,7 +97,9 @@ class PassOptions:
 
     def __post_init__(self) -> None:
         if self.verify not in ("", "ir", "run"):
-            raise PassError(f"WEFT_VERIFY={self.verify}", hint="it must be empty, 'ir' or 'run'")
+            raise PassError(
+                f"WEFT_VERIFY={self.verify}", hint="it must be empty, 'ir', 'run' or 'native'"
+            )
         for topic in sorted(self.log - {*TOPICS}):
             raise PassError(
                 f"WEFT_LOG names the topic '{topic}', which does not exist{suggest(topic, TOPICS)}",
@@ -105,10 +110,10 @@ class PassOptions:
     def from_environment() -> PassOptions:
         """What WEFT_VERIFY, WEFT_DUMP and WEFT_LOG say; from now on is logged what they name.
         Raises PassError for a wrong value."""
-        dump = os.environ.get("WEFT_DUMP", "")
+        verify, dump = os.environ.get("WEFT_VERIFY", ""), os.environ.get("WEFT_DUMP", "")
         topics = os.environ.get("WEFT_LOG", "").split(",")
         options = PassOptions(
-            os.environ.get("WEFT_VERIFY", ""),
+            "" if verify == NATIVE else verify,
             Path(dump) if dump else None,
             frozenset(t.strip() for t in topics if t.strip()),
         )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weft.ir.dataclass import dataclass
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.attempts import CancelToken
+from weft.runtime.run_log import RunLog
 
 if TYPE_CHECKING:
     from weft.ir.program import Edge
@@ -32,18 +33,21 @@ class RunContext:
     interrupted. cancel: ends it with CancelledError; one native plan looks at it only where there
     is a timeout. recorder: what `Step.new_recorder` gave; gets an event for each kernel or node.
     keep: is given what must live as long as the stacks among the results are used. is_plain:
-    whether nothing but a cancellation is asked for.
+    whether nothing but a cancellation is asked for. log: is told what ops of
+    the host give, or gives it in their place.
     """
 
     timeout: float | None = None
     cancel: CancelToken | None = None
     recorder: Any = None
     keep: Callable[[Any], object] | None = None
+    log: RunLog | None = None
 
     is_plain: bool = field(init=False, repr=False, default=True)
 
     def __post_init__(self) -> None:
-        plain = self.timeout is None and self.recorder is None and self.keep is None
+        asked = (self.timeout, self.recorder, self.keep, self.log)
+        plain = all(one is None for one in asked)
         object.__setattr__(self, "is_plain", plain)
 
     def token(self) -> CancelToken:

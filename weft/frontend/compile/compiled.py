@@ -10,11 +10,10 @@ can hand it to one; a call that fails before the device is asked for anything gi
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -26,6 +25,7 @@ from weft.frontend.compile.arguments import Signature, packer
 from weft.frontend.compile.gpu import GpuCall, not_on_gpu
 from weft.frontend.compile.native_call import NativeEntry, Static, prepare
 from weft.frontend.compile.specializations import Specialization
+from weft.frontend.compile.watchers import watchers
 from weft.frontend.core import pytree
 from weft.frontend.core.device_array import DeviceArray
 from weft.frontend.core.function_trace import Traced
@@ -35,13 +35,14 @@ from weft.ir.dtypes import MathMode
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
 from weft.ir.locations import Locations, caller_location
 from weft.ir.process import ForkLock
-from weft.ir.program import Program
 from weft.passes.manager import Pass, PassReport, run_passes
 from weft.passes.sizes import is_symbolic
 from weft.runtime.compile_step import CompileOptions, compile_step
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
+from weft.runtime.run_log import RunLog
+from weft.runtime.step import PLAIN, RunContext
 
 if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue
@@ -56,9 +57,9 @@ class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_engine", "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run",
-        "_threads", "checked", "donated", "is_open", "location", "math_mode", "native",
-        "native_tried", "pack", "reasons", "run", "signature", "traced",
+        "_engine", "_executable", "_isa", "_lock", "_passes", "_reports", "_run", "donated",
+        "gpu", "is_open", "location", "math_mode", "native", "native_tried", "pack", "reasons",
+        "run", "signature", "threads", "traced", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -77,18 +78,18 @@ class Compiled(Specialization):
         self.signature = signature
         self.traced = traced
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
-        self._run: Callable[[list[Any]], list[Any]] = self._first_run
+        self._run: Callable[..., list[Any]] = self._first_run
         self.pack = packer(traced.structure, traced.weak, gpu is not None)
         self.location: Locations = caller_location()
         self.reasons: list[str] = []
         self._lock = ForkLock()
         self._passes = passes
-        self._threads = threads
+        self.threads = threads
         self.donated = donated
-        self._gpu, self.math_mode = gpu, math_mode
+        self.gpu, self.math_mode = gpu, math_mode
         self._isa, self._engine = isa, engine
         self._executable: _Step | None = None
-        self.checked = False  # whether WEFT_CHECK has its calls checked
+        self.watched = False  # whether its calls run through watchers
         #: Whether sizes of its inputs are open.
         self.is_open = is_symbolic(traced.graph.block)
         self._reports: Sequence[PassReport] = ()
@@ -103,42 +104,44 @@ class Compiled(Specialization):
                 if made.kind == "native":
                     self._check_donated(made)
                     self._run = made.run
-                elif self._gpu is not None:
+                elif self.gpu is not None:
                     self._run = GpuCall(cast("DeviceStep", made), self.traced.graph)
                 else:
-                    self._run = functools.partial(self._run_sized, cast("NativeSizedStep", made))
-                self._check_values()
+                    self._run = partial(self._run_sized, cast("NativeSizedStep", made))
                 self._executable = made
-                self.run = self._checked_run if self.traced.limits else self._run
+                self.watch()
             return self._executable
 
     def _compiled(self) -> _Step:
         how = CompileOptions(
-            self._passes, "native", threads=self._threads, donated=self.donated,
+            self._passes, "native", threads=self.threads, donated=self.donated,
             math_mode=self.math_mode,
         )  # fmt: skip
-        graph = on_local_device(self.traced.graph, self._gpu)
+        graph = on_local_device(self.traced.graph, self.gpu)
         note_unfused(graph)
-        with self._target():
-            made = compile_step(graph, self.traced.variables, options=how, gpu=self._gpu)
+        with self.target():
+            made = compile_step(graph, self.traced.variables, options=how, gpu=self.gpu)
         assert made.kind != "dataflow"
         return made
 
-    def _check_values(self) -> None:
-        """Have calls checked for what WEFT_CHECK names."""
-        if not os.environ.get("WEFT_CHECK"):
-            return
-        # who does not ask for it does not wait for this module
-        from weft.frontend.compile.value_checks import Checked, wanted, written_in
+    def watch(self) -> None:
+        """Have calls run through the watchers that there are now, if there are any."""
+        if self._executable is None:
+            return  # it is not compiled yet, and looks then
+        made = watchers()
+        self.watched, run = bool(made), self._run
+        if made:
+            # who watches nothing does not wait for this module
+            from weft.frontend.compile.watched_call import watched_call
 
-        traced = self.traced
-        program = Program.of(traced.graph)
-        checked = Checked(
-            traced.graph.name, lambda: program, traced.variables, wanted(),
-            written_in(traced.graph), self.donated,
-        )  # fmt: skip
-        self.checked, run = True, self._run
-        self._run = lambda arrays: checked.run(run, arrays)
+            run = watched_call(self, made)
+        self.run = partial(self._checked_run, run) if self.traced.limits else run
+
+    def run_logged(self, arrays: list[Any], log: RunLog | None) -> list[Any]:
+        """A call without watchers; the log is told what comes from outside."""
+        if log is None or self.gpu is not None:  # where nothing does
+            return self._run(arrays)
+        return self._run(arrays, RunContext(log=log))
 
     @property
     def pipeline(self) -> Sequence[Pass]:
@@ -146,7 +149,7 @@ class Compiled(Specialization):
         return self._passes
 
     @contextmanager
-    def _target(self) -> Iterator[None]:
+    def target(self) -> Iterator[None]:
         """What is compiled within is for the instruction set and by the engine of the function."""
         with using(self._isa), using_engine(self._engine):
             yield
@@ -156,7 +159,7 @@ class Compiled(Specialization):
         made = self.executable()
         if made.kind != "sized":
             return made
-        with self._target():
+        with self.target():
             return cast("Executable | DeviceStep", made.alone(shapes))
 
     def on_cpu(self, what: str, shapes: Sequence[tuple[int, ...]] = ()) -> Executable:
@@ -176,7 +179,7 @@ class Compiled(Specialization):
     @property
     def on_gpu(self) -> bool:
         """Whether the function runs on a GPU."""
-        return self._gpu is not None
+        return self.gpu is not None
 
     def _check_donated(self, made: Executable) -> None:
         used = made.plan.donated.values()
@@ -193,7 +196,7 @@ class Compiled(Specialization):
         self.native_tried = True
         made = self.executable()
         step = made.native_step() if made.kind == "native" else None
-        if step is None or self.checked or self.traced.limits or self.donated or prepare() is None:
+        if step is None or self.watched or self.traced.limits or self.donated or prepare() is None:
             return None
         leaves, args, kwargs = values
         names: Sequence[object] = [*parameters[: len(args)], *kwargs]
@@ -231,19 +234,21 @@ class Compiled(Specialization):
         self.executable()
         return self.run(arrays)
 
-    def _checked_run(self, arrays: list[Any]) -> list[Any]:
-        """Run with a check of the Python integers that are converted to a narrower dtype."""
+    def _checked_run(self, run: Callable[[list[Any]], list[Any]], arrays: list[Any]) -> list[Any]:
+        """`run` with a check of the Python integers that are converted to a narrower dtype."""
         for limit in self.traced.limits:
             given = arrays[limit.index]
             value = (given if isinstance(given, np.ndarray) else given.numpy()).item()
             if not limit.low <= value <= limit.high:
                 raise limit.error(value)
-        return self._run(arrays)
+        return run(arrays)
 
-    def _run_sized(self, step: NativeSizedStep, arrays: list[Any]) -> list[Any]:
+    def _run_sized(
+        self, step: NativeSizedStep, arrays: list[Any], context: RunContext = PLAIN
+    ) -> list[Any]:
         try:
-            with self._target():  # other sizes may be planned anew
-                return step.run(arrays)
+            with self.target():  # other sizes may be planned anew
+                return step.run(arrays, context)
         except ShapeError as error:
             raise error.at(caller_location()) from None
 
@@ -359,7 +364,7 @@ def run_donated(
             location=caller_location(),
         )
     found.executable()  # says if it cannot use the memory
-    paths = functools.partial(found.signature.paths, parameters)
+    paths = partial(found.signature.paths, parameters)
     check_donated(function, found.donated, paths, given, arrays, found.on_gpu)
     there = [i for i in found.donated if isinstance(given[i], DeviceArray)]
     _take(function, there, given, arrays)

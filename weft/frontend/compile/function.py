@@ -53,6 +53,7 @@ from weft.frontend.compile.specializations import (
     signature_of,
     warn_of_many,
 )
+from weft.frontend.compile.watchers import add_watched
 from weft.frontend.core import pytree
 from weft.frontend.core.device_scope import device_scopes, scopes_spec
 from weft.frontend.core.float64 import forbidden
@@ -502,6 +503,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         self._told: set[str] = set()  # in what it ran elsewhere
         self._told_many = False
         self._native = NativeCalls(self)
+        add_watched(self)
 
     def _signature_given(self, given: Sequence[Any]) -> InputSignature:
         made = InputSignature(
@@ -759,6 +761,14 @@ class CompiledFunction(Inspection, Generic[P, R]):
             x64=self._x64,
             parameters=self._parameters,
         )
+
+    def watch(self) -> None:
+        """Have the watchers of steps looked for again (`watchers.Watched`)."""
+        for made in self._specializations.entries.copy().values():
+            made.watch()
+            made.native, made.native_tried = None, False
+        self._fast = {}
+        self._native.install(())
 
     # --------------------------------------------------------------------------------- looking in
     def _specialized(self, args: Any, kwargs: Any) -> Compiled:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +17,15 @@ import numpy as np
 from weft.frontend.compile.explain import program_after
 from weft.frontend.core.tensor import Tensor
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError, suggest
+from weft.ir.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+    WeftError,
+    suggest,
+)
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.interpreter.evaluate import Path, Watch, interpret
+from weft.ir.interpreter.evaluate import Path, RunHost, Watch, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.locations import Location, caller_location
 from weft.ir.ops import lookup
@@ -27,6 +34,7 @@ from weft.ir.program import Program
 from weft.passes.manager import run_passes
 from weft.passes.sizes import specialize_inputs
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.run_log import values_of
 
 if TYPE_CHECKING:
     from weft.frontend.compile.compiled import Compiled
@@ -83,8 +91,6 @@ class _Keep(Watch):
     def done(
         self, op: Operation, around: Path, operands: Sequence[Any], results: Sequence[Any]
     ) -> None:
-        if "host" in lookup(op.name).traits:
-            return
         place = op.locations[0] if op.locations else None
         iterations = tuple(n for outer, n in around if outer.name in _LOOPS)
         for value, result in zip(op.results, results, strict=True):
@@ -138,14 +144,30 @@ def inner_values(
                 location=op.locations or caller_location(),
             )
     used = {str(op.attrs["name"]) for op in graph.walk() if op.name == "variable"}
-    state = DictState({n: v.read() for n, v in variables.items() if n in used and v.initialized})
-    keep = _Keep(where, names or {})
+    held = values_of({n: v for n, v in variables.items() if n in used})
     arrays = [np.asarray(x if isinstance(x, np.ndarray) else x.numpy()) for x in inputs]
+    return values_in_run(what, graph, arrays, held, where, names)
+
+
+def values_in_run(
+    what: str,
+    graph: Graph,
+    arrays: Sequence[Array],
+    variables: Mapping[str, Array],
+    where: Any,
+    names: Mapping[Value, str] | None = None,
+    host: RunHost | None = None,
+    *,
+    may_fail: bool = False,
+) -> list[InnerValue]:
+    """As `inner_values`, of a graph on these values of its inputs and variables. host: carries out
+    its ops of the host. may_fail: an error ends the run, and what was made before it counts."""
+    keep = _Keep(where, names or {})
     for arg, array in zip(graph.args, arrays, strict=True):
         if arg in keep.names:
             keep.note(InnerValue(keep.names[arg], "argument", (), Tensor(np.array(array)), None))
-    with muted():
-        interpret(graph, arrays, state, watch=keep)
+    with muted(), suppress(*((WeftError,) if may_fail else ())):
+        interpret(graph, arrays, DictState(variables), host=host, watch=keep)
     if not keep.found and where is not None:
         known = list(keep.known)
         near = suggest(where, known) if isinstance(where, str) else ""

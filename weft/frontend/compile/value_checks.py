@@ -1,11 +1,11 @@
 """WEFT_CHECK: the op that made the first NaN, infinity or wrapped integer of a call.
 
 A call runs as ever; then its results, and the variables that it wrote, are looked at, which reads
-them once. Only where one is not finite the same program runs again, on the same inputs and the
-variables as they were, in the reference interpreter (`ir/interpreter`), which is told of each op as
-it is carried out: the first that makes such a value of operands without one is named, with the
-iterations around it and the user's line. Prints, checks and callbacks are silent then. Nothing is
-compiled for it.
+them once. Only where one is not finite the same program runs again, on the same inputs, the
+variables as they were and what queues, files and Python functions gave (`runtime/run_log.py`), in
+the reference interpreter (`ir/interpreter`), which is told of each op as it is carried out: the
+first that makes such a value of operands without one is named, with the iterations around it and
+the user's line. Prints, checks and callbacks are silent then. Nothing is compiled for it.
 
 Integers that have wrapped look like any others: for `overflow` each call is run by the interpreter,
 too. An index out of bounds is an error anyway; for `bounds` the iteration is added to it."""
@@ -13,24 +13,23 @@ too. An index out of bounds is an error anyway; for `bounds` the iteration is ad
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from weft.ir.analysis.effects import accesses
-from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, OutOfRangeError, WeftError, suggest
-from weft.ir.graph import Graph, Operation
+from weft.ir.graph import Operation
 from weft.ir.interpreter.evaluate import Path, Watch, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.locations import caller_location
 from weft.ir.ops import lookup
-from weft.ir.ops.io import SILENT_CALLS, muted
-from weft.ir.program import Program
+from weft.ir.ops.io import muted
+from weft.runtime.record.replay import HostReplay
+from weft.runtime.record.traced_step import Call, TracedStep
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.run_log import RunLog, values_of
 
 Array = np.ndarray[Any, Any]
 KINDS = ("nan", "inf", "overflow", "bounds")
@@ -50,98 +49,61 @@ def wanted() -> frozenset[str]:
     return frozenset(names)
 
 
-def written_in(graph: Graph) -> frozenset[str]:
-    """The variables that a graph writes, by their names in it."""
-    found = (access for op in graph.ops for access in accesses(op) if access.writes)
-    return frozenset(str(access.key) for access in found)
+class ValueChecks:
+    """Checks of the values of steps, as a `Watcher`. kinds: what is looked for."""
 
+    def __init__(self, kinds: frozenset[str]) -> None:
+        self.kinds = kinds
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A step whose calls are checked. program: gives it as traced, None where the parts of a step
-    run in other processes; variables: by their names in it, of which the call writes those in
-    `written`; donated: inputs that it may write to."""
-
-    name: str
-    program: Callable[[], Program] | None
-    variables: Mapping[str, VariableState]
-    kinds: frozenset[str]
-    written: frozenset[str] = frozenset()
-    donated: Sequence[int] = ()
-
-    def run(self, call: Callable[[list[Any]], list[Any]], inputs: list[Any]) -> list[Any]:
-        """`call(inputs)`. InvalidArgumentError that names the op, where a result or a variable is
+    def run(self, step: TracedStep, call: Call, inputs: list[Any], log: RunLog | None) -> list[Any]:
+        """As of `Watcher`: InvalidArgumentError that names the op, where a result or a variable is
         not as it should be."""
-        before, given = self._values(self.written), list(inputs)
-        for i in self.donated:
+        noted = step.log(log)
+        written = {n: step.variables[n] for n in step.written if n in step.variables}
+        before, given = values_of(written), list(inputs)
+        for i in step.donated:
             given[i] = np.array(_host(inputs[i]))
+
+        def find(kind: str) -> None:
+            self._find(step, noted, given, before, kind)
+
         try:
-            results = call(inputs)
+            results = call(inputs, noted)
         except InvalidArgumentError as error:
             if "bounds" in self.kinds and "out of bounds" in error.what:
-                self._find(given, before, "bounds")
+                find("bounds")
             raise
         if "overflow" in self.kinds:
-            once = "a step of a cluster" if self.program is None else self._once()
-            if once is not None:
-                why = f"{once} cannot be done a second time"
-                warnings.warn(
-                    f"WEFT_CHECK=overflow: '{self.name}' is not looked at, as {why}",
-                    RuntimeWarning, stacklevel=2,
-                )  # fmt: skip
-            self._find(given, before, "overflow")
-        found = [(f"result {i}", r) for i, r in enumerate(results)]
-        found += [(f"variable '{n}'", self.variables[n]) for n in self.written]
+            find("overflow")
+        found: list[tuple[str, Any]] = [(f"result {i}", r) for i, r in enumerate(results)]
+        found += [(f"variable '{name}'", state) for name, state in written.items()]
         for what, value in found:
             kind = _kind_of(value, self.kinds)
             if kind:
-                self._find(given, before, kind)
+                find(kind)
                 raise InvalidArgumentError(
-                    f"WEFT_CHECK: {what} of '{self.name}' {_words(kind)}: {self._unknown()}",
+                    f"WEFT_CHECK: {what} of '{step.name}' {_words(kind)}: the reference "
+                    "interpreter makes none of the same inputs and variables: a kernel is at fault "
+                    "(WEFT_VERIFY=native), or values are at the edge of what the dtype holds",
                     location=caller_location(),
                 )
         return results
 
-    def _unknown(self) -> str:
-        if self.program is None:
-            return (
-                "which op made it is not known, as the step ran on a cluster; fetch values in "
-                "between, or use wf.assert_finite in the graph"
-            )
-        if self._once() is not None:
-            return f"which op made it is not known, as {self._once()} cannot be done a second time"
-        return (
-            "the reference interpreter makes none of the same inputs and variables: a kernel is at "
-            "fault (WEFT_VERIFY=run), or values are at the edge of what the dtype holds"
-        )
-
-    def _values(self, names: Collection[str]) -> dict[str, Array]:
-        """Copies of the values of variables."""
-        found = ((n, self.variables[n]) for n in names)
-        return {n: v.read() for n, v in found if v.initialized}
-
-    def _once(self) -> str | None:
-        """What the program does that must not be done again."""
-        assert self.program is not None
-        for part in self.program().parts:
-            for op in part.graph.walk():
-                host = "host" in lookup(op.name).traits and op.name not in SILENT_CALLS
-                if host or op.name in ("send", "recv"):
-                    return f"op '{op.name}'"
-        return None
-
-    def _find(self, inputs: Sequence[Any], before: Mapping[str, Array], kind: str) -> None:
+    def _find(
+        self, step: TracedStep, log: RunLog | None, inputs: Sequence[Any],
+        before: Mapping[str, Array], kind: str,
+    ) -> None:  # fmt: skip
         """Run again; raises at the op that makes such a value, if one does."""
-        if self.program is None or self._once() is not None:
-            return
-        program = self.program()
+        graph = step.graph()
         arrays = [_host(x) for x in inputs]
-        start = {**self._values(self.variables.keys() - self.written), **before}
+        start = {n: a for n, a in step.before(log).items() if n not in step.written or step.remote}
+        start |= before
         state = DictState(start)
-        look = _Look(self.name, kind)
+        look = _Look(step.name, kind)
+        host = HostReplay(graph, step.groups(log)).on_host
         with muted():
             try:
-                interpret(program.graph, arrays, state, watch=look)
+                interpret(graph, arrays, state, host=host, watch=look)
             except _Found as found:
                 raise found.error from None
             except WeftError as error:
@@ -149,14 +111,12 @@ class Checked:
                     raise type(error)(
                         error.what + look.where, hint=error.hint, location=error.locations
                     ) from None
-        held = [
-            (f"argument '{n}'", a) for n, a in zip(program.graph.arg_names, arrays, strict=True)
-        ]
+        held = [(f"argument '{n}'", a) for n, a in zip(graph.arg_names, arrays, strict=True)]
         held += [(f"before the call variable '{n}'", a) for n, a in start.items()]
         for what, array in held:
             if kind in ("nan", "inf") and _kind(array, frozenset({kind})):
                 raise InvalidArgumentError(
-                    f"WEFT_CHECK={kind}: {what} of '{self.name}' {_words(kind)}",
+                    f"WEFT_CHECK={kind}: {what} of '{step.name}' {_words(kind)}",
                     location=caller_location(),
                 )
 
@@ -175,7 +135,9 @@ class _Look(Watch):
     def __init__(self, name: str, kind: str) -> None:
         self.name, self.kind, self.where = name, kind, ""
 
-    def failed(self, op: Operation, around: Path, error: WeftError) -> None:
+    def failed(
+        self, op: Operation, around: Path, operands: Sequence[Any], error: WeftError
+    ) -> None:
         self.where = self.where or _iterations(around)
 
     def done(

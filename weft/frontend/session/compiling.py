@@ -6,7 +6,6 @@ A step that names a GPU of this process gets one plan for it, or a part for each
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -51,7 +50,7 @@ from weft.runtime.step import Step
 
 if TYPE_CHECKING:
     from weft.frontend.compile.inner_values import InnerValue
-    from weft.frontend.compile.value_checks import Checked
+    from weft.runtime.record.traced_step import TracedStep
 
 #: For passes that run again for people: nothing is verified or dumped.
 QUIET = PassOptions()
@@ -158,9 +157,12 @@ def _not_there(why: str, op: Operation) -> UnsupportedError:
 class StepDefinition(Specialization):
     """One step definition: what is fetched and fed, in which shapes, compiled. ops: how many of the
     graph's it holds; seconds: how long compiling took. values, feeds: what is fetched and fed, of
-    `graph`; gpu: its use of a GPU (of steps in this process)."""
+    `graph`; gpu: its use of a GPU (of steps in this process); done: what an earlier part of the
+    step has done."""
 
-    __slots__ = ("checks", "executable", "feeds", "gpu", "graph", "ops", "seconds", "values")
+    __slots__ = (
+        "done", "executable", "feeds", "gpu", "graph", "ops", "seconds", "traced", "values",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -171,30 +173,13 @@ class StepDefinition(Specialization):
         values: Sequence[Value | None] = (),
         feeds: Iterable[Value] = (),
         gpu: GpuUse | None = None,
+        done: frozenset[Value] = frozenset(),
     ) -> None:
         super().__init__()
         self.executable, self.ops, self.seconds = executable, ops, seconds
         self.graph, self.values, self.feeds = graph, tuple(values), tuple(feeds)
-        self.gpu = gpu
-        self.checks: Checked | None = None  # of its values, if WEFT_CHECK asks for them
-
-    def checked(self, arrays: Sequence[Array], kinds: frozenset[str]) -> Checked:
-        """What checks the values of its runs."""
-        if self.checks is None:
-            # who does not ask for it does not wait for this module
-            from weft.frontend.compile.value_checks import Checked, written_in
-
-            graph, name = self.graph, self.executable.name
-            if graph is None:  # of a cluster
-                self.checks = Checked(name, None, {}, kinds)
-            else:
-                feeds = dict(zip(self.feeds, arrays, strict=True))
-                traced = pruned(graph, self.values, feeds)
-                used = {str(op.attrs["name"]) for op in traced.walk() if op.name == "variable"}
-                states = {n: v.state for n, v in graph._trace.variables.copy().items() if n in used}
-                program, written = Program.of(traced), written_in(traced)
-                self.checks = Checked(name, lambda: program, states, kinds, written)
-        return self.checks
+        self.gpu, self.done = gpu, done
+        self.traced: TracedStep | None = None  # as its watchers see it, if there are any
 
 
 def pruned(
@@ -225,16 +210,6 @@ def step_reports(
     fetched, shapes = tensors_and_effects(values), [(v, a.shape) for v, a in feeds.items()]
     reports = step_program(graph._trace, *fetched, shapes, options=QUIET)[1]
     return [*reports, *(r for r in made.passes() if r.name != "traced")]
-
-
-def value_checks() -> frozenset[str]:
-    """What WEFT_CHECK has sessions look for in the values of a run."""
-    if not os.environ.get("WEFT_CHECK"):
-        return frozenset()
-    # who does not ask for it does not wait for this module
-    from weft.frontend.compile.value_checks import wanted
-
-    return wanted()
 
 
 def step_values(
@@ -290,7 +265,7 @@ def compile_definition(
             _check_native(step)
         made = compile_step(step, states, graph.resources, how)
     seconds = time.perf_counter() - begun
-    return StepDefinition(made, len(step.ops), seconds, graph, values, feeds, gpu)
+    return StepDefinition(made, len(step.ops), seconds, graph, values, feeds, gpu, done)
 
 
 def _check_native(step: IRGraph) -> None:

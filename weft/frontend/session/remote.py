@@ -148,7 +148,8 @@ class Remote:
         options = PassOptions.from_environment().for_step(graph.name)
         step = pruned(graph, values, feeds, done, options=options)
         made = self.step(graph, step, control_flow, pipeline, options)
-        return StepDefinition(made, len(step.ops), time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        return StepDefinition(made, len(step.ops), seconds, graph, values, feeds, done=done)
 
     def open(
         self,
@@ -167,6 +168,10 @@ class Remote:
         made = self.step(graph, step, control_flow, pipeline, options, sized=False)
         made.prepare()
         return made
+
+    def placed(self, step: IRGraph, pipeline: str) -> IRGraph:
+        """The whole step with a device for each op."""
+        return self.cut(step, pipeline)[0].graph
 
     def explain(self, graph: Graph, step: IRGraph, pipeline: str = "standard") -> str:
         """Where each op of a step runs and why, and what goes between tasks."""

@@ -14,9 +14,11 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self
 
 from weft.frontend.compile.specializations import CacheInfo, RecompileWarning
+from weft.frontend.compile.watchers import add_watched, watchers
 from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Array, Tensor
@@ -29,7 +31,6 @@ from weft.frontend.session.compiling import (
     pruned,
     step_reports,
     step_values,
-    value_checks,
 )
 from weft.frontend.session.fetches import (
     Fetches,
@@ -303,7 +304,8 @@ class Session:
         self._context = RunContext(cancel=self._cancel)  # of a run without a limit or a record
         self._steps = steps_of(self.graph)
         self._partial, self._closed = PartialRuns(), False
-        self._checks = value_checks()
+        self._watchers = watchers()
+        add_watched(self)
         self._scopes = threading.local()
 
     def __enter__(self) -> Self:
@@ -698,14 +700,29 @@ class Session:
             context = self._context
             if options is not None:
                 context = RunContext(options.timeout, self._cancel, recorder)
-            if self._checks:
-                checks = step.checked(arrays, self._checks)
-                return checks.run(lambda given: execute(step, given, context), arrays)
+            if self._watchers:
+                return self._run_watched(step, arrays, context)
             return execute(step, arrays, context)
         except WeftError as error:
             raise error.at(caller_location()) from error.__cause__
         finally:
             running.step = outer
+
+    def watch(self) -> None:
+        """Have the watchers of steps looked for again (`compile.watchers.Watched`)."""
+        self._watchers = watchers()
+
+    def _run_watched(
+        self, step: StepDefinition, arrays: list[Array], context: RunContext
+    ) -> list[Any]:
+        # who watches nothing does not wait for this module
+        from weft.frontend.session.watched import run_step_watched, traced_step
+
+        if step.traced is None:
+            how, pipeline = self._how, self._pipeline
+            step.traced = traced_step(step, arrays, how, pipeline, self._remote)
+        run = partial(execute, step)
+        return run_step_watched(self._watchers, step.traced, run, arrays, context)
 
     def _run_reported(
         self,

@@ -1,8 +1,9 @@
 """The command line: `weft run`, `bench`, `opt`, `compile`, `place`, `diff` and `view` on graphs;
-`cache` for kernels on disk, `kernel` for edited ones, `devices` for what there is to run on;
-`worker`, `top` and `keygen` for clusters.
+`cache` for kernels on disk, `kernel` for edited ones, `replay` for recorded steps, `devices` for
+what there is to run on; `worker`, `top` and `keygen` for clusters.
 
-Exit status: 0 for success, 1 if `diff` found a difference, 2 for an error, which stderr explains.
+Exit status: 0 for success, 1 if `diff` or `replay` found a difference, 2 for an error, which stderr
+explains.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from weft.frontend.tools import cluster, explain, view
 from weft.frontend.tools import compile as cli_compile
 from weft.frontend.tools import devices as cli_devices
 from weft.frontend.tools import kernel as cli_kernel
+from weft.frontend.tools import replay as cli_replay
 from weft.frontend.tools import run as cli_run
 from weft.frontend.tools.run import write_text
 from weft.ir.analysis.verify import verify, verify_program
@@ -330,6 +332,17 @@ def _worker(args: Namespace) -> int:
     return SUCCESS
 
 
+# ---------------------------------------------------------------------------------------- replay
+
+
+def _replay(args: Namespace) -> int:
+    status = SUCCESS
+    for line, same in cli_replay.run_replay(args):
+        print(line)
+        status = status if same else DIFFERENT
+    return status
+
+
 # ------------------------------------------------------------------------------------------- top
 
 
@@ -414,6 +427,12 @@ COMMANDS: tuple[Command, ...] = (
         _kernel,
     ),
     Command(
+        "replay",
+        "run a recorded step again, step through it, hold engines against each other",
+        cli_replay.add_arguments,
+        _replay,
+    ),
+    Command(
         "devices",
         "list the devices of this machine, or say why it has no GPU",
         cli_devices.add_arguments,
@@ -428,7 +447,7 @@ def make_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="weft",
         description="Look into, transform and run weft graphs (the text that WEFT_DUMP writes).",
-        epilog="exit status: 0 success, 1 diff found a difference, 2 error",
+        epilog="exit status: 0 success, 1 diff or replay found a difference, 2 error",
         formatter_class=RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -268,7 +268,12 @@ class Watch:
     ) -> None:
         """The op was carried out."""
 
-    def failed(self, op: Operation, around: Path, error: WeftError) -> None:
+    def region(self, op: Operation, around: Path, block: Block, args: Sequence[Any]) -> None:
+        """A region of the op begins to run on these arguments; around: of the op."""
+
+    def failed(
+        self, op: Operation, around: Path, operands: Sequence[Any], error: WeftError
+    ) -> None:
         """The op raised an error; then those around it do."""
 
 
@@ -283,8 +288,9 @@ def interpret(
 ) -> list[Any]:
     """The results of `graph` on `inputs`: an array of its own for each tensor, None for each token.
 
-    host: carries out the ops of the host that only the executor knows (queues ...), given the op
-    and its operands: arrays, and a `Ref` with the name of its object for a handle.
+    host: carries out the ops of the host that only the executor knows (queues ...) and Python
+    functions, given the op and its operands: arrays, and a `Ref` with the name of its object for a
+    handle.
 
     watch: is told of each op.
 
@@ -450,7 +456,8 @@ class _Run:
             wanted = [substitute_type(r.type, self.sizes) for r in op.results]
         try:
             if run_regions is None:
-                execute = _EXECUTE.get(op.name) or (_on_host if _is_host(op) else _reference)
+                by_host = _is_host(op) or (self.host is not None and op.name == "py_function")
+                execute = _EXECUTE.get(op.name) or (_on_host if by_host else _reference)
                 results = execute(self, op, operands)
             if len(results) != len(wanted):
                 raise InternalError(f"gave {len(results)} results, needs {len(wanted)}")
@@ -462,7 +469,7 @@ class _Run:
             return checked
         except WeftError as error:
             if self.watch is not None:
-                self.watch.failed(op, self.around, error)
+                self.watch.failed(op, self.around, operands, error)
             if op.name in PYTHON_CALLS:  # its words are the user's
                 raise error.at(op.locations) from error.__cause__
             raise type(error)(
@@ -475,6 +482,8 @@ class _Run:
 
         def run(block: Block, args: Sequence[Any]) -> list[Any]:
             outside, number = self.around, runs.get(block, 0)
+            if self.watch is not None:
+                self.watch.region(op, outside, block, args)
             runs[block], self.around = number + 1, (*outside, (op, number))
             try:
                 return self.block(block, args)

@@ -93,6 +93,21 @@ def print_block(block: Block) -> str:
     return "\n".join(_Printer(False, {}, {}).block(block, "")) + "\n"
 
 
+def value_names(graph: Graph) -> dict[Value, str]:
+    """How `print_graph` names each value, those of nested blocks by themselves."""
+    names = {a: value_name(n) for a, n in zip(graph.args, graph.arg_names, strict=True)}
+
+    def add(block: Block) -> None:
+        results = [value for op in block.ops for value in op.results]
+        names.update({value: f"%{i}" for i, value in enumerate(results)})
+        for region in (region for op in block.ops for region in op.regions):
+            names.update({value: f"%a{i}" for i, value in enumerate(region.args)})
+            add(region)
+
+    add(graph.block)
+    return names
+
+
 def format_attr(value: AttrValue) -> str:
     """One attribute value as it stands in the text."""
     match value:

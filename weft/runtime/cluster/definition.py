@@ -37,10 +37,19 @@ from weft.ir.types import HandleType, RefType, TensorType
 from weft.passes.manager import PassReport
 from weft.runtime.cluster import messages as m
 from weft.runtime.cluster.exchange import Array, sendable, task_of
-from weft.runtime.cluster.master import NOTHING, Failure, Master, Pending, Who
+from weft.runtime.cluster.master import (
+    NOTHING,
+    Failure,
+    Master,
+    Pending,
+    Who,
+    arrays_in,
+    ask_logs,
+)
 from weft.runtime.cluster.messages import Derived, from_wire, to_wire
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.store import Key
+from weft.runtime.run_log import RunLog
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 from weft.runtime.trace.task_trace import StepTrace
 
@@ -366,7 +375,7 @@ class TaskStep(ClusterStep):
         route = self._found_route(self._registered())
         step, waits = self.master.begin(route.who)
         waits.trace = context.recorder
-        return TaskRun(self, route, step, waits)
+        return TaskRun(self, route, step, waits, context.log)
 
     def new_recorder(self) -> StepTrace:
         return StepTrace()
@@ -483,14 +492,18 @@ class TaskStep(ClusterStep):
 class TaskRun(PartsRun):
     """A step under way on tasks: a RUN to each part, a DONE from each."""
 
-    def __init__(self, whole: TaskStep, route: _Route, step: int, waits: Pending) -> None:
+    def __init__(
+        self, whole: TaskStep, route: _Route, step: int, waits: Pending, log: RunLog | None
+    ) -> None:
         self._whole, self._route, self._step, self.waits = whole, route, step, waits
+        self._log = log
         self._error: BaseException | None = None  # for which the step was ended
 
     def start(self, inputs: Sequence[Array], timeout: float | None) -> None:
         whole, waits, step = self._whole, self.waits, self._step
         low, master = whole.master.low_water(), whole.master
-        plain = timeout is None and whole.recv_timeout is None and waits.trace is None
+        plain = timeout is None and whole.recv_timeout is None
+        plain = plain and waits.trace is None and self._log is None
         for (task, handle), part in self._route.order:
             if plain and not part.feeds:
                 try:
@@ -504,6 +517,8 @@ class TaskRun(PartsRun):
             if whole.recv_timeout is not None:
                 meta["r"] = whole.recv_timeout
             feeds = [sendable(inputs[place]) for place in part.feeds]
+            if self._log is not None:
+                meta["log"] = True
             if waits.trace is not None:
                 meta["trace"] = True
                 waits.trace.run_sent(task, handle)
@@ -541,6 +556,8 @@ class TaskRun(PartsRun):
             if self.waits.trace is not None:
                 _add_cut(self.waits)
         master.end(self._step)
+        if self._log is not None:
+            self._log.parts += ask_logs(master, self._step, self._route.who)
 
     def results(self) -> list[Array | None]:
         whole, waits = self._whole, self.waits
@@ -549,16 +566,12 @@ class TaskRun(PartsRun):
             found = waits.answers[one]
             if found is NOTHING and not part.fetches:
                 continue
-            _, small, large = found
-            left = iter(small)
-            count = len(small) + len(large)
+            arrays = arrays_in(*found[1:])
             if waits.trace is not None:
-                count -= 1
-                waits.trace.add(*one, _trace_in(small, large))
-            if count != len(part.fetches):
-                raise InternalError(f"{one[0]} gave {count} results of {len(part.fetches)}")
-            for i, place in enumerate(part.fetches):
-                made = large[i] if i in large else next(left)
+                waits.trace.add(*one, arrays.pop())
+            if len(arrays) != len(part.fetches):
+                raise InternalError(f"{one[0]} gave {len(arrays)} results of {len(part.fetches)}")
+            for place, made in zip(part.fetches, arrays, strict=True):
                 out[place] = np.array(made) if made.base is not None else made
         for i in whole.wanted:
             if out[i] is None:
@@ -566,17 +579,11 @@ class TaskRun(PartsRun):
         return out
 
 
-def _trace_in(small: Sequence[Array], large: Mapping[int, Array]) -> Array:
-    """The trace in an answer: its last array, which is no result."""
-    packed = large.get(len(small) + len(large) - 1)
-    return small[-1] if packed is None else packed
-
-
 def _add_cut(waits: Pending) -> None:
     """What the parts of a step that failed have done until then, as far as they have said it."""
     assert waits.trace is not None
     owing = set(waits.owing())
-    found = {who: _trace_in(*a[1:]) for who, a in waits.answers.items() if who not in owing}
+    found = {who: arrays_in(*a[1:])[-1] for who, a in waits.answers.items() if who not in owing}
     for who, packed in {**found, **waits.cut_traces}.items():
         try:
             waits.trace.add(*who, packed)

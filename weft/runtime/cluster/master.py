@@ -43,6 +43,7 @@ from weft.runtime.cluster.messages import (
 )
 from weft.runtime.cluster.spec import CONNECT_TIMEOUT, ClusterSpec
 from weft.runtime.progress import reminded
+from weft.runtime.run_log import RunLog
 from weft.runtime.trace.task_trace import StepTrace
 
 #: A task, and the handle of the part that it was given.
@@ -433,7 +434,7 @@ class Master:
         who = (peer, int(meta.get("h", 0)))
         if kind == m.WELCOME:
             waits = self._hellos.get(peer)
-        elif kind in (m.DONE, m.REGISTERED, m.STATUS_OF, m.RESET_DONE, m.STATS_OF):
+        elif kind in (m.DONE, m.REGISTERED, m.STATUS_OF, m.RESET_DONE, m.STATS_OF, m.LOG_OF):
             waits = self._waits.get(meta.get("n", message.step))
         else:
             _LOG.warning("%s sent a message of kind %s", peer, kind)
@@ -615,3 +616,38 @@ def ask_stats(master: Master, seconds: float = 2.0, ops_for: float = 0.0) -> dic
     finally:
         master.end(number)
     return {task.name: found[task.name] for task in tasks}
+
+
+#: How long a session waits for the logs of a step that is over.
+LOG_SECONDS = 30.0
+
+
+def ask_logs(master: Master, step: int, parts: Sequence[Who]) -> list[RunLog]:
+    """What the parts of a step that is over took from outside, as far as their tasks say it; of the
+    others the log has a warning."""
+    number, waits = master.begin(parts)
+    try:
+        for task, handle in parts:
+            try:
+                master.send(task, m.LOG, number, {"of": step, "h": handle})
+            except CommError as error:
+                failed = UnavailableError(str(error))
+                waits.failed((task, handle), Failure(failed, Derived.LOST))
+        waits.over.wait(LOG_SECONDS)
+        found = []
+        for who in parts:
+            answer = waits.answers.get(who)
+            arrays = [] if answer is None or who in waits.owing() else arrays_in(*answer[1:])
+            if arrays:
+                found.append(RunLog.unpacked(arrays))
+            else:
+                _LOG.warning("%s does not say what its part of the step took from outside", who[0])
+        return found
+    finally:
+        master.end(number)
+
+
+def arrays_in(small: Sequence[Any], large: Mapping[int, Any]) -> list[Any]:
+    """The arrays of an answer, in order."""
+    left = iter(small)
+    return [large[i] if i in large else next(left) for i in range(len(small) + len(large))]

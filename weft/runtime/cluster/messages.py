@@ -6,9 +6,8 @@ nothing but the handle, are signals: `key` is the handle, `offset` that step, an
 What is larger than `SMALL_MESSAGE_BYTES` does not go in a message but as a tensor of the step,
 under a key from `FEED` on; the keys of the graph's own messages are below.
 
-Errors are sent as class name, text and places, rebuilt from a fixed table: nothing is unpickled,
-and a name that is not in the table is an UnknownError. Sessions and tasks of one process find each
-other in a table here: what they say to each other needs no transport."""
+Errors are sent as plain data (`ir.error_data`). Sessions and tasks of one process find each other
+in a table here: what they say to each other needs no transport."""
 
 from __future__ import annotations
 
@@ -21,18 +20,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from weft.comm.rendezvous import Rendezvous
-from weft.ir import errors
 from weft.ir.cost.thresholds import SMALL_MESSAGE_BYTES
+from weft.ir.error_data import error_data, error_of
 from weft.ir.errors import WeftError
-from weft.ir.locations import Location
 
 #: Differs where either side would not understand the other.
-PROTOCOL = 2
+PROTOCOL = 3
 
 HELLO, WELCOME = 1, 2
 REGISTER, REGISTERED, RUN, DONE, ABORT = 16, 17, 18, 19, 20
 STATUS, STATUS_OF, RESET, RESET_DONE, GOODBYE, STATS, STATS_OF = 21, 22, 23, 24, 25, 26, 27
-DROP = 28
+DROP, LOG, LOG_OF = 28, 29, 30
 
 #: How names of sessions begin.
 CLIENT = "/client/"
@@ -141,14 +139,6 @@ class Wire(Carrier, Protocol):
     def close(self) -> Any: ...
 
 
-_CLASSES: Mapping[str, type[WeftError]] = {
-    name: kind
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, WeftError)
-}
-#: An error says at most so much; the rest is cut off.
-MOST_CHARACTERS, MOST_HINT, MOST_LOCATIONS, MOST_FILE = 6_000, 1_500, 8, 500
-
 Json = dict[str, Any]
 
 
@@ -159,48 +149,14 @@ class Derived:
 
 
 def to_wire(error: BaseException, derived: int = Derived.ROOT) -> Json:
-    """`error` as plain data. What is no error of weft's becomes an UnknownError with its class."""
-    if not isinstance(error, WeftError):
-        error = errors.UnknownError(f"{type(error).__name__}: {error}")
-    places = [
-        [_text(p.file, MOST_FILE), p.line, p.column] for p in error.locations[:MOST_LOCATIONS]
-    ]
-    return {
-        "class": next(k.__name__ for k in type(error).__mro__ if k.__name__ in _CLASSES),
-        "what": _text(error.what, MOST_CHARACTERS),
-        "hint": None if error.hint is None else _text(error.hint, MOST_HINT),
-        "places": places,
-        "derived": derived,
-    }
-
-
-def _text(given: object, most: int) -> str:
-    """At most so much of it, with what UTF-8 does not have (half of a surrogate pair) spelt out."""
-    return str(given)[:most].encode("utf-8", "backslashreplace").decode()
+    """`error` as plain data (`ir.error_data`), and how derived it is."""
+    return {**error_data(error), "derived": derived}
 
 
 def from_wire(data: object) -> tuple[WeftError, int]:
     """The error, and how derived it is; of data that is not well formed an UnknownError."""
-    if not isinstance(data, Mapping):
-        return errors.UnknownError("a task reported an error that is not well formed"), 0
-    kind = _CLASSES.get(str(data.get("class")), errors.UnknownError)
-    hint = data.get("hint")
-    made = kind(
-        str(data.get("what", "an error without a text"))[:MOST_CHARACTERS],
-        hint=None if hint is None else str(hint)[:MOST_HINT],
-        location=_locations(data.get("places")),
-    )
-    derived = data.get("derived")
-    return made, derived if type(derived) is int else Derived.ROOT
-
-
-def _locations(data: object) -> tuple[Location, ...]:
-    found = []
-    for place in data[:MOST_LOCATIONS] if isinstance(data, (list, tuple)) else ():
-        match place:
-            case [str() as file, int() as line, int() as column] if "\0" not in file:
-                found.append(Location(file, line, column))
-    return tuple(found)
+    derived = data.get("derived") if isinstance(data, Mapping) else 0
+    return error_of(data), derived if type(derived) is int else Derived.ROOT
 
 
 Deliver = Callable[[Received], None]

@@ -34,6 +34,7 @@ from weft.runtime.dataflow.threads import StepThreads
 from weft.runtime.device.execution.out_of_memory import let_go
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.run_log import RunLog
 from weft.runtime.step import RunContext, StepSummary
 
 Array = np.ndarray[Any, Any]
@@ -112,7 +113,7 @@ class DevicesStep(ClusterStep):
         self.parts = tuple(sorted(parts, key=lambda p: DeviceSpec.parse(p.device).kind != "cpu"))
 
     def begin(self, context: RunContext) -> LocalRun:
-        return LocalRun(self, context.recorder)
+        return LocalRun(self, context.recorder, context.log)
 
     def let_go(self, error: BaseException) -> None:
         let_go(error)
@@ -182,8 +183,8 @@ class LocalRun(PartsRun):
     """A step under way on the devices of this process. An error of one part ends the others at
     once, on its own thread: the one that waits for them may run a part itself."""
 
-    def __init__(self, whole: DevicesStep, trace: Any) -> None:
-        self._whole, self._trace = whole, trace
+    def __init__(self, whole: DevicesStep, trace: Any, log: RunLog | None) -> None:
+        self._whole, self._trace, self._log = whole, trace, log
         self.waits = Pending(part.who for part in whole.parts)
         wire = _Wire()
         self._table = wire.rendezvous
@@ -211,7 +212,8 @@ class LocalRun(PartsRun):
             return
         try:
             given = [inputs[i] for i in part.feeds]
-            context = RunContext(timeout, self._tokens[number], self._trace)
+            log = None if self._log is None else self._log.part(part.device)
+            context = RunContext(timeout, self._tokens[number], self._trace, log=log)
             self.waits.answer(part.who, part.step.run(given, context))
         except BaseException as error:  # whatever it is, the others wait for this part
             derived = Derived.ROOT if self.waits.error is None else Derived.ABORTED

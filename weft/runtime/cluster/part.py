@@ -62,16 +62,18 @@ _NO_LEAVE = (
 @dataclass(frozen=True, slots=True)
 class Registered:
     """constants: the last inputs, the same in every run. peers: the tasks that it sends to and
-    receives from. receivers: its ops `recv` by their keys. small: see `dataflow.executor.is_small`.
-    brief: what runs it if it is small and has no control flow. generation: of the store that it was
-    read
-    with; again: reads it once more."""
+    receives from. receivers: its ops `recv` by their keys. variables: by their names in the graph.
+    device: the name of where it runs. small: see `dataflow.executor.is_small`. brief: what runs it
+    if it is small and has no control flow. generation: of the store that it was read with; again:
+    reads it once more."""
 
     graph: Graph
     step: OneDeviceStep
     constants: tuple[_Array, ...]
     peers: frozenset[str]
     receivers: Mapping[int, Operation]
+    variables: Mapping[str, VariableState]
+    device: str
     small: bool
     brief: SmallProgram | None
     generation: int
@@ -132,8 +134,9 @@ def read_part(
     small = elsewhere is None and is_small(graph)
     brief = small_program(step) if small and step.kind == "dataflow" else None
     return Registered(
-        graph, step, tuple(constants), peers, receivers, small, brief, generation, again
-    )
+        graph, step, tuple(constants), peers, receivers, variables, device, small, brief,
+        generation, again,
+    )  # fmt: skip
 
 
 def _elsewhere(device: str, passes: Sequence[Pass]) -> RegionDevice | None:

@@ -30,6 +30,7 @@ from weft.runtime.cluster.small_step import SmallRun
 from weft.runtime.dataflow.executor import Stepping
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.attempts import CancelToken
+from weft.runtime.run_log import RunLog
 from weft.runtime.step import RunContext
 from weft.runtime.trace.counters import Counters
 from weft.runtime.trace.task_trace import RunTrace
@@ -67,6 +68,10 @@ def all_of(
 
 
 _LOG = logging.getLogger("weft.cluster")
+#: A step, and the handle of a part.
+Who = tuple[int, int]
+#: A task keeps the logs of so many runs of a session, which asks for each when it is over.
+MOST_LOGS = 64
 #: Ends the link to a session, for a reason.
 Cut = Callable[[str, object], None]
 
@@ -79,6 +84,7 @@ class Client:
         self.name, self.deliver, self.cut = name, deliver, cut
         self.parts: dict[int, Registered] = {}
         self.last = 0  # its last step
+        self.logs: dict[Who, RunLog] = {}  # of runs that are over, by step and handle
         self._wire, self._task = wire, task
 
     def send(self, kind: int, step: int, meta: dict[str, Any], arrays: Sequence[Any] = ()) -> None:
@@ -88,6 +94,27 @@ class Client:
             self.deliver(Direct(self._task, incarnation, kind, step, meta, tuple(arrays)))
         else:
             self._wire.send(self.name, kind, step, meta, arrays)
+
+    def answer(
+        self, kind: int, step: int, handle: int, meta: dict[str, Any], arrays: Sequence[Array]
+    ) -> None:
+        """Answer it for one of its parts, with large arrays by themselves. Raises CommError."""
+        if self.deliver is not None:
+            self.send(kind, step, meta, arrays)
+            return
+        small, large = m.split(arrays)
+        if large:
+            meta["g"] = list(large)
+        self.send(kind, step, meta, small)
+        for place, array in large.items():
+            key = m.keys_of(m.FETCH, handle) + place
+            self._wire.send_tensor(self.name, step, key, (), array)
+
+    def keep_log(self, who: Who, log: RunLog) -> None:
+        """Keep the log of a run until the session asks for it; of many the oldest go."""
+        self.logs[who] = log
+        for old in list(self.logs)[:-MOST_LOGS]:
+            self.logs.pop(old, None)
 
     def signal(self, kind: int, step: int, key: int) -> None:
         """Answer it with a number. Raises CommError."""
@@ -114,7 +141,7 @@ class PartRun:
 
     __slots__ = (
         "_begun", "_brief", "_cancel", "_derived", "_error", "_exchange", "_home", "_meta",
-        "_sampled", "buffers", "client", "handle", "part", "step", "trace",
+        "_sampled", "buffers", "client", "handle", "log", "part", "step", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +157,7 @@ class PartRun:
         self.client, self.part, self.step, self.handle = client, part, step, handle
         self.buffers = buffers
         self.trace = RunTrace(home.name, handle) if "trace" in meta else None
+        self.log = RunLog(part.device) if "log" in meta else None
         self._home, self._meta = home, meta
         self._exchange: StepExchange | None = None
         self._cancel: CancelToken | None = None
@@ -174,7 +202,7 @@ class PartRun:
     @property
     def is_small(self) -> bool:
         """Whether `begin` may run it on a thread that others need."""
-        recorded = self.trace is not None or self._sampled
+        recorded = self.trace is not None or self.log is not None or self._sampled
         return self.part.small and not recorded and "g" not in self._meta
 
     def begin(self) -> None:
@@ -211,7 +239,10 @@ class PartRun:
             if self.trace is not None:
                 self.trace.fed()
                 recorder = self.trace.recorder
-            made: Any = self.part.run(feeds, RunContext(timeout, self._token(), recorder))
+            if self.log is not None:
+                self.log.take_variables(self.part.variables)
+            context = RunContext(timeout, self._token(), recorder, log=self.log)
+            made: Any = self.part.run(feeds, context)
             if self._sampled and recorder is not None:
                 self._home.counters.timed(recorder.events())
         except Exception as error:  # whatever it is, the session waits for an answer
@@ -249,6 +280,8 @@ class PartRun:
             self._answer_failed(error)
 
     def _end(self, failed: bool) -> None:
+        if self.log is not None:
+            self.client.keep_log((self.step, self.handle), self.log)
         self._home.over(self, time.monotonic() - self._begun, failed)
 
     def _answer_failed(self, error: Exception) -> None:
@@ -262,16 +295,7 @@ class PartRun:
             self.client.cut(self.client.name, error)
 
     def _answer(self, meta: dict[str, Any], arrays: list[Array]) -> None:
-        if self.client.deliver is not None:
-            self.client.send(m.DONE, self.step, meta, arrays)
-            return
-        small, large = m.split(arrays)
-        if large:
-            meta["g"] = list(large)
-        self.client.send(m.DONE, self.step, meta, small)
-        for place, array in large.items():
-            key = m.keys_of(m.FETCH, self.handle) + place
-            self._home.wire.send_tensor(self.client.name, self.step, key, (), array)
+        self.client.answer(m.DONE, self.step, self.handle, meta, arrays)
 
     def _failed(self, error: BaseException) -> dict[str, Any]:
         """The error as the session is to see it."""

@@ -28,6 +28,7 @@ from weft.ir.errors import (
 )
 from weft.ir.locations import caller_location
 from weft.runtime.cluster import messages as m
+from weft.runtime.cluster.exchange import sendable
 from weft.runtime.cluster.messages import (
     Derived,
     Direct,
@@ -124,6 +125,7 @@ class Worker:
             m.DROP: self._drop,
             m.STATUS: self._later(self._status),
             m.STATS: self._later(self._stats),
+            m.LOG: self._later(self._log),
             m.RESET: self._later(self._reset),
             m.GOODBYE: self._later(self._goodbye),
         }
@@ -389,6 +391,13 @@ class Worker:
         made = task_stats(self.counters, *self.store.held(), waits, refused, gpus)
         reply = {"n": message.meta["n"]}
         self._client(message).send(m.STATS_OF, message.step, reply, [m.to_array(made)])
+
+    def _log(self, message: Received) -> None:
+        """What a run that is over took from outside; nothing if that is not known."""
+        client, handle = self._client(message), int(message.meta["h"])
+        log = client.logs.pop((int(message.meta["of"]), handle), None)
+        arrays = [] if log is None else [sendable(array) for array in log.packed()]
+        client.answer(m.LOG_OF, message.step, handle, {"h": handle}, arrays)
 
     def _watch(self) -> None:
         """Look after the limits of what waits, from now on."""

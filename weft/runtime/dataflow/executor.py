@@ -30,11 +30,12 @@ from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.nodes import Tables
 from weft.runtime.dataflow.regions import RegionDevice
-from weft.runtime.dataflow.run import Labels, NodeTrace, Running
+from weft.runtime.dataflow.run import HostLog, Labels, NodeTrace, Running
 from weft.runtime.native.executable import MOST_IDLE_ACTIVATIONS
 from weft.runtime.native.planning import REGION, for_machine
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.run_log import HostKey, RunLog, host_keys
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 
@@ -77,6 +78,7 @@ class DataflowStep(Step):
             self.tables = Tables(self.built.nodes, self.built.frames)
         self._inputs, self._names = len(graph.args), graph.arg_names
         self._idle: list[Running] = []
+        self._keys: Mapping[Operation, HostKey] | None = None  # of its ops, once a log asked
 
     def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Array | None]:
         """As of `Step`. A DeadlineExceededError names the host nodes that wait.
@@ -90,7 +92,9 @@ class DataflowStep(Step):
         if trace is not None:
             noted = NodeTrace(trace, Labels(self.built, self.tables), running.state)
         try:
-            results = running.run(inputs, context.timeout, context.token(), noted)
+            results = running.run(
+                inputs, context.timeout, context.token(), noted, self._logged(context.log)
+            )
             if there is not None:
                 there.settle()
         finally:
@@ -98,6 +102,13 @@ class DataflowStep(Step):
                 noted.close()
         self.give_back(running)
         return results
+
+    def _logged(self, log: RunLog | None) -> HostLog | None:
+        if log is None:
+            return None
+        if self._keys is None:
+            self._keys = host_keys(self.graph)
+        return HostLog(log, self._keys)
 
     def passes(self) -> Sequence[PassReport]:
         return self._reports()

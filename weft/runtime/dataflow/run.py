@@ -16,7 +16,7 @@ import ctypes
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, get_ident
@@ -41,6 +41,7 @@ from weft.runtime.native.executable import Executable
 from weft.runtime.native.pool import POOL
 from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
 from weft.runtime.resources.attempts import CancelToken, too_late
+from weft.runtime.run_log import HostKey, RunLog
 
 
 class Times:
@@ -258,6 +259,7 @@ class Running:
         self._beside: dict[_Key, Beside] = {}  # on other threads
         self._phase = Phase(GAIN)
         self._trace: NodeTrace | None = None
+        self._log: HostLog | None = None
         self._own = CancelToken()  # of the last step; helpers that keep self keep its stacks, too
         self._begun: dict[_Key, list[int]] = {}  # events of what waits
         self._root = 0  # the address of the root iteration
@@ -268,9 +270,10 @@ class Running:
         timeout: float | None,
         cancel: CancelToken,
         trace: NodeTrace | None = None,
+        log: HostLog | None = None,
     ) -> list[Array | None]:
         """The results. After an error the state is of no use."""
-        self._trace = trace
+        self._trace, self._log = trace, log
         until = None if timeout is None else time.monotonic() + timeout
         forget = self.begin(inputs, cancel)
         try:
@@ -381,6 +384,12 @@ class Running:
         node = self.tables.node_at(key[0])
         given = self.state.inputs(node, key[1], host)
         self._waiting[key] = host
+        if self._log is not None:
+            known = self._log.given(host.op, key[1])
+            if known is not None:
+                self._begun.pop(key, None)
+                self._complete(key, known, None)
+                return True
         if self._trace is not None:
             return self._start_traced(key, host, given, cancel)
         if host.now is not None:
@@ -554,6 +563,8 @@ class Running:
             if times.begin is not None:
                 row[at.T_BEGIN // 8] = times.begin
             self._trace.ended(row, times.end, times.thread, waits=times.waits)
+        if self._log is not None and isinstance(item, HostOp):
+            self._log.note(item.op, key[1], made)
         if isinstance(made, WeftError):
             raise made.at(item.op.locations)
         if isinstance(made, BaseException):
@@ -587,6 +598,38 @@ class Running:
                 location=op.locations,
             )
         self._plans[node.number].raise_failed()
+
+
+def iterations_of(iteration: int) -> list[int]:
+    """The numbers of the iteration at this address and of those around it, innermost first."""
+    found = []
+    while around := _word(_word(iteration + at.I_FRAME) + at.FI_PARENT) if iteration else 0:
+        found.append(_word(iteration + at.I_NUMBER))
+        iteration = around
+    return found
+
+
+class HostLog:
+    """The log of one run, told of host ops by their nodes' iterations. keys: of the ops that take
+    something from outside."""
+
+    def __init__(self, log: RunLog, keys: Mapping[Operation, HostKey]) -> None:
+        self._log, self._keys = log, keys
+
+    def given(self, op: Operation, iteration: int) -> Any:
+        """What an op gives without being carried out, None if it is to be."""
+        key = self._keys.get(op)
+        return None if key is None else self._log.given(key, self._at(iteration))
+
+    def note(self, op: Operation, iteration: int, made: Any) -> None:
+        """An op gave this, an error perhaps."""
+        key = self._keys.get(op)
+        if key is not None and (isinstance(made, WeftError) or not isinstance(made, BaseException)):
+            self._log.note(key, self._at(iteration), made)
+
+    @staticmethod
+    def _at(iteration: int) -> tuple[int, ...]:
+        return tuple(reversed(iterations_of(iteration)))
 
 
 #: Events between two looks of Python.
@@ -680,12 +723,8 @@ class NodeTrace:
 
     def begun(self, address: int, iteration: int) -> list[int]:
         """The row of a node that begins now and is not run by the native loop."""
-        row = [address, 0, clock(), 0]
-        for _ in range(at.TRACE_DEPTH):
-            around = _word(_word(iteration + at.I_FRAME) + at.FI_PARENT) if iteration else 0
-            row.append(_word(iteration + at.I_NUMBER) if around else -1)
-            iteration = around
-        return row
+        around = iterations_of(iteration)[: at.TRACE_DEPTH]
+        return [address, 0, clock(), 0, *around, *[-1] * (at.TRACE_DEPTH - len(around))]
 
     def ended(self, row: list[int], end: int, thread: int | None, *, waits: bool) -> None:
         """It was over at `end`; it ran on that thread (None: this one)."""

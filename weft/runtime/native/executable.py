@@ -45,6 +45,7 @@ from weft.runtime.native.activation import Activation, LinkedPlan, no_room, rais
 from weft.runtime.native.ahead import compile_ahead, compile_products_ahead, native_walker
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
 from weft.runtime.native.pool import POOL
+from weft.runtime.native.python_calls import logged
 from weft.runtime.native.step import NativeStep
 from weft.runtime.native.step_plan import (
     CompileReport,
@@ -212,7 +213,7 @@ class Executable(Step):
         activation, _, _ = self.own_activation()
         if context.keep is not None:
             context.keep(activation)
-        with watched(activation.status, context):
+        with watched(activation.status, context), logged(context.log):
             if context.recorder is None:
                 return self.run_on(activation, inputs, self._walker)
             # who takes no traces does not wait for this module

@@ -8,8 +8,9 @@ may write to, and nobody sees after the call. Ops added by others need a row in 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from traceback import walk_tb
 from typing import Any
 
@@ -20,8 +21,28 @@ from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import InternalError
 from weft.ir.ops import lookup
 from weft.runtime.plan_store import NotKeptError
+from weft.runtime.run_log import RunLog, call_key, is_outside
 
 Array = np.ndarray[Any, Any]
+
+
+class _Logged(threading.local):
+    """What is told of the calls that steps of this thread make."""
+
+    log: RunLog | None = None
+
+
+_LOGGED = _Logged()
+
+
+@contextmanager
+def logged(log: RunLog | None) -> Iterator[None]:
+    """`log` is told of the calls that steps of this thread make in the block."""
+    before, _LOGGED.log = _LOGGED.log, log
+    try:
+        yield
+    finally:
+        _LOGGED.log = before
 
 
 def python_object(call: PythonCall) -> Callable[[int], None]:
@@ -31,10 +52,16 @@ def python_object(call: PythonCall) -> Callable[[int], None]:
     assert spec.reference is not None
     reference, attrs, operands, results = spec.reference, call.attrs, call.operands, call.results
 
+    outside, key = is_outside(call.op), call_key(call.op, attrs)
+
     def python_call(words: int) -> None:
         given, words = _arrays(operands, words, False)
+        log = _LOGGED.log if outside else None
         try:
-            made = reference(given, attrs)
+            if log is None:
+                made = reference(given, attrs)
+            else:
+                made = log.carry_out(key, (), lambda: [*reference(given, attrs)])
         except BaseException as error:
             given.clear()
             _forget(error)

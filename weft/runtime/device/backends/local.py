@@ -37,7 +37,12 @@ def on_local_device(graph: Graph, gpu: int | None = None) -> Graph:
             spec = DeviceSpec.parse(op.device)
             check_local(spec, op.locations, gpu, devices=local_devices)
         named = named or bool(op.device or op.group)
-    return with_block(graph, _bare(graph.block)) if named else graph
+    return without_devices(graph) if named else graph
+
+
+def without_devices(graph: Graph) -> Graph:
+    """`graph` with ops that name no device and no group."""
+    return with_block(graph, _bare(graph.block))
 
 
 def _bare(block: Block) -> Block:

@@ -1,0 +1,54 @@
+"""Steps of sessions as their watchers see them (`frontend/compile/watchers.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.codegen.engines import engine
+from weft.codegen.llvm.target import isa
+from weft.frontend.core.tensor import Array
+from weft.frontend.session.compiling import StepDefinition, pruned
+from weft.runtime.compile_step import CompileOptions
+from weft.runtime.record.traced_step import TracedStep, Watcher, Way, run_watched
+from weft.runtime.run_log import RunLog
+from weft.runtime.step import RunContext
+
+if TYPE_CHECKING:
+    from weft.frontend.session.remote import Remote
+
+
+def traced_step(
+    step: StepDefinition, arrays: Sequence[Array], how: CompileOptions, pipeline: str,
+    remote: Remote | None,
+) -> TracedStep:  # fmt: skip
+    """A step of a session as it was traced; on a cluster as it was placed: each op says its task.
+    arrays: what it is fed."""
+    assert step.graph is not None
+    feeds = dict(zip(step.feeds, arrays, strict=True))
+    traced = pruned(step.graph, step.values, feeds, step.done)
+    gpu = None if step.gpu is None else step.gpu.number
+    way = Way(
+        step.executable.kind, engine(), isa(), pipeline, how.control_flow, gpu, how.math_mode,
+        how.threads, how.deterministic,
+    )  # fmt: skip
+    if remote is not None:
+        return TracedStep.of(remote.placed(traced, pipeline), way, {}, remote=True)
+    used = {str(op.attrs["name"]) for op in traced.walk() if op.name == "variable"}
+    held = step.graph._trace.variables.copy().items()
+    return TracedStep.of(traced, way, {n: v.state for n, v in held if n in used})
+
+
+def run_step_watched(
+    watchers: Sequence[Watcher], step: TracedStep, execute: Any, arrays: list[Array],
+    context: RunContext,
+) -> list[Any]:  # fmt: skip
+    """One run through watchers. execute: takes arrays and a context."""
+
+    def call(given: list[Any], log: RunLog | None) -> Any:
+        if log is None:
+            return execute(given, context)
+        asked = RunContext(context.timeout, context.cancel, context.recorder, context.keep, log)
+        return execute(given, asked)
+
+    return run_watched(watchers, step, call, arrays)

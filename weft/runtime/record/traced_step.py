@@ -1,0 +1,114 @@
+"""`TracedStep`: a step as it was traced and the way it runs; `Watcher`: who watches its runs.
+
+Compiled functions and sessions run a step through its watchers: WEFT_CHECK looks at its values,
+WEFT_VERIFY=native holds it against the interpreter, WEFT_RECORD keeps what it needs to be run
+again. A step without watchers is called as ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from weft.ir.analysis.effects import accesses
+from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import MathMode
+from weft.ir.graph import Graph
+from weft.runtime.resources.variables import VariableState
+from weft.runtime.run_log import HostGroup, RunLog, host_groups, is_outside, values_of
+
+#: Runs a step on inputs; the log, if there is one, is told what comes from outside.
+Call = Callable[[list[Any], RunLog | None], list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a step is run. kind: of the `Step`. engine: "llvm" or "numba"; isa: the instruction set
+    that its kernels are for. pipeline: the name of its passes, or of each of them with commas, ""
+    for others. gpu: the number of
+    the GPU that a compiled function is for. threads: how many it may use; None: all."""
+
+    kind: str
+    engine: str
+    isa: str
+    pipeline: str = "standard"
+    control_flow: str = "auto"
+    gpu: int | None = None
+    math_mode: MathMode = "ieee"
+    threads: int | None = None
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A step as it was traced. graph: gives it. variables: by their names in it, of which a run
+    writes those in `written`; where `remote`, they are on other tasks, and a `RunLog` has their
+    values. donated: inputs that a run may write to. outside: whether its ops take something from
+    outside of the program."""
+
+    name: str
+    graph: Callable[[], Graph]
+    way: Way
+    variables: Mapping[str, VariableState]
+    written: frozenset[str] = frozenset()
+    donated: Sequence[int] = ()
+    remote: bool = False
+    outside: bool = True
+
+    @staticmethod
+    def of(
+        graph: Graph, way: Way, variables: Mapping[str, VariableState], donated: Sequence[int] = (),
+        *, remote: bool = False,
+    ) -> TracedStep:  # fmt: skip
+        """The step of a graph."""
+        outside = remote or any(is_outside(op.name) for op in graph.walk())
+        written = written_in(graph)
+        return TracedStep(
+            graph.name, lambda: graph, way, variables, written, donated, remote, outside
+        )
+
+    def log(self, given: RunLog | None) -> RunLog | None:
+        """`given`, or a log of its own if a run of it has something to say."""
+        return RunLog() if given is None and self.outside else given
+
+    def groups(self, log: RunLog | None) -> list[HostGroup]:
+        """What its host ops gave in a run."""
+        return [] if log is None else host_groups(self.graph(), log)
+
+    def before(self, log: RunLog | None) -> dict[str, Any]:
+        """The values of its variables, of a remote step those that the log has."""
+        if not self.remote:
+            return values_of(self.variables)
+        found: dict[str, Any] = {}
+        for part in () if log is None else log.parts:
+            found |= part.variables
+        return found
+
+
+class Watcher(Protocol):
+    """Who watches the runs of steps."""
+
+    def run(self, step: TracedStep, call: Call, inputs: list[Any], log: RunLog | None) -> list[Any]:
+        """`call(inputs, log)`, which runs the step, and what is to be done before and after. log:
+        that of another watcher around; a watcher that needs one makes it where it is None."""
+        ...
+
+
+def run_watched(
+    watchers: Sequence[Watcher], step: TracedStep, call: Call, inputs: list[Any],
+    log: RunLog | None = None,
+) -> list[Any]:  # fmt: skip
+    """Run a step through all watchers, the first of which is the outermost."""
+    if not watchers:
+        return call(inputs, log)
+    first, *rest = watchers
+
+    def inner(given: list[Any], noted: RunLog | None) -> list[Any]:
+        return run_watched(rest, step, call, given, noted)
+
+    return first.run(step, inner, inputs, log)
+
+
+def written_in(graph: Graph) -> frozenset[str]:
+    """The variables that a graph writes, by their names in it."""
+    found = (access for op in graph.ops for access in accesses(op) if access.writes)
+    return frozenset(str(access.key) for access in found)

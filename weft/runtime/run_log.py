@@ -1,0 +1,230 @@
+"""`RunLog`: what a run of a step takes from outside of its program: the results of ops on queues,
+files, tables and Python functions, and the values of variables on other tasks.
+
+With it a run can be repeated: `HostReplay` (`runtime/record/replay.py`) gives the same results
+again. Ops are known by `HostKey`s, since a pass may have rebuilt them: passes neither merge nor
+duplicate such ops, and keep their order."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.ir.device import DeviceSpec
+from weft.ir.error_data import error_data, error_of
+from weft.ir.errors import WeftError
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.interpreter.state import EXECUTE_STATE
+from weft.ir.ops import lookup
+from weft.ir.ops.io import SILENT_CALLS
+from weft.ir.spec import Attrs
+from weft.runtime.resources.variables import VariableState
+
+Array = np.ndarray[Any, Any]
+#: What a host op gave: None for a token; or the error that it raised.
+HostResults = list[Any] | WeftError
+#: Carries a host op out.
+CarryOut = Callable[[], list[Any]]
+
+
+def is_outside(name: str) -> bool:
+    """Whether an op of that name gives what its operands and the variables do not determine."""
+    within = name in SILENT_CALLS or name in EXECUTE_STATE or name in ("send", "recv")
+    return not within and {"host", "no_cse"} <= lookup(name).traits
+
+
+class HostKey(NamedTuple):
+    """A host op in a graph. what: the op and its place, which several ops may share; number: which
+    of these, in the order of the program; -1: all of them, which run in that order."""
+
+    what: str
+    number: int
+
+
+def call_key(name: str, attrs: Attrs) -> HostKey:
+    """The key of the calls of a Python function in a native step, which runs them in order."""
+    return HostKey(f"{name} {attrs.get('function', '')}", -1)
+
+
+def host_keys(graph: Graph) -> dict[Operation, HostKey]:
+    """The keys of the ops of a graph that take something from outside."""
+    counts: dict[str, int] = {}
+    keys: dict[Operation, HostKey] = {}
+    for op in graph.walk():
+        if is_outside(op.name):
+            what = _what(op)
+            counts[what] = number = counts.get(what, -1) + 1
+            keys[op] = HostKey(what, number)
+    return keys
+
+
+def _what(op: Operation) -> str:
+    if "function" in op.attrs:
+        return call_key(op.name, op.attrs).what
+    places = ",".join(f"{place.file}:{place.line}:{place.column}" for place in op.locations)
+    return f"{op.name} {_handle(op.operands)} {places}"
+
+
+def _handle(operands: Sequence[Value]) -> str:
+    """The name of the object that an op works on."""
+    made = (v.op for v in operands if v.op is not None and not v.op.operands)
+    return next((str(op.attrs["name"]) for op in made if "name" in op.attrs), "")
+
+
+class HostRow(NamedTuple):
+    """One run of a host op. iterations: of the loops around it, outermost first."""
+
+    iterations: tuple[int, ...]
+    made: HostResults
+
+
+class RunLog:
+    """What one run took from outside, of the part of a step on `device` ("": of a whole step).
+    variables: the values that a task's had when its part began. parts: the logs of the parts of
+    this step on other devices and tasks."""
+
+    def __init__(self, device: str = "") -> None:
+        self.device = device
+        self.rows: dict[HostKey, list[HostRow]] = {}
+        self.variables: dict[str, Array] = {}
+        self.parts: list[RunLog] = []
+        self._lock = threading.Lock()
+
+    def given(self, key: HostKey, iterations: tuple[int, ...]) -> HostResults | None:
+        """What a host op gives without being carried out; None: it is to be carried out."""
+        return None
+
+    def note(self, key: HostKey, iterations: tuple[int, ...], made: HostResults) -> None:
+        """A host op gave this. Arrays are copied."""
+        kept = made if isinstance(made, WeftError) else [_copied(x) for x in made]
+        with self._lock:
+            self.rows.setdefault(key, []).append(HostRow(iterations, kept))
+
+    def carry_out(self, key: HostKey, iterations: tuple[int, ...], run: CarryOut) -> list[Any]:
+        """What a host op gives, noted; `run` carries it out, if it is to be."""
+        made = self.given(key, iterations)
+        if made is None:
+            try:
+                made = run()
+            except WeftError as error:
+                self.note(key, iterations, error)
+                raise
+            self.note(key, iterations, made)
+        if isinstance(made, WeftError):
+            raise made
+        return made
+
+    def part(self, device: str) -> RunLog:
+        """The log of a part of the step, on a device of this process."""
+        made = RunLog(device)
+        with self._lock:
+            self.parts.append(made)
+        return made
+
+    def take_variables(self, variables: Mapping[str, VariableState]) -> None:
+        """Keep the values that variables have now; of those that have one."""
+        self.variables |= values_of(variables)
+
+    # ------------------------------------------------------------------------- between processes
+    def packed(self) -> list[Array]:
+        """As arrays, for a message: the last one says what the others are."""
+        arrays: list[Array] = []
+
+        def place(x: Any) -> int | None:
+            if x is None:
+                return None
+            arrays.append(np.asarray(x))
+            return len(arrays) - 1
+
+        rows = [
+            [*key, [[list(r.iterations), packed_results(r.made, place)] for r in found]]
+            for key, found in self.rows.items()
+        ]
+        held = {name: place(value) for name, value in self.variables.items()}
+        index = {"device": self.device, "rows": rows, "variables": held}
+        return [*arrays, np.frombuffer(json.dumps(index).encode(), np.uint8)]
+
+    @staticmethod
+    def unpacked(arrays: Sequence[Array]) -> RunLog:
+        """The opposite of `packed`."""
+        index = json.loads(bytes(np.asarray(arrays[-1])))
+        made = RunLog(str(index["device"]))
+        for what, number, rows in index["rows"]:
+            made.rows[HostKey(what, number)] = [
+                HostRow(tuple(at), unpacked_results(found, arrays)) for at, found in rows
+            ]
+        made.variables = {n: np.array(arrays[k]) for n, k in index["variables"].items()}
+        return made
+
+
+def values_of(variables: Mapping[str, VariableState]) -> dict[str, Array]:
+    """Copies of the values of those variables that have one."""
+    found = {}
+    for name, state in variables.items():
+        with state.lock:
+            if state.initialized:
+                found[name] = state.read()
+    return found
+
+
+def _copied(x: Any) -> Any:
+    return np.array(x, order="C", copy=True) if isinstance(x, np.ndarray) else None
+
+
+def packed_results(made: HostResults, place: Callable[[Any], int | None]) -> Any:
+    """Results as JSON; `place` keeps an array and says its number."""
+    if not isinstance(made, WeftError):
+        return [place(x) for x in made]
+    return {"error": error_data(made)}
+
+
+def unpacked_results(held: Any, arrays: Sequence[Array]) -> HostResults:
+    """The opposite of `packed_results`."""
+    if isinstance(held, Mapping):
+        return error_of(held["error"])
+    return [None if k is None else np.array(arrays[k]) for k in held]
+
+
+class HostGroup(NamedTuple):
+    """What some ops of a program gave, in the order in which the program runs them. ops: their
+    numbers in the order of `Graph.walk`; several that share a line are told apart only where they
+    ran on the dataflow executor."""
+
+    ops: tuple[int, ...]
+    rows: tuple[HostRow, ...]
+
+
+def host_groups(graph: Graph, log: RunLog) -> list[HostGroup]:
+    """What the host ops of a program gave in a run of it, whichever way, in whatever parts."""
+    keys, numbers = host_keys(graph), {op: k for k, op in enumerate(graph.walk())}
+    logs = [log, *log.parts]
+    groups: list[HostGroup] = []
+    by_what: dict[str, list[Operation]] = {}
+    for op, key in keys.items():
+        by_what.setdefault(key.what, []).append(op)
+    for what, ops in by_what.items():
+        in_order = [row for one in logs for row in one.rows.get(HostKey(what, -1), ())]
+        if in_order:
+            groups.append(HostGroup(tuple(numbers[op] for op in ops), tuple(in_order)))
+            continue
+        ran = [(key.number, one.device, rows) for one in logs for key, rows in one.rows.items()
+               if key.what == what]  # fmt: skip
+        ran.sort(key=lambda found: found[:2])
+        for op in ops:
+            rows = sorted(_taken(op, ran), key=lambda row: row.iterations)
+            groups.append(HostGroup((numbers[op],), tuple(rows)))
+    return groups
+
+
+def _taken(op: Operation, ran: list[tuple[int, str, list[HostRow]]]) -> list[HostRow]:
+    """The rows of the first of the ops that ran on a device where `op` may be; they are taken."""
+    for place, (_, device, rows) in enumerate(ran):
+        wanted = DeviceSpec.parse(op.device) if op.device and device else None
+        if wanted is None or wanted.matches(DeviceSpec.parse(device)):
+            del ran[place]
+            return rows
+    return []
