@@ -115,7 +115,7 @@ def test_options_from_the_environment(
     run_passes(graph, [cse])
     assert (tmp_path / "step" / "01-cse.weft").exists()
     monkeypatch.setenv("WEFT_VERIFY", "yes")
-    with pytest.raises(PassError, match=r"WEFT_VERIFY=yes(?s:.*)'ir' or 'run'"):
+    with pytest.raises(PassError, match=r"WEFT_VERIFY=yes(?s:.*)'run' or 'native'"):
         run_passes(graph, [cse])
 
 

@@ -594,6 +594,33 @@ def _from_disk(program: Program, seed: int, patch: Patch) -> Outcome:
         return made
 
 
+def replayed(run: Run) -> Run:
+    """Each step is recorded, and its record gives the same bits again."""
+
+    def and_again(program: Program, seed: int, patch: Patch) -> Outcome:
+        with tempfile.TemporaryDirectory() as folder:
+            with wf.record(folder, steps=1000) as files:
+                made = run(program, seed, patch)
+            for file in files:
+                record = wf.replay(file)
+                assert not record.differences("recorded"), f"{record}: {record.graph}"
+        return made
+
+    return and_again
+
+
+def held(run: Run) -> Run:
+    """Each run of a step is held against the interpreter (WEFT_VERIFY=native)."""
+
+    def with_verifier(program: Program, seed: int, patch: Patch) -> Outcome:
+        patch.setenv("WEFT_VERIFY", "native")
+        with tempfile.TemporaryDirectory() as folder:
+            patch.setenv("WEFT_DUMP", folder)  # of smaller programs, if there are any
+            return run(program, seed, patch)
+
+    return with_verifier
+
+
 # ------------------------------------------------------------------------------------- the table
 _NONE: Mapping[str, str] = {}
 _MINIMIZES = {"minimizes": "a loss that has its value keeps no history"}
@@ -706,6 +733,29 @@ WAYS: dict[str, Way] = {
     "from disk": bits(
         "session", _from_disk, _NATIVE | _MANY | _GRAPH | {"python": "nothing to load for it"},
         kind="native", share=16,
+    ),
+    # recorded and replayed, and held against the interpreter
+    "session, replayed": bits("session", replayed(in_session()), _GRAPH),
+    "compiled, replayed": bits(
+        "compiled", replayed(called(lambda c: wf.compile(c.function))), _COMPILED | _NATIVE,
+        kind="native",
+    ),
+    "cluster, replayed": bits(
+        "cluster", replayed(in_session(partial(_anywhere, TASKS), cluster)), _TASKS,
+        kind="cluster",
+    ),
+    "session, held": bits("session", held(in_session()), _GRAPH),
+    "compiled, held": bits(
+        "compiled", held(called(lambda c: wf.compile(c.function))), _COMPILED | _NATIVE,
+        kind="native",
+    ),
+    "compiled for a GPU, held": bits(
+        "compiled for a GPU",
+        held(called(lambda c: wf.compile(c.function, device="gpu:0"), _emulated)),
+        _COMPILED | _GPU, kind="gpu",
+    ),
+    "cluster, held": bits(
+        "cluster", held(in_session(partial(_anywhere, TASKS), cluster)), _TASKS, kind="cluster"
     ),
     # reproducible
     "reproducible": Way(in_session(reproducible=True), _GRAPH),

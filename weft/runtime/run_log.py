@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +17,12 @@ import numpy as np
 from weft.ir.device import DeviceSpec
 from weft.ir.error_data import error_data, error_of
 from weft.ir.errors import WeftError
-from weft.ir.graph import Graph, Operation, Value
+from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter.state import EXECUTE_STATE
 from weft.ir.ops import lookup
 from weft.ir.ops.io import SILENT_CALLS
 from weft.ir.spec import Attrs
+from weft.ir.types import HandleType
 from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
@@ -54,25 +55,38 @@ def host_keys(graph: Graph) -> dict[Operation, HostKey]:
     """The keys of the ops of a graph that take something from outside."""
     counts: dict[str, int] = {}
     keys: dict[Operation, HostKey] = {}
-    for op in graph.walk():
+    handles: dict[Value, str] = {}
+    for op in _in_order(graph.block, handles):
         if is_outside(op.name):
-            what = _what(op)
+            what = _what(op, handles)
             counts[what] = number = counts.get(what, -1) + 1
             keys[op] = HostKey(what, number)
     return keys
 
 
-def _what(op: Operation) -> str:
+def _in_order(block: Block, handles: dict[Value, str]) -> Iterator[Operation]:
+    """The ops of a block and of the regions in it, in the order that lowering to Switch and Merge
+    gives them: of a branch the second region comes first. handles: is given the names of the
+    objects that values stand for."""
+    for op in block.ops:
+        first = next((handles[v] for v in op.operands if v in handles), "")
+        for value in op.results:
+            if isinstance(value.type, HandleType):
+                handles[value] = str(op.attrs["name"]) if "name" in op.attrs else first
+        yield op
+        is_branch = op.name == "cond"
+        for region in reversed(op.regions) if is_branch else op.regions:
+            given = op.operands[1:] if is_branch else op.operands
+            handles.update((a, handles[v]) for v, a in zip(given, region.args, strict=False)
+                           if v in handles)  # fmt: skip
+            yield from _in_order(region, handles)
+
+
+def _what(op: Operation, handles: Mapping[Value, str]) -> str:
     if "function" in op.attrs:
         return call_key(op.name, op.attrs).what
     places = ",".join(f"{place.file}:{place.line}:{place.column}" for place in op.locations)
-    return f"{op.name} {_handle(op.operands)} {places}"
-
-
-def _handle(operands: Sequence[Value]) -> str:
-    """The name of the object that an op works on."""
-    made = (v.op for v in operands if v.op is not None and not v.op.operands)
-    return next((str(op.attrs["name"]) for op in made if "name" in op.attrs), "")
+    return f"{op.name} {next((handles[v] for v in op.operands if v in handles), '')} {places}"
 
 
 class HostRow(NamedTuple):
@@ -84,13 +98,15 @@ class HostRow(NamedTuple):
 
 class RunLog:
     """What one run took from outside, of the part of a step on `device` ("": of a whole step).
-    variables: the values that a task's had when its part began. parts: the logs of the parts of
+    variables: the values that a task's had when its part began; known: the names of all that it has,
+    those too that had none. parts: the logs of the parts of
     this step on other devices and tasks."""
 
     def __init__(self, device: str = "") -> None:
         self.device = device
         self.rows: dict[HostKey, list[HostRow]] = {}
         self.variables: dict[str, Array] = {}
+        self.known: set[str] = set()
         self.parts: list[RunLog] = []
         self._lock = threading.Lock()
 
@@ -128,6 +144,7 @@ class RunLog:
     def take_variables(self, variables: Mapping[str, VariableState]) -> None:
         """Keep the values that variables have now; of those that have one."""
         self.variables |= values_of(variables)
+        self.known |= variables.keys()
 
     # ------------------------------------------------------------------------- between processes
     def packed(self) -> list[Array]:
@@ -145,7 +162,9 @@ class RunLog:
             for key, found in self.rows.items()
         ]
         held = {name: place(value) for name, value in self.variables.items()}
-        index = {"device": self.device, "rows": rows, "variables": held}
+        index = {
+            "device": self.device, "rows": rows, "variables": held, "known": sorted(self.known),
+        }  # fmt: skip
         return [*arrays, np.frombuffer(json.dumps(index).encode(), np.uint8)]
 
     @staticmethod
@@ -158,6 +177,7 @@ class RunLog:
                 HostRow(tuple(at), unpacked_results(found, arrays)) for at, found in rows
             ]
         made.variables = {n: np.array(arrays[k]) for n, k in index["variables"].items()}
+        made.known = set(index["known"])
         return made
 
 

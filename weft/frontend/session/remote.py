@@ -169,6 +169,11 @@ class Remote:
         made.prepare()
         return made
 
+    @property
+    def bfloat16(self) -> bool:
+        """Whether tensors go between tasks as bfloat16."""
+        return self._cluster.bfloat16_sendrecv
+
     def placed(self, step: IRGraph, pipeline: str) -> IRGraph:
         """The whole step with a device for each op."""
         return self.cut(step, pipeline)[0].graph

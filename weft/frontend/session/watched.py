@@ -30,10 +30,13 @@ def traced_step(
     gpu = None if step.gpu is None else step.gpu.number
     way = Way(
         step.executable.kind, engine(), isa(), pipeline, how.control_flow, gpu, how.math_mode,
-        how.threads, how.deterministic,
+        how.threads, how.deterministic, remote is not None and remote.bfloat16,
     )  # fmt: skip
     if remote is not None:
         return TracedStep.of(remote.placed(traced, pipeline), way, {}, remote=True)
+    placement = getattr(step.executable, "placement", None)
+    if placement is not None:
+        traced = placement.graph  # with a device for each op
     used = {str(op.attrs["name"]) for op in traced.walk() if op.name == "variable"}
     held = step.graph._trace.variables.copy().items()
     return TracedStep.of(traced, way, {n: v.state for n, v in held if n in used})

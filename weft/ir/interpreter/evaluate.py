@@ -268,6 +268,12 @@ class Watch:
     ) -> None:
         """The op was carried out."""
 
+    def changed(
+        self, op: Operation, operands: Sequence[Any], results: Sequence[Any]
+    ) -> Sequence[Any]:
+        """What the run goes on with in place of an op's results: these, by default."""
+        return results
+
     def region(self, op: Operation, around: Path, block: Block, args: Sequence[Any]) -> None:
         """A region of the op begins to run on these arguments; around: of the op."""
 
@@ -465,6 +471,10 @@ class _Run:
             if not all(_is_static(t) for t in wanted):
                 self.sizes = solve_dims(size_pairs(op.results, checked), self.sizes)
             if self.watch is not None:
+                changed = self.watch.changed(op, operands, checked)
+                if changed is not checked:
+                    pairs = zip(changed, wanted, strict=True)
+                    checked = [_checked(r, t) for r, t in pairs]
                 self.watch.done(op, self.around, operands, checked)
             return checked
         except WeftError as error:

@@ -7,9 +7,10 @@ engine and the machine that the step was recorded on, the results have the same 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from weft.codegen.engines import using_engine
 from weft.codegen.llvm.target import NATIVE, host_isas, using
 from weft.ir.dataclass import dataclass
+from weft.ir.device import LOCAL_TASK, DeviceSpec
 from weft.ir.errors import DeadlineExceededError, UnsupportedError, WeftError
 from weft.ir.graph import Graph, Operation
 from weft.ir.interpreter.evaluate import Watch, interpret
@@ -25,11 +27,14 @@ from weft.ir.program import Program
 from weft.ir.types import RefType
 from weft.passes.differential import tolerance, unequal
 from weft.passes.manager import Pass, PassOptions
+from weft.passes.partition.partition import partition
 from weft.passes.pipelines import PASSES, PIPELINES
 from weft.passes.sizes import is_symbolic, specialize_inputs
+from weft.runtime.cluster.multi_device import DevicesStep
 from weft.runtime.compile_step import CompileOptions, compile_step
 from weft.runtime.dataflow.host_dispatch import HostObjects
-from weft.runtime.device.backends.local import without_devices
+from weft.runtime.device.backends.local import with_devices, without_devices
+from weft.runtime.device.execution.regions import on_gpu
 from weft.runtime.native.planning import gpu_passes
 from weft.runtime.record.step_record import StepRecord, same_bits
 from weft.runtime.record.traced_step import Way, written_in
@@ -59,6 +64,13 @@ class Replayed:
     results: tuple[Any, ...] = ()
     variables: Mapping[str, Array] = field(default_factory=dict)
     error: WeftError | None = None
+
+    def of(self, what: str) -> Any:
+        """The value that a `Difference` calls `what`; None if there is none."""
+        kind, _, name = what.partition(" ")
+        if kind == "result":
+            return self.results[int(name)]
+        return self.variables.get(name.strip("'"))
 
 
 class HostReplay(RunLog):
@@ -119,6 +131,29 @@ class HostReplay(RunLog):
     def note(self, key: HostKey, iterations: tuple[int, ...], made: HostResults) -> None:
         """Nothing: it is what the log has given."""
 
+    def part(self, device: str) -> RunLog:
+        """The same for the part of a placed program on a device."""
+        return _PartReplay(self, (key for op, key in self._keys.items() if op.device == device))
+
+
+class _PartReplay(RunLog):
+    """A replay of a part, whose ops are numbered by themselves. keys: of its ops in the whole."""
+
+    def __init__(self, whole: HostReplay, keys: Iterable[HostKey]) -> None:
+        super().__init__()
+        self._whole = whole
+        self._of: dict[str, list[HostKey]] = {}
+        for key in keys:
+            self._of.setdefault(key.what, []).append(key)
+
+    def given(self, key: HostKey, iterations: tuple[int, ...]) -> HostResults:
+        if key.number >= 0:
+            key = self._of[key.what][key.number]
+        return self._whole.given(key, iterations)
+
+    def note(self, key: HostKey, iterations: tuple[int, ...], made: HostResults) -> None:
+        """Nothing, as of the whole."""
+
 
 class _Anything(Mapping[str, Any]):
     """Objects for all handles of a program, on which no op works."""
@@ -147,8 +182,9 @@ def run_again(record: StepRecord, engine: str = "recorded", watch: Watch | None 
     way = way_of(record, engine)
     variables = states_of(record)
     with on_isa(way), using_engine(way.engine):
-        step = compiled_again(record.graph, record.inputs, variables, way)
-        log = HostReplay(record.graph, record.host)
+        graph = on_devices_here(record.graph) if way.parts else record.graph
+        step = compiled_again(graph, record.inputs, variables, way)
+        log = HostReplay(graph, record.host)
         return run_step(step, list(record.inputs), variables, log)
 
 
@@ -224,14 +260,43 @@ def compiled_again(
 ) -> Step:
     """A program, compiled for inputs like these, for one device of this process. Errors as
     `compile_step`."""
+    made = partition(graph, bfloat16=way.bfloat16) if way.parts else None
+    if made is not None and made.parts:  # without any it does nothing
+        return _in_parts(graph, made, variables, way)
     graph = without_devices(graph)
     if is_symbolic(graph.block):
         graph = specialize_inputs(graph, [x.shape for x in inputs])
-    options = CompileOptions(
+    return compile_step(graph, variables, _Anything(), _options(way), gpu=way.gpu)
+
+
+def _in_parts(
+    graph: Graph, made: Program, variables: Mapping[str, VariableState], way: Way
+) -> Step:
+    passes = gpu_passes(_passes(way))
+    return DevicesStep(
+        graph.name, made, len(graph.results), variables, _Anything(),
+        partial(on_gpu, passes=passes, math_mode=way.math_mode), _options(way),
+    )  # fmt: skip
+
+
+def on_devices_here(graph: Graph) -> Graph:
+    """A placed program, with a device of this process for each device that it names."""
+    names = list(dict.fromkeys(op.device for op in graph.walk() if op.device))
+    return with_devices(graph, {name: _local(name, k) for k, name in enumerate(names)})
+
+
+def _local(name: str, number: int) -> str:
+    """The device of this process that stands for a device: GPUs keep their numbers."""
+    spec = DeviceSpec.parse(name)
+    kind, index = ("gpu", spec.index) if spec.kind == "gpu" else ("cpu", number)
+    return f"{LOCAL_TASK}/{kind}:{index}"
+
+
+def _options(way: Way) -> CompileOptions:
+    return CompileOptions(
         _passes(way), way.control_flow, way.deterministic, way.threads,
         math_mode=way.math_mode, passing=PassOptions(),
     )  # fmt: skip
-    return compile_step(graph, variables, _Anything(), options, gpu=way.gpu)
 
 
 def _passes(way: Way) -> Sequence[Pass]:

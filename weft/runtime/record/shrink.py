@@ -20,6 +20,7 @@ from weft.ir.interpreter.evaluate import Path, Watch, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.types import TensorType
 from weft.passes.shrink import Cut, shrink
+from weft.runtime.record.agreement import disagreements
 from weft.runtime.record.replay import Difference, HostReplay, differences, run_again
 from weft.runtime.record.step_record import StepRecord
 from weft.runtime.run_log import is_outside
@@ -71,10 +72,11 @@ def shrink_record(
 def _difference(record: StepRecord, engines: tuple[str, str], bits: bool) -> Difference | None:
     try:
         first, second = (run_again(record, engine) for engine in engines)
-        found = differences(record.graph, first, second)
+        if bits:
+            return next(iter(differences(record.graph, first, second)), None)
+        return next(iter(disagreements(record, first, second)), None)
     except WeftError:
         return None  # an engine that does not run it says nothing of it
-    return next((d for d in found if bits or not d.close), None)
 
 
 def _part(record: StepRecord, cut: Cut, values: Mapping[Value, Any]) -> StepRecord | None:

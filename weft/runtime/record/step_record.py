@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.analysis.frames import is_dataflow
 from weft.ir.analysis.verify import verify
 from weft.ir.dataclass import dataclass
 from weft.ir.error_data import error_data, error_of
@@ -165,7 +166,7 @@ def load_record(path: Path) -> StepRecord:
 
 def _read(file: CheckpointFile, notes: Mapping[str, Any]) -> StepRecord:
     graph = without_callbacks(parse_graph(notes["program"], "<record>"))
-    verify(graph)
+    verify(graph.at_stage("dataflow") if is_dataflow(graph.block) else graph)
     held = {name.removeprefix("variable/"): file.read(name)
             for name in file.entries if name.startswith("variable/")}  # fmt: skip
     rows = _Numbered(file)

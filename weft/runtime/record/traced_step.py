@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from weft.ir.analysis.effects import accesses
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.graph import Graph
+from weft.ir.types import RefType
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.run_log import HostGroup, RunLog, host_groups, is_outside, values_of
 
@@ -25,7 +28,8 @@ class Way:
     """How a step is run. kind: of the `Step`. engine: "llvm" or "numba"; isa: the instruction set
     that its kernels are for. pipeline: the name of its passes, or of each of them with commas, ""
     for others. gpu: the number of
-    the GPU that a compiled function is for. threads: how many it may use; None: all."""
+    the GPU that it is for. threads: how many it may use; None: all. bfloat16: whether tensors go
+    between tasks as that."""
 
     kind: str
     engine: str
@@ -36,6 +40,12 @@ class Way:
     math_mode: MathMode = "ieee"
     threads: int | None = None
     deterministic: bool = False
+    bfloat16: bool = False
+
+    @property
+    def parts(self) -> bool:
+        """Whether it runs in parts, whose program says of each op where it is."""
+        return self.kind in ("devices", "cluster")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +89,15 @@ class TracedStep:
         if not self.remote:
             return values_of(self.variables)
         found: dict[str, Any] = {}
+        known = set[str]()
         for part in () if log is None else log.parts:
             found |= part.variables
+            known |= part.known
+        for op in self.graph().walk() if known else ():
+            kind = op.result.type if op.name == "variable" else None
+            if isinstance(kind, RefType) and str(op.attrs["name"]) not in known:
+                held = kind.tensor  # of what no part needs, any value will do
+                found[str(op.attrs["name"])] = np.zeros(held.static_shape, held.dtype.numpy)
         return found
 
 

@@ -26,7 +26,8 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.ops.io import muted
-from weft.runtime.record.replay import Difference, Replayed, differences, run_again
+from weft.runtime.record.agreement import disagreements
+from weft.runtime.record.replay import Difference, Replayed, run_again
 from weft.runtime.record.shrink import shrink_record
 from weft.runtime.record.step_record import StepRecord, save_record
 from weft.runtime.record.traced_step import Call, TracedStep
@@ -64,7 +65,7 @@ class NativeVerifier:
             wanted = run_again(record, "interpreter")
         found = Replayed(tuple([None if r is None else _host(r) for r in results]), after, error)
         written = tuple(after)
-        wrong = [d for d in differences(record.graph, wanted, found, written) if not d.close]
+        wrong = disagreements(record, wanted, found, written)
         if wrong and not _expected(wanted, error):
             raise _verify_error(step, record, wrong)
         if error is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.ir.device import LOCAL_DEVICES, DeviceSpec, check_local
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -42,19 +44,26 @@ def on_local_device(graph: Graph, gpu: int | None = None) -> Graph:
 
 def without_devices(graph: Graph) -> Graph:
     """`graph` with ops that name no device and no group."""
-    return with_block(graph, _bare(graph.block))
+    return with_devices(graph, {})
 
 
-def _bare(block: Block) -> Block:
+def with_devices(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """`graph` with other devices, by the names of those that its ops have; "" for one that is not
+    there. No op has a group."""
+    return with_block(graph, _renamed(graph.block, names))
+
+
+def _renamed(block: Block, names: Mapping[str, str]) -> Block:
     mapping: dict[Value, Value] = {}
     ops: list[Operation] = []
     for op in block.ops:
-        new = with_operands(op, mapping, tuple(_bare(region) for region in op.regions))
+        new = with_operands(op, mapping, tuple(_renamed(region, names) for region in op.regions))
         if new.device or new.group:
             types = [r.type for r in op.results]
             new = Operation(
-                op.name, new.operands, op.attrs, types, new.regions, new.control, op.locations
-            )
+                op.name, new.operands, op.attrs, types, new.regions, new.control, op.locations,
+                device=names.get(op.device, ""),
+            )  # fmt: skip
         bind(mapping, op, new.results)
         ops.append(new)
     return rebuilt(block, ops, [mapping.get(v, v) for v in block.results])

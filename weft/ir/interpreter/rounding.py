@@ -1,0 +1,188 @@
+"""What rounding may do to a program's results: the interpreter with rounding errors put in.
+
+Compiled code rounds otherwise than NumPy (fused multiply-add, sums in another order, polynomials
+for exp). Through a comparison, `floor` or a difference of near equals that may change a result by
+any amount. So the program runs several times, each time with random relative errors of a few units
+in the last place in the result of every inexact op; how far an element then moves says how far
+compiled code may be off there. The idea is that of CESTAC (Vignes, "A stochastic arithmetic for
+reliable scientific computation", 1993)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.ir.graph import Graph, Operation
+from weft.ir.interpreter.evaluate import RunHost, Watch, interpret
+from weft.ir.interpreter.state import DictState
+from weft.ir.ops import lookup
+
+Array = np.ndarray[Any, Any]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: Runs with errors put in.
+RUNS = 6
+#: Relative error of each inexact op in units of eps, as large as the worst of them has in float32.
+ULPS = 8.0
+#: Elementwise ops that give the exact result of their operands, or the correctly rounded one
+#: whatever their neighbours are fused into.
+EXACT = _names(
+    """
+    abs negative ceil floor round trunc isnan isinf isfinite signbit logical_not bitwise_invert conj
+    real imag maximum minimum copysign nextafter equal not_equal less less_equal greater
+    greater_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
+    bitwise_left_shift bitwise_right_shift where bitcast window_max window_pick
+    """
+)
+ACCUMULATING = _names(
+    """
+    sum cumulative_sum matmul index_add scatter_along_axis_add scatter_nd_add conv conv_input
+    conv_kernel window_sum window_spread window_place
+    """
+)
+#: Whose errors are relative to what they give, and add up.
+PRODUCTS = frozenset(["prod", "cumulative_prod", "cumulative_logsumexp"])
+#: SciPy's own error is larger here: 60 ulp for erfc in float64, more far out.
+SPECIAL = frozenset(["erf", "erfc", "erfinv", "logaddexp"])
+#: inf from finite operands is no overflow where a function has a pole.
+POLES = _names("divide reciprocal rsqrt log log2 log10 log1p atanh erfinv lgamma digamma power")
+
+
+class Overflow(Exception):
+    """A finite computation overflowed, or met what compiled code may do otherwise: whether it does
+    depends on how it is fused."""
+
+
+class Rounding(Watch):
+    """Puts random rounding errors in the results of inexact ops; without `random` it only looks for
+    what overflows. Raises Overflow."""
+
+    def __init__(self, random: np.random.Generator | None) -> None:
+        self._random = random
+
+    def changed(
+        self, op: Operation, operands: Sequence[Any], results: Sequence[Any]
+    ) -> Sequence[Any]:
+        if not _is_inexact(op) or results[0].dtype.kind not in "fcV":
+            return results
+        arrays = [x for x in operands if isinstance(x, np.ndarray)]
+        floats = [x for x in arrays if x.dtype.kind in "fcV"]
+        whole = all(np.isfinite(x).all() for x in floats)
+        if op.name.startswith("conv") and not whole:
+            raise Overflow(op.name)  # padding may be multiplied by what is not finite (numerics.md)
+        if op.name not in POLES and _overflows(op, arrays, results[0], whole):
+            raise Overflow(op.name)
+        if self._random is None:
+            return results
+        return [_disturbed(op, arrays, results[0], self._random), *results[1:]]
+
+
+def stable_results(
+    graph: Graph, inputs: Sequence[Array], state: dict[str, Array], seed: int,
+    host: Callable[[], RunHost] | None = None, runs: int = RUNS,
+) -> tuple[list[Any], dict[str, Any]]:  # fmt: skip
+    """(centre, spread) for each result and each variable after the step; spread inf: anything goes.
+
+    Compiled results must be within the spread of the centre. `graph` must not update variables in
+    other ways than by `assign` (the pass `expand_updates`). host: makes what carries
+    out its ops of the host, for each run. Raises Overflow.
+    """
+    held = [_run(graph, inputs, state, None, host)]
+    for k in range(runs):
+        held.append(_run(graph, inputs, state, np.random.default_rng((seed, k)), host))
+    results = [_spread([r[0][i] for r in held]) for i in range(len(graph.results))]
+    return results, {n: _spread([r[1][n] for r in held]) for n in held[0][1]}
+
+
+def _run(
+    graph: Graph, inputs: Sequence[Array], state: dict[str, Array],
+    random: np.random.Generator | None, host: Callable[[], RunHost] | None,
+) -> tuple[list[Any], dict[str, Array]]:  # fmt: skip
+    variables = DictState(state)
+    on_host = None if host is None else host()
+    made = interpret(graph, inputs, variables, host=on_host, watch=Rounding(random))
+    return made, variables.values
+
+
+def _is_inexact(op: Operation) -> bool:
+    inexact = "elementwise" in lookup(op.name).traits and op.name not in EXACT
+    return inexact or op.name in ACCUMULATING or op.name in PRODUCTS
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def _spread(samples: list[Any]) -> Any:
+    first = samples[0]
+    if first is None:
+        return None
+    if first.dtype.kind not in "fcV":
+        wild = np.zeros(first.shape, bool)
+        for x in samples[1:]:
+            wild |= x != first
+        return first, np.where(wild, np.inf, 0.0)
+    centre = _wide(first)
+    with np.errstate(all="ignore"):
+        # an ulp of a subnormal number is the smallest of them
+        eps, tiny = _limits(first.dtype)
+        most = ULPS * np.maximum(eps * np.abs(centre), tiny)
+        for x in samples[1:]:
+            y = _wide(x)
+            same = (y == centre) | (np.isnan(y) & np.isnan(centre))
+            move = np.where(same, 0.0, np.abs(y - centre))
+            most = np.maximum(most, np.where(np.isnan(move), np.inf, move))
+        most = np.where(np.isnan(most), 0.0, most)
+    return first, 8 * most
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The machine epsilon and the smallest number above 0 of a floating type."""
+    if dtype.kind == "V":  # bfloat16
+        return 2.0**-7, 2.0**-133
+    info = np.finfo(dtype)
+    return float(info.eps), float(info.smallest_subnormal)
+
+
+def _overflows(op: Operation, operands: list[Array], result: Array, whole: bool) -> bool:
+    """Whether an element of `result` is infinite although what it was made of is finite."""
+    infinite = np.isinf(result)
+    if whole or not infinite.any():
+        return bool(infinite.any())
+    finite = [np.isfinite(x) for x in operands if x.dtype.kind in "fcV"]
+    if "elementwise" in lookup(op.name).traits:
+        return bool((infinite & np.all(np.broadcast_arrays(*finite), axis=0)).any())
+    zeroed = [np.where(np.isfinite(x), x, 0).astype(x.dtype) for x in operands]
+    reference = lookup(op.name).reference
+    assert reference is not None
+    return bool(np.isinf(np.asarray(reference(zeroed, op.attrs))).any())
+
+
+def _disturbed(
+    op: Operation, operands: list[Array], x: Array, random: np.random.Generator
+) -> Array:
+    size = np.abs(_wide(x)).astype(np.float64)
+    terms = 1
+    if op.name in ACCUMULATING:  # the error is relative to the sum of the terms' magnitudes
+        reference = lookup(op.name).reference
+        assert reference is not None
+        wide = [
+            np.abs(_wide(v)).astype(np.float64) if v.dtype.kind in "fcV" else v for v in operands
+        ]
+        size, terms = np.asarray(reference(wide, op.attrs)), 4
+    elif op.name in PRODUCTS:
+        terms = 16
+    elif op.name in SPECIAL:
+        terms = 32
+    eps, tiny = _limits(x.dtype)
+    # never a small error: an exact tie must be seen to break
+    error = random.uniform(0.25, 1.0, x.shape) * random.choice([-1.0, 1.0], x.shape)
+    scale = ULPS * terms * eps * size + np.where(size > 0, tiny, 0.0)
+    moved = _wide(x) + error * np.where(np.isfinite(scale), scale, 0.0)
+    return np.where(np.isfinite(x), moved, _wide(x)).astype(x.dtype)
