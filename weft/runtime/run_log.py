@@ -98,9 +98,9 @@ class HostRow(NamedTuple):
 
 class RunLog:
     """What one run took from outside, of the part of a step on `device` ("": of a whole step).
-    variables: the values that a task's had when its part began; known: the names of all that it has,
-    those too that had none. parts: the logs of the parts of
-    this step on other devices and tasks."""
+    variables: the values that a task's had when its part began; known: the names of all that it
+    has, those too that had none. parts: the logs of the parts of this step on other devices and
+    tasks."""
 
     def __init__(self, device: str = "") -> None:
         self.device = device

@@ -90,10 +90,11 @@ class TracedStep:
             return values_of(self.variables)
         found: dict[str, Any] = {}
         known = set[str]()
-        for part in () if log is None else log.parts:
+        parts = () if log is None else log.parts
+        for part in parts:
             found |= part.variables
             known |= part.known
-        for op in self.graph().walk() if known else ():
+        for op in self.graph().walk() if parts else ():
             kind = op.result.type if op.name == "variable" else None
             if isinstance(kind, RefType) and str(op.attrs["name"]) not in known:
                 held = kind.tensor  # of what no part needs, any value will do
