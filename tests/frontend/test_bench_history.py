@@ -16,8 +16,6 @@ from weft.frontend.tools.bench_history import History, Side, add_run, read_run, 
 from weft.frontend.tools.bench_page import history_page
 from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError
-from weft.runtime.trace.noise import Verdict
-from weft.runtime.trace.peaks import machine_peaks
 
 OLD, NEW = commit_of(1), commit_of(2)
 SLOW = {"rows: softmax": 1.25}
@@ -68,7 +66,6 @@ def test_a_run_is_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a repository: its commit, whether files were changed, the machine, and every sample."""
-    machine_peaks(quick=True)
     monkeypatch.chdir(tmp_path)
     git(tmp_path, "init", "-q")
     (tmp_path / "a").write_text("1")
@@ -99,7 +96,7 @@ def test_a_run_is_added(
     assert read_run("one.json").rows == clean.rows
     # and of itself nothing became slower; six samples are enough for an interval
     found = compare(Side((clean,)), Side((read_run("one.json"),)))
-    assert [c.verdict for c in found.changes if c.verdict is Verdict.SLOWER] == []
+    assert "slower" not in [c.verdict for c in found.changes]
     assert all(c.time is not None and c.time.is_known for c in found.changes)
 
 
@@ -133,7 +130,7 @@ def test_files_of_the_first_version_are_read_and_cannot_tell(tmp_path: Path, fol
     run = read_run(path)
     assert (run.commit, run.machine.threads) == ("", 4)
     found = compare(Side((run,)), sides(folder)[1])
-    assert {c.verdict for c in found.changes} == {Verdict.CANNOT_TELL}
+    assert {c.verdict for c in found.changes} == {"cannot tell"}
     assert {c.note for c in found.changes} == {"too few samples"}
     softmax = found.changes[0]
     assert softmax.time is not None
@@ -230,9 +227,9 @@ def test_two_machines_by_the_peer(tmp_path: Path) -> None:
     found = compare(old, new)
     assert found.across
     rows = {c.workload: c for c in found.changes}
-    assert rows["rows: softmax"].verdict is Verdict.SLOWER
+    assert rows["rows: softmax"].verdict == "slower"
     assert rows["rows: softmax"].old == pytest.approx(2600 / 410, rel=0.03)
-    assert rows["copies: scale 2^24"].verdict is Verdict.SAME
+    assert rows["copies: scale 2^24"].verdict == "same"
     assert any("two machines" in note for note in found.notes)
     alone = Side((read_run(write_run(tmp_path / "alone", peers=False, cpu="x")),))
     assert set(verdicts(old, alone).values()) == {("cannot tell", "no peer on both")}
@@ -429,7 +426,6 @@ def test_a_page_while_measuring_and_comparing(
     names = ["--compare", NEW[:8], OLD[:8], "--history", folder]
     assert bench(*names, "--html", path) == 0
     assert "▼ faster" in path.read_text(encoding="utf-8")
-    machine_peaks(quick=True)
     options = ["--quick", "--rounds", "1", "--against", "none", "--kernel", "max", "--repeat", "2"]
     assert bench("reductions", *options, "--history", tmp_path / "h", "--html", path) == 0
     assert len(History.read(tmp_path / "h").runs) == 2

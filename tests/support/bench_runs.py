@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.tools.bench_history import SCHEMA
-
 #: Workload -> microseconds of weft and of numpy.
 TIMES = {
     "rows: softmax": (410.0, 2600.0),
@@ -59,7 +57,7 @@ def run_of(
         workloads.append(row)
     date = (FIRST + timedelta(days=day)).isoformat(timespec="seconds")
     return {
-        "schema": SCHEMA,
+        "schema": 2,
         "run": {"date": date, "commit": commit, "dirty": dirty},
         "machine": {
             "cpu": cpu, "cores": 2, "isa": "x86-64-v4", "python": "3.11.9", "name": name,
