@@ -288,7 +288,7 @@ def test_what_git_calls_a_commit(
         commit = git(tmp_path, "rev-parse", "HEAD")
         write_run(tmp_path / ".weft-bench", day=number, commit=commit)
     assert bench("--compare", "HEAD~1", "trunk") == 0
-    assert f"{commit[:8]} (AMD EPYC 9R14" in capsys.readouterr().out
+    assert f"new: {commit[:8]}, AMD EPYC 9R14, 2 threads" in capsys.readouterr().out
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "more")
     assert "has no run of 'trunk', which is" in fails(capsys, "--compare", "HEAD~1", "trunk")
 
@@ -302,7 +302,7 @@ def test_the_table_and_the_exit_status(folder: Path, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     (line,) = (line for line in out.splitlines() if line.startswith("rows: softmax"))
     assert re.search(r"41\d +5[12]\d +1\.2\dx \[1\.\d\d, 1\.\d\d\] +numpy 1\.2\dx \[.*slower", line)
-    assert "1 slower, 0 faster, 3 same, 0 cannot tell (99% intervals" in out
+    assert "1 slower, 0 faster, 3 same, 0 cannot tell (99 % intervals" in out
     assert bench(*names, "--fail-on-regression") == 1
     assert bench(*names, "--fail-on-regression", "--threshold", "40%") == 0
     assert bench("matmul", *names, "--fail-on-regression") == 0

@@ -24,7 +24,13 @@ from weft.frontend.compile.gpu import gpu_number
 from weft.frontend.compile.threads import checked
 from weft.frontend.tools import bench_report
 from weft.frontend.tools import run as cli_run
-from weft.frontend.tools.bench_compare import compare, comparison_table, lines_below, pair_up
+from weft.frontend.tools.bench_compare import (
+    compare,
+    comparison_table,
+    lines_above,
+    lines_below,
+    pair_up,
+)
 from weft.frontend.tools.bench_history import (
     DEFAULT_FOLDER,
     SCHEMA,
@@ -320,9 +326,8 @@ def run_compare(args: Namespace, show: Callable[[Any], None]) -> bool:
         else:
             write_text(args.json, text)
     for one in made:
-        show(comparison_table(one))
-        for line in lines_below(one):
-            show(line)
+        for part in (*lines_above(one), comparison_table(one), *lines_below(one)):
+            show(part)
     if args.html is not None:
         history_page(history, threshold, (made[-1].old, made[-1].new)).save(args.html)
     return any(one.count(Verdict.SLOWER) for one in made)

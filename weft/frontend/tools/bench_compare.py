@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -70,7 +69,7 @@ class Comparison:
     def summary(self) -> str:
         """`1 slower, 0 faster, 20 the same, 3 cannot tell`, and by what measure."""
         told = ", ".join(f"{self.count(v)} {v}" for v in Verdict)
-        return f"{told} ({CONFIDENCE:.0%} intervals; a change counts from {self.percent} %)"
+        return f"{told} ({100 * CONFIDENCE:g} % intervals; a change counts from {self.percent} %)"
 
     @property
     def percent(self) -> str:
@@ -252,27 +251,28 @@ def cells(change: Change, across: bool) -> tuple[str, str, str, str]:
     return old, new, change.time.text(), control
 
 
+def lines_above(found: Comparison) -> list[str]:
+    """What is compared."""
+    return [
+        "",
+        *(f"{n}: {s.label}, {_where(s)}" for n, s in (("old", found.old), ("new", found.new))),
+    ]
+
+
 def comparison_table(found: Comparison) -> Table:
     """A row for each workload."""
-    table = Table(
-        title=escape(" -> ".join(f"{s.label} ({_where(s)})" for s in (found.old, found.new))),
-        title_justify="left", box=None, pad_edge=False,
-    )  # fmt: skip
+    table = Table(box=None, pad_edge=False)
     unit = "" if found.across else ", us"
+    with_peer = any(change.control is not None for change in found.changes)
     table.add_column("workload", no_wrap=True)
-    for heading in (
-        f"old{unit}",
-        f"new{unit}",
-        "new / old",
-        *(() if found.across else ("against",)),
-    ):
+    for heading in (f"old{unit}", f"new{unit}", "new / old", *(("against",) if with_peer else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for change in found.changes:
         *shown, control = cells(change, found.across)
         style = {Verdict.SLOWER: "bold red", Verdict.FASTER: "green"}.get(change.verdict, "")
         verdict = Text(f"{change.verdict}{f' ({change.note})' if change.note else ''}", style)
-        against = () if found.across else (control,)
+        against = (control,) if with_peer else ()
         table.add_row(Text(change.workload), *map(Text, (*shown, *against)), verdict)
     return table
 

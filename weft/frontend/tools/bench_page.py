@@ -83,7 +83,7 @@ def _pair(found: Comparison) -> PairFacts:
             )
         )
     notes = [line.removeprefix("- ") for line in lines_below(found)[:-1]]
-    return PairFacts(rows, notes, found.across, f"{CONFIDENCE:.0%}", found.percent)
+    return PairFacts(rows, notes, found.across, f"{100 * CONFIDENCE:g} %", found.percent)
 
 
 def _charts(sides: Sequence[Side], threshold: float) -> list[tuple[str, list[Chart]]]:

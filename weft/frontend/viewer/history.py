@@ -176,18 +176,19 @@ def comparison_html(pair: PairFacts | None, *, backwards: bool = False) -> str:
     if pair is None:
         return "<p>They have no workload in common.</p>"
     rows, counts = [], dict.fromkeys(_WORDS, 0)
+    with_peer = any(r.control[0] for r in pair.rows)
     for r in pair.rows:
         verdict = _BACKWARDS.get(r.verdict, r.verdict) if backwards else r.verdict
         counts[verdict] = counts.get(verdict, 0) + 1
         shown = [r.workload, *((r.new, r.old) if backwards else (r.old, r.new)), r.time[backwards]]
-        if not pair.across:
+        if with_peer:
             shown.append(r.control[backwards])
         told = _MARKS.get(verdict, "") + verdict + (f" ({r.note})" if r.note else "")
         cells = "".join(f"<td>{escape(cell)}</td>" for cell in (*shown, told))
         rows.append(f'<tr class="{verdict.replace(" ", "-")}">{cells}</tr>')
     heads = ["workload", *(("old", "new") if pair.across else ("old, us", "new, us")), "new / old"]
-    heads += ["" if pair.across else "against a peer", "verdict"]
-    head = "".join(f"<th>{name}</th>" for name in heads if name)
+    heads += [*(["against a peer"] if with_peer else []), "verdict"]
+    head = "".join(f"<th>{name}</th>" for name in heads)
     summary = ", ".join(f"{count} {word}" for word, count in counts.items())
     notes = "".join(f"<li>{escape(note)}</li>" for note in pair.notes)
     return (

@@ -10,17 +10,18 @@ function comparison(old, now) {
   const back = old > now, pair = PAIRS.get(back ? `${now},${old}` : `${old},${now}`);
   if (!pair) return [el("p", {}, "They have no workload in common.")];
   const [, , rows, notes, across, confidence, percent] = pair;
+  const withPeer = rows.some((row) => D.texts[row[5]]);
   const counts = { slower: 0, faster: 0, same: 0, "cannot tell": 0 }, body = el("tbody", {});
   for (const row of rows) {
     const [workload, before, after, time, timeBack, control, controlBack, found, note] = row.map((n) => D.texts[n]);
     const verdict = (back && BACKWARDS[found]) || found;
     counts[verdict] += 1;
     const cells = [workload, ...(back ? [after, before, timeBack] : [before, after, time])];
-    if (!across) cells.push(back ? controlBack : control);
+    if (withPeer) cells.push(back ? controlBack : control);
     cells.push((MARKS[verdict] || "") + verdict + (note ? ` (${note})` : ""));
     body.append(el("tr", { class: verdict.replace(" ", "-") }, ...cells.map((c) => el("td", {}, c))));
   }
-  const heads = ["workload", ...(across ? ["old", "new"] : ["old, us", "new, us"]), "new / old", ...(across ? [] : ["against a peer"]), "verdict"];
+  const heads = ["workload", ...(across ? ["old", "new"] : ["old, us", "new, us"]), "new / old", ...(withPeer ? ["against a peer"] : []), "verdict"];
   const summary = Object.entries(counts).map(([word, count]) => `${count} ${word}`).join(", ");
   return [
     el("p", {}, el("b", {}, summary), ` (${D.texts[confidence]} intervals; a change counts from ${D.texts[percent]} %)`),
