@@ -19,14 +19,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zmq
-from harness import Comparison, compare, machine
+from harness import Comparison, compare, least_and_median, machine
 from rich.console import Console
 from rich.table import Table
 
@@ -197,7 +196,7 @@ def main() -> None:
     report(rows)
     if args.json:
         found = [
-            {"bytes": size, "seconds": {n: asdict(t) for n, t in c.timings.items()}}
+            {"bytes": size, "seconds": {n: least_and_median(t) for n, t in c.timings.items()}}
             for size, c in rows
         ]
         text = {"title": "transport", "machine": machine(), "rows": found}

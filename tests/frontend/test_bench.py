@@ -234,8 +234,8 @@ def test_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "calls in us (min / median): weft" in out
     assert "workloads.py:" in out
     held = json.loads(files[0].read_text())
-    assert set(held) == {"schema", "machine", "peaks", "workloads", "footnotes"}
-    assert held["schema"] == 1
+    assert set(held) == {"schema", "run", "machine", "peaks", "workloads", "footnotes"}
+    assert held["schema"] == 2
     names = [w["name"] for w in held["workloads"]]
     assert len(names) == sum(w.suite == "copies" for w in WORKLOADS)
     first = held["workloads"][0]
@@ -401,7 +401,7 @@ def test_sizes_that_quick_makes_equal_are_measured_once(
 
 def test_json_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("copies", "--against", "none", "--json", "-") == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    assert json.loads(capsys.readouterr().out)["schema"] == 2
 
 
 def test_wrong_options(capsys: pytest.CaptureFixture[str]) -> None:

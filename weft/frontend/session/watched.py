@@ -29,8 +29,9 @@ def traced_step(
     traced = pruned(step.graph, step.values, feeds, step.done)
     gpu = None if step.gpu is None else step.gpu.number
     way = Way(
-        step.executable.kind if remote is None else "cluster", engine(), isa(), pipeline, how.control_flow, gpu, how.math_mode,
-        how.threads, how.deterministic, remote is not None and remote.bfloat16,
+        step.executable.kind if remote is None else "cluster", engine(), isa(), pipeline,
+        how.control_flow, gpu, how.math_mode, how.threads,
+        how.deterministic, remote is not None and remote.bfloat16,
     )  # fmt: skip
     if remote is not None:
         return TracedStep.of(remote.placed(traced, pipeline), way, {}, remote=True)

@@ -1,5 +1,6 @@
-"""`weft bench`: time the kernels of a suite, of a function or of a dumped graph; with `--device`,
-the costs of its launches on a GPU: registers, shared memory, spills and times.
+"""`weft bench`: time the kernels of a suite, of a function or of a dumped graph, keep that as a
+history and compare its runs; with `--device`, the costs of its launches on a GPU: registers, shared
+memory, spills and times.
 
 All of these but the times are read from machine code, so they need no GPU."""
 
@@ -23,7 +24,30 @@ from weft.frontend.compile.gpu import gpu_number
 from weft.frontend.compile.threads import checked
 from weft.frontend.tools import bench_report
 from weft.frontend.tools import run as cli_run
-from weft.frontend.tools.bench_report import Options, Target, checked_peers, measure_all, targets
+from weft.frontend.tools.bench_compare import (
+    compare,
+    comparison_table,
+    lines_above,
+    lines_below,
+    pair_up,
+)
+from weft.frontend.tools.bench_history import (
+    DEFAULT_FOLDER,
+    SCHEMA,
+    History,
+    add_run,
+    check_folder,
+    run_facts,
+)
+from weft.frontend.tools.bench_page import history_page
+from weft.frontend.tools.bench_report import (
+    Options,
+    Report,
+    Target,
+    checked_peers,
+    measure_all,
+    targets,
+)
 from weft.frontend.tools.bench_workloads import DEFAULT, PEERS, machine
 from weft.frontend.tools.compile import check_targets, targets_of
 from weft.frontend.tools.run import write_text
@@ -37,6 +61,7 @@ from weft.ir.errors import (
     suggest,
 )
 from weft.ir.graph import Graph
+from weft.runtime.trace.noise import THRESHOLD, Verdict
 from weft.runtime.trace.replay import Timing
 
 if TYPE_CHECKING:
@@ -96,21 +121,70 @@ def add_arguments(parser: ArgumentParser) -> None:
         "makes one",
     )
     cli_run.add_array_arguments(parser, types=True)
+    _add_history_arguments(parser)
 
 
-def run_bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
-    """Measure and print tables, each as soon as it is there; write the files. Errors as `targets`,
-    and those of the functions that run."""
+def _add_history_arguments(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("histories and comparisons")
+    group.add_argument(
+        "--history",
+        metavar="DIR",
+        help="add this run to the history in the folder DIR; with --compare: the history that it "
+        f"is about (default: {DEFAULT_FOLDER})",
+    )
+    group.add_argument(
+        "--save", action="store_true", help=f"add this run to the history in {DEFAULT_FOLDER}"
+    )
+    group.add_argument(
+        "--repeat",
+        type=int,
+        metavar="N",
+        help="with --history or --save: measure everything N times, as N runs, one after another",
+    )
+    group.add_argument(
+        "--machine",
+        metavar="NAME",
+        help="what this machine is called in the history (default: its processor); with --compare: "
+        "only runs on it",
+    )
+    group.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("OLD", "NEW"),
+        help="measure nothing, compare two commits (or beginnings of them), files or machines",
+    )
+    group.add_argument(
+        "--threshold",
+        metavar="PERCENT",
+        help=f"a change that matters (default: {100 * THRESHOLD:g} percent)",
+    )
+    group.add_argument(
+        "--fail-on-regression",
+        action="store_true",
+        help="with --compare: exit status 1 if something is slower",
+    )
+    group.add_argument("--html", metavar="FILE", help="write a page on the history to FILE")
+
+
+def run_bench(args: Namespace, read_graph: Callable[[str], Graph]) -> bool:
+    """Measure and print tables, each as soon as it is there; write the files. Or compare what was
+    measured. False if something became slower and that is to fail. Errors as `targets`, as those
+    of the functions that run, and as `run_compare`."""
+    _check_options(args)
+    if args.compare is not None:
+        return not (run_compare(args, _shown(args)) and args.fail_on_regression)
     with using(isa() if args.isa is None else checked_isa(args.isa, "--isa")):
-        _bench(args, read_graph)
+        for _ in range(1 if args.repeat is None else args.repeat):
+            _bench(args, read_graph)
+    return True
 
 
 def _bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
     if args.png is not None:
         bench_report.check_installed()
-    for given in (args.json, args.png):  # not after minutes of measuring
-        if given is not None and not Path(given).absolute().parent.is_dir():
-            raise NotFoundError(f"there is no folder {Path(given).parent} for {given}")
+    folder = _folder_of(args)
+    if folder is not None:
+        check_folder(folder)
     if args.device is not None or args.target is not None:
         _bench_on_gpu(args, read_graph)
         return
@@ -122,18 +196,29 @@ def _bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
         args.quick,
         asked=args.against is not None,
     )
-    is_piped = args.json == "-"
-    show = (lambda part: None) if is_piped else _print
+    show = _shown(args)
     report = measure_all(targets(args, read_graph), options, show)
+    report.machine_name = args.machine or ""
     if args.png is not None:
         report.png(args.png)
-    if is_piped:
-        sys.stdout.write(report.to_json() + "\n")
-        return
-    if args.json is not None:
-        write_text(args.json, report.to_json() + "\n")
+    _write(args, report, show)
     for note in dict.fromkeys(report.footnotes):
-        _print(f"- {note}")
+        show(f"- {note}")
+
+
+def _write(args: Namespace, report: Report | GpuReport, show: Callable[[Any], None]) -> None:
+    """The JSON, the run in the history, and the history's page."""
+    if args.json == "-":
+        sys.stdout.write(report.to_json() + "\n")
+    elif args.json is not None:
+        write_text(args.json, report.to_json() + "\n")
+    folder = _folder_of(args)
+    if folder is None:
+        return
+    path = add_run(folder, report.to_json(indent=None) + "\n")
+    show(f"- added to the history: {path}")
+    if args.html is not None:
+        history_page(History.read(folder)).save(args.html)
 
 
 def _bench_on_gpu(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
@@ -153,14 +238,118 @@ def _bench_on_gpu(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
         raise InvalidArgumentError(
             f"--device {device}: it names a GPU", hint="without --device it is the CPU"
         )
-    is_piped = args.json == "-"
-    show = (lambda part: None) if is_piped else _print
+    show = _shown(args)
     made = targets(args, read_graph, device)
     report = measure_on_gpu(made, args.kernel, args.rounds, cc, show)
-    if is_piped:
-        sys.stdout.write(report.to_json() + "\n")
-    elif args.json is not None:
-        write_text(args.json, report.to_json() + "\n")
+    report.machine_name = args.machine or ""
+    _write(args, report, show)
+
+
+# ------------------------------------------------------------------------------------- comparisons
+
+
+def parse_threshold(text: str | None) -> float:
+    """`5` or `5%` as 0.05. InvalidArgumentError for others."""
+    if text is None:
+        return THRESHOLD
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 1000:
+        raise InvalidArgumentError(f"--threshold {text}: it is a percentage", hint="for example 5")
+    return percent / 100
+
+
+_OF_MEASURING = (
+    "kernel", "device", "target", "isa", "threads", "against", "png", "rounds", "repeat",
+)  # fmt: skip
+
+
+def _check_options(args: Namespace) -> None:
+    """InvalidArgumentError for options that do not go together."""
+    for given in (args.json, args.png, args.html):  # not after minutes of measuring
+        if given not in (None, "-") and not Path(given).absolute().parent.is_dir():
+            raise NotFoundError(f"there is no folder {Path(given).parent} for {given}")
+    if args.compare is None:
+        for name in ("threshold", "fail_on_regression"):
+            if getattr(args, name):
+                option = "--" + name.replace("_", "-")
+                raise InvalidArgumentError(
+                    f"{option} is for comparisons", hint="add --compare OLD NEW"
+                )
+        if args.repeat is not None and _folder_of(args) is None:
+            raise InvalidArgumentError("--repeat is for histories", hint="add --history DIR")
+        if args.repeat is not None and args.repeat < 1:
+            raise InvalidArgumentError(f"--repeat {args.repeat}: it must be 1 or more")
+        if args.target is not None and _folder_of(args) is not None:
+            raise InvalidArgumentError("--target runs nothing: there are no times for a history")
+        if args.html is not None and _folder_of(args) is None:
+            raise InvalidArgumentError(
+                "--html shows a history", hint="add --history DIR, or --compare OLD NEW"
+            )
+        return
+    if args.save:
+        raise InvalidArgumentError("--save is for measuring, --compare compares what is saved")
+    for name in _OF_MEASURING:
+        if getattr(args, name) is not None:
+            raise InvalidArgumentError(f"--{name} is for measuring, --compare measures nothing")
+    if args.quick:
+        raise InvalidArgumentError("--quick is for measuring, --compare measures nothing")
+
+
+def _folder_of(args: Namespace) -> str | None:
+    """The folder that a run is added to; None: it is not kept."""
+    if args.history is not None:
+        return str(args.history)
+    return DEFAULT_FOLDER if args.save else None
+
+
+def run_compare(args: Namespace, show: Callable[[Any], None]) -> bool:
+    """Print the comparisons and write the files; whether something is slower. Errors as
+    `History.find` and `compare`."""
+    threshold = parse_threshold(args.threshold)
+    history = _history(args)
+    found = [history.find(name) for name in args.compare]
+    pairs = pair_up(found[0], found[1])
+    if all(a == b for a, b in pairs):
+        raise InvalidArgumentError(
+            f"'{args.compare[0]}' and '{args.compare[1]}' are the same runs",
+            hint="weft view DIR --html FILE shows all of a history",
+        )
+    made = [compare(a, b, threshold, args.what) for a, b in pairs if a != b]
+    if args.json is not None:
+        held = {"schema": COMPARISON_SCHEMA, "comparisons": [one.to_dict() for one in made]}
+        text = json.dumps(held, indent=1, allow_nan=False) + "\n"
+        if args.json == "-":
+            sys.stdout.write(text)
+        else:
+            write_text(args.json, text)
+    for one in made:
+        for part in (*lines_above(one), comparison_table(one), *lines_below(one)):
+            show(part)
+    if args.html is not None:
+        history_page(history, threshold, (made[-1].old, made[-1].new)).save(args.html)
+    return any(one.count(Verdict.SLOWER) for one in made)
+
+
+def _history(args: Namespace) -> History:
+    """What names are looked up in: only files need none."""
+    place = Path(args.history or DEFAULT_FOLDER)
+    if args.history is None and all(Path(name).is_file() for name in args.compare):
+        history = History(str(place), ())
+    else:
+        history = History.read(place)
+    return history if args.machine is None or not history.runs else history.on(args.machine)
+
+
+def _shown(args: Namespace) -> Callable[[Any], None]:
+    """What prints; nothing where JSON is printed."""
+
+    def nothing(what: Any) -> None:
+        pass
+
+    return nothing if args.json == "-" else _print
 
 
 def _print(what: Any) -> None:
@@ -176,9 +365,9 @@ def _print(what: Any) -> None:
         console.print(what)
 
 
-#: Of the JSON; grows with every change that a reader must know of.
-SCHEMA = 1
 ROUNDS = 20
+#: Of the JSON of comparisons.
+COMPARISON_SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -226,10 +415,14 @@ class GpuReport:
     """The measurements of a GPU; `to_json` has times in seconds and sizes in bytes."""
 
     costs: list[GpuCost] = field(default_factory=list)
+    run: dict[str, Any] = field(default_factory=run_facts)
+    machine_name: str = ""
 
     def to_json(self, indent: int | None = 1) -> str:
         """Everything as JSON."""
-        held = {"schema": SCHEMA, "machine": machine(), "steps": [asdict(c) for c in self.costs]}
+        steps = [asdict(c) for c in self.costs]
+        place = {**machine(), "name": self.machine_name}
+        held = {"schema": SCHEMA, "run": self.run, "machine": place, "steps": steps}
         return json.dumps(held, indent=indent)
 
 

@@ -32,6 +32,7 @@ from weft.frontend.compile.decorator import compile
 from weft.frontend.compile.function import CompiledFunction
 from weft.frontend.compile.gpu import gpu_number, not_on_gpu
 from weft.frontend.compile.threads import checked
+from weft.frontend.tools.bench_history import SCHEMA, run_facts
 from weft.frontend.tools.bench_workloads import (
     DEFAULT,
     PEERS,
@@ -429,14 +430,13 @@ def _colour(level: str) -> str:
     return {"L1": "tab:purple", "L2": "tab:blue", "L3": "tab:green"}.get(level, "tab:red")
 
 
-#: Of the JSON; grows with every change that a reader must know of.
-SCHEMA = 1
 _PEER_ROUNDS = 30
 
 
 @dataclass
 class Report:
     """The report of a benchmark: costs, comparisons by the name of the cost, and what else to say.
+    run: when and of which commit. machine_name: what the user calls the machine.
 
     `str(report)` is what `weft bench` prints.
     """
@@ -444,6 +444,8 @@ class Report:
     costs: list[Cost] = field(default_factory=list)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     footnotes: list[str] = field(default_factory=list)
+    run: dict[str, Any] = field(default_factory=run_facts)
+    machine_name: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Values that JSON has: times in seconds, sizes in bytes, rates per second."""
@@ -457,9 +459,11 @@ class Report:
                     for peer, timing in comparison.timings.items()
                 }
             workloads.append(held)
+        threads = self.costs[0].peaks.threads if self.costs else POOL.limit
         return {
             "schema": SCHEMA,
-            "machine": machine(),
+            "run": self.run,
+            "machine": {**machine(), "name": self.machine_name, "threads": threads},
             "peaks": asdict(self.costs[0].peaks) if self.costs else None,
             "workloads": workloads,
             "footnotes": list(dict.fromkeys(self.footnotes)),

@@ -538,7 +538,7 @@ def _settle(run: Callable[[], object], pause: float) -> None:
 
 def machine() -> dict[str, object]:
     """What a reader must know of the machine and the peers' versions."""
-    versions = {}
+    versions = {"weft": str(importlib.import_module("weft").__version__)}
     for package in ("numpy", "numba", "llvmlite", "scipy", "jax", "torch"):
         try:
             versions[package] = metadata.version(package)

@@ -2,8 +2,8 @@
 `cache` for kernels on disk, `kernel` for edited ones, `replay` for recorded steps, `devices` for
 what there is to run on; `worker`, `top` and `keygen` for clusters.
 
-Exit status: 0 for success, 1 if `diff` or `replay` found a difference, 2 for an error, which stderr
-explains.
+Exit status: 0 for success, 1 if `diff` or `replay` found a difference, `kernel` a wrong result or
+`bench --fail-on-regression` something slower, 2 for an error, which stderr explains.
 """
 
 from __future__ import annotations
@@ -363,8 +363,7 @@ def _keygen(args: Namespace) -> int:
 
 
 def _bench(args: Namespace) -> int:
-    cli_bench.run_bench(args, read_graph)
-    return SUCCESS
+    return SUCCESS if cli_bench.run_bench(args, read_graph) else DIFFERENT
 
 
 # ------------------------------------------------------------------------------------------ main
@@ -407,7 +406,8 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "view",
-        "write a page for the browser on a graph or a dump (--html), or print Graphviz DOT text",
+        "write a page for the browser on a graph, a dump or a history of benchmarks (--html), or "
+        "print Graphviz DOT text",
         view.add_arguments,
         _view,
     ),
@@ -447,7 +447,8 @@ def make_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="weft",
         description="Look into, transform and run weft graphs (the text that WEFT_DUMP writes).",
-        epilog="exit status: 0 success, 1 diff or replay found a difference, 2 error",
+        epilog="exit status: 0 success, 1 a difference (diff, replay) or a regression (bench), "
+        "2 error",
         formatter_class=RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)

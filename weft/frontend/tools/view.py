@@ -1,4 +1,5 @@
-"""`weft view`: a graph as Graphviz DOT text, or a graph or a folder of dumps as one HTML page."""
+"""`weft view`: a graph as Graphviz DOT text; or a graph, a folder of dumps or a history of
+benchmarks as one HTML page."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from weft.frontend.tools.bench_history import History
+from weft.frontend.tools.bench_page import history_page
 from weft.frontend.tools.run import write_text
 from weft.frontend.viewer.document import Document, PassFacts
 from weft.frontend.viewer.page import View
@@ -22,7 +25,9 @@ PassesNamed = Callable[[str], Sequence[AnyPass]]
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of `weft view`."""
     parser.add_argument(
-        "file", help="IR text (- reads standard input), or with --html the folder of a step's dumps"
+        "file",
+        help="IR text (- reads standard input), or with --html the folder of a step's dumps or of "
+        "a history of benchmarks",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the DOT text to FILE")
     parser.add_argument(
@@ -53,6 +58,13 @@ def run_view(args: Namespace, read: ReadProgram, named: PassesNamed) -> str:
         return ""
     if args.output is not None:
         raise InvalidArgumentError("weft view: give --html FILE, or -o FILE for DOT text")
+    if _is_history(folder):
+        if args.passes:
+            raise InvalidArgumentError(f"weft view: --passes is for graphs, {folder} is a history")
+        history = History.read(folder)
+        history_page(history).save(args.html)
+        count = len(history.runs)
+        return f"{args.html}: {'1 run' if count == 1 else f'{count} runs'}"
     if folder.is_dir():
         document = dumped(folder, read)
     else:
@@ -65,6 +77,13 @@ def run_view(args: Namespace, read: ReadProgram, named: PassesNamed) -> str:
     return f"{args.html}: {'1 graph' if count == 1 else f'{count} graphs'}"
 
 
+def _is_history(place: Path) -> bool:
+    """A file of a run, or a folder that has such files and no dumps."""
+    if place.is_dir():
+        return any(place.glob("*.json")) and not any(place.glob("*.weft"))
+    return place.suffix == ".json"
+
+
 def dumped(folder: Path, read: ReadProgram) -> Document:
     """What WEFT_DUMP wrote of one step: its graphs in order, and its plan."""
     files = sorted(folder.glob("[0-9][0-9]-*.weft"))
@@ -74,7 +93,8 @@ def dumped(folder: Path, read: ReadProgram) -> Document:
             f"there are no dumps NN-PASS.weft in {folder}",
             hint=f"it has those of steps in folders of their own: {', '.join(steps[:8])}"
             if steps
-            else "WEFT_DUMP=DIR writes them, a folder for each step",
+            else "WEFT_DUMP=DIR writes them, a folder for each step; and `weft bench --history "
+            "DIR` the files of a history",
         )
     passes = [PassFacts(file.stem[3:], read(str(file)), changed=True) for file in files]
     plan = folder / PLAN_FILE

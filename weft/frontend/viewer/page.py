@@ -1,4 +1,5 @@
-"""`View`: a document as one HTML file that needs nothing else: no server, no network, no fonts.
+"""Pages: one HTML file each that needs nothing else, no server, no network, no fonts. `View` is
+that of a step.
 
 The data stands in a `<script type="application/json">`, style and script are inline, and a policy
 in the page itself forbids every request."""
@@ -7,11 +8,13 @@ from __future__ import annotations
 
 import json
 import webbrowser
+from collections.abc import Mapping
 from functools import cached_property
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 from weft.frontend.viewer.document import Document
 from weft.ir.drawing.notebook import Frame
@@ -30,28 +33,13 @@ class View:
     @cached_property
     def html(self) -> str:
         """The whole page, one file."""
-        data = json.dumps(self.document.to_dict(), separators=(",", ":"), allow_nan=False)
-        style, script = (asset(name) for name in ("view.css", "view.js"))
-        heading = escape(self.document.title)
-        return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{heading} - weft</title>\n<style>\n{style}</style></head>\n<body>"
-            f"<noscript>This page shows {heading} by JavaScript.</noscript>\n"
-            f'<script type="application/json" id="data">{in_script(data)}</script>\n'
-            f"<script>\n{script}</script></body></html>\n"
-        )
+        title = self.document.title
+        told = f"<noscript>This page shows {escape(title)} by JavaScript.</noscript>\n"
+        return page_text(title, self.document.to_dict(), "view.js", told)
 
     def save(self, path: str | Path) -> Path:
         """Write the page to a file; its path. NotFoundError if its folder is not there."""
-        path = Path(path)
-        if not path.absolute().parent.is_dir():
-            raise NotFoundError(
-                f"there is no folder {path.parent} for {path}", location=caller_location()
-            )
-        path.write_text(self.html, encoding="utf-8")
-        return path
+        return save_page(path, self.html)
 
     def open(self) -> Path:
         """Write the page to a temporary file and open it in the browser; its path."""
@@ -66,6 +54,30 @@ class View:
 
     def __repr__(self) -> str:
         return f"<View of {self.document.title}: {len(self.document.passes)} passes>"
+
+
+def page_text(title: str, data: Mapping[str, Any], script: str, body: str) -> str:
+    """A page: `body` as HTML, and `data` for the script, a file of `assets`."""
+    held = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} - weft</title>\n<style>\n{asset('view.css')}</style></head>\n"
+        f'<body>{body}<script type="application/json" id="data">{in_script(held)}</script>\n'
+        f"<script>\n{asset('dom.js')}{asset(script)}</script></body></html>\n"
+    )
+
+
+def save_page(path: str | Path, html: str) -> Path:
+    """Write a page to a file; its path. NotFoundError if its folder is not there."""
+    path = Path(path)
+    if not path.absolute().parent.is_dir():
+        raise NotFoundError(
+            f"there is no folder {path.parent} for {path}", location=caller_location()
+        )
+    path.write_text(html, encoding="utf-8")
+    return path
 
 
 def asset(name: str) -> str:

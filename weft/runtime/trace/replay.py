@@ -118,15 +118,17 @@ class Repeat(Walk):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds per run: minimum and median over the rounds."""
+    """Seconds per run: minimum and median over the rounds, and each round's in their order (of
+    figures that are not kept: none)."""
 
     minimum: float
     median: float
+    samples: tuple[float, ...] = ()
 
     @staticmethod
     def of(seconds: Sequence[float]) -> Timing:
         """Of the figures of several rounds."""
-        return Timing(min(seconds), float(np.median(seconds)))
+        return Timing(min(seconds), float(np.median(seconds)), tuple(seconds))
 
 
 Array = np.ndarray[Any, Any]

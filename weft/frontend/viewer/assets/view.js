@@ -1,6 +1,4 @@
-"use strict";
 // The viewer's page. `D` is the document (weft/frontend/viewer/document.py); nothing is fetched.
-const D = JSON.parse(document.getElementById("data").textContent);
 const S = {
   tab: "passes", pass: 0, mode: "graph", open: new Set(), lit: new Set(), kernel: null,
   unfolded: new Set(), view: null, code: "",
@@ -8,25 +6,6 @@ const S = {
 const TITLE = 18; // pixels of an open box's heading
 const MOST = 4000; // boxes that "unfold all" draws at most
 
-// ------------------------------------------------------------------------------------------- dom
-function el(tag, attrs, ...children) {
-  const made = document.createElement(tag);
-  fill(made, attrs, children);
-  return made;
-}
-function svg(tag, attrs, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  fill(made, attrs, children);
-  return made;
-}
-function fill(made, attrs, children) {
-  for (const [name, value] of Object.entries(attrs || {})) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value);
-  }
-  made.append(...children.filter((c) => c !== null && c !== undefined));
-}
-const $ = (id) => document.getElementById(id);
 const number = (v) => (v === null || v === undefined ? "" : v.toLocaleString("en"));
 const digits = (v) => (v === null ? "" : v >= 100 ? v.toFixed(0) : v >= 1 ? v.toFixed(1) : v.toFixed(3));
 const base = (path) => path.split(/[\\/]/).pop();
