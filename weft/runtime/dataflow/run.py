@@ -564,7 +564,9 @@ class Running:
                 row[at.T_BEGIN // 8] = times.begin
             self._trace.ended(row, times.end, times.thread, waits=times.waits)
         if self._log is not None and isinstance(item, HostOp):
-            self._log.note(item.op, key[1], made)
+            ended = isinstance(made, CancelledError) and self._own.is_cancelled
+            if not ended:  # by the end of its step, which is not what the op gave
+                self._log.note(item.op, key[1], made)
         if isinstance(made, WeftError):
             raise made.at(item.op.locations)
         if isinstance(made, BaseException):
