@@ -25,7 +25,7 @@ from weft.ir.ops.io import muted
 from weft.ir.program import Program
 from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, TensorType, substitute_type
-from weft.passes.shrink import shrink
+from weft.passes.shrink import Cut, shrink
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Graph], Graph | Program]
@@ -58,7 +58,7 @@ def check_same_meaning(
             broken = f"pass '{name}' changes what graph '{before.name}' computes: "
             if not before.is_whole:
                 raise PassError(broken + wrong, hint=f"with random inputs of the seed {seed}")
-            found = shrink(before.graph, lambda cut: _goes_wrong(cut.graph, run))
+            found = shrink(Cut.whole(before.graph), lambda cut: _goes_wrong(cut.graph, run))
             small = before.graph if found is None else found[0].graph
             seed, wrong = (seed, wrong) if found is None else found[1]
             path = write_repro(small, name, seed, wrong, folder)

@@ -6,7 +6,7 @@ Hildebrandt, "Simplifying and isolating failure-inducing input", TSE 2002) with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from weft.ir.analysis.verify import find_faults
@@ -34,6 +34,10 @@ class Cut:
         values = [*graph.args, *(v for op in graph.ops for v in op.results)]
         return Cut(graph, {v: v for v in values})
 
+    def without(self, dropped: Collection[Operation]) -> Cut:
+        """The part without some ops: the tensors that they give are arguments."""
+        return _cut(self, self.graph.results, dropped)
+
     @property
     def sources(self) -> tuple[Value, ...]:
         """The values of the first program that its arguments stand for."""
@@ -41,9 +45,9 @@ class Cut:
 
 
 def shrink(
-    graph: Graph, goes_wrong: Callable[[Cut], _Fault | None], attempts: int = MAX_ATTEMPTS
+    whole: Cut, goes_wrong: Callable[[Cut], _Fault | None], attempts: int = MAX_ATTEMPTS
 ) -> tuple[Cut, _Fault] | None:
-    """A small part on which `goes_wrong` gives something, and what that is. None if it gives
+    """A small part of `whole` on which `goes_wrong` gives something, and what that is. None if it gives
     nothing for any part that was tried."""
     best: tuple[Cut, _Fault] | None = None
     left = attempts
@@ -58,9 +62,10 @@ def shrink(
             best = (candidate, found)
         return found is not None
 
-    whole = Cut.whole(graph)
     better(whole)
-    for value in [v for op in graph.ops for v in op.results if isinstance(v.type, TensorType)]:
+    for value in [
+        v for op in whole.graph.ops for v in op.results if isinstance(v.type, TensorType)
+    ]:
         if better(_cut(whole, [value])):
             break
     changed = best is not None
@@ -68,20 +73,23 @@ def shrink(
         assert best is not None
         kept = best[0]
         units = [op for op in kept.graph.ops if op.name not in ("variable", "constant")]
-        changed = any(better(_cut(kept, kept.graph.results, op)) for op in units)
+        changed = any(better(kept.without({op})) for op in units)
     return best
 
 
-def _cut(whole: Cut, results: Sequence[Value], dropped: Operation | None = None) -> Cut:
-    """`whole` with these results, without an op, whose tensors become arguments, and without what
-    is not needed."""
-    given = set(dropped.results) if dropped is not None else set[Value]()
+def _cut(whole: Cut, results: Sequence[Value], dropped: Collection[Operation] = ()) -> Cut:
+    """`whole` with these results, without some ops, whose tensors become arguments, and without
+    what is not needed."""
+    given = {value for op in dropped for value in op.results}
     needed, ops = set(results), list[Operation]()
     for op in reversed(whole.graph.ops):
-        if op is not dropped and (must_run(op) or needed.intersection(op.results)):
+        if op not in dropped and (must_run(op) or needed.intersection(op.results)):
             ops.append(op)
             needed.update(op.operands)
-    values = [*whole.graph.args, *(dropped.results if dropped is not None else ())]
+    values = [
+        *whole.graph.args,
+        *(v for op in whole.graph.ops if op in dropped for v in op.results),
+    ]
     args = [v for v in values if v in needed and isinstance(v.type, TensorType)]
     builder = Builder([v.type for v in args])
     mapping: dict[Value, Value] = dict(zip(args, builder.args, strict=True))

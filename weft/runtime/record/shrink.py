@@ -1,8 +1,9 @@
 """A small program on which two engines differ, from a record on which they do.
 
-The program is cut as `passes/shrink.py` says, with the values that it really had as arguments. What
-is in a branch or a loop is looked at by itself: the body of an iteration is a program, too, on the
-values that it had in that iteration."""
+The program is cut as `passes/shrink.py` says, with the values that it really had as arguments; what
+it took from queues, files and Python functions is an argument from the start. What is in a branch
+or a loop is looked at by itself: the body of an iteration is a program, too, on the values that it
+had in that iteration."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def shrink_record(
         part = _part(record, cut, values)
         return None if part is None else _difference(part, engines, bits)
 
-    found = shrink(record.graph, goes_wrong, attempts)
+    outside = {op for op in record.graph.ops if is_outside(op.name)}
+    whole = Cut.whole(record.graph).without(outside)
+    found = shrink(whole, goes_wrong, attempts)
     if found is None:
         return None
     cut, difference = found
@@ -82,8 +85,6 @@ def _difference(record: StepRecord, engines: tuple[str, str], bits: bool) -> Dif
 def _part(record: StepRecord, cut: Cut, values: Mapping[Value, Any]) -> StepRecord | None:
     """The record of a part of the program, None where a value that it needs is not known, or what
     it took from outside."""
-    if cut.graph is record.graph:
-        return replace(record, outcome=None)
     if any(is_outside(op.name) for op in cut.graph.walk()):
         return None
     if any(v not in values for v in cut.sources):
