@@ -180,10 +180,37 @@ def test_a_step_of_a_session_with_its_timeline() -> None:
         assert data["events"]
         assert "step of 'g'" in data["explain"]
         assert data["kernels"]
+        assert all(kernel["microseconds"] > 0 for kernel in data["kernels"])
         untraced = wf.RunMetadata()
         session.run(y, feeds, run_metadata=untraced)
         with pytest.raises(wf.errors.InvalidArgumentError, match="without a trace"):
             session.view(y, feeds, run_metadata=untraced)
+
+
+def test_a_native_step_of_a_session_is_measured_on_copies() -> None:
+    with wf.Graph("g").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [None, 4], name="x")
+        w = wf.Variable(np.ones((4, 4), np.float32), name="w")
+        n = wf.placeholder(wf.float32, [], name="n")
+        step = w.assign_add(wf.nn.relu(wf.matmul(x, w)) * n)
+        feeds = {x: np.ones((4, 4), np.float32), n: np.float32(2)}
+        data = session.view(step, feeds).document.to_dict()  # no value yet: nothing can run
+        assert data["kernels"]
+        assert all(kernel["microseconds"] is None for kernel in data["kernels"])
+        assert "no times, as the step fails" in data["missing"][0]
+        assert "'w'" in data["missing"][0]
+        session.run(wf.global_variables_initializer())
+        before = session.run(w)
+        data = session.view(step, feeds).document.to_dict()
+        np.testing.assert_array_equal(session.run(w), before)
+        assert data["missing"] == []
+        assert data["events"]
+        for kernel in data["kernels"]:
+            assert kernel["microseconds"] > 0
+            assert kernel["bytes"] > 0
+            assert kernel["percent"] is not None
+            assert kernel["nodes"] or kernel["name"] == "copy"
+        assert any(kernel["flops"] >= 2 * 4**3 for kernel in data["kernels"])
 
 
 def test_a_step_on_several_devices_shows_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:

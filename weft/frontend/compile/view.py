@@ -11,7 +11,7 @@ import numpy as np
 from weft.codegen.llvm.jit import kernel_asm, kernel_llvm
 from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure
 from weft.frontend.viewer.document import Document, PassFacts
-from weft.frontend.viewer.facts import Event, KernelFacts, Memory, events_of
+from weft.frontend.viewer.facts import Event, KernelFacts, Memory, PlanFacts, events_of
 from weft.frontend.viewer.page import View
 from weft.ir.errors import UnsupportedError
 from weft.ir.ops.io import muted
@@ -46,13 +46,19 @@ def view_native(
     explained: str,
 ) -> View:
     """The page of a native step. It is measured and run once, on copies of the variables."""
+    plan, cost = measured(step, inputs, variables, name)
+    passes = passes_of(step.report.passes)
+    return View(Document(name, passes, subtitle_of(step, cost), explained, plan))
+
+
+def measured(
+    step: Executable, inputs: Sequence[Array], variables: Mapping[str, VariableState], name: str
+) -> tuple[PlanFacts, Cost]:
+    """The kernels of a native step with their times, its memory, and the timeline of a run, all of
+    runs on copies of the variables; and what it costs. Errors as those of a call."""
     cost = measure(step, inputs, variables, name, EFFORT, assembly=False)
-    document = Document(
-        name, passes_of(step.report.passes), subtitle_of(step, cost), explained,
-        kernels_of(step, cost), Memory.of(step.report.memory), timeline(step, inputs, variables),
-        RECORDED,
-    )  # fmt: skip
-    return View(document)
+    memory, events = Memory.of(step.report.memory), timeline(step, inputs, variables)
+    return PlanFacts(kernels_of(step, cost), memory, events, RECORDED), cost
 
 
 def passes_of(reports: Sequence[PassReport]) -> list[PassFacts]:

@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from weft.frontend.compile.explain import explain
 from weft.frontend.compile.threads import get_num_threads
-from weft.frontend.compile.view import RECORDED, kernels_of, passes_of
+from weft.frontend.compile.view import RECORDED, kernels_of, measured, passes_of
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.run import RunMetadata
 from weft.frontend.viewer.document import Document
-from weft.frontend.viewer.facts import Event, Memory, events_of, events_of_tasks
+from weft.frontend.viewer.facts import Memory, PlanFacts, events_of, events_of_tasks
 from weft.frontend.viewer.page import View
-from weft.ir.errors import InvalidArgumentError
+from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
@@ -30,29 +34,38 @@ def view_step(
     name: str,
     reports: list[PassReport],
     explained: str,
-    step: Step,
-    subtitle: str,
+    step: StepDefinition,
+    arrays: Sequence[Any],
     metadata: RunMetadata | None,
 ) -> View:
-    """The page. Of a native step it has the kernels with their code. InvalidArgumentError for the
-    metadata of a run that was not traced."""
+    """The page. A native step is measured, on copies of its variables, with these feeds.
+    InvalidArgumentError for the metadata of a run that was not traced."""
     if metadata is not None and not metadata.traced:
         raise InvalidArgumentError(
             "session.view: run_metadata is of a run without a trace",
             hint="run with options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
             location=caller_location(),
         )
-    events: list[Event] = []
-    recorded = ""
+    made, plan = step.executable, PlanFacts()
+    if isinstance(made, Executable):
+        plan = _native(made, arrays, name)
     if metadata is not None and metadata.timeline is not None:
-        events = events_of_tasks(metadata.timeline)
+        plan = replace(plan, events=events_of_tasks(metadata.timeline), recorded="")
     elif metadata is not None:
-        events = events_of(metadata.events)
         recorded = RECORDED if metadata.executor == "native" else ""
-    kernels = kernels_of(step) if isinstance(step, Executable) else ()
-    memory = Memory.of(step.report.memory) if isinstance(step, Executable) else None
-    passes = passes_of(reports)
-    return View(Document(name, passes, subtitle, explained, kernels, memory, events, recorded))
+        plan = replace(plan, events=events_of(metadata.events), recorded=recorded)
+    return View(Document(name, passes_of(reports), step_summary(step), explained, plan))
+
+
+def _native(step: Executable, arrays: Sequence[Any], name: str) -> PlanFacts:
+    """What is to be said of a native step; where it cannot run as it is now, without times."""
+    inputs = [a if isinstance(a, np.ndarray) else a.numpy() for a in arrays]
+    try:
+        return measured(step, inputs, step.states(), name)[0]
+    except WeftError as error:
+        missing = (f"The kernels have no times, as the step fails: {error.what}",)
+        memory = Memory.of(step.report.memory)
+        return PlanFacts(kernels_of(step), memory, missing=missing)
 
 
 #: The ways to run a step, for `Session.summary`.

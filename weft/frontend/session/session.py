@@ -509,12 +509,14 @@ class Session:
         run_metadata: RunMetadata | None = None,
     ) -> View:
         """A page for the browser on the step that `run` makes of these fetches and feeds: the graph
-        after every pass, the report, of a native plan its kernels' code and memory
-        (docs/guide/viewer.md). run_metadata: of a traced run of it, whose timeline is shown.
+        after every pass, the report, of a native plan its kernels with times and code, memory, the
+        timeline of a run (docs/guide/viewer.md). run_metadata: of a traced run of it, whose
+        timeline is shown instead.
 
-        Compiles the step if it is new, and does not run it. Raises as `run`.
+        Compiles the step if it is new. A native plan is measured and run on copies of the
+        variables, which takes some seconds; nothing else runs. Raises as `explain`.
         """
-        from weft.frontend.session.reports import step_summary, view_step
+        from weft.frontend.session.reports import view_step
 
         self._check_open()
         values, _ = fetch_values(self.graph, fetches)
@@ -522,10 +524,8 @@ class Session:
         step, _ = self._step(values, feeds)
         reports = list(step_reports(self.graph, values, feeds, step.executable))
         explained = self.explain(fetches, feed_dict)
-        return view_step(
-            self.graph._trace.name, reports, explained, step.executable, step_summary(step),
-            run_metadata,
-        )  # fmt: skip
+        arrays = list(feeds.values())
+        return view_step(self.graph._trace.name, reports, explained, step, arrays, run_metadata)
 
     def values(
         self,

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from weft.frontend.viewer.facts import Event, KernelFacts, Memory
+from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts
 from weft.ir.dataclass import dataclass
 from weft.ir.drawing.boxes import Box, boxes_of, op_class
 from weft.ir.drawing.layout import Layout, lay_out
@@ -68,18 +68,13 @@ class _Table:
 @dataclass
 class Document:
     """A step to show. title, subtitle: what it is. passes: in order. explain: a report as text.
-    kernels, memory, events: of the plan and of a run; none of a graph that is only a file.
-    recorded: how the run was recorded.
-    """
+    plan: its kernels and memory, and a run of it; nothing of a graph that is only a file."""
 
     title: str
     passes: Sequence[PassFacts]
     subtitle: str = ""
     explain: str = ""
-    kernels: Sequence[KernelFacts] = ()
-    memory: Memory | None = None
-    events: Sequence[Event] = ()
-    recorded: str = ""
+    plan: PlanFacts = PlanFacts()
 
     def to_dict(self) -> dict[str, Any]:
         """All of it."""
@@ -106,15 +101,16 @@ class _Writer:
                 graphs.append({"parts": self.parts(one.program)})
                 texts.append(self.text(one.program))
             passes.append(self.row(one, len(graphs) - 1))
-        kernels = [self.kernel(k) for k in self.shown.kernels]
-        memory = None if self.shown.memory is None else self.memory(self.shown.memory)
+        plan = self.shown.plan
+        kernels = [self.kernel(k) for k in plan.kernels]
+        memory = None if plan.memory is None else self.memory(plan.memory)
         return {
             "title": self.shown.title, "subtitle": self.shown.subtitle,
             "explain": self.shown.explain, "passes": passes, "graphs": graphs, "texts": texts,
             "diffs": [self.diff(a, b) for a, b in pairwise(texts)],
             "kernels": kernels, "memory": memory,
-            "events": [event.row() for event in self.shown.events],
-            "recorded": self.shown.recorded,
+            "events": [event.row() for event in plan.events],
+            "recorded": plan.recorded, "missing": list(plan.missing),
             "nodes": self.nodes.rows, "trees": self.trees.rows, "lines": self.lines.rows,
             "files": self.files.rows, "codes": self.codes.rows, "sources": self.sources(),
         }  # fmt: skip

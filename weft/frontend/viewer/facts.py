@@ -78,6 +78,18 @@ class Event:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a page says of a plan and of a run. recorded: how the run was recorded. missing: lines
+    on what the page does not have of the kernels, and why."""
+
+    kernels: Sequence[KernelFacts] = ()
+    memory: Memory | None = None
+    events: Sequence[Event] = ()
+    recorded: str = ""
+    missing: Sequence[str] = ()
+
+
 def events_of(events: Sequence[TraceEvent]) -> list[Event]:
     """The bars of a recorded run: a lane for each thread; what did not run is left out."""
     return _bars([("", e) for e in events])

@@ -412,7 +412,12 @@ function pick(kernel) {
   draw();
 }
 function drawKernels() {
-  if (!D.kernels.length) { $("main").replaceChildren(el("p", { class: "empty" }, "No kernels: this page was made of graphs alone. f.view(x) of a compiled function shows its kernels, with times and code.")); return; }
+  const missing = D.missing.map((line) => el("p", { class: "missing" }, line));
+  if (!D.kernels.length) {
+    const why = missing.length ? missing : [el("p", {}, "No kernels: this page was made of graphs alone. f.view(x) of a compiled function shows its kernels, with times and code.")];
+    $("main").replaceChildren(el("div", { class: "empty" }, ...why));
+    return;
+  }
   const total = D.kernels.reduce((sum, k) => sum + seconds(k), 0);
   const cut = D.kernels.some((k) => k.many !== null);
   const heads = ["#", "kernel", "of all", "us", cut ? "us, all threads" : null, "runs", "bytes", "flops", "of peak"].filter((h) => h !== null);
@@ -427,7 +432,7 @@ function drawKernels() {
   const kernel = D.kernels.find((k) => k.number === S.kernel);
   if (kernel) right.append(kernelElement(kernel));
   else right.append(el("p", { class: "empty" }, "Choose a kernel: its ops, your lines and its code are shown here, and its ops are lit in the graph."));
-  $("main").replaceChildren(el("section", {}, el("div", { class: "fill" }, table)), right);
+  $("main").replaceChildren(el("section", {}, el("div", { class: "fill" }, ...missing, table)), right);
 }
 function kernelElement(k) {
   const made = el("div", {}, el("b", { class: "mono" }, `#${k.number} ${k.name}`), el("p", {}, el("a", { id: "in-graph", onclick: () => { S.tab = "passes"; S.mode = "graph"; select(k.nodes.map(idOf), false); S.center = k.nodes.length ? idOf(k.nodes[0]) : null; for (const a of (S.center && pathTo(S.center)) || []) S.open.add(a); draw(); } }, "show its ops in the graph"), ` · key ${k.key}`));
