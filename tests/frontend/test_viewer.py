@@ -213,6 +213,91 @@ def test_a_native_step_of_a_session_is_measured_on_copies() -> None:
         assert any(kernel["flops"] >= 2 * 4**3 for kernel in data["kernels"])
 
 
+def on_gpu() -> tuple[Any, Any]:
+    w = wf.Variable(np.ones((64, 64), np.float32), name="w")
+
+    @wf.compile(device="gpu:0")
+    def step(x):  # type: ignore[no-untyped-def]
+        with wf.name_scope("layer"):
+            h = wf.nn.softmax(wf.matmul(x, w))
+        w.assign(w - 0.1 * wf.sum(h * h))
+        return wf.exp(h)
+
+    return step, w
+
+
+def test_a_function_on_a_gpu_shows_its_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    step, w = on_gpu()
+    x = np.ones((32, 64), np.float32)
+    step(x)
+    before = w.numpy()
+    data = step.view(x).document.to_dict()
+    np.testing.assert_array_equal(w.numpy(), before)
+    kernels = data["kernels"]
+    assert len(kernels) == step.explain(x).count("<<<") >= 3
+    for kernel in kernels:
+        assert kernel["blocks"] >= 1
+        assert kernel["threads"] >= 1
+        assert kernel["runs"] == 1
+        assert kernel["microseconds"] > 0
+        assert kernel["percent"] is None
+        assert kernel["nodes"]
+        assert {data["files"][place[0]] for place in kernel["places"]} == {__file__}
+        code = {language: data["codes"][n] for language, n in kernel["code"].items()}
+        assert f"def {kernel['name']}(" in code["source"]
+        assert f"{kernel['name']}<<<{kernel['blocks']}, {kernel['threads']}>>>" in code["plan"]
+        assert "define ptx_kernel" in code["LLVM"]
+        assert ".visible .entry" in code["PTX"]
+    product = next(kernel for kernel in kernels if kernel["name"].startswith("matmul"))
+    assert product["flops"] == 2 * 32 * 64 * 64
+    assert product["bytes"] == 4 * (32 * 64 + 64 * 64 + 32 * 64)
+    assert product["shared"] > 0
+    assert "variable w" in data["codes"][product["code"]["plan"]]
+    assert len(data["events"]) >= len(kernels)
+    assert data["memory"]["ranges"]
+    assert "emulated" in data["missing"][0]
+    assert "emulated" in data["recorded"]
+
+
+def test_launches_in_a_loop_on_a_gpu_count_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+
+    @wf.compile(device="gpu:0")
+    def f(x):  # type: ignore[no-untyped-def]
+        return wf.while_loop(lambda y: wf.sum(y) < 100.0, lambda y: y * 2, x)
+
+    kernels = f.view(np.ones(8, np.float32)).document.to_dict()["kernels"]
+    assert {kernel["runs"] for kernel in kernels} >= {4, 5}  # the body, and the test
+
+
+def test_without_a_gpu_its_launches_have_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
+    why = "there is no GPU to use"
+
+    def none(index: int) -> Any:
+        raise wf.errors.FailedPreconditionError(why)
+
+    monkeypatch.setattr("weft.runtime.device.backends.registry.gpu", none)
+    step, _ = on_gpu()
+    data = step.view(np.ones((32, 64), np.float32)).document.to_dict()
+    assert data["kernels"]
+    assert all(kernel["microseconds"] is None for kernel in data["kernels"])
+    assert all("PTX" in kernel["code"] for kernel in data["kernels"])
+    assert data["missing"] == [f"The launches have no times: {why}"]
+
+
+def test_a_session_on_a_gpu_shows_its_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    with wf.Graph("g").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [None], name="x")
+        with wf.device("gpu:0"):
+            y = wf.sum(wf.exp(x))
+        data = session.view(y, {x: np.ones(4, np.float32)}).document.to_dict()
+    assert all(kernel["microseconds"] > 0 for kernel in data["kernels"])
+    assert all(kernel["nodes"] for kernel in data["kernels"])
+
+
 def test_a_step_on_several_devices_shows_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
     with wf.Graph("g").as_default(), wf.Session() as session:

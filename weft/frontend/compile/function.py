@@ -312,22 +312,18 @@ class Inspection:
         memory, the timeline of a run (docs/guide/viewer.md). `f.view(x).save("step.html")` writes
         it to a file, `.show()` shows it in a notebook, `.open()` in the browser.
 
-        Measures and runs on copies of the variables, as `cost` does, which takes some seconds. On a
-        GPU the page has the passes and the report, and neither kernels nor times.
+        Measures and runs on copies of the variables, as `cost` does, which takes some seconds.
         """
         # who only calls does not wait for these modules
         from weft.frontend.compile.cost import inputs_of
-        from weft.frontend.compile.view import passes_of, view_native
-        from weft.frontend.viewer.document import Document
-        from weft.frontend.viewer.page import View
+        from weft.frontend.compile.view import view_native, view_on_gpu
 
         made = self._specialized(args, kwargs)
         shapes = self._shapes(made, args, kwargs)
         step, explained = made.step(shapes), self.explain(*args, **kwargs)
-        if step.kind != "native":
-            where = f"on gpu:{self._gpu}"
-            return View(Document(self._name, passes_of(step.passes()), where, explained))
         inputs = inputs_of(self._key(args, kwargs), step.graph.args)
+        if step.kind != "native":
+            return view_on_gpu(step, inputs, self._name, explained)
         return view_native(step, inputs, made.traced.variables, self._name, explained)
 
     @shows_as_seen

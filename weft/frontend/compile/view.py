@@ -16,6 +16,7 @@ from weft.frontend.viewer.page import View
 from weft.ir.errors import UnsupportedError
 from weft.ir.ops.io import muted
 from weft.passes.manager import PassReport
+from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
 from weft.runtime.native.kernels import StepKernel, step_kernels
 from weft.runtime.recorder import TraceRecorder
@@ -49,6 +50,25 @@ def view_native(
     plan, cost = measured(step, inputs, variables, name)
     passes = passes_of(step.report.passes)
     return View(Document(name, passes, subtitle_of(step, cost), explained, plan))
+
+
+def view_on_gpu(step: DeviceStep, inputs: Sequence[Array], name: str, explained: str) -> View:
+    """The page of a plan for a GPU, of which some runs on copies of the variables are traced."""
+    count = step.summary().kernels
+    calls = "1 launch" if count == 1 else f"{count} launches"
+    subtitle = f"{calls} · {step.describe_device()}"
+    plan, passes = gpu_plan(step, inputs), passes_of(step.passes())
+    return View(Document(name, passes, subtitle, explained, plan))
+
+
+def gpu_plan(step: DeviceStep, inputs: Sequence[Array]) -> PlanFacts:
+    """The launches of a plan for a GPU with their times, its memory, and a timeline."""
+    # whoever has no GPU does not wait for these modules
+    from weft.frontend.compile.view_gpu import plan_on_gpu
+    from weft.runtime.device.execution.executable import DeviceExecutable
+
+    assert isinstance(step, DeviceExecutable)
+    return plan_on_gpu(step, inputs)
 
 
 def measured(

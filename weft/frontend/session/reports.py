@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.frontend.compile.explain import explain
 from weft.frontend.compile.threads import get_num_threads
-from weft.frontend.compile.view import RECORDED, kernels_of, measured, passes_of
+from weft.frontend.compile.view import RECORDED, gpu_plan, kernels_of, measured, passes_of
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
 from weft.frontend.session.graph import Graph
@@ -26,6 +26,7 @@ from weft.ir.locations import caller_location
 from weft.passes.control.lower_control_flow import lowering_reasons
 from weft.passes.manager import PassReport
 from weft.runtime.compile_step import choose
+from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
 from weft.runtime.step import Step
 
@@ -47,8 +48,11 @@ def view_step(
             location=caller_location(),
         )
     made, plan = step.executable, PlanFacts()
+    inputs = [a if isinstance(a, np.ndarray) else a.numpy() for a in arrays]
     if isinstance(made, Executable):
-        plan = _native(made, arrays, name)
+        plan = _native(made, inputs, name)
+    elif isinstance(made, DeviceStep):
+        plan = gpu_plan(made, inputs)
     if metadata is not None and metadata.timeline is not None:
         plan = replace(plan, events=events_of_tasks(metadata.timeline), recorded="")
     elif metadata is not None:
@@ -57,9 +61,8 @@ def view_step(
     return View(Document(name, passes_of(reports), step_summary(step), explained, plan))
 
 
-def _native(step: Executable, arrays: Sequence[Any], name: str) -> PlanFacts:
+def _native(step: Executable, inputs: Sequence[Array], name: str) -> PlanFacts:
     """What is to be said of a native step; where it cannot run as it is now, without times."""
-    inputs = [a if isinstance(a, np.ndarray) else a.numpy() for a in arrays]
     try:
         return measured(step, inputs, step.states(), name)[0]
     except WeftError as error:

@@ -420,11 +420,14 @@ function drawKernels() {
   }
   const total = D.kernels.reduce((sum, k) => sum + seconds(k), 0);
   const cut = D.kernels.some((k) => k.many !== null);
-  const heads = ["#", "kernel", "of all", "us", cut ? "us, all threads" : null, "runs", "bytes", "flops", "of peak"].filter((h) => h !== null);
+  const launched = D.kernels.some((k) => k.blocks !== null); // on a GPU
+  const grid = launched ? ["grid × block", "shared"] : [];
+  const heads = ["#", "kernel", "of all", "us", cut ? "us, all threads" : null, "runs", ...grid, "bytes", "flops", "of peak"].filter((h) => h !== null);
   const body = el("tbody", {});
   for (const k of [...D.kernels].sort((a, b) => seconds(b) - seconds(a) || a.number - b.number)) {
     const share = total ? (100 * seconds(k)) / total : null;
-    const cells = [k.number, k.name, share === null ? "" : `${share.toFixed(1)} %`, digits(k.microseconds), cut ? digits(k.many) : null, k.runs === null ? "?" : k.runs, number(k.bytes), number(k.flops), k.percent === null ? "" : `${k.percent.toFixed(0)} % ${k.bound}`];
+    const gridOf = (k) => (!launched ? [] : k.blocks === null ? ["", ""] : [`${number(k.blocks)} × ${number(k.threads)}`, number(k.shared)]);
+    const cells = [k.number, k.name, share === null ? "" : `${share.toFixed(1)} %`, digits(k.microseconds), cut ? digits(k.many) : null, k.runs === null ? "?" : k.runs, ...gridOf(k), number(k.bytes), number(k.flops), k.percent === null ? "" : `${k.percent.toFixed(0)} % ${k.bound}`];
     body.append(el("tr", { class: k.number === S.kernel ? "lit" : null, "data-kernel": k.number, onclick: () => pick(k) }, ...cells.filter((c) => c !== null).map((c) => el("td", {}, String(c)))));
   }
   const table = el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", {}, h)))), body);
