@@ -298,17 +298,79 @@ def test_a_session_on_a_gpu_shows_its_launches(monkeypatch: pytest.MonkeyPatch) 
     assert all(kernel["nodes"] for kernel in data["kernels"])
 
 
-def test_a_step_on_several_devices_shows_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+def on_two_devices() -> tuple[View, dict[str, Any]]:
     with wf.Graph("g").as_default(), wf.Session() as session:
         x = wf.placeholder(wf.float32, [4], name="x")
-        with wf.device("gpu:0"):
+        with wf.device("gpu:0"), wf.name_scope("far"):
             y = wf.exp(x)
-        with wf.device("cpu:0"):
+        with wf.device("cpu:0"), wf.name_scope("near"):
             z = wf.sum(wf.sin(y))
-        data = session.view(z, {x: np.ones(4, np.float32)}).document.to_dict()
-    devices = [device for device, _ in data["graphs"][-1]["parts"]]
-    assert len(devices) == 2
+        view = session.view(z, {x: np.ones(4, np.float32)})
+        return view, view.document.to_dict()
+
+
+def lit(data: dict[str, Any], kernel: dict[str, Any]) -> set[str]:
+    return {data["nodes"][n][2] for n in kernel["nodes"]}
+
+
+def test_a_step_on_several_devices_shows_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    _, data = on_two_devices()
+    cpu, gpu = (f"/job:localhost/task:0/{kind}:0" for kind in ("cpu", "gpu"))
+    assert {device for device, _ in data["graphs"][-1]["parts"]} == {cpu, gpu}
+    assert data["devices"] == [[cpu, "/cpu:0"], [gpu, "/gpu:0"]]
+    assert data["device_of"][cpu] == data["device_of"]["/cpu:0"] == 0
+    place = next(p for p in data["passes"] if p["name"] == "place")
+    ((_, root),) = data["graphs"][place["graph"]]["parts"]
+    nodes = [data["nodes"][data["trees"][t][0]] for t in trees(data, root)]
+    assert {(n[4], n[6]) for n in nodes if len(n) > 6} == {("exp", gpu), ("sin", cpu), ("sum", cpu)}
+    ones = {kernel["device"]: kernel for kernel in data["kernels"]}
+    assert lit(data, ones[gpu]) == {"exp"}
+    assert lit(data, ones[cpu]) == {"sin", "sum"}
+    assert ones[gpu]["blocks"] == 1
+    assert ones[cpu]["blocks"] is None
+    assert "ret" in data["codes"][ones[cpu]["code"]["assembly"]]
+    assert "no times" in data["missing"][0]
+
+
+def test_a_step_on_the_executor_shows_the_kernels_of_its_regions() -> None:
+    with wf.Graph("q").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [4], name="x")
+        queue = wf.FIFOQueue(3, wf.float32, shapes=[[4]])
+        with wf.control_dependencies([queue.enqueue(wf.exp(x) * 2)]):
+            z = wf.sum(wf.tanh(queue.dequeue()))
+        feeds = {x: np.ones(4, np.float32)}
+        data = session.view(z, feeds).document.to_dict()
+        found = wf.sum(wf.cos(wf.boolean_mask(x, x > 1)))  # of a size that values decide
+        text = " ".join(session.view([z, found], feeds).document.plan.missing)
+        assert re.search(r"The sizes of region \d depend on values", text)
+        assert queue.size().eval() == 0  # nothing ran
+    regions = {kernel["region"]: lit(data, kernel) for kernel in data["kernels"]}
+    assert {"exp", "multiply 2.0"} in regions.values()
+    assert any("tanh" in found for found in regions.values())
+    assert [kernel["number"] for kernel in data["kernels"]] == [*range(1, len(data["kernels"]) + 1)]
+    assert data["devices"] == []
+    assert "no times" in data["missing"][0]
+
+
+def test_a_step_on_a_cluster_says_where_its_kernels_are() -> None:
+    servers = wf.train.Server.create_local_cluster({"worker": 2})
+    try:
+        with wf.Graph("c").as_default(), wf.Session(servers[0].target) as session:
+            with wf.device("/job:worker/task:0"):
+                x = wf.exp(wf.placeholder(wf.float32, [4], name="x"))
+            with wf.device("/job:worker/task:1"):
+                y = wf.sum(x)
+            view = session.view(y, {"x": np.ones(4, np.float32)})
+            data = view.document.to_dict()
+    finally:
+        for server in servers:
+            server.stop()
+    assert [label for _, label in data["devices"]] == [
+        "/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0",
+    ]  # fmt: skip
+    assert data["kernels"] == []
+    assert "each task of the cluster compiles" in data["missing"][0]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,6 +173,48 @@ def test_launches_on_a_gpu(browser: Any, tmp_path: Path, monkeypatch: pytest.Mon
         assert page.locator(".track rect").count() >= 2
 
 
+def test_devices_by_colour(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    with wf.Graph("step").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [64, 32], name="x")
+        with wf.device("gpu:0"):
+            hidden = wf.nn.softmax(wf.tanh(x))
+        with wf.device("cpu:0"):
+            loss = wf.mean(wf.square(hidden))
+        view = session.view(loss, {x: np.ones((64, 32), np.float32)})
+    with opened(browser, view.save(tmp_path / "devices.html")) as page:
+
+        def fills() -> set[str]:
+            boxes = page.locator("svg.graph .box > rect")
+            styles = [box.get_attribute("style") or "" for box in boxes.all()]
+            return {style.partition(";")[0] for style in styles} & {"fill:#0072b2", "fill:#e69f00"}
+
+        page.click('[data-pass="place"]')
+        assert fills() == {"fill:#0072b2", "fill:#e69f00"}
+        assert page.locator("#legend span").count() == 2
+        assert "/gpu:0" in page.inner_text("#legend")
+        page.click('[data-pass="partition"]')
+        page.click("#unfold")
+        page.click("#fit")
+        assert fills() == {"fill:#0072b2", "fill:#e69f00"}
+        shot(page, "viewer-devices.png", update)
+        box(page, "tanh").first.click()
+        assert "/job:localhost/task:0/gpu:0" in page.inner_text("#details")
+        page.emulate_media(media="print")
+        assert page.locator("#legend").is_visible()
+        page.emulate_media(media="screen")
+        page.click("#by-device")
+        assert fills() == set()
+        assert page.locator("#legend").count() == 0
+        page.click("#tab-kernels")
+        assert page.locator("tbody .swatch").count() >= 2
+        page.locator("tbody tr").first.click()
+        page.click("#in-graph")
+        assert page.locator("svg.graph .lit").count() >= 1
+
+
 def test_timeline_memory_and_report(page: Any) -> None:
     page.click("#tab-timeline")
     assert page.locator(".track rect").count() >= 2

@@ -93,11 +93,14 @@ def subtitle_of(step: Executable, cost: Cost) -> str:
     return f"{calls}{time} · {step.report.isa} · {cost.peaks.cpu}"
 
 
-def kernels_of(step: Executable, cost: Cost | None = None) -> list[KernelFacts]:
-    """The kernels of a native step, with what was measured of them."""
+def kernels_of(
+    step: Executable, cost: Cost | None = None, most: int = MOST_KERNELS
+) -> list[KernelFacts]:
+    """The kernels of a native step, with what was measured of them. most: so many have LLVM and
+    assembly, those that take most."""
     rows = {} if cost is None else {row.number: row for row in cost.rows}
     ranked = sorted(rows.values(), key=lambda row: -row.seconds)
-    shown = {row.number for row in ranked[:MOST_KERNELS]} or set(range(1, MOST_KERNELS + 1))
+    shown = {row.number for row in ranked[:most]} or set(range(1, most + 1))
     texts = _Texts()
     sources: dict[int, list[str]] = {}
     for printed in step_kernels(step):

@@ -90,12 +90,15 @@ def _traced(step: DeviceExecutable, inputs: Sequence[Array]) -> Traced:
     return Traced(recorder.events(), seconds)
 
 
-def launches_of(step: DeviceExecutable, traced: Traced | None = None) -> list[KernelFacts]:
-    """The launches of a plan in order, with what was traced of them."""
+def launches_of(
+    step: DeviceExecutable, traced: Traced | None = None, most: int = MOST_LAUNCHES
+) -> list[KernelFacts]:
+    """The launches of a plan in order, with what was traced of them. most: so many have LLVM and
+    PTX."""
     launches = step.told().launches()
     times = {} if traced is None else traced.seconds
     ranked = sorted(launches, key=lambda launch: -sum(times.get(id(launch), ())))
-    shown = {id(launch) for launch in ranked[:MOST_LAUNCHES]}
+    shown = {id(launch) for launch in ranked[:most]}
     cc = (9, 0)
     with suppress(WeftError):  # there is no device
         cc = step.device().cc

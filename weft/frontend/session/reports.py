@@ -1,75 +1,20 @@
-"""The reports on a step of a session: `Session.summary` (a line), `Session.explain` (text) and
-`Session.view` (a page, with the timeline of a traced run)."""
+"""The reports on a step of a session as text: `Session.summary` (a line) and `Session.explain`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from weft.frontend.compile.explain import explain
 from weft.frontend.compile.threads import get_num_threads
-from weft.frontend.compile.view import RECORDED, gpu_plan, kernels_of, measured, passes_of
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
 from weft.frontend.session.graph import Graph
-from weft.frontend.session.run import RunMetadata
-from weft.frontend.viewer.document import Document
-from weft.frontend.viewer.facts import Memory, PlanFacts, events_of, events_of_tasks
-from weft.frontend.viewer.page import View
-from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
 from weft.passes.control.lower_control_flow import lowering_reasons
-from weft.passes.manager import PassReport
 from weft.runtime.compile_step import choose
-from weft.runtime.device.execution.step import DeviceStep
-from weft.runtime.native.executable import Executable
 from weft.runtime.step import Step
-
-
-def view_step(
-    name: str,
-    reports: list[PassReport],
-    explained: str,
-    step: StepDefinition,
-    arrays: Sequence[Any],
-    metadata: RunMetadata | None,
-) -> View:
-    """The page. A native step is measured, on copies of its variables, with these feeds.
-    InvalidArgumentError for the metadata of a run that was not traced."""
-    if metadata is not None and not metadata.traced:
-        raise InvalidArgumentError(
-            "session.view: run_metadata is of a run without a trace",
-            hint="run with options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
-            location=caller_location(),
-        )
-    made, plan = step.executable, PlanFacts()
-    inputs = [a if isinstance(a, np.ndarray) else a.numpy() for a in arrays]
-    if isinstance(made, Executable):
-        plan = _native(made, inputs, name)
-    elif isinstance(made, DeviceStep):
-        plan = gpu_plan(made, inputs)
-    if metadata is not None and metadata.timeline is not None:
-        plan = replace(plan, events=events_of_tasks(metadata.timeline), recorded="")
-    elif metadata is not None:
-        recorded = RECORDED if metadata.executor == "native" else ""
-        plan = replace(plan, events=events_of(metadata.events), recorded=recorded)
-    return View(Document(name, passes_of(reports), step_summary(step), explained, plan))
-
-
-def _native(step: Executable, inputs: Sequence[Array], name: str) -> PlanFacts:
-    """What is to be said of a native step; where it cannot run as it is now, without times."""
-    try:
-        return measured(step, inputs, step.states(), name)[0]
-    except WeftError as error:
-        missing = (f"The kernels have no times, as the step fails: {error.what}",)
-        memory = Memory.of(step.report.memory)
-        return PlanFacts(kernels_of(step), memory, missing=missing)
-
 
 #: The ways to run a step, for `Session.summary`.
 _WAYS = {

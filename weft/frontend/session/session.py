@@ -516,7 +516,7 @@ class Session:
         Compiles the step if it is new. A native plan is measured and run on copies of the
         variables, which takes some seconds; nothing else runs. Raises as `explain`.
         """
-        from weft.frontend.session.reports import view_step
+        from weft.frontend.session.view import view_step
 
         self._check_open()
         values, _ = fetch_values(self.graph, fetches)

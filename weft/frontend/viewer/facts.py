@@ -40,12 +40,14 @@ class KernelFacts:
     blocks: int | None = None
     threads: int | None = None
     shared: int | None = None
+    device: str = ""
+    region: str = ""
 
     def row(self) -> dict[str, Any]:
         """All but the op."""
         names = (
             "number", "name", "key", "runs", "microseconds", "many", "bytes", "flops",
-            "percent", "bound", "code", "blocks", "threads", "shared",
+            "percent", "bound", "code", "blocks", "threads", "shared", "device", "region",
         )  # fmt: skip
         return {**{name: getattr(self, name) for name in names}, "notes": list(self.notes)}
 
