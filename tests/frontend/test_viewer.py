@@ -395,6 +395,63 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "add --html FILE" in capsys.readouterr().err
 
 
+def page_data(path: Path) -> dict[str, Any]:
+    (text,) = re.findall(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), re.S)
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def test_a_dump_shows_kernels_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step, x = make()
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    step(x)
+    monkeypatch.delenv("WEFT_DUMP")
+    page = tmp_path / "step.html"
+    assert main(["view", str(tmp_path / "step"), "--html", str(page)]) == 0
+    assert capsys.readouterr().err == ""
+    data, live = page_data(page), step.view(x).document.to_dict()
+    assert data["memory"]["bytes"] == live["memory"]["bytes"] > 0
+    assert [r[:6] for r in data["memory"]["ranges"]] == [r[:6] for r in live["memory"]["ranges"]]
+    assert all(row[6] >= 0 for row in data["memory"]["ranges"])
+
+    def ids(data: dict[str, Any], kernel: dict[str, Any]) -> frozenset[str]:
+        return frozenset(data["nodes"][n][0] for n in kernel["nodes"])
+
+    measured = {ids(live, kernel): kernel for kernel in live["kernels"]}
+    for kernel in data["kernels"]:
+        code = {language: data["codes"][n] for language, n in kernel["code"].items()}
+        assert "def kernel(" in code["source"]
+        assert kernel["nodes"]
+        assert kernel["microseconds"] is None
+        if kernel["bytes"] is not None:
+            same = measured[ids(data, kernel)]
+            assert (kernel["bytes"], kernel["flops"]) == (same["bytes"], same["flops"])
+    assert any("plan" in kernel["code"] for kernel in data["kernels"])
+    assert "no times" in data["missing"][0]
+    (tmp_path / "step" / "kernels" / "memory.json").unlink()  # as an older weft wrote it
+    assert main(["view", str(tmp_path / "step"), "--html", str(page)]) == 0
+    assert page_data(page)["memory"] is None
+
+
+def test_a_dump_of_several_devices_shows_regions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    on_two_devices()
+    page = tmp_path / "g.html"
+    (folder,) = (p for p in tmp_path.iterdir() if (p / "gpu_0").is_dir())
+    assert main(["view", str(folder), "--html", str(page)]) == 0
+    data = page_data(page)
+    (kernel,) = data["kernels"]
+    assert (kernel["device"], kernel["region"]) == ("/job:localhost/task:0/cpu:0", "region 1")
+    assert lit(data, kernel) == {"sin", "sum"}
+    assert "gpu_0/region: the dump holds no kernels" in data["missing"][1]
+    assert "cpu_0/region" in data["explain"]
+
+
 def test_notebooks_get_drawings_without_scripts() -> None:
     step, x = make()
     step(x)

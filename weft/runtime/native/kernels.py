@@ -1,8 +1,9 @@
 """The kernels of a native step as readable source: what `f.kernels(x)` and WEFT_DUMP give.
 
 A dump's folder has `kernels/`: a Python file for each kernel, `step.weft`, the fused graph whose
-ops they carry out, `kernels.json`, which op is whose, and, once the step has run, `inputs.npz`: the
-arrays and variables of its first call. With these `weft kernel check` runs a file again."""
+ops they carry out, `kernels.json`, which op is whose, `memory.json`, where values in between are,
+and, once the step has run, `inputs.npz`: the arrays and variables of its first call. With these
+`weft kernel check` runs a file again."""
 
 from __future__ import annotations
 
@@ -24,12 +25,14 @@ from weft.codegen.numba.replacements import replacement
 from weft.codegen.numba.source import KernelSource, View
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
-from weft.ir.graph import Operation
+from weft.ir.graph import Graph, Operation, Value
 from weft.ir.text.printer import print_graph
+from weft.passes.memory.block import ArenaRange
 from weft.runtime.native.executable import Executable
 from weft.runtime.step import PLAIN, RunContext
 
 FOLDER, GRAPH, TABLE, INPUTS = "kernels", "step.weft", "kernels.json", "inputs.npz"
+MEMORY = "memory.json"
 
 
 @dataclass(frozen=True)
@@ -218,7 +221,42 @@ def dump_kernels(step: DumpedExecutable, folder: Path) -> None:
         }  # fmt: skip
     (where / GRAPH).write_text(print_graph(step.graph), encoding="utf-8")
     (where / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    (where / MEMORY).write_text(json.dumps(_memory_of(step)) + "\n", encoding="utf-8")
     step.folder = where
+
+
+def _values(graph: Graph) -> list[Value]:
+    """All values of a graph, in the order of its text."""
+    found = list(graph.args)
+    for op in graph.walk():
+        found += op.results
+        found += [arg for region in op.regions for arg in region.args]
+    return found
+
+
+def _memory_of(step: Executable) -> dict[str, Any]:
+    """The ranges of the arena, [offset, size, start, end, numbers of values], as JSON has them."""
+    plan = step.report.memory
+    number = {value: k for k, value in enumerate(_values(step.graph))}
+    ranges = [
+        [r.offset, r.size, r.start, r.end, [number[v] for v in r.values if v in number]]
+        for r in plan.ranges
+    ]
+    return {"bytes": plan.arena_bytes, "events": plan.events, "ranges": ranges}
+
+
+def read_memory(folder: Path, graph: Graph) -> tuple[int, int, list[ArenaRange]] | None:
+    """Bytes, events and ranges of the arena of a dumped step; None if the dump has none. graph: as
+    of the dump's `step.weft`."""
+    path = folder / MEMORY
+    if not path.is_file():
+        return None
+    held, values = json.loads(path.read_text(encoding="utf-8")), _values(graph)
+    ranges = [
+        ArenaRange(offset, size, start, end, tuple(values[k] for k in numbers))
+        for offset, size, start, end, numbers in held["ranges"]
+    ]
+    return held["bytes"], held["events"], ranges
 
 
 def read_table(file: Path, key: str) -> dict[str, Any]:
