@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 import weft as wf
 from weft.frontend.tools.main import main
 from weft.frontend.viewer.document import Document, PassFacts
+from weft.frontend.viewer.facts import Event
 from weft.frontend.viewer.page import View
+from weft.frontend.viewer.static import MOST_BARS, draw_timeline
 from weft.ir.program import Program
 from weft.ir.text.parser import parse_program
 from weft.ir.text.printer import print_program
@@ -456,12 +459,39 @@ def test_notebooks_get_drawings_without_scripts() -> None:
     step, x = make()
     step(x)
     cost = step.cost(x)
-    with wf.Graph("g").as_default() as graph:
-        wf.exp(wf.placeholder(wf.float32, [3], name="x"))
-    for shown in (step, cost, graph, step.trace(x)):
-        html = shown._repr_html_()
+    with wf.Graph("g").as_default() as graph, wf.Session() as session:
+        y = wf.exp(wf.placeholder(wf.float32, [3], name="x"))
+        runs = []
+        for level in (wf.RunOptions.NO_TRACE, wf.RunOptions.FULL_TRACE):
+            runs.append(wf.RunMetadata())
+            session.run(y, {"x": np.ones(3)}, wf.RunOptions(trace_level=level), runs[-1])
+    fused, product = step.kernels(x)[0], wf.compile(wf.matmul).kernels(x, x.T)[0]
+    shown = (step, cost, graph, step.trace(x), runs[1], fused, product, step.view(x))
+    for one in shown:
+        html = one._repr_html_()
         assert "<svg" in html
         assert "<script" not in html
         assert len(html.encode()) < 100_000
-    assert "<iframe" in cost.show()._repr_html_()
-    assert "<iframe" in graph.show()._repr_html_()
+        ElementTree.fromstring(re.findall(r"<svg.*?</svg>", html, re.S)[0])
+    for one in (cost, graph, runs[1], fused, product):
+        assert "<iframe" in one.show()._repr_html_()
+    assert "exp: " in runs[1]._repr_html_()
+    assert "one native plan of 1 kernels" in runs[0]._repr_html_()
+    assert "<svg" not in runs[0]._repr_html_()  # not traced
+    assert wf.RunMetadata()._repr_html_().startswith("<pre>RunMetadata(")
+    assert "def kernel(" in fused._repr_html_()
+
+
+def test_a_timeline_of_many_events_is_small() -> None:
+    events = [
+        Event(f"thread {k % 3}", f"kernel{k}<&", "kernel", k, k + 1 + k / 5000, (f"/a/b.py:{k}",))
+        for k in range(5000)
+    ]
+    drawing = draw_timeline(events)
+    assert len(drawing.encode()) < 100_000
+    root = ElementTree.fromstring(drawing)
+    bars = [one for one in root if one.tag.endswith("rect")]
+    assert len(bars) == MOST_BARS
+    assert "the 300 longest of 5,000 events" in drawing
+    assert bars[-1][0].text == "kernel4999<&: 2.00 us b.py:4999"
+    assert "<svg" in draw_timeline([])

@@ -11,8 +11,9 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from weft.ir.text.printer import print_graph
 from weft.passes.memory.block import ArenaRange
 from weft.runtime.native.executable import Executable
 from weft.runtime.step import PLAIN, RunContext
+
+if TYPE_CHECKING:
+    from weft.ir.drawing.notebook import Frame
 
 FOLDER, GRAPH, TABLE, INPUTS = "kernels", "step.weft", "kernels.json", "inputs.npz"
 MEMORY = "memory.json"
@@ -81,6 +85,24 @@ class StepKernel:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self.step}: {self.key}>"
+
+    def _repr_html_(self) -> str:
+        """What it computes as a drawing, and its source, for a notebook; no script."""
+        # who shows nothing does not wait for these modules
+        from weft.ir.drawing.notebook import MOST_BYTES, folded
+        from weft.ir.drawing.svg import draw_op
+
+        drawing = draw_op(self.op)
+        made = self.made
+        text = made.what if isinstance(made, UnsupportedError) else self.source()
+        room = MOST_BYTES - len(drawing.encode()) - 1000
+        return f"<b>{escape(repr(self))}</b><br>{drawing}{folded('source', text, room)}"
+
+    def show(self, height: int = 400) -> Frame:
+        """The drawing and the source in a frame of a notebook's cell, `height` pixels high."""
+        from weft.ir.drawing.notebook import Frame
+
+        return Frame(self._repr_html_(), height)
 
 
 def ops_of(op: Operation) -> list[str]:
