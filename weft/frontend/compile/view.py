@@ -39,6 +39,19 @@ MOST_KERNELS = 40
 MOST_CODE = 8 << 20
 
 
+def view_of(
+    step: Executable | DeviceStep,
+    inputs: Sequence[Array],
+    variables: Mapping[str, VariableState],
+    name: str,
+    explained: str,
+) -> View:
+    """The page of a compiled function's step."""
+    if step.kind == "native":
+        return view_native(step, inputs, variables, name, explained)
+    return view_on_gpu(step, inputs, name, explained)
+
+
 def view_native(
     step: Executable,
     inputs: Sequence[Array],

@@ -408,23 +408,31 @@ class Session:
             as_seen(error)
             raise
 
-    def explain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> str:
+    def explain(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        sections: str | Sequence[str] | None = None,
+    ) -> str:
         """What `run` with these fetches and feeds runs where and why: as one native plan or on the
         dataflow executor, which branches and loops are lowered, regions, kernels, ops of the host.
+        sections: as of `CompiledFunction.explain`.
 
         Compiles the step if it is new, and does not run it. Raises as `run`.
         """
+        from weft.frontend.compile.explain import in_sections
+
         self._check_open()
         values, _ = fetch_values(self.graph, fetches)
         feeds = feed_values(self.graph, feed_dict or {})
         step, cached = self._step(values, feeds)
         if self._remote is not None:
-            return self._remote.explain(
-                self.graph, pruned(self.graph, values, feeds), self._pipeline
-            )
+            ir = pruned(self.graph, values, feeds)
+            return in_sections(self._remote.explain(self.graph, ir, self._pipeline), sections)
         from weft.frontend.session.reports import explain_step
 
-        return explain_step(self.graph, values, feeds, self._control_flow, step, cached)
+        text = explain_step(self.graph, values, feeds, self._control_flow, step, cached)
+        return in_sections(text, sections)
 
     def kernels(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> list[StepKernel]:
         """The kernels that `run` with these fetches and feeds runs, each with its `source()`: the
@@ -482,25 +490,25 @@ class Session:
         feed_dict: Mapping[Any, Any] | None = None,
         after: str | None = None,
         loc: bool = True,
+        fold: int | None = None,
     ) -> str:
         """The text of the step that `run` makes of these fetches and feeds, after the pass `after`
         ("traced": the whole graph, before all; None: after the last): one graph, or a part for each
         device. It parses, and `weft run | opt | diff | view | explain` take it. loc: with the
-        places in the user's files.
+        places in the user's files. fold: as of `CompiledFunction.ir`.
 
         Compiles the step if it is new, and does not run it. PassError for a pass that it does not
         go through; else raises as `run`.
         """
         # who only runs steps does not wait for these modules, which know most passes
-        from weft.frontend.compile.explain import program_after
-        from weft.ir.text.printer import print_program
+        from weft.frontend.compile.explain import ir_text, program_after
 
         self._check_open()
         values, _ = fetch_values(self.graph, fetches)
         feeds = feed_values(self.graph, feed_dict or {})
         step, _ = self._step(values, feeds)
         reports = step_reports(self.graph, values, feeds, step.executable)
-        return print_program(program_after(reports, after), loc)
+        return ir_text(program_after(reports, after), loc, fold)
 
     def view(
         self,
