@@ -162,6 +162,7 @@ def test_launches_on_a_gpu(browser: Any, tmp_path: Path, monkeypatch: pytest.Mon
     with opened(browser, path) as page:
         page.click("#tab-kernels")
         assert "grid × block" in page.inner_text("thead")
+        assert "of peak" not in page.inner_text("thead")  # a column with nothing in it
         assert "emulated" in page.inner_text(".missing")
         page.locator("tbody tr").first.click()
         assert page.locator("#details .source .lit").count() >= 1

@@ -472,20 +472,25 @@ function drawKernels() {
     return;
   }
   const total = D.kernels.reduce((sum, k) => sum + seconds(k), 0);
-  const cut = D.kernels.some((k) => k.many !== null);
-  const launched = D.kernels.some((k) => k.blocks !== null); // on a GPU
-  const grid = launched ? ["grid × block", "shared"] : [];
-  const parted = D.kernels.some((k) => k.device || k.region);
-  const wherePut = (k) => (parted ? [el("span", {}, ...(deviceNumber(k.device) === null ? [] : [swatch(deviceNumber(k.device)), ` ${D.devices[deviceNumber(k.device)][1]} `]), k.region)] : []);
-  const heads = ["#", "kernel", ...(parted ? ["in"] : []), "of all", "us", cut ? "us, all threads" : null, "runs", ...grid, "bytes", "flops", "of peak"].filter((h) => h !== null);
+  const timed = D.kernels.some((k) => k.microseconds !== null);
+  const wherePut = (k) => {
+    const n = deviceNumber(k.device);
+    return n === null ? k.region : el("span", {}, swatch(n), ` ${D.devices[n][1]} ${k.region}`);
+  };
+  const columns = [ // those with nothing in them are left out
+    ["#", (k) => k.number], ["kernel", (k) => k.name], ["in", wherePut],
+    ["of all", (k) => (total ? `${((100 * seconds(k)) / total).toFixed(1)} %` : "")],
+    ["us", (k) => digits(k.microseconds)], ["us, all threads", (k) => digits(k.many)],
+    ["runs", (k) => (k.runs !== null ? k.runs : timed ? "?" : "")],
+    ["grid × block", (k) => (k.blocks === null ? "" : `${number(k.blocks)} × ${number(k.threads)}`)],
+    ["shared", (k) => number(k.shared)], ["bytes", (k) => number(k.bytes)], ["flops", (k) => number(k.flops)],
+    ["of peak", (k) => (k.percent === null ? "" : `${k.percent.toFixed(0)} % ${k.bound}`)],
+  ].filter(([, cell]) => D.kernels.some((k) => cell(k) !== ""));
   const body = el("tbody", {});
   for (const k of [...D.kernels].sort((a, b) => seconds(b) - seconds(a) || a.number - b.number)) {
-    const share = total ? (100 * seconds(k)) / total : null;
-    const gridOf = (k) => (!launched ? [] : k.blocks === null ? ["", ""] : [`${number(k.blocks)} × ${number(k.threads)}`, number(k.shared)]);
-    const cells = [k.number, k.name, ...wherePut(k), share === null ? "" : `${share.toFixed(1)} %`, digits(k.microseconds), cut ? digits(k.many) : null, k.runs === null ? "?" : k.runs, ...gridOf(k), number(k.bytes), number(k.flops), k.percent === null ? "" : `${k.percent.toFixed(0)} % ${k.bound}`];
-    body.append(el("tr", { class: k.number === S.kernel ? "lit" : null, "data-kernel": k.number, onclick: () => pick(k) }, ...cells.filter((c) => c !== null).map((c) => el("td", {}, c))));
+    body.append(el("tr", { class: k.number === S.kernel ? "lit" : null, "data-kernel": k.number, onclick: () => pick(k) }, ...columns.map(([, cell]) => el("td", {}, cell(k)))));
   }
-  const table = el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", {}, h)))), body);
+  const table = el("table", {}, el("thead", {}, el("tr", {}, ...columns.map(([head]) => el("th", {}, head)))), body);
   const right = el("aside", { class: "right", id: "details", style: "width:50%" });
   const kernel = D.kernels.find((k) => k.number === S.kernel);
   if (kernel) right.append(kernelElement(kernel));
