@@ -448,11 +448,33 @@ def test_a_dump_of_several_devices_shows_regions(
     (folder,) = (p for p in tmp_path.iterdir() if (p / "gpu_0").is_dir())
     assert main(["view", str(folder), "--html", str(page)]) == 0
     data = page_data(page)
-    (kernel,) = data["kernels"]
-    assert (kernel["device"], kernel["region"]) == ("/job:localhost/task:0/cpu:0", "region 1")
-    assert lit(data, kernel) == {"sin", "sum"}
-    assert "gpu_0/region: the dump holds no kernels" in data["missing"][1]
+    near, far = data["kernels"]
+    assert (near["device"], near["region"]) == ("/job:localhost/task:0/cpu:0", "region 1")
+    assert (far["device"], far["region"]) == ("/job:localhost/task:0/gpu:0", "region 1")
+    assert lit(data, near) == {"sin", "sum"}
+    assert lit(data, far) == {"exp"}
     assert "cpu_0/region" in data["explain"]
+
+
+def test_a_dump_of_a_gpu_shows_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    step, _ = on_gpu()
+    x = np.ones((32, 64), np.float32)
+    step(x)
+    monkeypatch.delenv("WEFT_DUMP")
+    page = tmp_path / "gpu.html"
+    (folder,) = (p.parent for p in tmp_path.glob("*/launches"))
+    assert main(["view", str(folder), "--html", str(page)]) == 0
+    data, live = page_data(page), step.view(x).document.to_dict()
+    same = ("name", "key", "blocks", "threads", "shared", "bytes", "flops", "notes")
+    assert [[k[n] for n in same] for k in data["kernels"]] == [
+        [k[n] for n in same] for k in live["kernels"]
+    ]
+    assert [lit(data, k) for k in data["kernels"]] == [lit(live, k) for k in live["kernels"]]
+    for one, other in zip(data["kernels"], live["kernels"], strict=True):
+        assert data["codes"][one["code"]["source"]] == live["codes"][other["code"]["source"]]
+    assert data["memory"]["bytes"] == live["memory"]["bytes"] > 0
 
 
 def test_notebooks_get_drawings_without_scripts() -> None:

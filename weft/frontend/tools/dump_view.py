@@ -17,16 +17,13 @@ from weft.ir.errors import NotFoundError
 from weft.ir.graph import Graph, Operation
 from weft.ir.program import Program
 from weft.passes.manager import PLAN_FILE
+from weft.runtime.device.execution import dumps
 from weft.runtime.native.kernels import FOLDER, GRAPH, TABLE, read_memory
 
 ReadProgram = Callable[[str], Program]
 _NO_TIMES = (
-    "A dump holds no times, no timeline, no LLVM and no assembly: f.view(...) and "
+    "A dump holds no times, no timeline, no LLVM, no assembly and no PTX: f.view(...) and "
     "session.view(...), in the program itself, show them; `weft bench` times a graph of a dump."
-)
-_NO_KERNELS = (
-    "{}: the dump holds no kernels of what runs on a GPU; its launches are in the plan, which the "
-    "report shows."
 )
 _CALL = re.compile(r"^\s*\d+\. ")
 
@@ -46,8 +43,7 @@ def dumped(folder: Path, read: ReadProgram) -> Document:
     last = passes[-1].program
     listed = _Dump(folder, read, {short(p.device): p.device for p in last.parts if p.device})
     listed.of_step(folder, last if last.is_whole else None, "", "")
-    missing = (_NO_TIMES, *listed.missing)
-    plan = PlanFacts(listed.kernels, listed.memory, missing=missing)
+    plan = PlanFacts(listed.kernels, listed.memory, missing=(_NO_TIMES,))
     return Document(folder.name, passes, str(folder), "\n".join(listed.plans), plan)
 
 
@@ -58,7 +54,6 @@ class _Dump:
         self._top, self._read, self._devices = folder, read, devices
         self.kernels: list[KernelFacts] = []
         self.plans: list[str] = []
-        self.missing: list[str] = []
         self.memory: Memory | None = None
 
     def of_step(self, folder: Path, shown: Program | None, device: str, region: str) -> None:
@@ -73,8 +68,8 @@ class _Dump:
             self.plans.append(text if is_top and not _inner(folder) else f"{where}\n{inside}")
         if (folder / FOLDER / TABLE).is_file():
             self._native(folder / FOLDER, text, shown, device, region)
-        elif "<<<" in text:
-            self.missing.append(_NO_KERNELS.format(where.capitalize() if is_top else where))
+        elif (folder / dumps.FOLDER / dumps.TABLE).is_file():
+            self._on_gpu(folder / dumps.FOLDER, shown, device, region)
         for one in _inner(folder):
             name, number = _counted(one)
             full = self._devices.get("/" + name.replace("_", ":"), "")
@@ -84,16 +79,45 @@ class _Dump:
         self, folder: Path, plan: str, shown: Program | None, device: str, region: str
     ) -> None:
         """Add the kernels of a native plan, and the memory if the page's graph is its."""
-        graph = self._read(str(folder / GRAPH)).graph
-        if shown is not None and _alike(shown.graph, graph):
-            graph = shown.graph  # whose ops the page links
-            self.memory = _memory(folder, graph)
-        ops, calls = list(graph.walk()), _calls(plan)
+        ops, calls = self._ops(folder, shown), _calls(plan)
         table = json.loads((folder / TABLE).read_text(encoding="utf-8"))
         for key, row in table.items():
             number = len(self.kernels) + 1
             facts = _kernel(number, key, row, folder, ops, calls, (device, region))
             self.kernels.append(facts)
+
+    def _on_gpu(self, folder: Path, shown: Program | None, device: str, region: str) -> None:
+        """Add the launches of a plan for a GPU, and its memory as above."""
+        ops = self._ops(folder, shown)
+        counted: dict[Operation, int] = {}
+        for row in json.loads((folder / dumps.TABLE).read_text(encoding="utf-8")):
+            number = len(self.kernels) + 1
+            source = (folder / row["file"]).read_text(encoding="utf-8")
+            op = ops[row["op"]] if 0 <= row["op"] < len(ops) else None
+            notes, nbytes, flops = [], None, None
+            if op is not None and op in counted:
+                notes.append(f"its bytes and flops count with launch {counted[op]}, of the same op")
+            elif op is not None:
+                counted[op] = number
+                done = work(op, bool(row["writes"]))
+                nbytes, flops = done.bytes_read + done.bytes_written, done.flops
+            grid = f"<<<{row['blocks']}, {row['threads']}>>>"
+            code = {"source": source, "plan": f"{row['name']}{grid}({', '.join(row['args'])})"}
+            self.kernels.append(
+                KernelFacts(
+                    number, row["name"], op, row["key"], bytes=nbytes, flops=flops,
+                    notes=tuple(notes), code=code, blocks=row["blocks"], threads=row["threads"],
+                    shared=row["shared"], device=device, region=region,
+                )
+            )  # fmt: skip
+
+    def _ops(self, folder: Path, shown: Program | None) -> list[Operation]:
+        """The ops of a dumped plan: those of the page's graph, if it is the same."""
+        graph = self._read(str(folder / GRAPH)).graph
+        if shown is not None and _alike(shown.graph, graph):
+            graph = shown.graph
+            self.memory = _memory(folder, graph)
+        return list(graph.walk())
 
 
 def _inner(folder: Path) -> list[Path]:

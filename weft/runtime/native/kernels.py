@@ -28,7 +28,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.text.printer import print_graph
-from weft.passes.memory.block import ArenaRange
+from weft.passes.memory.block import ArenaRange, MemoryPlan
 from weft.runtime.native.executable import Executable
 from weft.runtime.step import PLAIN, RunContext
 
@@ -243,7 +243,7 @@ def dump_kernels(step: DumpedExecutable, folder: Path) -> None:
         }  # fmt: skip
     (where / GRAPH).write_text(print_graph(step.graph), encoding="utf-8")
     (where / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    (where / MEMORY).write_text(json.dumps(_memory_of(step)) + "\n", encoding="utf-8")
+    write_memory(where, step.graph, step.report.memory)
     step.folder = where
 
 
@@ -256,15 +256,15 @@ def _values(graph: Graph) -> list[Value]:
     return found
 
 
-def _memory_of(step: Executable) -> dict[str, Any]:
-    """The ranges of the arena, [offset, size, start, end, numbers of values], as JSON has them."""
-    plan = step.report.memory
-    number = {value: k for k, value in enumerate(_values(step.graph))}
+def write_memory(folder: Path, graph: Graph, plan: MemoryPlan) -> None:
+    """Write the ranges of the arena into a dump: [offset, size, start, end, numbers of values]."""
+    number = {value: k for k, value in enumerate(_values(graph))}
     ranges = [
         [r.offset, r.size, r.start, r.end, [number[v] for v in r.values if v in number]]
         for r in plan.ranges
     ]
-    return {"bytes": plan.arena_bytes, "events": plan.events, "ranges": ranges}
+    held = {"bytes": plan.arena_bytes, "events": plan.events, "ranges": ranges}
+    (folder / MEMORY).write_text(json.dumps(held) + "\n", encoding="utf-8")
 
 
 def read_memory(folder: Path, graph: Graph) -> tuple[int, int, list[ArenaRange]] | None:

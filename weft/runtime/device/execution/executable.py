@@ -491,5 +491,9 @@ def compile_for_device(
     if key is not None:
         wanted.store(key, label, plan)
     step = DeviceExecutable(label, plan, variables, find, lambda: made)
-    options.write_plan(step.describe_program)
+    if options.dumps is not None:
+        from weft.runtime.device.execution.dumps import dump_launches  # for who dumps alone
+
+        options.write_plan(step.describe_program)
+        options.write_kernels(lambda folder: dump_launches(made, folder))
     return step
