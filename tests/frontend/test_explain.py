@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.frontend.tools.main import main
 from weft.ir.dtypes import float32
-from weft.ir.errors import (
-    PassError,
-)
+from weft.ir.errors import InvalidArgumentError, PassError
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
 from weft.passes.simplify.cse_dce import dce
@@ -286,3 +285,95 @@ def test_explain_says_where_operands_come_from() -> None:
         text,
     )
     assert re.search(r" 2\. sort_f32 -> f32\[256,64\].*\n +in0 = #1: f32\[256,64\]\n", text)
+
+
+@wf.compile
+def layered(x: Any) -> Any:
+    with wf.name_scope("outer"):
+        with wf.name_scope("inner"):
+            y = wf.exp(x) + 1
+        y = wf.sin(y)
+        return wf.while_loop(lambda v: wf.sum(v) < 3, lambda v: wf.nn.softmax(v) + 1, y)
+
+
+class TestFoldedText:
+    def lines(self, **options: Any) -> list[str]:
+        text = layered.ir(ONES, after="traced", loc=False, **options)
+        return [line.strip() for line in text.splitlines()]
+
+    def test_a_scope_is_a_line(self) -> None:
+        (line,) = (one for one in self.lines(fold=0) if '"outer" ' in one and "(%x)" in one)
+        assert re.fullmatch(r'%\d+ = "outer" \[\d+ ops\] \(%x\) : f32\[3\]', line)
+        total = sum(1 for _ in layered.trace(ONES).walk())
+        assert int(re.findall(r"\[(\d+) ops\]", line)[0]) == total
+
+    def test_names_of_the_path_are_open(self) -> None:
+        lines = self.lines(fold=1)
+        assert any(re.match(r'%3 = "outer/inner" \[4 ops\] \(%x\) : f32\[3\]', s) for s in lines)
+        assert "%4 = sin(%3) : f32[3]" in lines  # numbers are those of the whole text
+        assert any('"outer/softmax" [' in line for line in lines)  # in the body of the loop
+        assert self.lines(fold=9) == self.lines() == self.lines(fold=None)
+
+    def test_places_stand_once(self) -> None:
+        text = layered.ir(ONES, after="traced", fold=1)
+        (line,) = (one for one in text.splitlines() if '"outer/inner"' in one)
+        assert line.count("loc(test_explain:") == 1
+        assert 'file test_explain = "' in text
+
+    def test_sessions_and_the_command(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with wf.Graph().as_default(), wf.Session() as session:
+            x = wf.placeholder(wf.float32, [2], name="x")
+            with wf.name_scope("deep"):
+                y = wf.exp(x) + 1
+            assert '"deep" [4 ops] (%x)' in session.ir(y, {x: [1, 2]}, after="traced", fold=0)
+        path = tmp_path / "g.weft"
+        path.write_text(layered.ir(ONES, after="traced"), encoding="utf-8")
+        assert main(["opt", str(path), "--passes", "", "--fold", "0"]) == 0
+        assert '"outer" [' in capsys.readouterr().out
+        assert main(["opt", str(path), "--passes", "", "--fold", "-1"]) == 2
+
+    def test_less_than_none(self) -> None:
+        with pytest.raises(InvalidArgumentError, match="cannot be folded with -1 names"):
+            layered.ir(ONES, fold=-1)
+
+
+class TestSections:
+    def test_those_that_are_named_are_open(self) -> None:
+        whole = layered.explain(ONES)
+        text = layered.explain(ONES, sections=["memory", "signature"])
+        lines = text.splitlines()
+        assert lines[0] == whole.splitlines()[0]
+        assert "  x  f32[3]" in lines
+        assert any(line.startswith("passes ... ") for line in lines)
+        memory = whole[whole.index("\nmemory\n") :].strip()
+        assert memory in text
+        assert text == text.strip()
+        assert "\n\n\n" not in text
+        assert layered.explain(ONES, sections="memory").count("\n") < text.count("\n")
+
+    def test_none_is_open(self) -> None:
+        text = layered.explain(ONES, sections=())
+        assert not [line for line in text.splitlines() if line.startswith(" ")]
+        assert "signature ... 1 line\n" in text
+
+    def test_no_such_section(self) -> None:
+        with pytest.raises(InvalidArgumentError, match="no section begins with 'memroy'") as caught:
+            layered.explain(ONES, sections="memroy")
+        assert "'memory'" in str(caught.value)
+
+    def test_sessions_and_the_command(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with wf.Graph().as_default(), wf.Session() as session:
+            x = wf.placeholder(wf.float32, [2], name="x")
+            text = session.explain(wf.exp(x), {x: [1, 2]}, sections="in short")
+            assert "\nin short\n  1 kernel call" in text
+            assert "\nmemory ... " in text
+        path = tmp_path / "g.weft"
+        path.write_text(layered.ir(ONES, after="traced"), encoding="utf-8")
+        assert main(["explain", str(path), "--section", "memory"]) == 0
+        out = capsys.readouterr().out
+        assert "\npasses ... " in out
+        assert "\nmemory\n  " in out

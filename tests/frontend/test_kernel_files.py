@@ -107,7 +107,7 @@ class TestCheck:
         folder = dumped(tmp_path, monkeypatch, X)
         names = sorted(p.name for p in folder.iterdir())
         assert [n for n in names if not n.startswith("rows-")] == [
-            "inputs.npz", "kernels.json", "step.weft"
+            "inputs.npz", "kernels.json", "memory.json", "step.weft"
         ]  # fmt: skip
         (row,) = json.loads((folder / "kernels.json").read_text()).values()
         assert (folder / row["file"]).read_text().startswith(MARK)

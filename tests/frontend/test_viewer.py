@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 import weft as wf
 from weft.frontend.tools.main import main
 from weft.frontend.viewer.document import Document, PassFacts
+from weft.frontend.viewer.facts import Event
 from weft.frontend.viewer.page import View
+from weft.frontend.viewer.static import MOST_BARS, draw_timeline
 from weft.ir.program import Program
 from weft.ir.text.parser import parse_program
 from weft.ir.text.printer import print_program
@@ -180,23 +183,197 @@ def test_a_step_of_a_session_with_its_timeline() -> None:
         assert data["events"]
         assert "step of 'g'" in data["explain"]
         assert data["kernels"]
+        assert all(kernel["microseconds"] > 0 for kernel in data["kernels"])
         untraced = wf.RunMetadata()
         session.run(y, feeds, run_metadata=untraced)
         with pytest.raises(wf.errors.InvalidArgumentError, match="without a trace"):
             session.view(y, feeds, run_metadata=untraced)
 
 
-def test_a_step_on_several_devices_shows_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_native_step_of_a_session_is_measured_on_copies() -> None:
+    with wf.Graph("g").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [None, 4], name="x")
+        w = wf.Variable(np.ones((4, 4), np.float32), name="w")
+        n = wf.placeholder(wf.float32, [], name="n")
+        step = w.assign_add(wf.nn.relu(wf.matmul(x, w)) * n)
+        feeds = {x: np.ones((4, 4), np.float32), n: np.float32(2)}
+        data = session.view(step, feeds).document.to_dict()  # no value yet: nothing can run
+        assert data["kernels"]
+        assert all(kernel["microseconds"] is None for kernel in data["kernels"])
+        assert "no times, as the step fails" in data["missing"][0]
+        assert "'w'" in data["missing"][0]
+        session.run(wf.global_variables_initializer())
+        before = session.run(w)
+        data = session.view(step, feeds).document.to_dict()
+        np.testing.assert_array_equal(session.run(w), before)
+        assert data["missing"] == []
+        assert data["events"]
+        for kernel in data["kernels"]:
+            assert kernel["microseconds"] > 0
+            assert kernel["bytes"] > 0
+            assert kernel["percent"] is not None
+            assert kernel["nodes"] or kernel["name"] == "copy"
+        assert any(kernel["flops"] >= 2 * 4**3 for kernel in data["kernels"])
+
+
+def on_gpu() -> tuple[Any, Any]:
+    w = wf.Variable(np.ones((64, 64), np.float32), name="w")
+
+    @wf.compile(device="gpu:0")
+    def step(x):  # type: ignore[no-untyped-def]
+        with wf.name_scope("layer"):
+            h = wf.nn.softmax(wf.matmul(x, w))
+        w.assign(w - 0.1 * wf.sum(h * h))
+        return wf.exp(h)
+
+    return step, w
+
+
+def test_a_function_on_a_gpu_shows_its_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    step, w = on_gpu()
+    x = np.ones((32, 64), np.float32)
+    step(x)
+    before = w.numpy()
+    data = step.view(x).document.to_dict()
+    np.testing.assert_array_equal(w.numpy(), before)
+    kernels = data["kernels"]
+    assert len(kernels) == step.explain(x).count("<<<") >= 3
+    for kernel in kernels:
+        assert kernel["blocks"] >= 1
+        assert kernel["threads"] >= 1
+        assert kernel["runs"] == 1
+        assert kernel["microseconds"] > 0
+        assert kernel["percent"] is None
+        assert kernel["nodes"]
+        assert {data["files"][place[0]] for place in kernel["places"]} == {__file__}
+        code = {language: data["codes"][n] for language, n in kernel["code"].items()}
+        assert f"def {kernel['name']}(" in code["source"]
+        assert f"{kernel['name']}<<<{kernel['blocks']}, {kernel['threads']}>>>" in code["plan"]
+        assert "define ptx_kernel" in code["LLVM"]
+        assert ".visible .entry" in code["PTX"]
+    product = next(kernel for kernel in kernels if kernel["name"].startswith("matmul"))
+    assert product["flops"] == 2 * 32 * 64 * 64
+    assert product["bytes"] == 4 * (32 * 64 + 64 * 64 + 32 * 64)
+    assert product["shared"] > 0
+    assert "variable w" in data["codes"][product["code"]["plan"]]
+    assert len(data["events"]) >= len(kernels)
+    assert data["memory"]["ranges"]
+    assert "emulated" in data["missing"][0]
+    assert "emulated" in data["recorded"]
+
+
+def test_launches_in_a_loop_on_a_gpu_count_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+
+    @wf.compile(device="gpu:0")
+    def f(x):  # type: ignore[no-untyped-def]
+        return wf.while_loop(lambda y: wf.sum(y) < 100.0, lambda y: y * 2, x)
+
+    kernels = f.view(np.ones(8, np.float32)).document.to_dict()["kernels"]
+    assert {kernel["runs"] for kernel in kernels} >= {4, 5}  # the body, and the test
+
+
+def test_without_a_gpu_its_launches_have_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
+    why = "there is no GPU to use"
+
+    def none(index: int) -> Any:
+        raise wf.errors.FailedPreconditionError(why)
+
+    monkeypatch.setattr("weft.runtime.device.backends.registry.gpu", none)
+    step, _ = on_gpu()
+    data = step.view(np.ones((32, 64), np.float32)).document.to_dict()
+    assert data["kernels"]
+    assert all(kernel["microseconds"] is None for kernel in data["kernels"])
+    assert all("PTX" in kernel["code"] for kernel in data["kernels"])
+    assert data["missing"] == [f"The launches have no times: {why}"]
+
+
+def test_a_session_on_a_gpu_shows_its_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
     with wf.Graph("g").as_default(), wf.Session() as session:
-        x = wf.placeholder(wf.float32, [4], name="x")
+        x = wf.placeholder(wf.float32, [None], name="x")
         with wf.device("gpu:0"):
+            y = wf.sum(wf.exp(x))
+        data = session.view(y, {x: np.ones(4, np.float32)}).document.to_dict()
+    assert all(kernel["microseconds"] > 0 for kernel in data["kernels"])
+    assert all(kernel["nodes"] for kernel in data["kernels"])
+
+
+def on_two_devices() -> tuple[View, dict[str, Any]]:
+    with wf.Graph("g").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [4], name="x")
+        with wf.device("gpu:0"), wf.name_scope("far"):
             y = wf.exp(x)
-        with wf.device("cpu:0"):
+        with wf.device("cpu:0"), wf.name_scope("near"):
             z = wf.sum(wf.sin(y))
-        data = session.view(z, {x: np.ones(4, np.float32)}).document.to_dict()
-    devices = [device for device, _ in data["graphs"][-1]["parts"]]
-    assert len(devices) == 2
+        view = session.view(z, {x: np.ones(4, np.float32)})
+        return view, view.document.to_dict()
+
+
+def lit(data: dict[str, Any], kernel: dict[str, Any]) -> set[str]:
+    return {data["nodes"][n][2] for n in kernel["nodes"]}
+
+
+def test_a_step_on_several_devices_shows_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    _, data = on_two_devices()
+    cpu, gpu = (f"/job:localhost/task:0/{kind}:0" for kind in ("cpu", "gpu"))
+    assert {device for device, _ in data["graphs"][-1]["parts"]} == {cpu, gpu}
+    assert data["devices"] == [[cpu, "/cpu:0"], [gpu, "/gpu:0"]]
+    assert data["device_of"][cpu] == data["device_of"]["/cpu:0"] == 0
+    place = next(p for p in data["passes"] if p["name"] == "place")
+    ((_, root),) = data["graphs"][place["graph"]]["parts"]
+    nodes = [data["nodes"][data["trees"][t][0]] for t in trees(data, root)]
+    assert {(n[4], n[6]) for n in nodes if len(n) > 6} == {("exp", gpu), ("sin", cpu), ("sum", cpu)}
+    ones = {kernel["device"]: kernel for kernel in data["kernels"]}
+    assert lit(data, ones[gpu]) == {"exp"}
+    assert lit(data, ones[cpu]) == {"sin", "sum"}
+    assert ones[gpu]["blocks"] == 1
+    assert ones[cpu]["blocks"] is None
+    assert "ret" in data["codes"][ones[cpu]["code"]["assembly"]]
+    assert "no times" in data["missing"][0]
+
+
+def test_a_step_on_the_executor_shows_the_kernels_of_its_regions() -> None:
+    with wf.Graph("q").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [4], name="x")
+        queue = wf.FIFOQueue(3, wf.float32, shapes=[[4]])
+        with wf.control_dependencies([queue.enqueue(wf.exp(x) * 2)]):
+            z = wf.sum(wf.tanh(queue.dequeue()))
+        feeds = {x: np.ones(4, np.float32)}
+        data = session.view(z, feeds).document.to_dict()
+        found = wf.sum(wf.cos(wf.boolean_mask(x, x > 1)))  # of a size that values decide
+        text = " ".join(session.view([z, found], feeds).document.plan.missing)
+        assert re.search(r"The sizes of region \d depend on values", text)
+        assert queue.size().eval() == 0  # nothing ran
+    regions = {kernel["region"]: lit(data, kernel) for kernel in data["kernels"]}
+    assert {"exp", "multiply 2.0"} in regions.values()
+    assert any("tanh" in found for found in regions.values())
+    assert [kernel["number"] for kernel in data["kernels"]] == [*range(1, len(data["kernels"]) + 1)]
+    assert data["devices"] == []
+    assert "no times" in data["missing"][0]
+
+
+def test_a_step_on_a_cluster_says_where_its_kernels_are() -> None:
+    servers = wf.train.Server.create_local_cluster({"worker": 2})
+    try:
+        with wf.Graph("c").as_default(), wf.Session(servers[0].target) as session:
+            with wf.device("/job:worker/task:0"):
+                x = wf.exp(wf.placeholder(wf.float32, [4], name="x"))
+            with wf.device("/job:worker/task:1"):
+                y = wf.sum(x)
+            view = session.view(y, {"x": np.ones(4, np.float32)})
+            data = view.document.to_dict()
+    finally:
+        for server in servers:
+            server.stop()
+    assert [label for _, label in data["devices"]] == [
+        "/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0",
+    ]  # fmt: skip
+    assert data["kernels"] == []
+    assert "each task of the cluster compiles" in data["missing"][0]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,16 +398,122 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "add --html FILE" in capsys.readouterr().err
 
 
+def page_data(path: Path) -> dict[str, Any]:
+    (text,) = re.findall(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), re.S)
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def test_a_dump_shows_kernels_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step, x = make()
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    step(x)
+    monkeypatch.delenv("WEFT_DUMP")
+    page = tmp_path / "step.html"
+    assert main(["view", str(tmp_path / "step"), "--html", str(page)]) == 0
+    assert capsys.readouterr().err == ""
+    data, live = page_data(page), step.view(x).document.to_dict()
+    assert data["memory"]["bytes"] == live["memory"]["bytes"] > 0
+    assert [r[:6] for r in data["memory"]["ranges"]] == [r[:6] for r in live["memory"]["ranges"]]
+    assert all(row[6] >= 0 for row in data["memory"]["ranges"])
+
+    def ids(data: dict[str, Any], kernel: dict[str, Any]) -> frozenset[str]:
+        return frozenset(data["nodes"][n][0] for n in kernel["nodes"])
+
+    measured = {ids(live, kernel): kernel for kernel in live["kernels"]}
+    for kernel in data["kernels"]:
+        code = {language: data["codes"][n] for language, n in kernel["code"].items()}
+        assert "def kernel(" in code["source"]
+        assert kernel["nodes"]
+        assert kernel["microseconds"] is None
+        if kernel["bytes"] is not None:
+            same = measured[ids(data, kernel)]
+            assert (kernel["bytes"], kernel["flops"]) == (same["bytes"], same["flops"])
+    assert any("plan" in kernel["code"] for kernel in data["kernels"])
+    assert "no times" in data["missing"][0]
+    (tmp_path / "step" / "kernels" / "memory.json").unlink()  # as an older weft wrote it
+    assert main(["view", str(tmp_path / "step"), "--html", str(page)]) == 0
+    assert page_data(page)["memory"] is None
+
+
+def test_a_dump_of_several_devices_shows_regions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    on_two_devices()
+    page = tmp_path / "g.html"
+    (folder,) = (p for p in tmp_path.iterdir() if (p / "gpu_0").is_dir())
+    assert main(["view", str(folder), "--html", str(page)]) == 0
+    data = page_data(page)
+    near, far = data["kernels"]
+    assert (near["device"], near["region"]) == ("/job:localhost/task:0/cpu:0", "region 1")
+    assert (far["device"], far["region"]) == ("/job:localhost/task:0/gpu:0", "region 1")
+    assert lit(data, near) == {"sin", "sum"}
+    assert lit(data, far) == {"exp"}
+    assert "cpu_0/region" in data["explain"]
+
+
+def test_a_dump_of_a_gpu_shows_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    step, _ = on_gpu()
+    x = np.ones((32, 64), np.float32)
+    step(x)
+    monkeypatch.delenv("WEFT_DUMP")
+    page = tmp_path / "gpu.html"
+    (folder,) = (p.parent for p in tmp_path.glob("*/launches"))
+    assert main(["view", str(folder), "--html", str(page)]) == 0
+    data, live = page_data(page), step.view(x).document.to_dict()
+    same = ("name", "key", "blocks", "threads", "shared", "bytes", "flops", "notes")
+    assert [[k[n] for n in same] for k in data["kernels"]] == [
+        [k[n] for n in same] for k in live["kernels"]
+    ]
+    assert [lit(data, k) for k in data["kernels"]] == [lit(live, k) for k in live["kernels"]]
+    for one, other in zip(data["kernels"], live["kernels"], strict=True):
+        assert data["codes"][one["code"]["source"]] == live["codes"][other["code"]["source"]]
+    assert data["memory"]["bytes"] == live["memory"]["bytes"] > 0
+
+
 def test_notebooks_get_drawings_without_scripts() -> None:
     step, x = make()
     step(x)
     cost = step.cost(x)
-    with wf.Graph("g").as_default() as graph:
-        wf.exp(wf.placeholder(wf.float32, [3], name="x"))
-    for shown in (step, cost, graph, step.trace(x)):
-        html = shown._repr_html_()
+    with wf.Graph("g").as_default() as graph, wf.Session() as session:
+        y = wf.exp(wf.placeholder(wf.float32, [3], name="x"))
+        runs = []
+        for level in (wf.RunOptions.NO_TRACE, wf.RunOptions.FULL_TRACE):
+            runs.append(wf.RunMetadata())
+            session.run(y, {"x": np.ones(3)}, wf.RunOptions(trace_level=level), runs[-1])
+    fused, product = step.kernels(x)[0], wf.compile(wf.matmul).kernels(x, x.T)[0]
+    shown = (step, cost, graph, step.trace(x), runs[1], fused, product, step.view(x))
+    for one in shown:
+        html = one._repr_html_()
         assert "<svg" in html
         assert "<script" not in html
         assert len(html.encode()) < 100_000
-    assert "<iframe" in cost.show()._repr_html_()
-    assert "<iframe" in graph.show()._repr_html_()
+        ElementTree.fromstring(re.findall(r"<svg.*?</svg>", html, re.S)[0])
+    for one in (cost, graph, runs[1], fused, product):
+        assert "<iframe" in one.show()._repr_html_()
+    assert "exp: " in runs[1]._repr_html_()
+    assert "one native plan of 1 kernels" in runs[0]._repr_html_()
+    assert "<svg" not in runs[0]._repr_html_()  # not traced
+    assert wf.RunMetadata()._repr_html_().startswith("<pre>RunMetadata(")
+    assert "def kernel(" in fused._repr_html_()
+
+
+def test_a_timeline_of_many_events_is_small() -> None:
+    events = [
+        Event(f"thread {k % 3}", f"kernel{k}<&", "kernel", k, k + 1 + k / 5000, (f"/a/b.py:{k}",))
+        for k in range(5000)
+    ]
+    drawing = draw_timeline(events)
+    assert len(drawing.encode()) < 100_000
+    root = ElementTree.fromstring(drawing)
+    bars = [one for one in root if one.tag.endswith("rect")]
+    assert len(bars) == MOST_BARS
+    assert "the 300 longest of 5,000 events" in drawing
+    assert bars[-1][0].text == "kernel4999<&: 2.00 us b.py:4999"
+    assert "<svg" in draw_timeline([])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,22 +46,28 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return step.view(x, y).save(tmp_path_factory.mktemp("viewer") / "step.html")
 
 
-@pytest.fixture
-def page(file: Path, browser: Any) -> Iterator[Any]:
-    """The page; it asks for nothing else and reports no error."""
-    opened = browser.new_page(viewport={"width": 1300, "height": 800})
+@contextmanager
+def opened(browser: Any, file: Path) -> Iterator[Any]:
+    """A page in the browser; it asks for nothing else and reports no error."""
+    page = browser.new_page(viewport={"width": 1300, "height": 800})
     asked: list[str] = []
     wrong: list[str] = []
-    opened.on("request", lambda request: asked.append(request.url))
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("console", lambda message: wrong.append(message.text))
-    opened.set_default_timeout(10_000)
-    opened.goto(file.as_uri())
-    opened.wait_for_selector("svg.graph .box")
-    yield opened
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text))
+    page.set_default_timeout(10_000)
+    page.goto(file.as_uri())
+    page.wait_for_selector("svg.graph .box")
+    yield page
     assert asked == [file.as_uri()]
     assert wrong == []
-    opened.close()
+    page.close()
+
+
+@pytest.fixture
+def page(file: Path, browser: Any) -> Iterator[Any]:
+    with opened(browser, file) as page:
+        yield page
 
 
 def box(page: Any, label: str) -> Any:
@@ -142,6 +149,71 @@ def test_a_kernel_lights_its_ops_lines_and_code(page: Any, update: bool) -> None
     assert "ret" in page.inner_text("pre.code")
     page.click("#in-graph")
     assert page.locator("svg.graph .kernel.lit").count() >= 1
+
+
+def test_launches_on_a_gpu(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+
+    @wf.compile(device="gpu:0")
+    def step(x):  # type: ignore[no-untyped-def]
+        return wf.nn.softmax(wf.matmul(x, x))
+
+    path = step.view(np.ones((32, 32), np.float32)).save(tmp_path / "gpu.html")
+    with opened(browser, path) as page:
+        page.click("#tab-kernels")
+        assert "grid × block" in page.inner_text("thead")
+        assert "of peak" not in page.inner_text("thead")  # a column with nothing in it
+        assert "emulated" in page.inner_text(".missing")
+        page.locator("tbody tr").first.click()
+        assert page.locator("#details .source .lit").count() >= 1
+        page.click('[data-code="PTX"]')
+        assert ".visible .entry" in page.inner_text("pre.code")
+        page.click("#in-graph")
+        assert page.locator("svg.graph .lit").count() >= 1
+        page.click("#tab-timeline")
+        assert page.locator(".track rect").count() >= 2
+
+
+def test_devices_by_colour(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    with wf.Graph("step").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [64, 32], name="x")
+        with wf.device("gpu:0"):
+            hidden = wf.nn.softmax(wf.tanh(x))
+        with wf.device("cpu:0"):
+            loss = wf.mean(wf.square(hidden))
+        view = session.view(loss, {x: np.ones((64, 32), np.float32)})
+    with opened(browser, view.save(tmp_path / "devices.html")) as page:
+
+        def fills() -> set[str]:
+            boxes = page.locator("svg.graph .box > rect")
+            styles = [box.get_attribute("style") or "" for box in boxes.all()]
+            return {style.partition(";")[0] for style in styles} & {"fill:#0072b2", "fill:#e69f00"}
+
+        page.click('[data-pass="place"]')
+        assert fills() == {"fill:#0072b2", "fill:#e69f00"}
+        assert page.locator("#legend span").count() == 2
+        assert "/gpu:0" in page.inner_text("#legend")
+        page.click('[data-pass="partition"]')
+        page.click("#unfold")
+        page.click("#fit")
+        assert fills() == {"fill:#0072b2", "fill:#e69f00"}
+        shot(page, "viewer-devices.png", update)
+        box(page, "tanh").first.click()
+        assert "/job:localhost/task:0/gpu:0" in page.inner_text("#details")
+        page.emulate_media(media="print")
+        assert page.locator("#legend").is_visible()
+        page.emulate_media(media="screen")
+        page.click("#by-device")
+        assert fills() == set()
+        assert page.locator("#legend").count() == 0
+        page.click("#tab-kernels")
+        assert page.locator("tbody .swatch").count() >= 2
+        page.locator("tbody tr").first.click()
+        page.click("#in-graph")
+        assert page.locator("svg.graph .lit").count() >= 1
 
 
 def test_timeline_memory_and_report(page: Any) -> None:

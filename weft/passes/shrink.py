@@ -47,8 +47,8 @@ class Cut:
 def shrink(
     whole: Cut, goes_wrong: Callable[[Cut], _Fault | None], attempts: int = MAX_ATTEMPTS
 ) -> tuple[Cut, _Fault] | None:
-    """A small part of `whole` on which `goes_wrong` gives something, and what that is. None if it gives
-    nothing for any part that was tried."""
+    """A small part of `whole` on which `goes_wrong` gives something, and what that is. None if it
+    gives nothing for any part that was tried."""
     best: tuple[Cut, _Fault] | None = None
     left = attempts
 

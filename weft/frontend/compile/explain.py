@@ -1,17 +1,23 @@
-"""`f.explain` and `f.ir`: the report on a compiled function, and its graph after a pass."""
+"""`f.explain` and `f.ir`: the report on a compiled function, and its graph after a pass; sections
+of the one, and scopes of the other, may be folded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from weft.frontend.core.float64 import WIDE, wide_ops
-from weft.ir.errors import PassError, suggest
+from weft.ir.errors import InvalidArgumentError, PassError, suggest
 from weft.ir.graph import Graph
 from weft.ir.locations import Locations, caller_location
 from weft.ir.program import Program
+from weft.ir.text.printer import print_program
 from weft.ir.types import TensorType
 from weft.passes.manager import PassReport
 from weft.runtime.step import Step
+
+#: Which sections of a report are open: all, one, or several, by what their headings begin with.
+Sections: TypeAlias = "str | Sequence[str] | None"
 
 
 def program_after(reports: Sequence[PassReport], after: str | None) -> Program:
@@ -51,6 +57,60 @@ def float64_lines(graph: Graph) -> list[str]:
         return []
     where = f", the first at {first[0].describe()}" if first else ""
     return ["", f"float64: {wide} of {floats} arrays of floats{where}"]
+
+
+def ir_text(program: Program, loc: bool, fold: int | None) -> str:
+    """What `ir` gives of a program. InvalidArgumentError for a negative `fold`."""
+    if fold is None:
+        return print_program(program, loc)
+    if fold < 0:
+        raise InvalidArgumentError(
+            f"a text cannot be folded with {fold} names of scopes open",
+            hint="0 has a line for each scope, 1 for each scope in another",
+            location=caller_location(),
+        )
+    from weft.ir.text.folded import print_folded
+
+    return print_folded(program, fold, loc)
+
+
+def in_sections(report: str, sections: Sections) -> str:
+    """A report in which the sections are open that are named, by what their headings begin with;
+    of the others there is a line each. None: all are open. InvalidArgumentError for a name that no
+    heading begins with."""
+    if sections is None:
+        return report
+    wanted = [sections] if isinstance(sections, str) else list(sections)
+    parts: list[list[str]] = []
+    for line in report.splitlines():
+        if line.startswith(" ") and parts:
+            parts[-1].append(line)
+        elif line:
+            parts.append([line])
+    headings = [part[0] for part in parts if len(part) > 1]
+    for name in wanted:
+        if not name or not any(heading.startswith(name) for heading in headings):
+            raise InvalidArgumentError(
+                f"explain: no section begins with {name!r}{suggest(name, headings)}",
+                hint=f"there are: {', '.join(repr(heading) for heading in headings)}",
+                location=caller_location(),
+            )
+    lines: list[str] = []
+    for heading, *inside in parts:
+        is_open = any(heading.startswith(name) for name in wanted)
+        count = "1 line" if len(inside) == 1 else f"{len(inside)} lines"
+        lines += ["", heading, *inside, ""] if inside and is_open else []
+        lines += [] if inside and is_open else [f"{heading} ... {count}" if inside else heading]
+    return "\n".join(_one_empty(lines))
+
+
+def _one_empty(lines: Sequence[str]) -> Iterator[str]:
+    """Without an empty line at an end or after another."""
+    last = ""
+    for k, line in enumerate(lines):
+        if line or (last and any(lines[k:])):
+            yield line
+        last = line
 
 
 def explain(

@@ -82,6 +82,7 @@ from weft.runtime.native.api import is_native_api_known
 
 if TYPE_CHECKING:
     from weft.frontend.compile.cost import Cost
+    from weft.frontend.compile.explain import Sections
     from weft.frontend.compile.inner_values import InnerValue
     from weft.frontend.viewer.page import View
     from weft.runtime.native.kernels import StepKernel
@@ -243,19 +244,32 @@ class Inspection:
         return self._specialized(args, kwargs).traced.graph
 
     @shows_as_seen
-    def ir(self, *args: Any, after: str | None = None, loc: bool = True, **kwargs: Any) -> str:
+    def ir(
+        self,
+        *args: Any,
+        after: str | None = None,
+        loc: bool = True,
+        fold: int | None = None,
+        **kwargs: Any,
+    ) -> str:
         """The text of the graph after the pass `after` ("traced": before all; None: after the
-        last). loc: with the places in the user's files.
-
+        last). loc: with the places in the user's files. fold: for people; the ops of a scope (of
+        `wf.name_scope`, of a function such as `relu`) are one line, with `fold` names of its path
+        open: 0 folds all scopes, 1 those inside a scope. A folded text does not parse.
         PassError for a pass that is not in the pipeline.
+
+        >>> f = wf.compile(lambda x: wf.nn.relu(x) * 2)
+        >>> print(f.ir(wf.TensorType(wf.float32, (3,)), after="traced", loc=False, fold=0))
+        graph @_lambda(%x: f32[3]) -> (f32[3]) stage=traced {
+          %3 = "relu" [4 ops] (%x) : f32[3]
+        ...
         """
         # who only calls does not wait for these modules, which know most passes
-        from weft.frontend.compile.explain import program_after
-        from weft.ir.text.printer import print_program
+        from weft.frontend.compile.explain import ir_text, program_after
 
         made = self._specialized(args, kwargs)
         program = program_after(made.reports(self._shapes(made, args, kwargs)), after)
-        return print_program(program, loc)
+        return ir_text(program, loc, fold)
 
     @shows_as_seen
     def values(
@@ -286,10 +300,22 @@ class Inspection:
         return values_after(f"{self._name}.values", made, after, given, where)
 
     @shows_as_seen
-    def explain(self, *args: Any, **kwargs: Any) -> str:
+    def explain(self, *args: Any, sections: Sections = None, **kwargs: Any) -> str:
         """Why this was compiled, what each pass did, what was fused and what not, and the memory
-        plan."""
-        from weft.frontend.compile.explain import explain
+        plan. sections: the beginnings of the headings of those to show ("memory", or several); of
+        the others there is a line each; () shows the headings alone, None all.
+
+        >>> f = wf.compile(lambda x: wf.exp(x) + 1)
+        >>> print(f.explain(wf.TensorType(wf.float32, (3,)), sections="signature"))
+        _lambda: specialisation 1 of 1
+        <BLANKLINE>
+        signature
+          x  f32[3]
+        <BLANKLINE>
+        compiled because ... 2 lines
+        ...
+        """
+        from weft.frontend.compile.explain import explain, in_sections
 
         made = self._specialized(args, kwargs)
         fields = made.signature.fields(self._parameters)
@@ -305,7 +331,8 @@ class Inspection:
         graph = made.traced.graph
         text = explain(title, fields, made.reasons, made.location, step, graph) + kept
         asked = made.math_mode != "ieee" and not made.on_gpu
-        return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
+        text += f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
+        return in_sections(text, sections)
 
     @shows_as_seen
     def view(self, *args: Any, **kwargs: Any) -> View:
@@ -313,23 +340,17 @@ class Inspection:
         memory, the timeline of a run (docs/guide/viewer.md). `f.view(x).save("step.html")` writes
         it to a file, `.show()` shows it in a notebook, `.open()` in the browser.
 
-        Measures and runs on copies of the variables, as `cost` does, which takes some seconds. On a
-        GPU the page has the passes and the report, and neither kernels nor times.
+        Measures and runs on copies of the variables, as `cost` does, which takes some seconds.
         """
         # who only calls does not wait for these modules
         from weft.frontend.compile.cost import inputs_of
-        from weft.frontend.compile.view import passes_of, view_native
-        from weft.frontend.viewer.document import Document
-        from weft.frontend.viewer.page import View
+        from weft.frontend.compile.view import view_of
 
         made = self._specialized(args, kwargs)
         shapes = self._shapes(made, args, kwargs)
         step, explained = made.step(shapes), self.explain(*args, **kwargs)
-        if step.kind != "native":
-            where = f"on gpu:{self._gpu}"
-            return View(Document(self._name, passes_of(step.passes()), where, explained))
         inputs = inputs_of(self._key(args, kwargs), step.graph.args)
-        return view_native(step, inputs, made.traced.variables, self._name, explained)
+        return view_of(step, inputs, made.traced.variables, self._name, explained)
 
     @shows_as_seen
     def summary(self, *args: Any, **kwargs: Any) -> str:

@@ -11,11 +11,12 @@ import numpy as np
 from weft.codegen.llvm.jit import kernel_asm, kernel_llvm
 from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure
 from weft.frontend.viewer.document import Document, PassFacts
-from weft.frontend.viewer.facts import Event, KernelFacts, Memory, events_of
+from weft.frontend.viewer.facts import Event, KernelFacts, Memory, PlanFacts, events_of
 from weft.frontend.viewer.page import View
 from weft.ir.errors import UnsupportedError
 from weft.ir.ops.io import muted
 from weft.passes.manager import PassReport
+from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
 from weft.runtime.native.kernels import StepKernel, step_kernels
 from weft.runtime.recorder import TraceRecorder
@@ -38,6 +39,19 @@ MOST_KERNELS = 40
 MOST_CODE = 8 << 20
 
 
+def view_of(
+    step: Executable | DeviceStep,
+    inputs: Sequence[Array],
+    variables: Mapping[str, VariableState],
+    name: str,
+    explained: str,
+) -> View:
+    """The page of a compiled function's step."""
+    if step.kind == "native":
+        return view_native(step, inputs, variables, name, explained)
+    return view_on_gpu(step, inputs, name, explained)
+
+
 def view_native(
     step: Executable,
     inputs: Sequence[Array],
@@ -46,13 +60,38 @@ def view_native(
     explained: str,
 ) -> View:
     """The page of a native step. It is measured and run once, on copies of the variables."""
+    plan, cost = measured(step, inputs, variables, name)
+    passes = passes_of(step.report.passes)
+    return View(Document(name, passes, subtitle_of(step, cost), explained, plan))
+
+
+def view_on_gpu(step: DeviceStep, inputs: Sequence[Array], name: str, explained: str) -> View:
+    """The page of a plan for a GPU, of which some runs on copies of the variables are traced."""
+    count = step.summary().kernels
+    calls = "1 launch" if count == 1 else f"{count} launches"
+    subtitle = f"{calls} · {step.describe_device()}"
+    plan, passes = gpu_plan(step, inputs), passes_of(step.passes())
+    return View(Document(name, passes, subtitle, explained, plan))
+
+
+def gpu_plan(step: DeviceStep, inputs: Sequence[Array]) -> PlanFacts:
+    """The launches of a plan for a GPU with their times, its memory, and a timeline."""
+    # whoever has no GPU does not wait for these modules
+    from weft.frontend.compile.view_gpu import plan_on_gpu
+    from weft.runtime.device.execution.executable import DeviceExecutable
+
+    assert isinstance(step, DeviceExecutable)
+    return plan_on_gpu(step, inputs)
+
+
+def measured(
+    step: Executable, inputs: Sequence[Array], variables: Mapping[str, VariableState], name: str
+) -> tuple[PlanFacts, Cost]:
+    """The kernels of a native step with their times, its memory, and the timeline of a run, all of
+    runs on copies of the variables; and what it costs. Errors as those of a call."""
     cost = measure(step, inputs, variables, name, EFFORT, assembly=False)
-    document = Document(
-        name, passes_of(step.report.passes), subtitle_of(step, cost), explained,
-        kernels_of(step, cost), Memory.of(step.report.memory), timeline(step, inputs, variables),
-        RECORDED,
-    )  # fmt: skip
-    return View(document)
+    memory, events = Memory.of(step.report.memory), timeline(step, inputs, variables)
+    return PlanFacts(kernels_of(step, cost), memory, events, RECORDED), cost
 
 
 def passes_of(reports: Sequence[PassReport]) -> list[PassFacts]:
@@ -67,11 +106,14 @@ def subtitle_of(step: Executable, cost: Cost) -> str:
     return f"{calls}{time} · {step.report.isa} · {cost.peaks.cpu}"
 
 
-def kernels_of(step: Executable, cost: Cost | None = None) -> list[KernelFacts]:
-    """The kernels of a native step, with what was measured of them."""
+def kernels_of(
+    step: Executable, cost: Cost | None = None, most: int = MOST_KERNELS
+) -> list[KernelFacts]:
+    """The kernels of a native step, with what was measured of them. most: so many have LLVM and
+    assembly, those that take most."""
     rows = {} if cost is None else {row.number: row for row in cost.rows}
     ranked = sorted(rows.values(), key=lambda row: -row.seconds)
-    shown = {row.number for row in ranked[:MOST_KERNELS]} or set(range(1, MOST_KERNELS + 1))
+    shown = {row.number for row in ranked[:most]} or set(range(1, most + 1))
     texts = _Texts()
     sources: dict[int, list[str]] = {}
     for printed in step_kernels(step):

@@ -1,5 +1,4 @@
-"""The reports on a step of a session: `Session.summary` (a line), `Session.explain` (text) and
-`Session.view` (a page, with the timeline of a traced run)."""
+"""The reports on a step of a session as text: `Session.summary` (a line) and `Session.explain`."""
 
 from __future__ import annotations
 
@@ -7,53 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from weft.frontend.compile.explain import explain
 from weft.frontend.compile.threads import get_num_threads
-from weft.frontend.compile.view import RECORDED, kernels_of, passes_of
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
 from weft.frontend.session.graph import Graph
-from weft.frontend.session.run import RunMetadata
-from weft.frontend.viewer.document import Document
-from weft.frontend.viewer.facts import Event, Memory, events_of, events_of_tasks
-from weft.frontend.viewer.page import View
-from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
 from weft.passes.control.lower_control_flow import lowering_reasons
-from weft.passes.manager import PassReport
 from weft.runtime.compile_step import choose
-from weft.runtime.native.executable import Executable
 from weft.runtime.step import Step
-
-
-def view_step(
-    name: str,
-    reports: list[PassReport],
-    explained: str,
-    step: Step,
-    subtitle: str,
-    metadata: RunMetadata | None,
-) -> View:
-    """The page. Of a native step it has the kernels with their code. InvalidArgumentError for the
-    metadata of a run that was not traced."""
-    if metadata is not None and not metadata.traced:
-        raise InvalidArgumentError(
-            "session.view: run_metadata is of a run without a trace",
-            hint="run with options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
-            location=caller_location(),
-        )
-    events: list[Event] = []
-    recorded = ""
-    if metadata is not None and metadata.timeline is not None:
-        events = events_of_tasks(metadata.timeline)
-    elif metadata is not None:
-        events = events_of(metadata.events)
-        recorded = RECORDED if metadata.executor == "native" else ""
-    kernels = kernels_of(step) if isinstance(step, Executable) else ()
-    memory = Memory.of(step.report.memory) if isinstance(step, Executable) else None
-    passes = passes_of(reports)
-    return View(Document(name, passes, subtitle, explained, kernels, memory, events, recorded))
-
 
 #: The ways to run a step, for `Session.summary`.
 _WAYS = {

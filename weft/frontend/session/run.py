@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import field, fields
+from html import escape
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,6 +31,7 @@ from weft.runtime.step import RunContext, Step
 from weft.runtime.trace.analysis import Json, event_rows, name_row
 
 if TYPE_CHECKING:
+    from weft.ir.drawing.notebook import Frame
     from weft.runtime.trace.timeline import Timeline
 
 
@@ -316,6 +318,25 @@ class RunMetadata:
                 f"  took      {self.seconds * 1e6:,.0f} us; {len(self.events)} events traced",
             ]
         )
+
+    def _repr_html_(self) -> str:
+        """The report and, of a traced run, its timeline as a drawing, for a notebook; no script."""
+        # who shows nothing does not wait for these modules
+        from weft.frontend.viewer.facts import events_of, events_of_tasks
+        from weft.frontend.viewer.static import draw_timeline
+
+        if not self.executor:
+            return f"<pre>{escape(repr(self))}</pre>"
+        found = self.timeline
+        events = events_of(self.events) if found is None else events_of_tasks(found)
+        drawing = draw_timeline(events) if events else ""
+        return f"<pre>{escape(str(self))}</pre>{drawing}"
+
+    def show(self, height: int = 400) -> Frame:
+        """The report and the timeline in a frame of a notebook's cell, `height` pixels high."""
+        from weft.ir.drawing.notebook import Frame
+
+        return Frame(self._repr_html_(), height)
 
     def chrome_trace(self) -> str:
         """The events as JSON in Chrome's trace format, for https://ui.perfetto.dev; for several

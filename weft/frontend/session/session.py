@@ -410,23 +410,31 @@ class Session:
             as_seen(error)
             raise
 
-    def explain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> str:
+    def explain(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        sections: str | Sequence[str] | None = None,
+    ) -> str:
         """What `run` with these fetches and feeds runs where and why: as one native plan or on the
         dataflow executor, which branches and loops are lowered, regions, kernels, ops of the host.
+        sections: as of `CompiledFunction.explain`.
 
         Compiles the step if it is new, and does not run it. Raises as `run`.
         """
+        from weft.frontend.compile.explain import in_sections
+
         self._check_open()
         values, _ = fetch_values(self.graph, fetches)
         feeds = feed_values(self.graph, feed_dict or {})
         step, cached = self._step(values, feeds)
         if self._remote is not None:
-            return self._remote.explain(
-                self.graph, pruned(self.graph, values, feeds), self._pipeline
-            )
+            ir = pruned(self.graph, values, feeds)
+            return in_sections(self._remote.explain(self.graph, ir, self._pipeline), sections)
         from weft.frontend.session.reports import explain_step
 
-        return explain_step(self.graph, values, feeds, self._control_flow, step, cached)
+        text = explain_step(self.graph, values, feeds, self._control_flow, step, cached)
+        return in_sections(text, sections)
 
     def kernels(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> list[StepKernel]:
         """The kernels that `run` with these fetches and feeds runs, each with its `source()`: the
@@ -484,25 +492,25 @@ class Session:
         feed_dict: Mapping[Any, Any] | None = None,
         after: str | None = None,
         loc: bool = True,
+        fold: int | None = None,
     ) -> str:
         """The text of the step that `run` makes of these fetches and feeds, after the pass `after`
         ("traced": the whole graph, before all; None: after the last): one graph, or a part for each
         device. It parses, and `weft run | opt | diff | view | explain` take it. loc: with the
-        places in the user's files.
+        places in the user's files. fold: as of `CompiledFunction.ir`.
 
         Compiles the step if it is new, and does not run it. PassError for a pass that it does not
         go through; else raises as `run`.
         """
         # who only runs steps does not wait for these modules, which know most passes
-        from weft.frontend.compile.explain import program_after
-        from weft.ir.text.printer import print_program
+        from weft.frontend.compile.explain import ir_text, program_after
 
         self._check_open()
         values, _ = fetch_values(self.graph, fetches)
         feeds = feed_values(self.graph, feed_dict or {})
         step, _ = self._step(values, feeds)
         reports = step_reports(self.graph, values, feeds, step.executable)
-        return print_program(program_after(reports, after), loc)
+        return ir_text(program_after(reports, after), loc, fold)
 
     def view(
         self,
@@ -511,12 +519,14 @@ class Session:
         run_metadata: RunMetadata | None = None,
     ) -> View:
         """A page for the browser on the step that `run` makes of these fetches and feeds: the graph
-        after every pass, the report, of a native plan its kernels' code and memory
-        (docs/guide/viewer.md). run_metadata: of a traced run of it, whose timeline is shown.
+        after every pass, the report, of a native plan its kernels with times and code, memory, the
+        timeline of a run (docs/guide/viewer.md). run_metadata: of a traced run of it, whose
+        timeline is shown instead.
 
-        Compiles the step if it is new, and does not run it. Raises as `run`.
+        Compiles the step if it is new. A native plan is measured and run on copies of the
+        variables, which takes some seconds; nothing else runs. Raises as `explain`.
         """
-        from weft.frontend.session.reports import step_summary, view_step
+        from weft.frontend.session.view import view_step
 
         self._check_open()
         values, _ = fetch_values(self.graph, fetches)
@@ -524,10 +534,8 @@ class Session:
         step, _ = self._step(values, feeds)
         reports = list(step_reports(self.graph, values, feeds, step.executable))
         explained = self.explain(fetches, feed_dict)
-        return view_step(
-            self.graph._trace.name, reports, explained, step.executable, step_summary(step),
-            run_metadata,
-        )  # fmt: skip
+        arrays = list(feeds.values())
+        return view_step(self.graph._trace.name, reports, explained, step, arrays, run_metadata)
 
     def values(
         self,

@@ -93,6 +93,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME=N",
         help="the size of the symbolic dimension NAME (repeatable; random otherwise)",
     )
+    parser.add_argument(
+        "--section",
+        action="append",
+        metavar="NAME",
+        help="show the sections whose headings begin with NAME, of the others a line (repeatable)",
+    )
     add_placement_arguments(parser, required=False)
     parser.set_defaults(feed=[], state=[], seed=0)
 

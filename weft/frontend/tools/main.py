@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from weft.frontend.compile.explain import in_sections, ir_text
 from weft.frontend.tools import bench as cli_bench
 from weft.frontend.tools import cluster, explain, view
 from weft.frontend.tools import compile as cli_compile
@@ -115,6 +116,12 @@ def _opt_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--time", action="store_true", help="a table of the passes on stderr")
     parser.add_argument("--no-locations", action="store_true", help="print no loc(...)")
+    parser.add_argument(
+        "--fold",
+        type=int,
+        metavar="N",
+        help="for people: a line for each scope, N names of its path open; it does not parse",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the graph to FILE")
     parser.add_argument("--list", action="store_true", help="list the passes")
     parser.add_argument(
@@ -143,7 +150,7 @@ def _opt(args: Namespace) -> int:
     program, reports = run_pipeline(program, passes, options=options)
     if args.time:
         print_reports(reports)
-    text = program.text(locations=not args.no_locations)
+    text = ir_text(program, not args.no_locations, args.fold)
     if args.output is None:
         sys.stdout.write(text)
     else:
@@ -319,8 +326,7 @@ def _devices(args: Namespace) -> int:
 def _explain(args: Namespace) -> int:
     program = read_program(args.file)
     verify_program(program)
-    for line in explain.run_explain(program, args):
-        print(line)
+    print(in_sections("\n".join(explain.run_explain(program, args)), args.section))
     return SUCCESS
 
 

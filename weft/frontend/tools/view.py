@@ -10,15 +10,14 @@ from pathlib import Path
 
 from weft.frontend.tools.bench_history import History
 from weft.frontend.tools.bench_page import history_page
+from weft.frontend.tools.dump_view import ReadProgram, dumped
 from weft.frontend.tools.run import write_text
 from weft.frontend.viewer.document import Document, PassFacts
 from weft.frontend.viewer.page import View
 from weft.ir.drawing.dot import dot_program
-from weft.ir.errors import InvalidArgumentError, NotFoundError
-from weft.ir.program import Program
-from weft.passes.manager import PLAN_FILE, AnyPass, run_pipeline
+from weft.ir.errors import InvalidArgumentError
+from weft.passes.manager import AnyPass, run_pipeline
 
-ReadProgram = Callable[[str], Program]
 PassesNamed = Callable[[str], Sequence[AnyPass]]
 
 
@@ -82,21 +81,3 @@ def _is_history(place: Path) -> bool:
     if place.is_dir():
         return any(place.glob("*.json")) and not any(place.glob("*.weft"))
     return place.suffix == ".json"
-
-
-def dumped(folder: Path, read: ReadProgram) -> Document:
-    """What WEFT_DUMP wrote of one step: its graphs in order, and its plan."""
-    files = sorted(folder.glob("[0-9][0-9]-*.weft"))
-    if not files:
-        steps = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(p.glob("*.weft")))
-        raise NotFoundError(
-            f"there are no dumps NN-PASS.weft in {folder}",
-            hint=f"it has those of steps in folders of their own: {', '.join(steps[:8])}"
-            if steps
-            else "WEFT_DUMP=DIR writes them, a folder for each step; and `weft bench --history "
-            "DIR` the files of a history",
-        )
-    passes = [PassFacts(file.stem[3:], read(str(file)), changed=True) for file in files]
-    plan = folder / PLAN_FILE
-    explained = plan.read_text(encoding="utf-8") if plan.is_file() else ""
-    return Document(folder.name, passes, str(folder), explained)

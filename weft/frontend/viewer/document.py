@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
-from weft.frontend.viewer.facts import Event, KernelFacts, Memory
+from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts
 from weft.ir.dataclass import dataclass
+from weft.ir.device import DeviceSpec, canonical_device, short
 from weft.ir.drawing.boxes import Box, boxes_of, op_class
 from weft.ir.drawing.layout import Layout, lay_out
 from weft.ir.drawing.svg import shown, size_of, title
@@ -68,18 +69,13 @@ class _Table:
 @dataclass
 class Document:
     """A step to show. title, subtitle: what it is. passes: in order. explain: a report as text.
-    kernels, memory, events: of the plan and of a run; none of a graph that is only a file.
-    recorded: how the run was recorded.
-    """
+    plan: its kernels and memory, and a run of it; nothing of a graph that is only a file."""
 
     title: str
     passes: Sequence[PassFacts]
     subtitle: str = ""
     explain: str = ""
-    kernels: Sequence[KernelFacts] = ()
-    memory: Memory | None = None
-    events: Sequence[Event] = ()
-    recorded: str = ""
+    plan: PlanFacts = PlanFacts()
 
     def to_dict(self) -> dict[str, Any]:
         """All of it."""
@@ -95,6 +91,9 @@ class _Writer:
         self.layouts: dict[Hashable, Layout] = {}
         #: The numbers of the nodes of the last program's ops.
         self.node_of: dict[Operation, int] = {}
+        #: The same by the device of the part, the user's line and the name of the op, or "".
+        self.nodes_at: dict[tuple[str, Location, str], list[int]] = {}
+        self.devices: set[str] = set()
 
     def document(self) -> dict[str, Any]:
         """Everything, as values that JSON has."""
@@ -106,15 +105,16 @@ class _Writer:
                 graphs.append({"parts": self.parts(one.program)})
                 texts.append(self.text(one.program))
             passes.append(self.row(one, len(graphs) - 1))
-        kernels = [self.kernel(k) for k in self.shown.kernels]
-        memory = None if self.shown.memory is None else self.memory(self.shown.memory)
+        plan = self.shown.plan
+        kernels = [self.kernel(k) for k in plan.kernels]
+        memory = None if plan.memory is None else self.memory(plan.memory)
         return {
             "title": self.shown.title, "subtitle": self.shown.subtitle,
             "explain": self.shown.explain, "passes": passes, "graphs": graphs, "texts": texts,
             "diffs": [self.diff(a, b) for a, b in pairwise(texts)],
-            "kernels": kernels, "memory": memory,
-            "events": [event.row() for event in self.shown.events],
-            "recorded": self.shown.recorded,
+            "kernels": kernels, "memory": memory, **named_devices(self.devices),
+            "events": [event.row() for event in plan.events],
+            "recorded": plan.recorded, "missing": list(plan.missing),
             "nodes": self.nodes.rows, "trees": self.trees.rows, "lines": self.lines.rows,
             "files": self.files.rows, "codes": self.codes.rows, "sources": self.sources(),
         }  # fmt: skip
@@ -130,12 +130,23 @@ class _Writer:
     # ---------------------------------------------------------------------------------- graphs
     def parts(self, program: Program) -> list[list[Any]]:
         """Of each part of a program its device and the number of its tree."""
-        self.node_of = {}
+        self.node_of, self.nodes_at = {}, {}
         made = []
         for part in program.parts:
-            root = boxes_of(part.graph, self.names)
-            made.append([part.device, self.tree(root, part.graph)])
+            root, known = boxes_of(part.graph, self.names), len(self.node_of)
+            made.append([self.device(part.device), self.tree(root, part.graph)])
+            for op, node in islice(self.node_of.items(), known, None):
+                for at in op.locations[:1]:
+                    for name in (op.name, ""):
+                        self.nodes_at.setdefault((part.device, at, name), []).append(node)
         return made
+
+    def device(self, name: str) -> str:
+        """A device as the page names it."""
+        name = canonical_device(name)
+        if name:
+            self.devices.add(name)
+        return name
 
     def tree(self, box: Box, graph: Graph) -> int:
         """The number of a box with all that is in it."""
@@ -166,7 +177,9 @@ class _Writer:
         label, op = shown(title(box)), box.op
         row: list[Any] = [box.id, kind, label, box.note]
         if op is not None:
-            row += [op.name, self.places(op.locations), op.device, _attributes(op)]
+            row += [
+                op.name, self.places(op.locations), self.device(op.device), _attributes(op)
+            ]  # fmt: skip
         elif box.label != label:
             row += [box.label]
         return self.nodes.number(repr(row), row)
@@ -213,9 +226,24 @@ class _Writer:
         op = kernel.op
         inside = [] if op is None else [op, *(o for region in op.regions for o in region.walk())]
         ops = [self.node_of[o] for o in inside if o in self.node_of]
+        if not ops:  # it was compiled from a copy of a part of the graph
+            ops = list(dict.fromkeys(n for o in inside for n in self.alike(o, kernel.device)))
+        self.device(kernel.device)
         places = () if op is None else op.locations
         code = {language: self.codes.number(text) for language, text in kernel.code.items()}
         return {**kernel.row(), "code": code, "nodes": ops, "places": self.places(places)}
+
+    def alike(self, op: Operation, device: str) -> list[int]:
+        """The nodes of the ops of a device's part that have the line of an op, and if there are
+        some its name, too."""
+        at, name = op.locations[0] if op.locations else None, op.name
+        if at is None or name == "fused":
+            return []
+        for part in (device, ""):
+            for key in ((part, at, name), (part, at, "")):
+                if key in self.nodes_at:
+                    return self.nodes_at[key]
+        return []
 
     def memory(self, memory: Memory) -> dict[str, Any]:
         """The arena's ranges, each with the names of its values and their nodes."""
@@ -227,6 +255,25 @@ class _Writer:
             label = " ".join(n for n in named if n) or "scratch"
             rows.append([one.offset, one.size, one.start, one.end, label, types, node])
         return {"bytes": memory.bytes, "events": memory.events, "ranges": rows}
+
+
+def named_devices(names: Iterable[str]) -> dict[str, Any]:
+    """The devices that are named in full, as [name, label], and the number of the one that each
+    name means, if it means one of them only."""
+    specs = {name: DeviceSpec.parse(name) for name in names}
+    full = sorted((s for s in specs.values() if s.is_full), key=_place)
+    near = len({s.task_name for s in full}) < 2
+    number: dict[str, int] = {}
+    for name, spec in specs.items():
+        fits = [i for i, device in enumerate(full) if spec.matches(device)]
+        if len(fits) == 1:
+            number[name] = fits[0]
+    rows = [[str(s), short(str(s)) if near else str(s)] for s in full]
+    return {"devices": rows, "device_of": number}
+
+
+def _place(spec: DeviceSpec) -> tuple[Any, ...]:
+    return spec.job, spec.task, spec.kind, spec.index
 
 
 def _edge_note(values: Sequence[Value]) -> str:

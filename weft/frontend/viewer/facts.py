@@ -20,7 +20,8 @@ class KernelFacts:
     microseconds, many: of one run with one thread and with all; runs: how often a call runs it;
     bytes, flops; percent: of the roofline, which is `bound` by "memory" or "compute". All are None
     where nothing was measured. notes: for people. code: by language ("source", "LLVM", "assembly",
-    "PTX", ...), its text.
+    "PTX", ...), its text. blocks, threads, shared: of a launch on a GPU, the blocks of its grid,
+    the threads of each block and the bytes of its shared memory.
     """
 
     number: int
@@ -36,12 +37,17 @@ class KernelFacts:
     bound: str = ""
     notes: tuple[str, ...] = ()
     code: dict[str, str] = field(default_factory=dict)
+    blocks: int | None = None
+    threads: int | None = None
+    shared: int | None = None
+    device: str = ""
+    region: str = ""
 
     def row(self) -> dict[str, Any]:
         """All but the op."""
         names = (
             "number", "name", "key", "runs", "microseconds", "many", "bytes", "flops",
-            "percent", "bound", "code",
+            "percent", "bound", "code", "blocks", "threads", "shared", "device", "region",
         )  # fmt: skip
         return {**{name: getattr(self, name) for name in names}, "notes": list(self.notes)}
 
@@ -76,6 +82,18 @@ class Event:
     def row(self) -> dict[str, Any]:
         """All of it."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a page says of a plan and of a run. recorded: how the run was recorded. missing: lines
+    on what the page does not have of the kernels, and why."""
+
+    kernels: Sequence[KernelFacts] = ()
+    memory: Memory | None = None
+    events: Sequence[Event] = ()
+    recorded: str = ""
+    missing: Sequence[str] = ()
 
 
 def events_of(events: Sequence[TraceEvent]) -> list[Event]:

@@ -17,7 +17,9 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from weft.frontend.viewer.document import Document
-from weft.ir.drawing.notebook import Frame
+from weft.frontend.viewer.static import draw_timeline
+from weft.ir.drawing.notebook import MOST_BYTES, Frame
+from weft.ir.drawing.svg import draw
 from weft.ir.errors import NotFoundError
 from weft.ir.locations import caller_location
 
@@ -51,6 +53,21 @@ class View:
     def show(self, height: int = 700) -> Frame:
         """The page in a frame of a notebook's cell, `height` pixels high."""
         return Frame(self.html, height)
+
+    def _repr_html_(self) -> str:
+        """The last graph and the timeline as drawings, for a notebook; no script. `show` has the
+        page itself."""
+        document = self.document
+        title = f"<b>{escape(document.title)}</b> {escape(document.subtitle)}"
+        html = f"{title}<br><code>.show()</code> shows the page."
+        drawings = [draw_timeline(document.plan.events)] if document.plan.events else []
+        if document.passes:
+            parts = document.passes[-1].program.parts
+            drawings += [escape(part.device) + draw(part.graph) for part in parts]
+        for drawing in drawings:
+            if len(html.encode()) + len(drawing.encode()) < MOST_BYTES:
+                html += f'<div style="overflow:auto;max-height:500px">{drawing}</div>'
+        return html
 
     def __repr__(self) -> str:
         return f"<View of {self.document.title}: {len(self.document.passes)} passes>"

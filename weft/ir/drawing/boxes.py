@@ -87,6 +87,23 @@ def boxes_of(graph: Graph, names: Mapping[Value, str] | None = None) -> Box:
     return _Level(graph.block, names or {}, "", "", arg_names).box("body", graph.name, "")
 
 
+def boxes_of_op(op: Operation) -> Box:
+    """The box of what an op does: the body of a fused op, else the op with its operands and
+    results."""
+    if op.name == "fused":
+        return _Level(op.regions[0], {}, "", "").box("body", op.name, "")
+    root = Box("graph", "body", op.name)
+    for k, operand in enumerate(op.operands):
+        root.boxes.append(Box(f"graph|%{k}", "input", f"in{k}", str(operand.type), value=operand))
+        root.edges.append((k, len(op.operands), (operand,)))
+    note = ", ".join(str(r.type) for r in op.results)
+    root.boxes.append(Box("graph/op", "op", _label(op, {}), note, op=op))
+    for k, result in enumerate(op.results):
+        root.edges.append((len(op.operands), len(root.boxes), (result,)))
+        root.boxes.append(Box(f"graph>%{k}", "output", "result", str(result.type), value=result))
+    return root
+
+
 class _Level:
     """A block on the way to its box."""
 

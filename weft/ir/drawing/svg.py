@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from weft.ir.drawing.boxes import Box, boxes_of, op_class
+from weft.ir.drawing.boxes import Box, boxes_of, boxes_of_op, op_class
 from weft.ir.drawing.layout import Layout, Point, lay_out
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, Operation
 
 #: Pixels of a character of a label and of a box's height. A longer label is cut.
 CHARACTER, HEIGHT, LONGEST = 6.7, 24.0, 40
@@ -48,7 +48,16 @@ def lay_out_box(box: Box) -> Layout:
 def draw(graph: Graph) -> str:
     """The SVG of a graph, its scopes and kernels folded, under 100 kB. Of more than 150 boxes the
     first are drawn, and a line says how many there are."""
-    root = boxes_of(graph)
+    return draw_box(boxes_of(graph), graph.name)
+
+
+def draw_op(op: Operation) -> str:
+    """The same of what an op does: the ops in it if it is fused."""
+    return draw_box(boxes_of_op(op), op.name)
+
+
+def draw_box(root: Box, name: str) -> str:
+    """The same of what is in a box."""
     count = len(root.boxes)
     if count > MOST_DRAWN:
         root.boxes = root.boxes[:MOST_DRAWN]
@@ -63,7 +72,7 @@ def draw(graph: Graph) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="monospace" font-size="11" '
-        f'fill="currentColor" role="img" aria-label="{escape(graph.name, quote=True)}">'
+        f'fill="currentColor" role="img" aria-label="{escape(name, quote=True)}">'
         + "".join(lines)
         + "</svg>"
     )

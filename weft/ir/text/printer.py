@@ -30,7 +30,7 @@ have names): regions are isolated from above.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from weft.ir.dims import SymbolicDim, format_dim
 from weft.ir.dtypes import DType
@@ -58,7 +58,7 @@ def print_graph(
     names: names such as `%5` to print in place of numbers; they must be distinct in each block.
     A broken graph prints too (an undefined value as `%undefined`), so that it can be shown.
     """
-    return "\n".join(_Printer(locations, notes or {}, names or {}).graph(graph)) + "\n"
+    return "\n".join(Printer(locations, notes or {}, names or {}).graph(graph)) + "\n"
 
 
 def print_program(
@@ -66,13 +66,18 @@ def print_program(
 ) -> str:
     """The text of `program`: its graph, or its parts with an empty line between them. Arguments as
     `print_graph`."""
-    if program.is_whole:
-        return print_graph(program.graph, locations, names=names)
+    return print_parts(program, lambda: Printer(locations, {}, names or {}))
+
+
+def print_parts(program: Program, printer: Callable[[], Printer]) -> str:
+    """The text of a program, each graph by a printer of its own."""
     texts = []
     for part in program.parts:
-        feeds, fetches = format_attr(part.feeds), format_attr(part.fetches)
-        head = f"part {quote(part.device)} feeds {feeds} fetches {fetches}\n"
-        texts.append(head + print_graph(part.graph, locations, names=names))
+        head = ""
+        if not program.is_whole:
+            feeds, fetches = format_attr(part.feeds), format_attr(part.fetches)
+            head = f"part {quote(part.device)} feeds {feeds} fetches {fetches}\n"
+        texts.append(head + "\n".join(printer().graph(part.graph)) + "\n")
     return "\n".join(texts)
 
 
@@ -83,14 +88,14 @@ def print_lines(
     for part in program.parts:
         if not program.is_whole:
             yield f"part {quote(part.device)}", None
-        printer = _Printer(False, {}, names)
+        printer = Printer(False, {}, names)
         for line in printer.graph(part.graph):
             yield line, printer.op_of_line
 
 
 def print_block(block: Block) -> str:
     """The text of one block without locations: equal for two blocks of equal structure."""
-    return "\n".join(_Printer(False, {}, {}).block(block, "")) + "\n"
+    return "\n".join(Printer(False, {}, {}).block(block, "")) + "\n"
 
 
 def value_names(graph: Graph) -> dict[Value, str]:
@@ -152,7 +157,10 @@ def _bare(name: str) -> str:
     return name if NAME.fullmatch(name) else quote(name)
 
 
-class _Printer:
+class Printer:
+    """The lines of graphs. given: names of values in place of numbers; notes: comments under
+    ops."""
+
     def __init__(self, locations: bool, notes: Notes, given: Mapping[Value, str]) -> None:
         self.locations = locations
         self.notes = notes
@@ -162,6 +170,7 @@ class _Printer:
         self.op_of_line: Operation | None = None
 
     def graph(self, graph: Graph) -> Iterator[str]:
+        """The lines of a graph, with what its collections and file names are."""
         names: dict[Value, str] = {}
         for i, arg in enumerate(graph.args):
             bare = graph.arg_names[i] if i < len(graph.arg_names) else f"unnamed.{i}"
@@ -183,21 +192,28 @@ class _Printer:
         self.files = {}
 
     def block(self, block: Block, indent: str) -> Iterator[str]:
+        """The lines of a region."""
         names = {a: self.given.get(a, f"%a{i}") for i, a in enumerate(block.args)}
         yield f"{indent}^({', '.join(f'{n}: {a.type}' for a, n in names.items())})"
         yield from self.body(block, names, indent, "yield")
 
     def body(self, block: Block, names: dict[Value, str], indent: str, end: str) -> Iterator[str]:
+        """The ops of a block and what ends it. names: of its arguments."""
+        yield from self.ops(block, names, indent)
+        self.op_of_line = None
+        yield f"{indent}{end} {_listed(block.results, names)}".rstrip()
+
+    def ops(self, block: Block, names: dict[Value, str], indent: str) -> Iterator[str]:
+        """The lines of a block's ops; their results get names."""
         count = 0
         for op in block.ops:
             for value in op.results:
                 names[value] = self.given.get(value, f"%{count}")
                 count += 1
             yield from self.op(op, names, indent)
-        self.op_of_line = None
-        yield f"{indent}{end} {_listed(block.results, names)}".rstrip()
 
     def op(self, op: Operation, names: Mapping[Value, str], indent: str) -> Iterator[str]:
+        """The lines of an op, those of its regions included."""
         text = indent
         if op.results:
             text += f"{_listed(op.results, names)} = "

@@ -1,8 +1,9 @@
 """The kernels of a native step as readable source: what `f.kernels(x)` and WEFT_DUMP give.
 
 A dump's folder has `kernels/`: a Python file for each kernel, `step.weft`, the fused graph whose
-ops they carry out, `kernels.json`, which op is whose, and, once the step has run, `inputs.npz`: the
-arrays and variables of its first call. With these `weft kernel check` runs a file again."""
+ops they carry out, `kernels.json`, which op is whose, `memory.json`, where values in between are,
+and, once the step has run, `inputs.npz`: the arrays and variables of its first call. With these
+`weft kernel check` runs a file again."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,12 +26,17 @@ from weft.codegen.numba.replacements import replacement
 from weft.codegen.numba.source import KernelSource, View
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
-from weft.ir.graph import Operation
+from weft.ir.graph import Graph, Operation, Value
 from weft.ir.text.printer import print_graph
+from weft.passes.memory.block import ArenaRange, MemoryPlan
 from weft.runtime.native.executable import Executable
 from weft.runtime.step import PLAIN, RunContext
 
+if TYPE_CHECKING:
+    from weft.ir.drawing.notebook import Frame
+
 FOLDER, GRAPH, TABLE, INPUTS = "kernels", "step.weft", "kernels.json", "inputs.npz"
+MEMORY = "memory.json"
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,24 @@ class StepKernel:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self.step}: {self.key}>"
+
+    def _repr_html_(self) -> str:
+        """What it computes as a drawing, and its source, for a notebook; no script."""
+        # who shows nothing does not wait for these modules
+        from weft.ir.drawing.notebook import MOST_BYTES, folded
+        from weft.ir.drawing.svg import draw_op
+
+        drawing = draw_op(self.op)
+        made = self.made
+        text = made.what if isinstance(made, UnsupportedError) else self.source()
+        room = MOST_BYTES - len(drawing.encode()) - 1000
+        return f"<b>{escape(repr(self))}</b><br>{drawing}{folded('source', text, room)}"
+
+    def show(self, height: int = 400) -> Frame:
+        """The drawing and the source in a frame of a notebook's cell, `height` pixels high."""
+        from weft.ir.drawing.notebook import Frame
+
+        return Frame(self._repr_html_(), height)
 
 
 def ops_of(op: Operation) -> list[str]:
@@ -218,7 +243,42 @@ def dump_kernels(step: DumpedExecutable, folder: Path) -> None:
         }  # fmt: skip
     (where / GRAPH).write_text(print_graph(step.graph), encoding="utf-8")
     (where / TABLE).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    write_memory(where, step.graph, step.report.memory)
     step.folder = where
+
+
+def _values(graph: Graph) -> list[Value]:
+    """All values of a graph, in the order of its text."""
+    found = list(graph.args)
+    for op in graph.walk():
+        found += op.results
+        found += [arg for region in op.regions for arg in region.args]
+    return found
+
+
+def write_memory(folder: Path, graph: Graph, plan: MemoryPlan) -> None:
+    """Write the ranges of the arena into a dump: [offset, size, start, end, numbers of values]."""
+    number = {value: k for k, value in enumerate(_values(graph))}
+    ranges = [
+        [r.offset, r.size, r.start, r.end, [number[v] for v in r.values if v in number]]
+        for r in plan.ranges
+    ]
+    held = {"bytes": plan.arena_bytes, "events": plan.events, "ranges": ranges}
+    (folder / MEMORY).write_text(json.dumps(held) + "\n", encoding="utf-8")
+
+
+def read_memory(folder: Path, graph: Graph) -> tuple[int, int, list[ArenaRange]] | None:
+    """Bytes, events and ranges of the arena of a dumped step; None if the dump has none. graph: as
+    of the dump's `step.weft`."""
+    path = folder / MEMORY
+    if not path.is_file():
+        return None
+    held, values = json.loads(path.read_text(encoding="utf-8")), _values(graph)
+    ranges = [
+        ArenaRange(offset, size, start, end, tuple(values[k] for k in numbers))
+        for offset, size, start, end, numbers in held["ranges"]
+    ]
+    return held["bytes"], held["events"], ranges
 
 
 def read_table(file: Path, key: str) -> dict[str, Any]:

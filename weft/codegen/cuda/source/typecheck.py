@@ -77,6 +77,13 @@ class Function:
         """Its statements but for the docstring."""
         return self.node.body[1 if ast.get_docstring(self.node) is not None else 0 :]
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of its shared arrays."""
+        kinds = self.variables.values()
+        shared = [k for k in kinds if isinstance(k, Pointer) and k.space == "shared"]
+        return sum(k.size * NUMPY[k.dtype].itemsize for k in shared)
+
 
 @dataclass(eq=False)
 class Program:
@@ -465,8 +472,7 @@ class _Statements:
                 f.node.lineno,
             )
         f.result = self.results[0] if self.results else "none"
-        shared = [k for k in f.variables.values() if isinstance(k, Pointer) and k.space == "shared"]
-        total = sum(k.size * NUMPY[k.dtype].itemsize for k in shared)
+        total = f.shared_bytes
         if total > SHARED_LIMIT:
             raise self.fault(f"{total} bytes of shared memory: above {SHARED_LIMIT}", f.node.lineno)
 

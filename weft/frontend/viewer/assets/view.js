@@ -1,7 +1,7 @@
 // The viewer's page. `D` is the document (weft/frontend/viewer/document.py); nothing is fetched.
 const S = {
   tab: "passes", pass: 0, mode: "graph", open: new Set(), lit: new Set(), kernel: null,
-  unfolded: new Set(), view: null, code: "",
+  unfolded: new Set(), view: null, code: "", byDevice: true,
 };
 const TITLE = 18; // pixels of an open box's heading
 const MOST = 4000; // boxes that "unfold all" draws at most
@@ -42,11 +42,54 @@ function pathTo(id) { // the ids of the boxes around a box, outermost first
   for (const [, t] of graphOf(S.pass).parts) visit(t, []);
   return found;
 }
+function partOf(id) { // the device of the part that has a box
+  const holds = (t) => { const tree = D.trees[t]; return idOf(tree[0]) === id || (tree.length > 3 && tree[5].some(([child]) => holds(child))); };
+  const found = graphOf(S.pass).parts.find(([, t]) => holds(t));
+  return found ? found[0] : "";
+}
 function select(ids, reveal) {
   S.lit = new Set(ids);
   if (reveal) for (const id of ids) for (const around of pathTo(id) || []) S.open.add(around);
   if (reveal) S.center = ids[0];
   draw();
+}
+
+// --------------------------------------------------------------------------------------- devices
+// Colours that people with any colour vision tell apart (Okabe and Ito, "Color Universal Design",
+// 2008); each with a line pattern, so that they differ in black and white, too.
+const DEVICE_COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999"];
+const DASHES = ["", "7 3", "2 3", "9 3 2 3", "14 4"];
+const deviceNumber = (name) => (name in D.device_of ? D.device_of[name] : null);
+const deviceColour = (n) => DEVICE_COLOURS[n % 8];
+const deviceDash = (n) => DASHES[((n % 4) + Math.floor(n / 8)) % 5];
+const _on = new Map();
+function devicesIn(t, part) { // number of the device -> how many ops of it are in a tree
+  const key = `${t} ${part}`;
+  if (!_on.has(key)) {
+    const found = new Map(), tree = D.trees[t], node = D.nodes[tree[0]];
+    const add = (n, count) => found.set(n, (found.get(n) || 0) + count);
+    const own = node.length > 6 ? deviceNumber(node[6] || part) : null;
+    if (own !== null) add(own, 1);
+    else if (tree.length > 3) for (const [child] of tree[5]) for (const [n, count] of devicesIn(child, part)) add(n, count);
+    _on.set(key, found);
+  }
+  return _on.get(key);
+}
+const placed = (graph) => D.devices.length > 1 && D.graphs[graph].parts.some(([part, t]) => devicesIn(t, part).size > 0);
+function swatch(n) {
+  const rect = svg("rect", { x: 1, y: 1, width: 22, height: 12, rx: 3, style: `fill:${deviceColour(n)};fill-opacity:.45;stroke:${deviceColour(n)};stroke-width:2;stroke-dasharray:${deviceDash(n) || "none"}` });
+  return svg("svg", { class: "swatch", width: 24, height: 14 }, rect);
+}
+function legend(graph) {
+  const counts = new Map();
+  for (const [part, t] of D.graphs[graph].parts) for (const [n, count] of devicesIn(t, part)) counts.set(n, (counts.get(n) || 0) + count);
+  const made = el("div", { class: "legend", id: "legend", "aria-label": "devices" });
+  D.devices.forEach(([full, label], n) => made.append(el("span", { title: full }, swatch(n), ` ${label}: ${number(counts.get(n) || 0)} ops`)));
+  return made;
+}
+function deviceStyle(n, open, framed) {
+  const frame = framed ? "" : `;stroke:${deviceColour(n)};stroke-opacity:1;stroke-width:1.6;stroke-dasharray:${deviceDash(n) || "none"}`;
+  return `fill:${deviceColour(n)};fill-opacity:${open ? 0.1 : 0.4}${frame}`;
 }
 
 // ---------------------------------------------------------------------------------------- layout
@@ -102,7 +145,7 @@ function curve(points) {
 }
 
 // ----------------------------------------------------------------------------------------- graph
-function boxElement(box, x, y, fresh, drawn) {
+function boxElement(box, x, y, fresh, drawn, part) {
   const node = D.nodes[box.node], tree = D.trees[box.t], inner = tree.length > 3;
   const lit = S.lit.has(box.id) || (inner && !box.kids && holdsLit(box.t));
   const classes = ["box", node[1], box.kids ? "open" : "", lit ? "lit" : "", fresh(box.id) ? "fresh" : ""];
@@ -116,7 +159,11 @@ function boxElement(box, x, y, fresh, drawn) {
   });
   made.append(svg("title", {}, node[3] ? `${node[2]}: ${node[3]}` : node[2]));
   const round = node[1] === "input" || node[1] === "output" ? 10 : 4;
-  made.append(svg("rect", { width: box.w, height: box.h, rx: round }));
+  const on = part !== null && node[1] !== "input" && node[1] !== "output" ? [...devicesIn(box.t, part).keys()].sort((a, b) => a - b) : [];
+  const framed = lit || fresh(box.id);
+  const style = on.length === 1 ? deviceStyle(on[0], box.kids, framed) : on.length ? "fill:none" : part !== null ? "fill:var(--op)" : null;
+  if (on.length > 1 && !box.kids) on.forEach((n, i) => made.append(svg("path", { d: `M${(box.w / on.length) * i} 0h${box.w / on.length}v${box.h}h${-box.w / on.length}z`, style: deviceStyle(n, false, true) })));
+  made.append(svg("rect", { width: box.w, height: box.h, rx: round, style }));
   const at = box.kids ? { x: 8, y: 13 } : { x: box.w / 2, y: box.h / 2 + 4, "text-anchor": "middle" };
   made.append(svg("text", at, label));
   drawn.set(box.id, made);
@@ -131,7 +178,7 @@ function boxElement(box, x, y, fresh, drawn) {
     edges.append(path);
   }
   made.append(edges);
-  for (const k of box.kids) made.append(boxElement(k.box, k.left, k.top, fresh, drawn));
+  for (const k of box.kids) made.append(boxElement(k.box, k.left, k.top, fresh, drawn, part));
   return made;
 }
 function onMarker(event) { // the ▸ or ▾ at a label's begin
@@ -169,14 +216,14 @@ function drawGraph(into) {
   const anchor = S.anchor || [...S.lit][0], was = anchor && !S.center ? screenPlace(anchor) : null;
   const graph = D.passes[S.pass].graph, known = graph > 0 ? nodesIn(graph - 1) : null;
   const fresh = (id) => known !== null && !known.has(id);
-  const canvas = svg("svg", { class: "graph", role: "application", "aria-label": "graph" });
+  const drawn = new Map(), byDevice = S.byDevice && placed(graph);
+  const canvas = svg("svg", { class: byDevice ? "graph by-device" : "graph", role: "application", "aria-label": "graph" });
   const world = svg("g", {});
-  const drawn = new Map();
   let left = 10, height = 0;
   for (const [device, t] of D.graphs[graph].parts) {
     S.open.add(idOf(D.trees[t][0]));
     const box = measured(t);
-    world.append(boxElement(box, left, 10, fresh, drawn));
+    world.append(boxElement(box, left, 10, fresh, drawn, byDevice ? device : null));
     if (D.graphs[graph].parts.length > 1) world.append(svg("text", { x: left, y: 6 }, device));
     left += box.w + 30;
     height = Math.max(height, box.h);
@@ -327,7 +374,9 @@ function drawDetails() {
     add("type", node[3]);
     add("op", node[6] !== undefined ? node[4] : null);
     add("attributes", node[7]);
-    add("device", node[6]);
+    const on = deviceNumber(node[6] || partOf(ids[0]));
+    if (on !== null) made.append(el("dt", {}, "device"), el("dd", { class: "mono" }, swatch(on), ` ${D.devices[on][0]}`));
+    else add("device", node[6]);
     add("scope", (node[5] && node[5][0] && node[5][0][3]) || null);
     for (const k of D.kernels.filter((k) => k.nodes.some((n) => idOf(n) === ids[0]))) {
       made.append(el("dt", {}, "kernel"), el("dd", {}, el("a", { onclick: () => { S.tab = "kernels"; pick(k); } }, `#${k.number} ${k.name}`)));
@@ -374,7 +423,11 @@ function drawPasses() {
       el("button", { id: "fold", onclick: () => { S.open = new Set(); S.view = null; draw(); } }, "fold all"));
   }
   const into = el("div", { class: "fill", id: "pane" });
-  const section = el("section", {}, bar, into);
+  const section = el("section", {}, bar, into), graph = D.passes[S.pass].graph;
+  if (S.mode === "graph" && placed(graph)) {
+    bar.append(el("button", { id: "by-device", "aria-pressed": S.byDevice, onclick: () => { S.byDevice = !S.byDevice; draw(); } }, "colours: devices"));
+    if (S.byDevice) bar.after(legend(graph));
+  }
   $("main").replaceChildren(list, section, el("aside", { class: "right", id: "details", "aria-label": "details" }));
   ({ graph: drawGraph, text: drawText, diff: drawDiff })[S.mode](into);
   drawDetails();
@@ -391,22 +444,37 @@ function pick(kernel) {
   draw();
 }
 function drawKernels() {
-  if (!D.kernels.length) { $("main").replaceChildren(el("p", { class: "empty" }, "No kernels: this page was made of graphs alone. f.view(x) of a compiled function shows its kernels, with times and code.")); return; }
+  const missing = D.missing.map((line) => el("p", { class: "missing" }, line));
+  if (!D.kernels.length) {
+    const why = missing.length ? missing : [el("p", {}, "No kernels: this page was made of graphs alone. f.view(x) of a compiled function shows its kernels, with times and code.")];
+    $("main").replaceChildren(el("div", { class: "empty" }, ...why));
+    return;
+  }
   const total = D.kernels.reduce((sum, k) => sum + seconds(k), 0);
-  const cut = D.kernels.some((k) => k.many !== null);
-  const heads = ["#", "kernel", "of all", "us", cut ? "us, all threads" : null, "runs", "bytes", "flops", "of peak"].filter((h) => h !== null);
+  const timed = D.kernels.some((k) => k.microseconds !== null);
+  const wherePut = (k) => {
+    const n = deviceNumber(k.device);
+    return n === null ? k.region : el("span", {}, swatch(n), ` ${D.devices[n][1]} ${k.region}`);
+  };
+  const columns = [ // those with nothing in them are left out
+    ["#", (k) => k.number], ["kernel", (k) => k.name], ["in", wherePut],
+    ["of all", (k) => (total ? `${((100 * seconds(k)) / total).toFixed(1)} %` : "")],
+    ["us", (k) => digits(k.microseconds)], ["us, all threads", (k) => digits(k.many)],
+    ["runs", (k) => (k.runs !== null ? k.runs : timed ? "?" : "")],
+    ["grid × block", (k) => (k.blocks === null ? "" : `${number(k.blocks)} × ${number(k.threads)}`)],
+    ["shared", (k) => number(k.shared)], ["bytes", (k) => number(k.bytes)], ["flops", (k) => number(k.flops)],
+    ["of peak", (k) => (k.percent === null ? "" : `${k.percent.toFixed(0)} % ${k.bound}`)],
+  ].filter(([, cell]) => D.kernels.some((k) => cell(k) !== ""));
   const body = el("tbody", {});
   for (const k of [...D.kernels].sort((a, b) => seconds(b) - seconds(a) || a.number - b.number)) {
-    const share = total ? (100 * seconds(k)) / total : null;
-    const cells = [k.number, k.name, share === null ? "" : `${share.toFixed(1)} %`, digits(k.microseconds), cut ? digits(k.many) : null, k.runs === null ? "?" : k.runs, number(k.bytes), number(k.flops), k.percent === null ? "" : `${k.percent.toFixed(0)} % ${k.bound}`];
-    body.append(el("tr", { class: k.number === S.kernel ? "lit" : null, "data-kernel": k.number, onclick: () => pick(k) }, ...cells.filter((c) => c !== null).map((c) => el("td", {}, String(c)))));
+    body.append(el("tr", { class: k.number === S.kernel ? "lit" : null, "data-kernel": k.number, onclick: () => pick(k) }, ...columns.map(([, cell]) => el("td", {}, cell(k)))));
   }
-  const table = el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", {}, h)))), body);
+  const table = el("table", {}, el("thead", {}, el("tr", {}, ...columns.map(([head]) => el("th", {}, head)))), body);
   const right = el("aside", { class: "right", id: "details", style: "width:50%" });
   const kernel = D.kernels.find((k) => k.number === S.kernel);
   if (kernel) right.append(kernelElement(kernel));
   else right.append(el("p", { class: "empty" }, "Choose a kernel: its ops, your lines and its code are shown here, and its ops are lit in the graph."));
-  $("main").replaceChildren(el("section", {}, el("div", { class: "fill" }, table)), right);
+  $("main").replaceChildren(el("section", {}, el("div", { class: "fill" }, ...missing, table)), right);
 }
 function kernelElement(k) {
   const made = el("div", {}, el("b", { class: "mono" }, `#${k.number} ${k.name}`), el("p", {}, el("a", { id: "in-graph", onclick: () => { S.tab = "passes"; S.mode = "graph"; select(k.nodes.map(idOf), false); S.center = k.nodes.length ? idOf(k.nodes[0]) : null; for (const a of (S.center && pathTo(S.center)) || []) S.open.add(a); draw(); } }, "show its ops in the graph"), ` · key ${k.key}`));

@@ -84,6 +84,8 @@ class Watch:
     def __init__(self, device: Device, recorder: TraceRecorder) -> None:
         self._device, self._step = device, recorder.next_step()
         self.rows: list[TraceEvent] = []
+        #: What each event is of.
+        self.nodes: list[PlannedLaunch | PlannedCopy | LibraryCall] = []
 
     def events(self) -> list[TraceEvent]:
         """What was noted."""
@@ -105,6 +107,7 @@ class Watch:
             end = clock()
             begin = max(begin, end - round(took * 1e9))
         op = None if isinstance(node, PlannedCopy) else node.op
+        self.nodes.append(node)
         self.rows.append(
             TraceEvent(
                 name=_name(node),
@@ -184,6 +187,10 @@ class DeviceExecutable(DeviceStep):
     def with_variables(self, variables: Mapping[str, VariableState]) -> DeviceExecutable:
         """The same step on other variables."""
         return DeviceExecutable(self.name, self.plan, variables, self._find, self._details)
+
+    def states(self) -> Mapping[str, VariableState]:
+        """The variables that it reads or writes, by name."""
+        return {str(name): state for (_, name), state in self._states.items()}
 
     @property
     def graph(self) -> Graph:
@@ -273,12 +280,24 @@ class DeviceExecutable(DeviceStep):
         there."""
         return self._called(inputs, Activation.start, keep, cancel)
 
+    def run_noted(
+        self, inputs: list[Any], recorder: TraceRecorder
+    ) -> list[PlannedLaunch | PlannedCopy | LibraryCall]:
+        """A traced run; the nodes of the plan (`told`) that its events are of, in order."""
+        watch = Watch(self.device(), recorder)
+        self._run_watched(inputs, watch, recorder, CancelToken())
+        return watch.nodes
+
     def _run_traced(
         self, inputs: list[Array], recorder: TraceRecorder, cancel: CancelToken
     ) -> list[Any]:
         """Run one step, and note what took how long."""
-        device = self.device()
-        watch, keep = Watch(device, recorder), KeptActivations()
+        return self._run_watched(inputs, Watch(self.device(), recorder), recorder, cancel)
+
+    def _run_watched(
+        self, inputs: list[Array], watch: Watch, recorder: TraceRecorder, cancel: CancelToken
+    ) -> list[Any]:
+        device, keep = self.device(), KeptActivations()
         keep[self] = self.activations.make(device, self.told())
 
         def run(activation: Activation, given: list[Any], variables: dict[Base, int]) -> list[Any]:
@@ -472,5 +491,9 @@ def compile_for_device(
     if key is not None:
         wanted.store(key, label, plan)
     step = DeviceExecutable(label, plan, variables, find, lambda: made)
-    options.write_plan(step.describe_program)
+    if options.dumps is not None:
+        from weft.runtime.device.execution.dumps import dump_launches  # for who dumps alone
+
+        options.write_plan(step.describe_program)
+        options.write_kernels(lambda folder: dump_launches(made, folder))
     return step
