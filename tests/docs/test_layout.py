@@ -260,6 +260,7 @@ def empty_tree(root: Path, files: Mapping[str, str]) -> None:
         "runtime/progress.py": "",
         "runtime/sized_step.py": "",
         "runtime/recorder.py": "",
+        "runtime/run_log.py": "",
         "codegen/cuda/lowerings.py": "",
         "passes/in_place.py": "",
         "passes/sizes.py": "",

@@ -135,7 +135,7 @@ def test_two_live_inputs() -> None:
         (
             lambda x, p: wf.cond(p, lambda: wf.switch(x, p)[0], lambda: x),
             NotImplementedError,
-            "wf.switch belongs to a wf.Graph",
+            "wf.tf1.switch belongs to a wf.Graph",
         ),
         (
             lambda x, p: wf.gradients(wf.sum(wf.switch(x, p)[0]), x),

@@ -287,18 +287,19 @@ def switch(data: TensorLike, pred: TensorLike) -> tuple[Tensor, Tensor]:
     """(output_false, output_true): `data` on the side that `pred` says; the other one is dead.
 
     pred: a bool without axes. An op with a dead operand or control dependency does not run, and
-    what it gives is dead, up to a `wf.merge`. A fetch that may be dead is an InvalidArgumentError.
-    Only in a `wf.Graph`: UnsupportedError elsewhere. It has no gradient; `wf.cond` has.
+    what it gives is dead, up to a `wf.tf1.merge`. A fetch that may be dead is an
+    InvalidArgumentError. Only in a `wf.Graph`: UnsupportedError elsewhere. It has no gradient;
+    `wf.cond` has.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     x = wf.placeholder(wf.float32, [])
-    ...     small, large = wf.switch(x, x > 10)  # one of the two is dead
-    ...     y, _ = wf.merge([small + 1, large / 2])
+    ...     small, large = wf.tf1.switch(x, x > 10)  # one of the two is dead
+    ...     y, _ = wf.tf1.merge([small + 1, large / 2])
     ...     print(session.run(y, {x: 3}), session.run(y, {x: 20}))
     4.0 10.0
     """
-    _check_graph("wf.switch")
-    outputs = apply_many("switch", [as_tensor(data), predicate("wf.switch: pred", pred)], {})
+    _check_graph("wf.tf1.switch")
+    outputs = apply_many("switch", [as_tensor(data), predicate("wf.tf1.switch: pred", pred)], {})
     return outputs[0], outputs[1]
 
 
@@ -307,21 +308,21 @@ def merge(inputs: Sequence[TensorLike], *, loop: bool = False) -> tuple[Tensor, 
 
     All have one dtype and shape (TypeRuleError). Both results are dead only if all inputs are; two
     that are live are an InvalidArgumentError when the graph runs. loop: the merge at the head of a
-    loop, with one input, what `wf.enter` gives; `wf.next_iteration` brings it the others. Only in a
-    `wf.Graph`.
+    loop, with one input, what `wf.tf1.enter` gives; `wf.tf1.next_iteration` brings it the others.
+    Only in a `wf.Graph`.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     x = wf.placeholder(wf.float32, [])
-    ...     no, yes = wf.switch(x, x > 0)
-    ...     output, index = wf.merge([-no, yes])
+    ...     no, yes = wf.tf1.switch(x, x > 0)
+    ...     output, index = wf.tf1.merge([-no, yes])
     ...     print(*session.run([output, index], {x: -2}), *session.run([output, index], {x: 3}))
     2.0 0 3.0 1
     """
-    _check_graph("wf.merge")
+    _check_graph("wf.tf1.merge")
     if not isinstance(inputs, (list, tuple)):
         raise TypeRuleError(
-            f"wf.merge: inputs is a {type(inputs).__name__}, not a list of tensors",
-            hint="wf.merge([a, b])",
+            f"wf.tf1.merge: inputs is a {type(inputs).__name__}, not a list of tensors",
+            hint="wf.tf1.merge([a, b])",
             location=caller_location(),
         )
     output, index = apply_many("merge", [as_tensor(x) for x in inputs], {"loop": bool(loop)})
@@ -334,19 +335,20 @@ def enter(
     """`data` in the frame (the loop) of that name; is_constant: in each of its iterations.
 
     parallel_iterations: how many of the frame's iterations may be under way at once. A loop by
-    hand: enter, `wf.merge([entered], loop=True)`, `wf.loop_cond`, `wf.switch`, then `wf.exit` on
-    the false and `wf.next_iteration` on the true side. Only in a `wf.Graph`; what no frame allows
-    (ops on values of two frames) is an error that names the ops. `wf.while_loop` does it all.
+    hand, in names of `wf.tf1`: enter, `merge([entered], loop=True)`, `loop_cond`, `switch`, then
+    `exit` on the false and `next_iteration` on the true side. Only in a `wf.Graph`; what no frame
+    allows (ops on values of two frames) is an error that names the ops. `wf.while_loop` does it
+    all.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:  # while i < 3: i = i + 1
-    ...     i, _ = wf.merge([wf.enter(wf.asarray(0), "loop")], loop=True)
-    ...     done, more = wf.switch(i, wf.loop_cond(i < 3))
-    ...     wf.next_iteration(more + 1, i)
-    ...     print(session.run(wf.exit(done)))
+    ...     i, _ = wf.tf1.merge([wf.tf1.enter(wf.asarray(0), "loop")], loop=True)
+    ...     done, more = wf.tf1.switch(i, wf.tf1.loop_cond(i < 3))
+    ...     wf.tf1.next_iteration(more + 1, i)
+    ...     print(session.run(wf.tf1.exit(done)))
     <Effect next_iteration>
     3
     """
-    _check_graph("wf.enter")
+    _check_graph("wf.tf1.enter")
     attrs: dict[str, AttrValue] = {
         "frame": frame_name,
         "constant": bool(is_constant),
@@ -359,13 +361,13 @@ def exit(data: TensorLike) -> Tensor:
     """`data` in the frame around its own: what the loop gives, when it has ended.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
-    ...     x, _ = wf.merge([wf.enter(wf.asarray(1.0), "loop")], loop=True)
-    ...     done, more = wf.switch(x, wf.loop_cond(x < 100.0))
-    ...     again = wf.next_iteration(more * 2, x)
-    ...     print(session.run(wf.exit(done)))
+    ...     x, _ = wf.tf1.merge([wf.tf1.enter(wf.asarray(1.0), "loop")], loop=True)
+    ...     done, more = wf.tf1.switch(x, wf.tf1.loop_cond(x < 100.0))
+    ...     again = wf.tf1.next_iteration(more * 2, x)
+    ...     print(session.run(wf.tf1.exit(done)))
     128.0
     """
-    _check_graph("wf.exit")
+    _check_graph("wf.tf1.exit")
     return apply_many("exit", [as_tensor(data)], {})[0]
 
 
@@ -373,29 +375,29 @@ def loop_cond(pred: TensorLike) -> Tensor:
     """`pred`, a bool without axes, as that which decides whether the loop goes on.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
-    ...     x, _ = wf.merge([wf.enter(wf.asarray(100), "loop")], loop=True)
-    ...     done, more = wf.switch(x, wf.loop_cond(x > 9))  # each switch of the loop takes it
-    ...     again = wf.next_iteration(more // 2, x)
-    ...     print(session.run(wf.exit(done)))
+    ...     x, _ = wf.tf1.merge([wf.tf1.enter(wf.asarray(100), "loop")], loop=True)
+    ...     done, more = wf.tf1.switch(x, wf.tf1.loop_cond(x > 9))  # each switch takes it
+    ...     again = wf.tf1.next_iteration(more // 2, x)
+    ...     print(session.run(wf.tf1.exit(done)))
     6
     """
-    _check_graph("wf.loop_cond")
-    return apply_many("loop_cond", [predicate("wf.loop_cond: pred", pred)], {})[0]
+    _check_graph("wf.tf1.loop_cond")
+    return apply_many("loop_cond", [predicate("wf.tf1.loop_cond: pred", pred)], {})[0]
 
 
 def next_iteration(data: TensorLike, merge_output: Tensor) -> Effect:
-    """The next iteration's value of a `wf.merge(..., loop=True)`, whose output is `merge_output`.
+    """The next iteration's value of a `merge(..., loop=True)`, whose output is `merge_output`.
 
     It gives no value: the graph has no cycle, and the merge gets it. A step that needs the merge
     does it.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
-    ...     i, _ = wf.merge([wf.enter(wf.asarray(5), "loop")], loop=True)
-    ...     done, more = wf.switch(i, wf.loop_cond(i > 0))
-    ...     print(wf.next_iteration(more - 1, i), session.run(wf.exit(done)))
+    ...     i, _ = wf.tf1.merge([wf.tf1.enter(wf.asarray(5), "loop")], loop=True)
+    ...     done, more = wf.tf1.switch(i, wf.tf1.loop_cond(i > 0))
+    ...     print(wf.tf1.next_iteration(more - 1, i), session.run(wf.tf1.exit(done)))
     <Effect next_iteration> 0
     """
-    _check_graph("wf.next_iteration")
+    _check_graph("wf.tf1.next_iteration")
     trace = current_trace()
     assert trace is not None
     values = [trace.lift(as_tensor(data)), trace.lift(as_tensor(merge_output))]

@@ -19,6 +19,7 @@ from weft.runtime.record.replay import (
     HostReplay,
     against_record,
     differences,
+    known_part,
     run_again,
 )
 from weft.runtime.record.shrink import shrink_record
@@ -128,7 +129,7 @@ class Replay:
         """The inner values of the step, as the reference interpreter makes them, to its end or to
         its error: `where` and values as of `CompiledFunction.values`. NotFoundError if there are
         none."""
-        held = self._record
+        held, _ = known_part(self._record)
         check_where("wf.replay", where)
         host = HostReplay(held.graph, held.host).on_host
         return values_in_run(

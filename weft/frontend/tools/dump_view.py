@@ -37,8 +37,8 @@ def dumped(folder: Path, read: ReadProgram) -> Document:
             f"there are no dumps NN-PASS.weft in {folder}",
             hint=f"it has those of steps in folders of their own: {', '.join(steps[:8])}"
             if steps
-            else "WEFT_DUMP=DIR writes them, a folder for each step; and `weft bench --history DIR` "
-            "the files of a history",
+            else "WEFT_DUMP=DIR writes them, a folder for each step; and `weft bench --history "
+            "DIR` the files of a history",
         )
     passes = [PassFacts(file.stem[3:], read(str(file)), changed=True) for file in files]
     last = passes[-1].program

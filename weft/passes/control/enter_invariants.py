@@ -1,7 +1,7 @@
 """Constant enters for the frames of hand-made loops: constants and handles that their ops use.
 
-A handle of a variable or queue is no tensor, so nobody can bring it into a frame by `wf.enter`, and
-a constant needs no value of the loop. Where an op of a frame uses one, or comes after something
+A handle of a variable or queue is no tensor, so nobody can bring it into a frame by `wf.tf1.enter`,
+and a constant needs no value of the loop. Where an op of a frame uses one, or comes after something
 outside, a constant enter is added.
 
 Before::

@@ -472,7 +472,7 @@ class SmallRun:
             if self._values[i] is DEAD_NODE:
                 raise InvalidArgumentError(
                     f"result {number} is dead: the branch that computes it was not taken",
-                    hint="fetch the output of wf.merge or wf.cond instead",
+                    hint="fetch the output of wf.tf1.merge or wf.cond instead",
                 )
             out.append(self._values[i][0].copy())
         return out

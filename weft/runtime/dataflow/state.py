@@ -334,7 +334,7 @@ class State:
         if not cell:
             raise InvalidArgumentError(
                 f"result {number} is dead: the branch that computes it was not taken",
-                hint="fetch the output of wf.merge or wf.cond instead",
+                hint="fetch the output of wf.tf1.merge or wf.cond instead",
             )
         self.fetches[number] = 0
         array: Array = self.array(cell, t)

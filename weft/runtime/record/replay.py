@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from weft.passes.differential import tolerance, unequal
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import PASSES, PIPELINES
+from weft.passes.rewriting.rewrite import rebuilt, with_block
 from weft.passes.sizes import is_symbolic, specialize_inputs
 from weft.runtime.cluster.multi_device import DevicesStep
 from weft.runtime.compile_step import CompileOptions, compile_step
@@ -108,10 +109,7 @@ class HostReplay(RunLog):
                 place = next(found, len(rows))
             if place < len(rows):
                 return rows.pop(place).made
-        return DeadlineExceededError(
-            f"op '{key.what.split()[0]}' had given nothing when the recorded step ended",
-            hint="the record goes as far as the step went",
-        )
+        return _nothing_given(key.what.split()[0])
 
     def _rows(self, key: HostKey) -> list[HostRow]:
         if key.number >= 0:
@@ -177,15 +175,58 @@ def run_again(record: StepRecord, engine: str = "recorded", watch: Watch | None 
     What the step raises is in the result. UnsupportedError for what the engine does not run, and
     as compiling has.
     """
+    record, missing = known_part(record)
     if engine == "interpreter":
-        return _interpreted(record, watch)
+        return _ended_early(_interpreted(record, watch), missing)
     way = way_of(record, engine)
     variables = states_of(record)
     with on_isa(way), using_engine(way.engine):
         graph = on_devices_here(record.graph) if way.parts else record.graph
         step = compiled_again(graph, record.inputs, variables, way)
         log = HostReplay(graph, record.host)
-        return run_step(step, list(record.inputs), variables, log)
+        made = run_step(step, list(record.inputs), variables, log)
+        return _ended_early(made, missing)
+
+
+def known_part(record: StepRecord) -> tuple[StepRecord, Operation | None]:
+    """The record of what was known when a step that raised had ended, and an op outside of branches
+    and loops that had given nothing then: that op, and all that needs it, is left out. Other ops of
+    the step may have gone on, and one of them raised."""
+    ops = list(record.graph.walk())
+    gave = {number for group in record.host if group.rows for number in group.ops}
+    silent = [op for k, op in enumerate(ops) if is_outside(op.name) and k not in gave]
+    silent = [op for op in silent if op in set(record.graph.ops)]
+    ended = record.outcome is not None and record.outcome.error is None
+    if ended or not silent:
+        return record, None
+    gone = {v for op in silent for v in op.results}
+    kept: list[Operation] = []
+    for op in record.graph.ops:
+        if op in silent or gone.intersection((*op.operands, *op.control)):
+            gone.update(op.results)
+        else:
+            kept.append(op)
+    numbers = {op: k for k, op in enumerate(ops)}
+    results = [v for v in record.graph.results if v not in gone]
+    graph = with_block(record.graph, rebuilt(record.graph.block, kept, results))
+    new = {numbers[op]: k for k, op in enumerate(graph.walk())}
+    host = [HostGroup(tuple(new[n] for n in g.ops), g.rows) for g in record.host
+            if all(n in new for n in g.ops)]  # fmt: skip
+    return replace(record, graph=graph, host=tuple(host)), silent[0]
+
+
+def _ended_early(made: Replayed, missing: Operation | None) -> Replayed:
+    """`made`, of a part of a program in which `missing` had given nothing."""
+    if missing is None or made.error is not None:
+        return made
+    return replace(made, results=(), error=_nothing_given(missing.name).at(missing.locations))
+
+
+def _nothing_given(name: str) -> WeftError:
+    return DeadlineExceededError(
+        f"op '{name}' had given nothing when the recorded step ended",
+        hint="the record goes as far as the step went",
+    )
 
 
 def run_step(
