@@ -16,6 +16,7 @@ from paths import ROOT
 from weft.comm.endpoint import Endpoint
 from weft.comm.protocol import Message
 from weft.frontend.extend.ops import unregister_op
+from weft.ir.ops.scalar_function import REPLACED
 
 MOST_WORDS = 1500
 #: Pages that may be longer: those that are written by a program.
@@ -222,8 +223,16 @@ def numba(names: Names, printed: str) -> None:
     assert "matmul" in said[-1]
 
 
+def replay(names: Names, printed: str) -> None:
+    try:
+        assert names["command"].startswith("weft replay ./verify-native-")
+    finally:
+        REPLACED.clear()
+
+
 CHECKS: dict[str, Callable[[Names, str], None]] = {
     "coming-from.md": coming_from,
+    "guide/replay.md": replay,
     "index.md": index,
     "tutorial/1-arrays.md": arrays,
     "tutorial/2-training.md": training,

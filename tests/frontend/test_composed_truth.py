@@ -88,7 +88,7 @@ EXEMPT = {
         "set_transfer_guard transfer_guard bfloat16_transfer get_num_threads set_num_threads bench "
         "from_dlpack",
     "what a program adds to weft: test_extend.py":
-        "register_op register_kernel register_gradient register_function py_function elementwise "
+        "register_op register_kernel register_gradient register_function py_function elementwise record replay "
         "reducer",
     "they look at values, and compute none: test_debug.py":
         "assert_all_close assert_equal assert_finite assert_greater assert_greater_equal "
