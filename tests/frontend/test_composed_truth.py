@@ -88,8 +88,9 @@ EXEMPT = {
         "set_transfer_guard transfer_guard bfloat16_transfer get_num_threads set_num_threads bench "
         "from_dlpack",
     "what a program adds to weft: test_extend.py":
-        "register_op register_kernel register_gradient register_function py_function elementwise record replay "
+        "register_op register_kernel register_gradient register_function py_function elementwise "
         "reducer",
+    "they keep steps, and run them again: test_record.py": "record replay",
     "they look at values, and compute none: test_debug.py":
         "assert_all_close assert_equal assert_finite assert_greater assert_greater_equal "
         "assert_less assert_less_equal assert_non_negative assert_not_equal assert_positive "

@@ -171,8 +171,8 @@ class Inspection:
 
         >>> f = wf.compile(lambda x: wf.nn.relu(x) * 2)
         >>> print(f.ir(wf.TensorType(wf.float32, (3,)), after="traced", loc=False, fold=0))
-        graph @_lambda(%x: f32[3]) -> (f32[3]) stage=traced {
-          %3 = "relu" [4 ops] (%x) : f32[3]
+        graph @lambda(%x: f32[3]) -> (f32[3]) stage=traced {
+          %5 = "relu" [6 ops] (%x) : f32[3]
         ...
         """
         # who only calls does not wait for these modules, which know most passes
@@ -218,7 +218,7 @@ class Inspection:
 
         >>> f = wf.compile(lambda x: wf.exp(x) + 1)
         >>> print(f.explain(wf.TensorType(wf.float32, (3,)), sections="signature"))
-        _lambda: specialisation 1 of 1
+        lambda: specialisation 1 of 1
         <BLANKLINE>
         signature
           x  f32[3]

@@ -25,12 +25,22 @@ def pipeline_name(passes: Sequence[Pass]) -> str:
 
 def watched_call(made: Compiled, watchers: Sequence[Watcher]) -> Callable[[list[Any]], list[Any]]:
     """What runs a specialisation on arrays through watchers."""
+    known: list[TracedStep] = []  # from the first call on
+
+    def call(arrays: list[Any]) -> list[Any]:
+        if not known:
+            known.append(traced_step(made))
+        return run_watched(watchers, known[0], made.run_logged, arrays)
+
+    return call
+
+
+def traced_step(made: Compiled) -> TracedStep:
+    """A specialisation as its watchers see it."""
     traced = made.traced
-    kind = "gpu" if made.on_gpu else "native"
     with made.target():
         way = Way(
-            kind, engine(), isa(), pipeline_name(made.pipeline), "native", made.gpu,
-            made.math_mode, made.threads,
+            "gpu" if made.on_gpu else "native", engine(), isa(), pipeline_name(made.pipeline),
+            "native", made.gpu, made.math_mode, made.threads,
         )  # fmt: skip
-    step = TracedStep.of(traced.graph, way, traced.variables, made.donated)
-    return lambda arrays: run_watched(watchers, step, made.run_logged, arrays)
+    return TracedStep.of(traced.graph, way, traced.variables, made.donated)
