@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.codegen.engines import using_engine
 from weft.codegen.llvm.target import NATIVE, host_isas, using
+from weft.ir.analysis.frames import is_dataflow
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec
 from weft.ir.errors import DeadlineExceededError, UnsupportedError, WeftError
@@ -197,7 +198,7 @@ def known_part(record: StepRecord) -> tuple[StepRecord, Operation | None]:
     silent = [op for k, op in enumerate(ops) if is_outside(op.name) and k not in gave]
     silent = [op for op in silent if op in set(record.graph.ops)]
     ended = record.outcome is not None and record.outcome.error is None
-    if ended or not silent:
+    if ended or not silent or is_dataflow(record.graph.block):  # there it may have been dead
         return record, None
     gone = {v for op in silent for v in op.results}
     kept: list[Operation] = []

@@ -29,7 +29,7 @@ from weft.ir.ops.io import muted
 from weft.runtime.record.agreement import disagreements
 from weft.runtime.record.replay import Difference, Replayed, run_again
 from weft.runtime.record.shrink import shrink_record
-from weft.runtime.record.step_record import StepRecord, save_record
+from weft.runtime.record.step_record import Outcome, StepRecord, save_record
 from weft.runtime.record.traced_step import Call, TracedStep
 from weft.runtime.run_log import RunLog, values_of
 
@@ -59,7 +59,7 @@ class NativeVerifier:
         groups = step.groups(log)
         record = StepRecord(
             step.graph(), step.way, given, step.before(log) if step.remote else before,
-            tuple(groups),
+            tuple(groups), Outcome(tuple(results), error=error),
         )  # fmt: skip
         with muted():
             wanted = run_again(record, "interpreter")
