@@ -140,7 +140,7 @@ def test_wrong_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_an_error_comes_before(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(folder, "--step", 0, "--until", "multiply:8,8") == SUCCESS
+    assert run(folder, "--step", 0, "--until", "multiply:8,8") == DIFFERENT
     out = capsys.readouterr().out
     assert "the step does not come to multiply:8,8, as this raises before:\n" in out
 

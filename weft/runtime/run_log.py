@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.ir.device import DeviceSpec
 from weft.ir.error_data import error_data, error_of
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -107,6 +106,7 @@ class RunLog:
         self.rows: dict[HostKey, list[HostRow]] = {}
         self.variables: dict[str, Array] = {}
         self.known: set[str] = set()
+        self.after: dict[str, Array] = {}
         self.parts: list[RunLog] = []
         self._lock = threading.Lock()
 
@@ -146,6 +146,14 @@ class RunLog:
         self.variables |= values_of(variables)
         self.known |= variables.keys()
 
+    @property
+    def nbytes(self) -> int:
+        """The memory of what it holds."""
+        rows = [row.made for found in self.rows.values() for row in found]
+        arrays = [x for made in rows if not isinstance(made, WeftError) for x in made]
+        held = [*arrays, *self.variables.values(), *self.after.values()]
+        return sum(x.nbytes for x in held if x is not None)
+
     # ------------------------------------------------------------------------- between processes
     def packed(self) -> list[Array]:
         """As arrays, for a message: the last one says what the others are."""
@@ -164,6 +172,7 @@ class RunLog:
         held = {name: place(value) for name, value in self.variables.items()}
         index = {
             "device": self.device, "rows": rows, "variables": held, "known": sorted(self.known),
+            "after": {name: place(value) for name, value in self.after.items()},
         }  # fmt: skip
         return [*arrays, np.frombuffer(json.dumps(index).encode(), np.uint8)]
 
@@ -178,6 +187,7 @@ class RunLog:
             ]
         made.variables = {n: np.array(arrays[k]) for n, k in index["variables"].items()}
         made.known = set(index["known"])
+        made.after = {n: np.array(arrays[k]) for n, k in index["after"].items()}
         return made
 
 
@@ -221,30 +231,22 @@ class HostGroup(NamedTuple):
 def host_groups(graph: Graph, log: RunLog) -> list[HostGroup]:
     """What the host ops of a program gave in a run of it, whichever way, in whatever parts."""
     keys, numbers = host_keys(graph), {op: k for k, op in enumerate(graph.walk())}
-    logs = [log, *log.parts]
+    logs = {one.device: one for one in (log, *log.parts)}
     groups: list[HostGroup] = []
     by_what: dict[str, list[Operation]] = {}
     for op, key in keys.items():
         by_what.setdefault(key.what, []).append(op)
     for what, ops in by_what.items():
-        in_order = [row for one in logs for row in one.rows.get(HostKey(what, -1), ())]
+        in_order = [row for one in logs.values() for row in one.rows.get(HostKey(what, -1), ())]
         if in_order:
             groups.append(HostGroup(tuple(numbers[op] for op in ops), tuple(in_order)))
             continue
-        ran = [(key.number, one.device, rows) for one in logs for key, rows in one.rows.items()
-               if key.what == what]  # fmt: skip
-        ran.sort(key=lambda found: found[:2])
+        counts: dict[str, int] = {}  # a part numbers its own ops
         for op in ops:
-            rows = sorted(_taken(op, ran), key=lambda row: row.iterations)
-            groups.append(HostGroup((numbers[op],), tuple(rows)))
+            device = op.device if log.parts else ""
+            number = counts[device] = counts.get(device, -1) + 1
+            held = logs.get(device)
+            rows = [] if held is None else held.rows.get(HostKey(what, number), [])
+            in_turn = sorted(rows, key=lambda row: row.iterations)
+            groups.append(HostGroup((numbers[op],), tuple(in_turn)))
     return groups
-
-
-def _taken(op: Operation, ran: list[tuple[int, str, list[HostRow]]]) -> list[HostRow]:
-    """The rows of the first of the ops that ran on a device where `op` may be; they are taken."""
-    for place, (_, device, rows) in enumerate(ran):
-        wanted = DeviceSpec.parse(op.device) if op.device and device else None
-        if wanted is None or wanted.matches(DeviceSpec.parse(device)):
-            del ran[place]
-            return rows
-    return []

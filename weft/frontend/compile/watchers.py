@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from weft.ir.process import ForkLock
 from weft.passes.manager import NATIVE
 
 if TYPE_CHECKING:
@@ -28,20 +29,23 @@ class Watched(Protocol):
 
 
 _all: weakref.WeakSet[Watched] = weakref.WeakSet()
+_lock = ForkLock()
 _recording = False
 
 
 def add_watched(one: Watched) -> None:
     """`one.watch()` is called when recording begins or ends."""
-    _all.add(one)
+    with _lock:
+        _all.add(one)
 
 
-def watching_changed(recording: bool) -> None:
-    """Recording has begun, or ended."""
+def watching_changed(is_on: Callable[[], bool]) -> None:
+    """Recording has begun, or ended; is_on: says which."""
     global _recording
-    _recording = recording
-    for one in list(_all):
-        one.watch()
+    with _lock:
+        _recording = is_on()
+        for one in list(_all):
+            one.watch()
 
 
 def watchers() -> Sequence[Watcher]:

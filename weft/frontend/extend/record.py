@@ -40,7 +40,8 @@ def record(
     folder: for the files, one for each step, a safetensors file that holds no code. steps: how many
     of the last steps are kept, written at the end of the block; 0: only steps that raise, which are
     written at once (the first 20). sync: each record is written before its step runs, too, and
-    removed when it has ended: so it is there if the process dies. The value is the list of files
+    removed when it has ended: so it is there if the process dies. Of blocks that are open at once
+    the newest gets all steps. The value is the list of files
     that are written, filled as they are. WEFT_RECORD=folder, WEFT_RECORD_STEPS and WEFT_RECORD_SYNC
     do the same for a whole process.
 
@@ -66,12 +67,17 @@ def record(
             location=caller_location(),
         )
     made = begin(Recording(Path(folder), steps, bool(sync)))
-    watching_changed(True)
     try:
-        yield made.written
-    finally:
-        end(made)
-        watching_changed(is_on())
+        try:
+            watching_changed(is_on)
+            yield made.written
+        finally:
+            end(made)
+            watching_changed(is_on)
+    except BaseException:
+        made.try_flush()  # the error of the block matters more
+        raise
+    made.flush()
 
 
 class Replay:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.ir.errors import InvalidArgumentError
+from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.process import load
 from weft.ir.text.printer import print_graph, value_names
 
@@ -36,6 +38,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         "recorded); two of them are held against each other",
     )  # fmt: skip
     parser.add_argument(
+        "--import", action="append", dest="imports", metavar="MODULE", default=[],
+        help="import a module that registers ops and functions of the program (several times)",
+    )  # fmt: skip
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument(
         "--until", metavar="STOP",
         help="run the interpreter to there and show the op's values: OP, OP:ITERATION, FILE:LINE, "
         "FILE:LINE:ITERATION, #K (the K-th op), error",
@@ -44,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "-i", "--interactive", action="store_true",
         help="with --until (default: #0): go on from there by next, until, print, continue",
     )  # fmt: skip
-    parser.add_argument("--program", action="store_true", help="print the program as it was traced")
+    only.add_argument("--program", action="store_true", help="print the program as it was traced")
     parser.add_argument(
         "--bits", action="store_true", help="two engines differ if any bit does, by rounding, too"
     )
@@ -53,7 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the record of the smaller program (default: "
-        "PATH-small.safetensors)",
+        "NAME-small.safetensors, here)",
     )  # fmt: skip
 
 
@@ -61,11 +68,16 @@ def run_replay(args: Namespace) -> Iterator[Line]:
     """The lines that `weft replay` prints."""
     find: Any = load("weft.runtime.record.step_record", "find_records")
     read: Any = load("weft.runtime.record.step_record", "load_record")
+    for module in args.imports:
+        import_module(module)
     files: list[Path] = find(Path(args.path))
     if args.list:
         for number, file in enumerate(files):
             yield f"{number}  {file.name}", True
-            yield f"   {read(file)}", True
+            try:
+                yield f"   {read(file)}", True
+            except WeftError as error:
+                yield f"   cannot be read: {error.what}", False
         return
     if not -len(files) <= args.step < len(files):
         raise InvalidArgumentError(
@@ -102,7 +114,8 @@ def _stepped(record: StepRecord, args: Namespace) -> Iterator[Line]:
         raise stepping.Quit
 
     stepping.run_to(record, stop, ask)
-    yield from ((line, True) for line in lines)
+    came = not lines[0].startswith("the step does not come")
+    yield from ((line, came) for line in lines)
 
 
 def _ended(made: Replayed) -> Iterator[Line]:
@@ -117,6 +130,7 @@ def _ended(made: Replayed) -> Iterator[Line]:
 
 def _compared(record: StepRecord, path: Path, args: Namespace) -> Iterator[Line]:
     # the command line does not wait for what compiles
+    from weft.runtime.record.agreement import disagreements
     from weft.runtime.record.replay import against_record, differences, run_again
 
     engines: list[str] = args.engine or ["recorded"]
@@ -131,17 +145,20 @@ def _compared(record: StepRecord, path: Path, args: Namespace) -> Iterator[Line]
         found, what = against_record(record, runs[0]), "the recorded run"
     else:
         found, what = differences(record.graph, runs[0], runs[1]), f"'{engines[0]}'"
-    yield from _told(found, f"'{engines[-1]}'", what)
-    wrong = [d for d in found if args.bits or not d.close]
-    if len(runs) == 2 and wrong and not args.no_shrink:
+        if not args.bits:
+            wrong = set(map(str, disagreements(record, runs[0], runs[1])))
+            found = [replace(d, close=d.close or str(d) not in wrong) for d in found]
+    yield from _told(found, f"'{engines[-1]}'", what, args.bits)
+    if len(runs) == 2 and not args.no_shrink and any(args.bits or not d.close for d in found):
         yield from _shrunk(record, (engines[0], engines[1]), path, args)
 
 
-def _told(found: list[Difference], engine: str, other: str) -> Iterator[Line]:
+def _told(found: list[Difference], engine: str, other: str, bits: bool) -> Iterator[Line]:
     if not found:
         yield f"{engine} gives the same bits as {other}", True
     for one in found:
-        yield f"{engine} against {other}: {one}", one.close
+        why = ", as rounding may have it" if one.close and "by rounding" not in one.why else ""
+        yield f"{engine} against {other}: {one}{why}", one.close and not bits
 
 
 def _shrunk(
@@ -154,7 +171,7 @@ def _shrunk(
     if small is None:
         yield "no smaller program on which they differ was found", False
         return
-    target = Path(args.output) if args.output else path.with_name(f"{path.stem}-small{path.suffix}")
+    target = Path(args.output) if args.output else Path(f"{path.stem}-small{path.suffix}")
     save_record(small.record, target)
     yield f"a program of {len(small.record.graph.ops)} ops on which they differ: {target}", False
     yield f"  {small.difference}", False

@@ -69,7 +69,9 @@ class Stop:
             return False
         if self.file:
             places = op.locations[:1]
-            return any(p.line == self.line and p.file.endswith(self.file) for p in places)
+            return any(
+                p.line == self.line and f"/{p.file}".endswith(f"/{self.file}") for p in places
+            )
         return op.name == self.name
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from weft.ir.analysis.frames import Frame, Frames
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import string
-from weft.ir.graph import Block, Operation, Value
+from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import OPS
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.types import HandleType, RefType, TensorType, Type
@@ -197,3 +197,9 @@ def runs_on_host(op: Operation) -> bool:
     strings, the elements of which are Python's objects."""
     strings = any(is_string(v.type) for v in (*op.operands, *op.results))
     return strings or "host" in OPS[op.name].traits
+
+
+def written_in(graph: Graph) -> frozenset[str]:
+    """The variables that a graph writes, by their names in it."""
+    found = (access for op in graph.ops for access in accesses(op) if access.writes)
+    return frozenset(str(access.key) for access in found)

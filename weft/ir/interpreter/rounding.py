@@ -28,6 +28,8 @@ def _names(text: str) -> frozenset[str]:
 
 #: Runs with errors put in.
 RUNS = 6
+#: And so many with errors of whole ulps.
+ULP_RUNS = 12
 #: Relative error of each inexact op in units of eps, as large as the worst of them has in float32.
 ULPS = 8.0
 #: Elementwise ops that give the exact result of their operands, or the correctly rounded one
@@ -61,14 +63,21 @@ class Overflow(Exception):
 
 class Rounding(Watch):
     """Puts random rounding errors in the results of inexact ops; without `random` it only looks for
-    what overflows. Raises Overflow."""
+    what overflows. sizes: how large errors are: of whole ulps, 0 among them, so that what is equal
+    by chance may be so here, too; or never small, so that an exact tie is seen to break. Where a
+    finite computation overflows it raises Overflow, or, if `anything`, goes on with what compiled
+    code may make of it, and so where a float that is converted to an integer does not fit."""
 
-    def __init__(self, random: np.random.Generator | None) -> None:
-        self._random = random
+    def __init__(
+        self, random: np.random.Generator | None, *, ulps: bool = False, anything: bool = False
+    ) -> None:
+        self._random, self._ulps, self._anything = random, ulps, anything
 
     def changed(
         self, op: Operation, operands: Sequence[Any], results: Sequence[Any]
     ) -> Sequence[Any]:
+        if op.name == "astype" and self._anything and self._random is not None:
+            return [_converted(operands[0], results[0], self._random)]
         if not _is_inexact(op) or results[0].dtype.kind not in "fcV":
             return results
         arrays = [x for x in operands if isinstance(x, np.ndarray)]
@@ -76,37 +85,63 @@ class Rounding(Watch):
         whole = all(np.isfinite(x).all() for x in floats)
         if op.name.startswith("conv") and not whole:
             raise Overflow(op.name)  # padding may be multiplied by what is not finite (numerics.md)
-        if op.name not in POLES and _overflows(op, arrays, results[0], whole):
+        over = None if op.name in POLES else _overflows(op, arrays, results[0], whole)
+        if over is not None and over.any() and not self._anything:
             raise Overflow(op.name)
         if self._random is None:
             return results
-        return [_disturbed(op, arrays, results[0], self._random), *results[1:]]
+        made = _disturbed(op, arrays, results[0], self._random, self._ulps)
+        if over is not None and over.any():
+            most = _largest(made.dtype)
+            either = self._random.choice([1.0, 0.5], made.shape)  # finite where it is wider
+            made = np.where(over & (either < 1), np.sign(_wide(made).real) * most, made)
+            made = made.astype(results[0].dtype)
+        return [made, *results[1:]]
+
+
+def _converted(x: Array, made: Array, random: np.random.Generator) -> Array:
+    """An integer that a float was converted to: any, where it does not fit."""
+    if x.dtype.kind not in "fV" or made.dtype.kind not in "iu":
+        return made
+    info, wide = np.iinfo(made.dtype), _wide(x)
+    unfit = ~((wide >= float(info.min)) & (wide <= float(info.max)))
+    if not unfit.any():
+        return made
+    values = random.integers(info.min, info.max, made.shape, made.dtype, endpoint=True)
+    return np.where(unfit, values, made)
+
+
+def _largest(dtype: np.dtype[Any]) -> float:
+    return 3.38e38 if dtype.kind == "V" else float(np.finfo(dtype).max)
 
 
 def stable_results(
     graph: Graph, inputs: Sequence[Array], state: dict[str, Array], seed: int,
-    host: Callable[[], RunHost] | None = None, runs: int = RUNS,
+    host: Callable[[], RunHost] | None = None, *, anything: bool = False,
 ) -> tuple[list[Any], dict[str, Any]]:  # fmt: skip
     """(centre, spread) for each result and each variable after the step; spread inf: anything goes.
 
     Compiled results must be within the spread of the centre. `graph` must not update variables in
-    other ways than by `assign` (the pass `expand_updates`). host: makes what carries
-    out its ops of the host, for each run. Raises Overflow.
+    other ways than by `assign` (the pass `expand_updates`). host: makes what carries out its ops of
+    the host, for each run. anything: as of `Rounding`, and more runs, some with errors of whole
+    ulps. Raises Overflow, and what the program raises in one of the runs.
     """
-    held = [_run(graph, inputs, state, None, host)]
-    for k in range(runs):
-        held.append(_run(graph, inputs, state, np.random.default_rng((seed, k)), host))
+    runs = [Rounding(None, anything=anything)]
+    for k in range(RUNS + (ULP_RUNS if anything else 0)):
+        random = np.random.default_rng((seed, k))
+        runs.append(Rounding(random, ulps=k >= RUNS, anything=anything))
+    held = [_run(graph, inputs, state, watch, host) for watch in runs]
     results = [_spread([r[0][i] for r in held]) for i in range(len(graph.results))]
     return results, {n: _spread([r[1][n] for r in held]) for n in held[0][1]}
 
 
 def _run(
-    graph: Graph, inputs: Sequence[Array], state: dict[str, Array],
-    random: np.random.Generator | None, host: Callable[[], RunHost] | None,
+    graph: Graph, inputs: Sequence[Array], state: dict[str, Array], watch: Rounding,
+    host: Callable[[], RunHost] | None,
 ) -> tuple[list[Any], dict[str, Array]]:  # fmt: skip
     variables = DictState(state)
     on_host = None if host is None else host()
-    made = interpret(graph, inputs, variables, host=on_host, watch=Rounding(random))
+    made = interpret(graph, inputs, variables, host=on_host, watch=watch)
     return made, variables.values
 
 
@@ -150,22 +185,22 @@ def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     return float(info.eps), float(info.smallest_subnormal)
 
 
-def _overflows(op: Operation, operands: list[Array], result: Array, whole: bool) -> bool:
-    """Whether an element of `result` is infinite although what it was made of is finite."""
+def _overflows(op: Operation, operands: list[Array], result: Array, whole: bool) -> Array:
+    """Which elements of `result` are infinite although what they were made of is finite."""
     infinite = np.isinf(result)
     if whole or not infinite.any():
-        return bool(infinite.any())
+        return infinite
     finite = [np.isfinite(x) for x in operands if x.dtype.kind in "fcV"]
     if "elementwise" in lookup(op.name).traits:
-        return bool((infinite & np.all(np.broadcast_arrays(*finite), axis=0)).any())
+        return np.asarray(infinite & np.all(np.broadcast_arrays(*finite), axis=0))
     zeroed = [np.where(np.isfinite(x), x, 0).astype(x.dtype) for x in operands]
     reference = lookup(op.name).reference
     assert reference is not None
-    return bool(np.isinf(np.asarray(reference(zeroed, op.attrs))).any())
+    return np.asarray(np.isinf(np.asarray(reference(zeroed, op.attrs))))
 
 
 def _disturbed(
-    op: Operation, operands: list[Array], x: Array, random: np.random.Generator
+    op: Operation, operands: list[Array], x: Array, random: np.random.Generator, ulps: bool
 ) -> Array:
     size = np.abs(_wide(x)).astype(np.float64)
     terms = 1
@@ -181,8 +216,11 @@ def _disturbed(
     elif op.name in SPECIAL:
         terms = 32
     eps, tiny = _limits(x.dtype)
-    # never a small error: an exact tie must be seen to break
-    error = random.uniform(0.25, 1.0, x.shape) * random.choice([-1.0, 1.0], x.shape)
-    scale = ULPS * terms * eps * size + np.where(size > 0, tiny, 0.0)
+    if ulps:
+        scale = eps * np.abs(_wide(x)).astype(np.float64)
+        error = random.choice([-1.0, -0.5, 0.0, 0.0, 0.5, 1.0], x.shape)
+    else:  # never a small error: an exact tie must be seen to break
+        scale = ULPS * terms * eps * size + np.where(size > 0, tiny, 0.0)
+        error = random.uniform(0.25, 1.0, x.shape) * random.choice([-1.0, 1.0], x.shape)
     moved = _wide(x) + error * np.where(np.isfinite(scale), scale, 0.0)
     return np.where(np.isfinite(x), moved, _wide(x)).astype(x.dtype)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.analysis.effects import written_in
 from weft.ir.analysis.frames import is_dataflow
 from weft.ir.analysis.verify import verify
 from weft.ir.dataclass import dataclass
@@ -62,10 +63,10 @@ _NO_LEAVE = (
 @dataclass(frozen=True, slots=True)
 class Registered:
     """constants: the last inputs, the same in every run. peers: the tasks that it sends to and
-    receives from. receivers: its ops `recv` by their keys. variables: by their names in the graph.
-    device: the name of where it runs. small: see `dataflow.executor.is_small`. brief: what runs it
-    if it is small and has no control flow. generation: of the store that it was read with; again:
-    reads it once more."""
+    receives from. receivers: its ops `recv` by their keys. variables: by their names in the graph;
+    written: those that it writes. device: the name of where it runs. small: see
+    `dataflow.executor.is_small`. brief: what runs it if it is small and has no control flow.
+    generation: of the store that it was read with; again: reads it once more."""
 
     graph: Graph
     step: OneDeviceStep
@@ -73,6 +74,7 @@ class Registered:
     peers: frozenset[str]
     receivers: Mapping[int, Operation]
     variables: Mapping[str, VariableState]
+    written: frozenset[str]
     device: str
     small: bool
     brief: SmallProgram | None
@@ -134,7 +136,8 @@ def read_part(
     small = elsewhere is None and is_small(graph)
     brief = small_program(step) if small and step.kind == "dataflow" else None
     return Registered(
-        graph, step, tuple(constants), peers, receivers, variables, device, small, brief,
+        graph, step, tuple(constants), peers, receivers, variables, written_in(graph),
+        device, small, brief,
         generation, again,
     )  # fmt: skip
 

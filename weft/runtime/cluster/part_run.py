@@ -30,7 +30,7 @@ from weft.runtime.cluster.small_step import SmallRun
 from weft.runtime.dataflow.executor import Stepping
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.attempts import CancelToken
-from weft.runtime.run_log import RunLog
+from weft.runtime.run_log import RunLog, values_of
 from weft.runtime.step import RunContext
 from weft.runtime.trace.counters import Counters
 from weft.runtime.trace.task_trace import RunTrace
@@ -70,8 +70,8 @@ def all_of(
 _LOG = logging.getLogger("weft.cluster")
 #: A step, and the handle of a part.
 Who = tuple[int, int]
-#: A task keeps the logs of so many runs of a session, which asks for each when it is over.
-MOST_LOGS = 64
+#: A task keeps logs of so many bytes for a session, which asks for each when its run is over.
+MOST_LOG_BYTES = 1 << 30
 #: Ends the link to a session, for a reason.
 Cut = Callable[[str, object], None]
 
@@ -113,8 +113,11 @@ class Client:
     def keep_log(self, who: Who, log: RunLog) -> None:
         """Keep the log of a run until the session asks for it; of many the oldest go."""
         self.logs[who] = log
-        for old in list(self.logs)[:-MOST_LOGS]:
-            self.logs.pop(old, None)
+        held = log.nbytes
+        for older in list(self.logs)[-2::-1]:
+            held += self.logs[older].nbytes
+            if held > MOST_LOG_BYTES:
+                self.logs.pop(older, None)
 
     def signal(self, kind: int, step: int, key: int) -> None:
         """Answer it with a number. Raises CommError."""
@@ -281,6 +284,8 @@ class PartRun:
 
     def _end(self, failed: bool) -> None:
         if self.log is not None:
+            written = {n: s for n, s in self.part.variables.items() if n in self.part.written}
+            self.log.after = values_of(written)
             self.client.keep_log((self.step, self.handle), self.log)
         self._home.over(self, time.monotonic() - self._begun, failed)
 

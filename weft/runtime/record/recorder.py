@@ -13,12 +13,13 @@ import logging
 import os
 import platform
 import re
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,20 @@ import numpy as np
 
 from weft.codegen.llvm.target import isa_line
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InvalidArgumentError, UnknownError, WeftError
-from weft.ir.process import in_child
+from weft.ir.errors import InvalidArgumentError, OutOfRangeError, UnknownError, WeftError
+from weft.ir.process import ForkLock, in_child
 from weft.runtime.checkpoint.format import SUFFIX
 from weft.runtime.record.step_record import Outcome, StepRecord, save_record
 from weft.runtime.record.traced_step import Call, TracedStep
-from weft.runtime.run_log import RunLog, values_of
+from weft.runtime.run_log import RunLog
 
 Array = np.ndarray[Any, Any]
 #: How many of the last steps are kept, unless something else is said.
 STEPS = 3
 #: So many records of steps that raised are written: a loop that goes on after errors fills no disk.
 MOST_FAILED = 20
+#: A file's name has so many letters of the step's.
+MOST_NAME = 100
 _log = logging.getLogger("weft.run")
 _numbers = itertools.count()
 
@@ -77,11 +80,11 @@ class Recorder:
         self.written: list[Path] = []
         self._kept: deque[StepRecord] = deque()
         self._failed = 0
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def run(self, step: TracedStep, call: Call, inputs: list[Any], log: RunLog | None) -> list[Any]:
-        """As of `Watcher`: the step, recorded. An error that is no error of weft's is recorded,
-        too."""
+        """As of `Watcher`: the step, recorded. An error that is no error of weft's, and Ctrl-C, are
+        recorded, too."""
         log = step.log(log)
         given = tuple([_copied(x) for x in inputs])
         begun = StepRecord(
@@ -91,32 +94,28 @@ class Recorder:
         early = self._save(begun, "running") if self.recording.sync else None
         try:
             results = call(inputs, log)
-        except Exception as error:
+        except BaseException as error:
             known = error if isinstance(error, WeftError) else UnknownError(repr(error))
             self._ended(step, begun, log, Outcome(error=known), early)
             raise
-        here = {n: step.variables[n] for n in step.written if n in step.variables}
         kept = tuple([None if r is None else _copied(r) for r in results])
-        self._ended(step, begun, log, Outcome(kept, values_of(here)), early)
+        self._ended(step, begun, log, Outcome(kept, step.after(log)), early)
         return results
 
     def _ended(
-        self,
-        step: TracedStep,
-        begun: StepRecord,
-        log: RunLog | None,
-        outcome: Outcome,
+        self, step: TracedStep, begun: StepRecord, log: RunLog | None, outcome: Outcome,
         early: Path | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         record = begun.ended(outcome, step.groups(log))
         if step.remote:
             record = record.on(step.before(log))
-        if outcome.error is not None:
+        error = outcome.error
+        if error is not None and not isinstance(error, OutOfRangeError):  # that an input has ended
             with self._lock:
                 self._failed += 1
                 many = self._failed > MOST_FAILED
             if not many:
-                self._write(record, "failed")
+                self._try_write(record, "failed")
         elif self.recording.steps:
             with self._lock:
                 self._kept.append(record)
@@ -126,23 +125,37 @@ class Recorder:
             early.unlink(missing_ok=True)
 
     def flush(self) -> None:
-        """Write what is in memory."""
+        """Write what is in memory. Errors as `save_record`, when all was tried."""
         with self._lock:
             records = list(self._kept)
             self._kept.clear()
-        for record in records:
-            self._write(record, "")
+        errors = [e for e in (self._try_write(record, "") for record in records) if e is not None]
+        if errors:
+            raise errors[0]
 
-    def _write(self, record: StepRecord, mark: str) -> None:
-        path = self._save(record, mark)
+    def try_flush(self) -> None:
+        """As `flush`; what goes wrong is in the log alone."""
+        with suppress(WeftError):
+            self.flush()
+
+    def _try_write(self, record: StepRecord, mark: str) -> WeftError | None:
+        """Write a record; the error, which the log has, if that fails: the step's own matters
+        more."""
+        try:
+            path = self._save(record, mark)
+        except WeftError as error:
+            _log.warning("step %d of '%s' is not recorded: %s", record.number, record.name, error)
+            return error
         self.written.append(path)
         if mark:
             _log.warning("recorded the step that raised: weft replay %s", path)
+        return None
 
     def _save(self, record: StepRecord, mark: str) -> Path:
-        name = re.sub(r"[^\w-]", "_", record.name)
-        stem = "-".join(x for x in (name, str(os.getpid()), f"{record.number:06}", mark) if x)
-        path = self.recording.folder / f"{stem}{SUFFIX}"
+        name = re.sub(r"[^\w-]", "_", record.name)[:MOST_NAME]
+        when = time.strftime("%Y%m%d%H%M%S", time.gmtime(record.made))
+        parts = (name, when, str(os.getpid()), f"{record.number:06}", mark)
+        path = self.recording.folder / f"{'-'.join(x for x in parts if x)}{SUFFIX}"
         save_record(record, path)
         return path
 
@@ -166,6 +179,7 @@ def _versions() -> Mapping[str, str]:
 # ------------------------------------------------------------------------------------ what is on
 _on: list[Recorder] = []
 _environment: dict[Recording, Recorder] = {}
+_at_exit: set[int] = set()  # processes
 
 
 def recorder() -> Recorder | None:
@@ -179,8 +193,17 @@ def recorder() -> Recorder | None:
     made = _environment.get(asked)
     if made is None:
         made = _environment[asked] = Recorder(asked)
-        atexit.register(made.flush)
+    if os.getpid() not in _at_exit:
+        _at_exit.add(os.getpid())
+        atexit.register(_flush_all)
+        # of a child of multiprocessing, which does not come to what `atexit` holds
+        util.Finalize(None, _flush_all, exitpriority=0)
     return made
+
+
+def _flush_all() -> None:
+    for made in _environment.values():
+        made.try_flush()
 
 
 def is_on() -> bool:
@@ -195,9 +218,8 @@ def begin(recording: Recording) -> Recorder:
 
 
 def end(made: Recorder) -> None:
-    """Write what is left, and record no more by it."""
+    """Record no more by it; `flush` writes what is left."""
     _on.remove(made)
-    made.flush()
 
 
 def _in_child() -> None:

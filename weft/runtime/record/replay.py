@@ -17,10 +17,16 @@ import numpy as np
 
 from weft.codegen.engines import using_engine
 from weft.codegen.llvm.target import NATIVE, host_isas, using
+from weft.ir.analysis.effects import written_in
 from weft.ir.analysis.frames import is_dataflow
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec
-from weft.ir.errors import DeadlineExceededError, UnsupportedError, WeftError
+from weft.ir.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.graph import Graph, Operation
 from weft.ir.interpreter.evaluate import Watch, interpret
 from weft.ir.interpreter.state import DictState
@@ -39,7 +45,7 @@ from weft.runtime.device.backends.local import with_devices, without_devices
 from weft.runtime.device.execution.regions import on_gpu
 from weft.runtime.native.planning import gpu_passes
 from weft.runtime.record.step_record import StepRecord, same_bits
-from weft.runtime.record.traced_step import Way, written_in
+from weft.runtime.record.traced_step import Way
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.run_log import (
     HostGroup,
@@ -178,7 +184,7 @@ def run_again(record: StepRecord, engine: str = "recorded", watch: Watch | None 
     """
     record, missing = known_part(record)
     if engine == "interpreter":
-        return _ended_early(_interpreted(record, watch), missing)
+        return _ended_early(_checked(record, _interpreted(record, watch)), missing)
     way = way_of(record, engine)
     variables = states_of(record)
     with on_isa(way), using_engine(way.engine):
@@ -186,7 +192,7 @@ def run_again(record: StepRecord, engine: str = "recorded", watch: Watch | None 
         step = compiled_again(graph, record.inputs, variables, way)
         log = HostReplay(graph, record.host)
         made = run_step(step, list(record.inputs), variables, log)
-        return _ended_early(made, missing)
+        return _ended_early(_checked(record, made), missing)
 
 
 def known_part(record: StepRecord) -> tuple[StepRecord, Operation | None]:
@@ -214,6 +220,16 @@ def known_part(record: StepRecord) -> tuple[StepRecord, Operation | None]:
     host = [HostGroup(tuple(new[n] for n in g.ops), g.rows) for g in record.host
             if all(n in new for n in g.ops)]  # fmt: skip
     return replace(record, graph=graph, host=tuple(host)), silent[0]
+
+
+def _checked(record: StepRecord, made: Replayed) -> Replayed:
+    """`made`. Raises what says that the engine, or this process, cannot run the program."""
+    outcome = record.outcome
+    known = None if outcome is None else outcome.error
+    refusals = (FailedPreconditionError, UnsupportedError)
+    if isinstance(made.error, refusals) and not isinstance(known, type(made.error)):
+        raise made.error
+    return made
 
 
 def _ended_early(made: Replayed, missing: Operation | None) -> Replayed:

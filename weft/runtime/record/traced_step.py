@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.ir.analysis.effects import accesses
+from weft.ir.analysis.effects import written_in
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.graph import Graph
@@ -80,6 +80,16 @@ class TracedStep:
         """`given`, or a log of its own if a run of it has something to say."""
         return RunLog() if given is None and self.outside else given
 
+    def after(self, log: RunLog | None) -> dict[str, Any]:
+        """The values of the variables that it writes after a run; of a remote step those in the
+        log."""
+        if not self.remote:
+            return values_of({n: self.variables[n] for n in self.written if n in self.variables})
+        found: dict[str, Any] = {}
+        for part in () if log is None else log.parts:
+            found |= part.after
+        return found
+
     def groups(self, log: RunLog | None) -> list[HostGroup]:
         """What its host ops gave in a run."""
         return [] if log is None else host_groups(self.graph(), log)
@@ -124,9 +134,3 @@ def run_watched(
         return run_watched(rest, step, call, given, noted)
 
     return first.run(step, inner, inputs, log)
-
-
-def written_in(graph: Graph) -> frozenset[str]:
-    """The variables that a graph writes, by their names in it."""
-    found = (access for op in graph.ops for access in accesses(op) if access.writes)
-    return frozenset(str(access.key) for access in found)

@@ -6,14 +6,19 @@ result, or a variable that the step wrote, that differs by more than rounding is
 is a step that raises where the interpreter does not. The program is then shrunk (`shrink.py`), with
 the values that it really had, to the ops whose kernels disagree.
 
+What goes into a queue or a Python function and nowhere else is not compared; nor is a step beside
+which another one that is verified writes to its variables.
+
 Whichever way a step runs - one native plan, the dataflow executor, a GPU, several devices, the
 tasks of a cluster - it is its program that is held against it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,16 +31,54 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.ops.io import muted
+from weft.ir.process import ForkLock
 from weft.runtime.record.agreement import disagreements
 from weft.runtime.record.replay import Difference, Replayed, run_again
 from weft.runtime.record.shrink import shrink_record
 from weft.runtime.record.step_record import Outcome, StepRecord, save_record
 from weft.runtime.record.traced_step import Call, TracedStep
-from weft.runtime.run_log import RunLog, values_of
+from weft.runtime.resources.variables import VariableState
+from weft.runtime.run_log import RunLog
 
 Array = np.ndarray[Any, Any]
 #: Deadlines, cancellations and lost tasks: the interpreter knows none.
 _NOT_THE_PROGRAM = (AbortedError, CancelledError, DeadlineExceededError, UnavailableError)
+
+
+class _Writes:
+    """How often steps that are verified began or ended to write each variable, and how many are at
+    it: a step beside others that write what it reads or writes is not judged."""
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._counts: WeakKeyDictionary[VariableState, int] = WeakKeyDictionary()
+        self._under_way: WeakKeyDictionary[VariableState, int] = WeakKeyDictionary()
+
+    def begin(self, step: TracedStep) -> list[int] | None:
+        """The step begins; what `end` is given. None if others write its variables now."""
+        with self._lock:
+            alone = not any(self._under_way.get(s, 0) for s in step.variables.values())
+            self._add(step, 1)
+            return self._seen(step) if alone else None
+
+    def end(self, step: TracedStep, seen: list[int] | None) -> bool:
+        """It has ended; whether nobody else wrote."""
+        with self._lock:
+            alone = seen is not None and seen == self._seen(step)
+            self._add(step, -1)
+            return alone
+
+    def _seen(self, step: TracedStep) -> list[int]:
+        return [self._counts.get(state, 0) for state in step.variables.values()]
+
+    def _add(self, step: TracedStep, change: int) -> None:
+        for name in step.written & step.variables.keys():
+            state = step.variables[name]
+            self._counts[state] = self._counts.get(state, 0) + 1
+            self._under_way[state] = self._under_way.get(state, 0) + change
+
+
+_writes = _Writes()
 
 
 class NativeVerifier:
@@ -46,36 +89,44 @@ class NativeVerifier:
         not agree with."""
         log = step.log(log)
         given = tuple([_host(x) for x in inputs])
+        seen = _writes.begin(step)
         before = step.before(None)
         results: list[Any] = []
         error: WeftError | None = None
+        after: dict[str, Any] = {}
         try:
             results = call(inputs, log)
         except WeftError as raised:
-            if isinstance(raised, _NOT_THE_PROGRAM):
-                raise
             error = raised
-        after = values_of({n: step.variables[n] for n in step.written if n in step.variables})
-        groups = step.groups(log)
-        record = StepRecord(
-            step.graph(), step.way, given, step.before(log) if step.remote else before,
-            tuple(groups), Outcome(tuple(results), error=error),
-        )  # fmt: skip
-        with muted():
-            wanted = run_again(record, "interpreter")
-        found = Replayed(tuple([None if r is None else _host(r) for r in results]), after, error)
-        written = tuple(after)
-        wrong = disagreements(record, wanted, found, written)
-        if wrong and not _expected(wanted, error):
-            raise _verify_error(step, record, wrong)
+        finally:
+            after = step.after(log)
+            alone = _writes.end(step, seen)
+        if alone and not isinstance(error, _NOT_THE_PROGRAM):
+            _check(step, log, given, before, Replayed(_copies(results), after, error))
         if error is not None:
             raise error
         return results
 
 
-def _expected(wanted: Replayed, error: WeftError | None) -> bool:
-    """Whether both have failed: which of several errors comes first depends on the order."""
-    return wanted.error is not None and error is not None
+def _copies(results: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple([None if r is None else _host(r) for r in results])
+
+
+def _check(
+    step: TracedStep, log: RunLog | None, inputs: tuple[Array, ...], before: dict[str, Array],
+    found: Replayed,
+) -> None:  # fmt: skip
+    """VerifyError where the interpreter gives something else."""
+    record = StepRecord(
+        step.graph(), step.way, inputs, step.before(log) if step.remote else before,
+        tuple(step.groups(log)), Outcome(found.results, error=found.error),
+    )  # fmt: skip
+    with muted():
+        wanted = run_again(record, "interpreter")
+        wrong = disagreements(record, wanted, found, tuple(found.variables))
+    both = wanted.error is not None and found.error is not None  # which comes first is not said
+    if wrong and not both:
+        raise _verify_error(step, record, wrong)
 
 
 def _verify_error(step: TracedStep, record: StepRecord, wrong: list[Difference]) -> VerifyError:
@@ -84,20 +135,23 @@ def _verify_error(step: TracedStep, record: StepRecord, wrong: list[Difference])
     with muted():
         small = shrink_record(record)
     if small is None:
+        why = "" if step.way.kind == "native" else f": look at how it runs as '{step.way.kind}'"
         return VerifyError(
-            head,
-            hint="no smaller program of one native plan shows it: what differs is in how the "
-            f"step runs as '{step.way.kind}'; wf.record keeps the step",
+            head, hint=f"no smaller program shows it in one native plan{why}; wf.record keeps steps"
         )
     folder = Path(os.environ.get("WEFT_DUMP") or ".")
     path = folder / f"verify-native-{os.getpid()}-{small.record.graph.name}.safetensors"
-    save_record(small.record, path)
+    hint = f"weft replay {path} --engine native --engine interpreter"
+    try:
+        save_record(small.record, path)
+    except WeftError as error:  # what was found matters more
+        hint = f"that program cannot be written: {error.what}"
     op = next((o for o in small.record.graph.ops if o.locations), None)
     names = ", ".join(o.name for o in small.record.graph.ops if o.name != "constant")
     return VerifyError(
         f"{head}; a program of {len(small.record.graph.ops)} ops shows it ({names}): "
         f"{small.difference}",
-        hint=f"weft replay {path} --engine native --engine interpreter",
+        hint=hint,
         location=op.locations if op is not None else (),
     )
 
