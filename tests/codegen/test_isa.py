@@ -220,3 +220,16 @@ except wf.errors.InvalidArgumentError as error:
     )  # fmt: skip
     assert done.stdout.split() == [isa, WIDEST[isa], "True"], done.stderr
     assert done.stderr.startswith(f"on_isa: {isa}, by CPUID hidden")
+
+
+@pytest.mark.parametrize("isa", [i for i in ISAS if i != "x86-64-v2"])
+def test_spilled_vectors_lie_on_cache_lines(isa: str) -> None:
+    """An unaligned one would lie across two pages in one process of ten."""
+
+    def sides(x: Any) -> Any:
+        middle = wf.where(x < 1, x * wf.sin(x), wf.log(x))
+        return wf.nn.softmax(wf.where(x < -1, wf.tanh(x), middle))
+
+    text = wf.compile(sides, target=isa).asm(np.zeros((64, 512), np.float32))
+    assert re.search(r"vmova\w+\s+%[yz]mm\d+, -?\d*\(%rsp\)", text)
+    assert not re.search(r"vmovu\w+\s+%[yz]mm\d+, -?\d*\(%rsp\)", text)

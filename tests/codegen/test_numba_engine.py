@@ -42,12 +42,7 @@ from weft.passes.pipelines import STANDARD
 Array = np.ndarray[Any, Any]
 NATIVE = [d for d in ALL if d is not dtypes.string]
 #: Ops that no fused graph has: whole regions, or names.
-#: Scalar functions have no source here: an UnsupportedError says so.
-GIVEN = [
-    n
-    for n in TRACED
-    if n not in ("cond", "while", "scan", "unrolled", "scalar_function", *DATAFLOW)
-]
+GIVEN = [n for n in TRACED if n not in ("cond", "while", "scan", "unrolled", *DATAFLOW)]
 SOME = {
     dtypes.int8: "add abs floor_divide remainder power bitwise_right_shift",
     dtypes.uint64: "negative remainder",
@@ -100,18 +95,6 @@ def test_a_step_that_calls_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "sum 3.0\n"
     with pytest.raises(InvalidArgumentError, match="too large"):
         f(x * 3)
-
-
-def test_a_scalar_function_has_no_source() -> None:
-    def counted(x: float) -> float:
-        n = 0.0
-        while x > 1 and n < 9:
-            x, n = x / 2, n + 1
-        return n
-
-    f = wf.compile(lambda x: wf.elementwise(counted)(x) + 1, engine="numba")
-    with pytest.raises(UnsupportedError, match="has no Numba source"):
-        f(np.ones(3, np.float32))
 
 
 class TestTable:

@@ -1,4 +1,4 @@
-"""`wf.elementwise`: scalar Python functions on tensors, traced and compiled."""
+"""`wf.elementwise`: scalar Python functions on tensors, traced and compiled, by both engines."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
+from weft.codegen.engines import ENGINES, VARIABLE
 from weft.frontend.eager.numpy_calls import SWITCH
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.scalar_function import find_scalar_function
@@ -22,6 +23,11 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 
 X = np.linspace(-2, 2, 9, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True, params=ENGINES)
+def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, request.param)
 
 
 @wf.elementwise

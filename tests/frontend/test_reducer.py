@@ -1,4 +1,4 @@
-"""`wf.reducer`: functions of two numbers as reductions."""
+"""`wf.reducer`: functions of two numbers as reductions, by both engines."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
+from weft.codegen.engines import ENGINES, VARIABLE
+
+
+@pytest.fixture(autouse=True, params=ENGINES)
+def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, request.param)
 
 
 @wf.reducer(init=0.0)
@@ -103,6 +109,7 @@ def test_in_sessions_and_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(wf.errors.UnsupportedError, match="needs the size of axis 0") as caught:
             farthest(x, axis=0)
         assert "test_reducer.py" in str(caught.value)
+    monkeypatch.setenv(VARIABLE, "llvm")  # kernels of GPUs have no other engine
     use_device("check", monkeypatch)
     got = wf.compile(lambda x: farthest(x, axis=1), device="gpu:0")(value)
     np.testing.assert_array_equal(got.numpy(), wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import warnings
 from pathlib import Path
@@ -38,6 +39,7 @@ def run(page: Path) -> dict[str, Any]:
             if NEEDS_RAY in block:
                 continue
             place = f"{page.relative_to(ROOT)}, block {number}"
+            linecache.cache[place] = (len(block), None, block.splitlines(True), place)
             exec(compile(block, place, "exec"), names)
     return names
 

@@ -32,7 +32,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.process import ForkLock
 
 #: Bumped whenever the passes below change.
-PIPELINE_VERSION = 4
+PIPELINE_VERSION = 5
 # Loops: LLVM's default pipeline at O2 without the SLP vectoriser. llvmlite offers the loop
 # vectoriser in no other form.
 _SPEED_LEVEL = 2

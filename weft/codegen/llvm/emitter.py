@@ -200,6 +200,7 @@ class Emitter:
         function.linkage = "internal"
         function.attributes.add("noinline")
         function.attributes.add("nounwind")
+        align_spills(function)
         inner = Emitter(
             builder=ir.IRBuilder(function.append_basic_block("entry")),
             module=self.module,
@@ -227,10 +228,22 @@ def _loop_id(module: ir.Module, wanted: Mapping[str, int]) -> ir.MDValue:
     return _LoopId(module, rows, str(len(module.metadata)))
 
 
+def align_spills(function: ir.Function) -> None:
+    """Have vectors that find no register lie on the stack as they would in memory.
+
+    LLVM knows too late that a function will spill, and then leaves the stack aligned to 16 bytes: a
+    spilled vector of 64 lies across two cache lines, or two pages, as the process's addresses have
+    it (docs/decisions/0012-interleaved-loops.md).
+    """
+    # llvmlite's own add() knows enumerated attributes only.
+    set.add(function.attributes, '"stackrealign"')
+
+
 def emit_kernel(emit: Callable[[Emitter], None], module: ir.Module, symbol: str) -> ir.Function:
     """Define the kernel `symbol` in `module`, with the body that `emit` builds."""
     function = ir.Function(module, KERNEL_TYPE, symbol)
     function.attributes.add("nounwind")
+    align_spills(function)
     arguments, lo, hi, worker = function.args
     emitter = Emitter(
         builder=ir.IRBuilder(function.append_basic_block("entry")),

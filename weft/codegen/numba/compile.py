@@ -24,7 +24,7 @@ from weft.codegen.faults import RAISED
 from weft.codegen.llvm import numba_kernels as adopted
 from weft.codegen.llvm.target import isa
 from weft.codegen.numba.source import KernelSource, Number, View, array_dtype
-from weft.ir.errors import TypeRuleError
+from weft.ir.errors import TypeRuleError, WeftError
 
 _numba: Any = adopted._numba
 _types: Any = adopted._types
@@ -92,6 +92,12 @@ def load_function(text: str, where: str) -> Callable[..., Any]:
         raise TypeRuleError(
             f"{where} has no function 'kernel'", hint="keep the name of the function in the file"
         ) from None
+    except WeftError as error:
+        if where.startswith("<"):
+            raise
+        error.what += f"\n{where} names it, as it could not be printed"
+        error.args = (error._render(),)
+        raise
     except Exception as error:
         raise TypeRuleError(
             f"{where} does not run as Python: {type(error).__name__}: {error}",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.codegen.llvm.scalar_texts import is_user_function
 from weft.codegen.numba.source import HALVES, numpy_name
+from weft.codegen.numba.user_functions import called_name
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 
@@ -37,8 +39,12 @@ _SAME = frozenset({"conj", "real", "ceil", "floor", "round", "trunc"})
 
 def scalar_text(op: str, dtype: str, args: Sequence[str], result: str, helpers: set[str]) -> str:
     """The expression of `op` on the names `args`, operands of `dtype` (for `where` those after the
-    condition). `helpers` gets the functions that it calls. UnsupportedError for what has none.
+    condition; for a function of the user's that of its floats). `helpers` gets the functions that
+    it calls. UnsupportedError for what has none.
     """
+    if is_user_function(op):
+        call = f"{called_name(op, dtype, helpers)}({', '.join(args)})"
+        return f"{numpy_name(result)}({call})" if as_dtype(result).is_integer else call
     made = _text(op, dtype, list(args), result, helpers)
     if made is None:
         raise UnsupportedError(

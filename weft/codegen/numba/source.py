@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.codegen.call import Address, Pool, Scratch
 from weft.codegen.numba.replacements import MARK
+from weft.codegen.numba.user_functions import HOME, definitions, float_names, is_called
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 
@@ -63,7 +64,8 @@ Param = View | Number
 @dataclass(frozen=True)
 class KernelSource:
     """A kernel as source. key: what its text depends on; lines: the body of the function, from the
-    first indentation on; helpers: what it imports of `functions`; checks: whether it takes `faults`
+    first indentation on; helpers: what it imports of `functions`, and functions of the user's that
+    it calls, as `user_functions.called_name` says; checks: whether it takes `faults`
     (indices out of bounds); units: how many parts threads may do, [lo, hi) of which a call is given
     (None: it does all at once, and takes no lo and hi); nanoseconds: of one unit.
     """
@@ -85,12 +87,17 @@ class KernelSource:
     def text(self, header: Sequence[str] = ()) -> str:
         """The module: header, imports, the function `kernel`."""
         lines = [f"{MARK}{self.key}", *(f"# {line}".rstrip() for line in header)]
-        types = sorted({t for t in _TYPES if any(_names(t, line) for line in self.lines)})
-        lines += ["", "import numpy as np"]
-        lines += [f"from numpy import {', '.join(types)}"] if types else []
-        lines += ["", *_imports(sorted(self.helpers))] if self.helpers else []
+        types = {t for t in _TYPES if any(_names(t, line) for line in self.lines)}
+        types |= float_names(self.helpers)
+        helpers = sorted(h for h in self.helpers if not is_called(h))
+        users = definitions(self.helpers, {*types, *helpers})
+        lines += ["", *users.imports, "import numpy as np"]
+        lines += [f"from numpy import {', '.join(sorted(types))}"] if types else []
+        lines += [""] if helpers or users.weft else []
+        lines += _imports("weft.codegen.numba.functions", helpers)
+        lines += _imports(HOME, users.weft)
         given = ", ".join(self.arguments())
-        return "\n".join([*lines, "", "", f"def kernel({given}):", *self.lines, ""])
+        return "\n".join([*lines, *users.lines, "", "", f"def kernel({given}):", *self.lines, ""])
 
     def describe_params(self) -> list[str]:
         """What each argument is here, for the header."""
@@ -121,13 +128,11 @@ def _names(name: str, line: str) -> bool:
     return re.search(rf"(?<![\w.]){name}\b", line) is not None
 
 
-def _imports(names: Sequence[str]) -> list[str]:
-    lines, start = [], "from weft.codegen.numba.functions import "
-    one = start + ", ".join(names)
+def _imports(module: str, names: Sequence[str]) -> list[str]:
+    one = f"from {module} import {', '.join(names)}"
     if len(one) <= 100:
-        return [one]
-    lines = [start + "("]
-    return [*lines, *(f"    {n}," for n in names), ")"]
+        return [one] if names else []
+    return [f"from {module} import (", *(f"    {n}," for n in names), ")"]
 
 
 class Names:

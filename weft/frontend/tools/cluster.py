@@ -82,7 +82,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
     """Run the task until SIGTERM or SIGINT. `say` gets a line when it listens. Errors as Server
     has, and those of importing."""
-    _import(args.modules)
+    import_modules(args.modules, "weft worker")
     if args.cluster is None:
         if args.job is not None or args.task is not None:
             raise InvalidArgumentError(
@@ -110,8 +110,8 @@ def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
         server.join()
 
 
-def _import(modules: Sequence[str]) -> None:
-    """Import the user's modules. NotFoundError for one that is not there."""
+def import_modules(modules: Sequence[str], command: str) -> None:
+    """Import the user's modules for a command. NotFoundError for one that is not there."""
     if modules and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
     for name in modules:
@@ -121,7 +121,7 @@ def _import(modules: Sequence[str]) -> None:
             if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
                 raise  # one that the module itself imports
             raise NotFoundError(
-                f"weft worker: there is no module '{name}'",
+                f"{command}: there is no module '{name}'",
                 hint=f"it is looked for in {os.getcwd()} and on PYTHONPATH",
             ) from error
 

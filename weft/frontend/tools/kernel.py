@@ -26,6 +26,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         one.add_argument(
             "--dump", metavar="DIR", help="the folder STEP/kernels, if it is not there"
         )
+        one.add_argument(
+            "--import",
+            dest="modules",
+            metavar="MODULE",
+            action="append",
+            default=[],
+            help="import a module first, from here or as Python finds it: one that defines the "
+            "functions or registers the kernels that the step uses; may be given again",
+        )
     check.add_argument(
         "--seconds", type=float, default=2.0, help="measure for so long (default: 2)"
     )
@@ -69,6 +78,10 @@ def _dropped(args: Namespace) -> Iterator[str]:
 def _checked(args: Namespace) -> Iterator[tuple[str, bool]]:
     path = Path(args.file)
     agrees = True
+    if args.modules:
+        # who needs no module does not wait for what runs a task
+        imported: Any = load("weft.frontend.tools.cluster", "import_modules")
+        imported(args.modules, f"weft kernel {args.action}")
     if not (args.action == "use" and args.unchecked):
         # who only lists does not wait for what compiles
         check: Any = load("weft.runtime.native.kernel_check", "check_kernel")

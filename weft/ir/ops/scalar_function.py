@@ -89,11 +89,12 @@ def find_scalar_function(name: str, code: str) -> FunctionType:
     for function in reversed(defined):
         if code_of(function) == code:
             return _by_code[name, code]
+    module = name.partition(".")[0]
     what = "has other code or other constants here" if defined else "is not defined here"
     raise FailedPreconditionError(
         f"the scalar function '{name}' of the graph {what}",
         hint=f"import the module that defines it with @wf.elementwise before the graph runs "
-        f"(weft worker --import {name.partition('.')[0]})",
+        f"(weft worker --import {module}; weft kernel check --import {module})",
     )
 
 
