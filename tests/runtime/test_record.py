@@ -240,6 +240,34 @@ def test_what_came_out_of_a_queue(tmp_path: Path) -> None:
     assert failed.values("dequeue")  # as far as it went
 
 
+def test_results_go_to_the_ops_that_gave_them(tmp_path: Path) -> None:
+    """One function in both branches: its ops share a line, and one of them did not run."""
+    with wf.Graph().as_default() as graph:
+        q = wf.FIFOQueue(9, wf.float32, shapes=[[]])
+        x, p = wf.placeholder(wf.float32, [], "x"), wf.placeholder(wf.bool, [], "p")
+        put = q.enqueue(x)
+
+        def take() -> Any:
+            return q.dequeue()
+
+        def look() -> Any:
+            return wf.py_function(lambda t: t * 10, [x], wf.float32, shapes=[])
+
+        y = wf.cond(p, take, take) + wf.cond(p, look, look)
+        cases = wf.tf1.case([(x > 5, take), (x > 3, take)], default=take)
+    with wf.Session(graph=graph) as session:
+        for k in range(8):
+            session.run(put, {x: k})
+        with wf.record(tmp_path, steps=9) as files:
+            for side in (True, False):
+                session.run(y, {p: side, x: 2})
+            for k in (6, 4, 0):
+                session.run(cases, {x: k})
+    for file in files:
+        for engine in ("recorded", "interpreter"):
+            assert wf.replay(file).differences(engine) == [], engine
+
+
 def test_what_was_in_files_and_tables(tmp_path: Path) -> None:
     text = tmp_path / "words.txt"
     text.write_bytes(b"some words")
@@ -433,6 +461,96 @@ def test_what_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("WEFT_RECORD_SYNC", "yes")
     with pytest.raises(wf.errors.InvalidArgumentError, match="WEFT_RECORD_SYNC='yes'"):
         wf.compile(lambda x: x + 1)(f32(1))
+
+
+def test_what_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    """The error of the step, or of the block, is the one that is seen, and recording ends."""
+    (tmp_path / "file").write_text("")
+    f = wf.compile(lambda x, k: wf.take(x, k))
+    with (
+        pytest.raises(wf.errors.InvalidArgumentError, match="out of bounds"),
+        wf.record(tmp_path / "file"),
+    ):
+        f(f32(1), 5)
+
+    def fail() -> None:
+        f(f32(1), 0)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError), wf.record(tmp_path / "file"):
+        fail()
+    with pytest.raises(wf.errors.FailedPreconditionError), wf.record(tmp_path / "file"):
+        f(f32(1), 0)
+    with wf.record(tmp_path / "there") as files:
+        f(f32(1), 0)
+    assert len(files) == 1
+    f(f32(1), 0)
+    assert len(list((tmp_path / "there").iterdir())) == 1
+
+
+def test_functions_are_made_while_recording_begins_and_ends(tmp_path: Path) -> None:
+    over = threading.Event()
+    wrong: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            while not over.is_set():
+                wf.compile(lambda x: x + 1)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(50):
+        with wf.record(tmp_path, steps=0):
+            pass
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_an_input_that_has_ended_is_no_failure(tmp_path: Path) -> None:
+    with wf.Graph().as_default() as graph:
+        q = wf.FIFOQueue(9, wf.float32, shapes=[[]])
+        y, close = q.dequeue(), q.close()
+    with wf.Session(graph=graph) as session, wf.record(tmp_path) as files:
+        session.run(close)
+        with pytest.raises(wf.errors.OutOfRangeError):
+            session.run(y)
+        assert files == []
+    assert isinstance(wf.replay(files[-1]).error, wf.errors.OutOfRangeError)
+    assert wf.replay(files[-1]).differences("interpreter") == []
+
+
+CHILD = """
+import multiprocessing, sys
+import numpy as np
+import weft as wf
+
+f = wf.compile(lambda x: x + 1)
+
+def work():
+    f(np.ones(2, np.float32))
+
+if __name__ == "__main__":
+    f(np.ones(3, np.float32))
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(60)
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.slow
+def test_children_of_multiprocessing_write_their_own(tmp_path: Path) -> None:
+    program = tmp_path / "child.py"
+    program.write_text(CHILD, encoding="utf-8")
+    given = {**os.environ, "WEFT_RECORD": str(tmp_path / "r")}
+    assert subprocess.run([sys.executable, str(program)], env=given, check=False).returncode == 0
+    shapes = sorted(load_record(f).inputs[0].shape for f in (tmp_path / "r").iterdir())
+    assert shapes == [(2,), (3,)]
 
 
 # -------------------------------------------------------------------------------------------- files

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,7 @@ def test_on_a_cluster() -> None:
 
 
 # --------------------------------------------------------------------------------- what is no fault
+WEIGHTS = np.random.default_rng(1).normal(size=(30, 100)).astype(np.float32)
 RIGHT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     # a difference of near equals, of which no bit need be right
     "cancels": (
@@ -196,6 +198,22 @@ RIGHT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x: wf.exp(x) - wf.exp(x) * 1,
         (np.array([1, 12, 20], np.float16),),
     ),
+    "equal": (lambda x: wf.equal(wf.exp(wf.log(x)), x), (np.arange(1, 100, dtype=np.float32),)),
+    "many compare": (
+        lambda x: (wf.exp(wf.log(x)) > x, wf.floor(wf.exp(wf.log(x)))),
+        (np.linspace(1, 50, 100_000, dtype=np.float32),),
+    ),
+    "relu's gradient": (
+        lambda x: wf.grad(lambda x: wf.sum(wf.nn.relu(wf.matmul(x, WEIGHTS)) ** 2))(x),
+        (np.random.default_rng(0).normal(size=(1000, 30)).astype(np.float32),),
+    ),
+    "does not fit": (
+        lambda x: wf.astype(x * 3, wf.int32), (f32(1, 1e20, -1e20, np.nan, np.inf),)
+    ),
+    "a check at the edge": (
+        lambda x: wf.where(wf.sum(wf.exp(x)) >= wf.sum(wf.exp(x[::-1])), 1, 0),
+        (np.linspace(0, 9, 1001, dtype=np.float32),),
+    ),
     "not finite": (lambda x: wf.log(x) / x, (f32(0, -1, np.inf, np.nan),)),
 }  # fmt: skip
 
@@ -205,6 +223,60 @@ RIGHT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 def test_rounding_is_no_fault(name: str) -> None:
     function, args = RIGHT[name]
     wf.compile(function)(*args)
+
+
+@pytest.mark.usefixtures("verify", "wrong_tanh")
+def test_what_overflows_hides_nothing_else() -> None:
+    f = wf.compile(lambda x: (wf.tanh(x), wf.exp(x * 100) - wf.exp(x * 100) * 1))
+    with pytest.raises(VerifyError, match="result 0"):
+        f(f32(0.5, 2))
+
+
+@pytest.mark.usefixtures("verify")
+def test_steps_beside_others_are_not_judged() -> None:
+    v = wf.Variable(np.zeros(1000, np.float32), name="v")
+
+    @wf.compile
+    def add(x: Any) -> Any:
+        return v.assign_add(x)
+
+    wrong: list[BaseException] = []
+
+    def many() -> None:
+        try:
+            for _ in range(40):
+                add(np.ones(1000, np.float32))
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=many) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert v.numpy()[0] == 120
+
+
+@pytest.mark.usefixtures("wrong_tanh")
+def test_a_variable_of_another_task(verify: Path) -> None:
+    with wf.Graph().as_default() as graph:
+        with wf.device("/job:ps/task:0"):
+            w = wf.Variable(f32(2, 3), name="w")
+        with wf.device("/job:worker/task:0"):
+            y = wf.tanh(w)
+        with wf.device("/job:ps/task:0"):
+            update = wf.group(w.assign(y))
+        init = wf.global_variables_initializer()
+    servers = wf.train.Server.create_local_cluster({"ps": 1, "worker": 1})
+    try:
+        with wf.Session(servers[1].target, graph=graph) as session:
+            session.run(init)
+            with pytest.raises(VerifyError, match="variable 'w' at"):
+                session.run(update)
+    finally:
+        for server in servers:
+            server.stop()
 
 
 @pytest.mark.usefixtures("verify")

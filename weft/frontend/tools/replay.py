@@ -6,10 +6,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.frontend.tools.cluster import import_modules
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.process import load
 from weft.ir.text.printer import print_graph, value_names
@@ -68,8 +68,7 @@ def run_replay(args: Namespace) -> Iterator[Line]:
     """The lines that `weft replay` prints."""
     find: Any = load("weft.runtime.record.step_record", "find_records")
     read: Any = load("weft.runtime.record.step_record", "load_record")
-    for module in args.imports:
-        import_module(module)
+    import_modules(args.imports, "weft replay")
     files: list[Path] = find(Path(args.path))
     if args.list:
         for number, file in enumerate(files):
