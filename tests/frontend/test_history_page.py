@@ -110,6 +110,19 @@ def test_choosing_two_runs_makes_another_table(page: Any, update: bool) -> None:
     assert "the same runs" in page.inner_text("#compared")
 
 
+def test_swapped_notes_are_swapped_too(browser: Any, tmp_path: Path) -> None:
+    write_run(tmp_path / "h", day=0, commit=commit_of(0), numpy="2.4.1")
+    write_run(tmp_path / "h", day=1, commit=commit_of(1), numpy="2.5.0")
+    path = tmp_path / "x.html"
+    assert main(["view", str(tmp_path / "h"), "--html", str(path)]) == 0
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    assert "numpy 2.4.1 and 2.5.0" in page.inner_text("#compared")
+    page.click("#swap")
+    assert "numpy 2.5.0 and 2.4.1" in page.inner_text("#compared")
+    page.close()
+
+
 def test_two_machines(page: Any) -> None:
     choose(page, 4, 5)
     graviton = next(t for t in page.locator("#old option").all_inner_texts() if "Graviton" in t)
