@@ -20,7 +20,7 @@ from weft.frontend.viewer.document import Document
 from weft.frontend.viewer.static import draw_timeline
 from weft.ir.drawing.notebook import MOST_BYTES, Frame
 from weft.ir.drawing.svg import draw
-from weft.ir.errors import NotFoundError
+from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.ir.locations import caller_location
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -87,13 +87,19 @@ def page_text(title: str, data: Mapping[str, Any], script: str, body: str) -> st
 
 
 def save_page(path: str | Path, html: str) -> Path:
-    """Write a page to a file; its path. NotFoundError if its folder is not there."""
+    """Write a page to a file; its path. NotFoundError if its folder is not there,
+    InvalidArgumentError if it cannot be written."""
     path = Path(path)
     if not path.absolute().parent.is_dir():
         raise NotFoundError(
             f"there is no folder {path.parent} for {path}", location=caller_location()
         )
-    path.write_text(html, encoding="utf-8")
+    try:
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"cannot write {path}: {error.strerror}", location=caller_location()
+        ) from None
     return path
 
 
