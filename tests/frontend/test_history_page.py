@@ -153,6 +153,13 @@ def test_charts_are_there_without_a_script(still: Any) -> None:
     assert [p["x"] for p in places[:6]] == sorted(p["x"] for p in places[:6])
 
 
+def test_nothing_shows_above_the_heads(page: Any) -> None:
+    page.set_viewport_size({"width": 1120, "height": 300})
+    page.evaluate("document.querySelector('main').scrollTop = 180")
+    head = page.locator("#compared th").first.bounding_box()
+    assert head["y"] <= page.locator("main").bounding_box()["y"]
+
+
 def test_dark_and_printed(file: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 1000, "height": 700}, color_scheme="dark")
     page.goto(file.as_uri())

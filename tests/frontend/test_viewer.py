@@ -688,6 +688,21 @@ def test_notebooks_get_drawings_without_scripts() -> None:
     assert "def kernel(" in fused._repr_html_()
 
 
+def test_lanes_of_tasks_are_told_apart() -> None:
+    """Their names have room, and where they are too long for that, both ends are there."""
+    lanes = [f"/job:worker/task:{t} thread {k}" for t in (0, 1) for k in (0, 1)]
+    long = [f"/job:{'w' * 80}/task:0 thread {k}" for k in (0, 1)]
+    events = [Event(lane, "k", "kernel", 0, 45910.6) for lane in (*lanes, *long)]
+    root = ElementTree.fromstring(draw_timeline(events))
+    texts = [one for one in root if one.tag.endswith("text")]
+    names = [one.text or "" for one in texts[:6]]
+    assert names[:4] == lanes
+    assert len(set(names)) == 6
+    left = min(float(one.attrib["x"]) for one in root if one.tag.endswith("rect"))
+    assert all(6.7 * len(name) < left for name in names)
+    assert (texts[-1].text, texts[-1].attrib["text-anchor"]) == ("45,910.6 us", "end")
+
+
 def test_a_timeline_of_many_events_is_small() -> None:
     events = [
         Event(f"thread {k % 3}", f"kernel{k}<&", "kernel", k, k + 1 + k / 5000, (f"/a/b.py:{k}",))
