@@ -286,7 +286,9 @@ class RunMetadata:
     devices: tuple[str, ...] = ()
     copies: int = 0
     copied_bytes: int = 0
-    _of: tuple[object, ...] = field(default=(), repr=False, compare=False)  # what was fetched, fed
+    _of: tuple[object, ...] = field(  # what was fetched and fed
+        default=(), init=False, repr=False, compare=False
+    )
 
     def __str__(self) -> str:
         """The report for people."""
