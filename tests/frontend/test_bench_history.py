@@ -189,6 +189,47 @@ def test_another_numpy_is_no_control(tmp_path: Path) -> None:
     assert "numpy 2.4.1 and 2.5.0" in found.notes
 
 
+def test_a_run_without_the_peer_does_not_take_the_control_away(tmp_path: Path) -> None:
+    """Three runs against three on a machine that is slower, or of another program: one run timed no
+    peer, or another version of it."""
+    for number, other in enumerate(({"peers": False}, {"numpy": "1.9"})):
+        for slow in (None, SLOW):
+            folder = tmp_path / f"{number}{slow is None}"
+            for n in range(3):
+                write_run(folder, day=0.1 * n, commit=OLD)
+                changed = other if n == 1 else {}
+                write_run(folder, day=1 + 0.1 * n, commit=NEW, load=1.3, slow=slow, **changed)
+            found = compare(*sides(folder))
+            assert {c.peer for c in found.changes} == {"numpy"}
+            softmax, *others = [c.verdict for c in found.changes]
+            assert softmax == ("same" if slow is None else "slower")
+            assert set(others) == {"same"}
+            told = ("1 run without whole calls", "numpy 2.4.1 and 1.9, 2.4.1")[number]
+            assert any(told in note for note in found.notes)
+            assert not any("no peer was timed" in note for note in found.notes)
+
+
+def test_it_is_told_where_there_is_no_control(tmp_path: Path) -> None:
+    for peers, numpy in ((False, "2.4.1"), (True, "2.5.0")):
+        folder = tmp_path / str(peers)
+        write_run(folder, day=0, commit=OLD)
+        write_run(folder, day=1, commit=NEW, load=1.3, peers=peers, numpy=numpy)
+        found = compare(*sides(folder))
+        assert {str(c.verdict) for c in found.changes} == {"slower"}
+        assert any("no peer was timed on both sides in one version: a busier machine" in note
+                   for note in found.notes)  # fmt: skip
+
+
+def test_other_threads_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "h"
+    write_run(folder, day=0, commit=OLD, threads=8)
+    write_run(folder, day=1, commit=NEW, threads=1, load=4.0, peers=False)
+    assert set(verdicts(*sides(folder)).values()) == {("cannot tell", "8 and 1 threads")}
+    names = ["--compare", OLD[:8], NEW[:8], "--history", folder]
+    assert bench(*names, "--fail-on-regression") == 0
+    assert "threads: 8 and 1" in capsys.readouterr().out
+
+
 def test_noise_cannot_tell(tmp_path: Path) -> None:
     for day, commit in enumerate((OLD, NEW)):
         write_run(tmp_path / "h", day=day, commit=commit, noise=0.6, count=10)
@@ -372,8 +413,21 @@ def test_wrong_options(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ("text", "message"),
     [
         ("{", "is not JSON: .* in line 1"),
-        ("[]", "is not a run of `weft bench`: it has no list of workloads"),
-        ('{"title": "figure 1", "rows": []}', "is not a run"),
+        ("[" * 200_000, "is not JSON: "),
+        ("1" * 6000, "is not JSON: "),
+        ('{"schema": 0, "workloads": []}', "has the schema 0"),
+        ('{"schema": true, "workloads": []}', "has the schema True"),
+        (json.dumps(run_of() | {"run": {"date": "0001-01-01T00:00:00+23:00"}}), "damaged run"),
+        (json.dumps(run_of() | {"workloads": None, "steps": [{"name": 5}]}), "5 is no text"),
+        (json.dumps(run_of() | {"workloads": [{"name": "\ud800"}]}), "damaged run"),
+        (json.dumps(run_of() | {"machine": {"cores": [2]}}), r"damaged run .*: \[2\] is no count"),
+        (json.dumps(run_of() | {"machine": {"threads": {"a": 1}}}), "is no count"),
+        (json.dumps(run_of() | {"machine": {"versions": {"numpy": 2}}}), "2 is no text"),
+        (
+            '{"schema": 2, "machine": {}, "workloads": [{"name": "f", "step": '
+            f'{{"minimum": 1{400 * "0"}, "median": 1}}}}]}}',
+            "damaged run",
+        ),
         ('{"schema": 9, "workloads": []}', "has the schema 9, this weft reads 1 to 2"),
         ('{"schema": 2, "workloads": []}', "damaged run .*: no 'machine'"),
         (
@@ -396,6 +450,82 @@ def test_files_that_are_none(
     error = fails(capsys, "--compare", OLD[:8], NEW[:8], "--history", folder)
     assert re.search(message, error)
     assert str(path) in error
+    assert main(["view", str(folder), "--html", str(folder.parent / "x.html")]) == 2
+
+
+def test_json_of_other_things_is_left_out(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A comparison is written beside the runs, and they can be read nevertheless."""
+    names, page = ["--compare", OLD[:8], NEW[:8], "--history", folder], tmp_path / "x.html"
+    assert bench(*names, "--json", folder / "cmp.json") == 0
+    (folder / "list.json").write_text("[]")
+    capsys.readouterr()
+    assert bench(*names, "--html", page) == 0
+    out = capsys.readouterr().out
+    assert "1 slower" in out
+    assert "- left out, as no runs of `weft bench`: cmp.json, list.json" in out
+    assert "cmp.json, list.json" in re.findall('class="sub">.*', page.read_text())[0]
+    assert main(["view", str(folder), "--html", str(page)]) == 0
+    assert "2 runs; left out" in capsys.readouterr().out
+    assert "is not a run" in fails(capsys, "--compare", folder / "cmp.json", OLD, *names[3:])
+    for file in folder.glob("0*.json"):
+        file.unlink()
+    assert "has no runs" in fails(capsys, *names)
+
+
+def test_a_bad_history_is_told_before_measuring(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.json").write_text("{")
+    options = ["copies", "--quick", "--repeat", "3", "--history", folder]
+    assert "bad.json is not JSON" in fails(capsys, *options, "--html", tmp_path / "x.html")
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_files_called_as_branches_hide_no_commits(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder.rename(".weft-bench")
+    for name in (OLD[:8], NEW[:8]):
+        Path(name).write_text("something else")
+    assert bench("--compare", OLD[:8], NEW[:8]) == 0
+    assert "1 slower" in capsys.readouterr().out
+
+
+def test_one_file_by_two_names_is_one_run(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, other = sorted(folder.glob("*.json"))
+    again = f"./{folder.name}/../{folder.name}/{one.name}"
+    assert "are the same runs" in fails(capsys, "--compare", one, again)
+    names = ["--compare", again, f"{folder.name}/{other.name}", "--history", folder.name]
+    assert bench(*names, "--html", "x.html") == 0
+    assert Path("x.html").read_text().count("<td>2025") == 2  # in the table of runs
+
+
+def test_two_files_of_a_commit_are_compared_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a history of three runs of that commit; the page compares what the terminal does."""
+    folder, page = tmp_path / "h", tmp_path / "x.html"
+    old, new, _ = (write_run(folder, day=n, commit=OLD, slow={"rows: softmax": 1 + n / 3})
+                   for n in range(3))  # fmt: skip
+    for history in ([], ["--history", folder]):
+        assert bench("--compare", old, new, "--html", page, *history) == 0
+        assert "1 slower" in capsys.readouterr().out
+        html = page.read_text()
+        assert '<tr class="slower"><td>rows: softmax</td>' in html
+        assert f"{OLD[:8]}, {old.name} (" in html
+        assert "nothing to compare" not in html
 
 
 # --------------------------------------------------------------------------------------------- page
@@ -453,3 +583,13 @@ def test_a_long_history_has_a_small_page(tmp_path: Path) -> None:
     assert len(page.sides) == 24
     assert "the last 100 of 120 commits" in page.subtitle
     assert len(page.html) < 1 << 20
+
+
+def test_commits_are_counted_not_their_machines(tmp_path: Path) -> None:
+    for day in range(60):
+        for name in ("one", "two"):
+            write_run(tmp_path / "h", day=day, commit=commit_of(day), name=name, count=6)
+    page = history_page(History.read(tmp_path / "h"))
+    assert "commits" not in page.subtitle
+    (_, (chart, _)), *_ = page.charts
+    assert [len(series.points) for series in chart.series] == [60, 60]

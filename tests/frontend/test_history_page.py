@@ -110,6 +110,19 @@ def test_choosing_two_runs_makes_another_table(page: Any, update: bool) -> None:
     assert "the same runs" in page.inner_text("#compared")
 
 
+def test_swapped_notes_are_swapped_too(browser: Any, tmp_path: Path) -> None:
+    write_run(tmp_path / "h", day=0, commit=commit_of(0), numpy="2.4.1")
+    write_run(tmp_path / "h", day=1, commit=commit_of(1), numpy="2.5.0")
+    path = tmp_path / "x.html"
+    assert main(["view", str(tmp_path / "h"), "--html", str(path)]) == 0
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    assert "numpy 2.4.1 and 2.5.0" in page.inner_text("#compared")
+    page.click("#swap")
+    assert "numpy 2.5.0 and 2.4.1" in page.inner_text("#compared")
+    page.close()
+
+
 def test_two_machines(page: Any) -> None:
     choose(page, 4, 5)
     graviton = next(t for t in page.locator("#old option").all_inner_texts() if "Graviton" in t)
@@ -138,6 +151,13 @@ def test_charts_are_there_without_a_script(still: Any) -> None:
     assert all(frame["x"] < p["x"] < frame["x"] + frame["width"] for p in places)
     assert all(frame["y"] < p["y"] < frame["y"] + frame["height"] for p in places)
     assert [p["x"] for p in places[:6]] == sorted(p["x"] for p in places[:6])
+
+
+def test_nothing_shows_above_the_heads(page: Any) -> None:
+    page.set_viewport_size({"width": 1120, "height": 300})
+    page.evaluate("document.querySelector('main').scrollTop = 180")
+    head = page.locator("#compared th").first.bounding_box()
+    assert head["y"] <= page.locator("main").bounding_box()["y"]
 
 
 def test_dark_and_printed(file: Path, browser: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,89 @@ def test_a_native_step_of_a_session_is_measured_on_copies() -> None:
             assert kernel["percent"] is not None
             assert kernel["nodes"] or kernel["name"] == "copy"
         assert any(kernel["flops"] >= 2 * 4**3 for kernel in data["kernels"])
+
+
+def test_what_calls_python_is_run_once_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of the user's may do anything: measuring would call it a thousand times."""
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    called: list[int] = []
+
+    def twice(array: Any) -> Any:
+        called.append(1)
+        return array * 2
+
+    for device in ("cpu:0", "gpu:0"):
+
+        @wf.compile(device=device)
+        def f(x):  # type: ignore[no-untyped-def]
+            return wf.exp(wf.py_function(twice, [x], wf.float32, shapes=(3,)))
+
+        f(np.ones(3, np.float32))
+        called.clear()
+        data = f.view(np.ones(3, np.float32)).document.to_dict()
+        assert len(called) == 1
+        assert "run once" in " ".join(data["missing"])
+        assert data["events"]
+        kernel = next(k for k in data["kernels"] if k["name"].startswith("exp"))
+        assert (kernel["bytes"], kernel["flops"]) == (24, 0)  # exp is none
+        assert kernel["microseconds"] is None or device == "gpu:0"
+
+
+def test_steps_without_kernels_say_so() -> None:
+    with wf.Graph("g").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [4], name="x")
+        put = wf.FIFOQueue(3, wf.float32, shapes=[[4]]).enqueue(x)
+        for fetches in (put, []):
+            data = session.view(fetches, {x: np.ones(4, np.float32)}).document.to_dict()
+            assert data["kernels"] == []
+            assert "has no kernels" in data["missing"][0]
+
+
+def test_kernels_without_times_have_their_work() -> None:
+    """Those of a step that fails, and those of regions that the page does not run."""
+    with wf.Graph("g").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [4], name="x")
+        w = wf.Variable(np.ones(4, np.float32), name="w")
+        queue = wf.FIFOQueue(3, wf.float32, shapes=[[4]])
+        feeds = {x: np.ones(4, np.float32)}
+        for fetches in (wf.exp(x) * w, queue.enqueue(wf.exp(x) * 2)):
+            kernels = session.view(fetches, feeds).document.to_dict()["kernels"]
+            assert any(k["flops"] == 4 and k["bytes"] >= 32 for k in kernels)
+            assert all(k["microseconds"] is None for k in kernels)
+
+
+def test_the_report_must_be_of_the_step() -> None:
+    with wf.Graph("g").as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [None], name="x")
+        y, z = wf.exp(x), wf.sin(x)
+        report = wf.RunMetadata()
+        options = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
+        session.run(y, {x: np.ones(3)}, options=options, run_metadata=report)
+        assert session.view(y, {x: np.ones(5)}, run_metadata=report).document.plan.events
+        with pytest.raises(wf.errors.InvalidArgumentError, match="of other fetches"):
+            session.view(z, {x: np.ones(3)}, run_metadata=report)
+        with pytest.raises(wf.errors.TypeRuleError, match="RunMetadata, got 5"):
+            session.view(y, {x: np.ones(3)}, run_metadata=5)  # type: ignore[arg-type]
+
+
+def test_wrong_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    f, x = wf.compile(lambda x: wf.nn.relu(x) + 1), np.ones(3, np.float32)
+    for fold in ("x", 1.5, True):
+        with pytest.raises(wf.errors.TypeRuleError, match="fold is a whole number"):
+            f.ir(x, fold=fold)
+    assert f.ir(x, fold=np.int64(1)) == f.ir(x, fold=1)
+    for sections in (5, [1], {"memory": 1}):
+        with pytest.raises(wf.errors.TypeRuleError, match="beginnings of headings"):
+            f.explain(x, sections=sections)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="cannot write"):
+        f.view(x).save(tmp_path)
+    file = tmp_path / "g.weft"
+    file.write_text(f.ir(x), encoding="utf-8")
+    command = [sys.executable, "-m", "weft", "opt", str(file), "--fold", "-1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "cannot be folded" in done.stderr
+    assert "  at " not in done.stderr
 
 
 def on_gpu() -> tuple[Any, Any]:
@@ -477,6 +562,105 @@ def test_a_dump_of_a_gpu_shows_launches(tmp_path: Path, monkeypatch: pytest.Monk
     assert data["memory"]["bytes"] == live["memory"]["bytes"] > 0
 
 
+@pytest.fixture
+def dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The dump of a native step, in a folder beside a file that is nobody else's business."""
+    (tmp_path / "secret").write_text("the secret")
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    f = wf.compile(lambda x: wf.exp(x) + wf.sum(x))
+    f(np.ones(4, np.float32))
+    monkeypatch.delenv("WEFT_DUMP")
+    (folder,) = (p.parent for p in tmp_path.glob("*/kernels"))
+    return folder
+
+
+def view_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    page = folder.parent / "page.html"
+    assert main(["view", str(folder), "--html", str(page)]) == 2
+    assert not page.exists()
+    out, err = capsys.readouterr()
+    assert "the secret" not in out + err
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize("name", ["../../secret", "..", "/etc/passwd", 5, None, "a/../x.py"])
+def test_a_dump_reads_no_file_elsewhere(
+    name: object, dump: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = dump / "kernels" / "kernels.json"
+    table = json.loads(path.read_text())
+    next(iter(table.values()))["file"] = name
+    path.write_text(json.dumps(table))
+    assert "is damaged" in view_fails(dump, capsys)
+
+
+@pytest.mark.parametrize(
+    "name", ["plan.txt", "kernels/*.py", "kernels/kernels.json", "kernels/memory.json", "00-*.weft"]
+)
+def test_a_dump_follows_no_links(name: str, dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = sorted(dump.glob(name))[0]
+    path.unlink()
+    path.symlink_to(dump.parent / "secret")
+    assert "leads out of the dump" in view_fails(dump, capsys)
+
+
+def test_folders_of_a_dump_that_are_links_are_left_out(dump: Path) -> None:
+    (dump / "loop").symlink_to(dump)
+    page = dump.parent / "page.html"
+    assert main(["view", str(dump), "--html", str(page)]) == 0
+    assert page_data(page)["kernels"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("kernels.json", b"{"),
+        ("kernels.json", b"[]"),
+        ("kernels.json", b"[" * 100_000),
+        ("kernels.json", b'{"k": 5}'),
+        ("kernels.json", b'{"k": {"op": 0}}'),
+        ("kernels.json", b'{"k": {"name": "a", "op": "x"}}'),
+        ("kernels.json", b'{"k": {"name": NaN, "op": 0}}'),
+        ("kernels.json", b'{"k": {"name": "a", "op": 0, "file": "gone.py"}}'),
+        ("kernels.json", b'{"k": {"name": "a", "op": 0, "in_place": 3}}'),
+        ("memory.json", b"{"),
+        ("memory.json", b"[]"),
+        ("memory.json", b'{"bytes": 8, "events": 3, "ranges": [[0, 8, 0, 1, [900]]]}'),
+        ("memory.json", b'{"bytes": 8, "events": NaN, "ranges": []}'),
+        ("memory.json", b'{"bytes": 8, "events": 3, "ranges": [["a", 8, 0, 1, []]]}'),
+        ("../plan.txt", b"\xff\xfe\x00"),
+    ],
+)
+def test_damaged_dumps(
+    file: str, text: bytes, dump: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dump / "kernels" / file).write_bytes(text)
+    assert "is damaged" in view_fails(dump, capsys)
+
+
+def test_damaged_dumps_of_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    step, _ = on_gpu()
+    step(np.ones((32, 64), np.float32))
+    (path,) = tmp_path.glob("*/launches/launches.json")
+    first = json.loads(path.read_text())
+    for changed in ({"file": "../../secret"}, {"blocks": {}}, {"op": None}, {"args": 3}):
+        path.write_text(json.dumps([first[0] | changed]))
+        assert "is damaged" in view_fails(path.parents[1], capsys)
+    path.write_text("5")
+    assert "is damaged" in view_fails(path.parents[1], capsys)
+
+
+def test_passes_are_not_run_on_a_dump(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = str(dump.parent / "page.html")
+    assert main(["view", str(dump), "--html", page, "--passes", "standard"]) == 2
+    assert "--passes is for graphs" in capsys.readouterr().err
+
+
 def test_notebooks_get_drawings_without_scripts() -> None:
     step, x = make()
     step(x)
@@ -502,6 +686,21 @@ def test_notebooks_get_drawings_without_scripts() -> None:
     assert "<svg" not in runs[0]._repr_html_()  # not traced
     assert wf.RunMetadata()._repr_html_().startswith("<pre>RunMetadata(")
     assert "def kernel(" in fused._repr_html_()
+
+
+def test_lanes_of_tasks_are_told_apart() -> None:
+    """Their names have room, and where they are too long for that, both ends are there."""
+    lanes = [f"/job:worker/task:{t} thread {k}" for t in (0, 1) for k in (0, 1)]
+    long = [f"/job:{'w' * 80}/task:0 thread {k}" for k in (0, 1)]
+    events = [Event(lane, "k", "kernel", 0, 45910.6) for lane in (*lanes, *long)]
+    root = ElementTree.fromstring(draw_timeline(events))
+    texts = [one for one in root if one.tag.endswith("text")]
+    names = [one.text or "" for one in texts[:6]]
+    assert names[:4] == lanes
+    assert len(set(names)) == 6
+    left = min(float(one.attrib["x"]) for one in root if one.tag.endswith("rect"))
+    assert all(6.7 * len(name) < left for name in names)
+    assert (texts[-1].text, texts[-1].attrib["text-anchor"]) == ("45,910.6 us", "end")
 
 
 def test_a_timeline_of_many_events_is_small() -> None:

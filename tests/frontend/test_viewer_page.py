@@ -4,9 +4,11 @@ The screenshots of docs/guide/viewer.md are taken here: `--update` writes them t
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,10 @@ from paths import ROOT
 
 import weft as wf
 from weft.frontend.tools.main import main
+from weft.frontend.viewer.document import Document, PassFacts
+from weft.frontend.viewer.facts import Event, PlanFacts
+from weft.frontend.viewer.page import View
+from weft.ir.program import Program
 
 pytestmark = pytest.mark.browser
 
@@ -237,7 +243,92 @@ def test_dark_and_printed(file: Path, browser: Any) -> None:
     page.emulate_media(media="print", color_scheme="light")
     assert not page.locator("#list").is_visible()
     assert page.locator("svg.graph").is_visible()
+    assert page.locator("#details").is_visible()
     page.close()
+
+
+def luminance(colour: str) -> float:
+    """Of "rgb(1, 2, 3)", as WCAG has it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_chosen_can_be_read(file: Path, browser: Any, scheme: Any) -> None:
+    """A pass that changed something, one that did not, and a tab."""
+    page = browser.new_page(color_scheme=scheme)
+    page.goto(file.as_uri())
+    for chosen in ("#list .row:not(.idle)", "#list .row.idle", "#tab-passes"):
+        page.locator(chosen).first.click()
+        style = page.locator(chosen + '[aria-selected="true"]').evaluate(
+            "e => { const s = getComputedStyle(e); return [s.color, s.backgroundColor]; }"
+        )
+        dark, light = sorted(map(luminance, style))
+        assert (light + 0.05) / (dark + 0.05) > 4.5
+    page.close()
+
+
+def test_narrow_windows_have_the_details_below(file: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 600, "height": 800})
+    page.goto(file.as_uri())
+    main_, graph = (page.locator(s).bounding_box() for s in ("main", "main > section"))
+    details = page.locator("#details").bounding_box()
+    assert details["width"] == main_["width"]
+    assert details["y"] >= graph["y"] + graph["height"] - 1
+    assert details["y"] + details["height"] <= 801
+    assert graph["height"] > 300
+    page.click("#tab-kernels")
+    page.locator("tbody tr").first.click()
+    page.click('[data-code="LLVM"]')
+    assert page.locator("pre.code").is_visible()
+    below = page.locator("main > section").bounding_box()
+    assert page.locator("#details").bounding_box()["y"] >= below["y"] + below["height"] - 1
+    page.emulate_media(media="print")
+    assert page.locator("pre.code").is_visible()
+    page.emulate_media(media="screen")
+    page.click("#tab-timeline")
+    assert page.locator("main > section").bounding_box()["height"] == main_["height"]
+    page.close()
+
+
+def test_the_table_of_kernels_has_room(page: Any) -> None:
+    page.click("#tab-kernels")
+    page.locator("tbody tr").first.click()
+    table, room = (page.locator(s).bounding_box() for s in ("main table", "main .fill"))
+    assert table["width"] <= room["width"]
+
+
+def test_names_and_ticks_have_room(browser: Any, tmp_path: Path) -> None:
+    """Lanes of tasks do not run into the plot, and no tick is cut or upon another."""
+    lanes = [f"/job:worker/task:{k} thread 0" for k in range(2)]
+    plan = PlanFacts(events=[Event(lane, "k", "kernel", 0, 45910.6) for lane in lanes])
+    program = Program.of(wf.compile(wf.exp).trace(np.ones(3, np.float32)))
+    view = View(Document("step", [PassFacts("traced", program, True)], plan=plan))
+    with opened(browser, view.save(tmp_path / "lanes.html")) as page:
+        for width in (1300, 600):
+            page.set_viewport_size({"width": width, "height": 500})
+            page.click("#tab-timeline")
+            track = page.locator("svg.track").bounding_box()
+            begin = min(r.bounding_box()["x"] for r in page.locator(".track rect").all())
+            names = page.locator(".track text:not(.tick)")
+            assert names.all_text_contents() == lanes
+            for name in names.all():
+                assert name.bounding_box()["x"] + name.bounding_box()["width"] < begin
+            places = [tick.bounding_box() for tick in page.locator(".tick").all()]
+            for a, b in pairwise(places):
+                assert a["x"] + a["width"] < b["x"]
+            assert places[-1]["x"] + places[-1]["width"] <= track["x"] + track["width"]
+        page.click("#tab-passes")
+
+
+def test_without_a_script(file: Path, browser: Any) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    assert page.locator("noscript svg").count() == 2
+    assert page.locator("noscript svg").last.is_visible()
+    context.close()
 
 
 def test_five_thousand_ops_are_quick(browser: Any, tmp_path: Path) -> None:

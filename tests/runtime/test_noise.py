@@ -140,6 +140,18 @@ def test_runs_alone_find_a_change_of_a_fifth() -> None:
         assert sum(f.verdict() is Verdict.SLOWER for f in found) > 280
 
 
+@pytest.mark.parametrize("count", [20, 23, 24, 30, 44, 45, 60])
+def test_more_samples_of_a_run_alone_do_not_hide_a_change(count: int) -> None:
+    """Of 20 samples, the least that a suite takes by itself: in noise of a tenth 30 percent."""
+    rng = np.random.default_rng(7)
+
+    def run(scale: float) -> list[float]:
+        return (scale * rng.lognormal(0, 0.1, count)).tolist()
+
+    found = [interval_of_runs([run(1)], [run(1.3)]) for _ in range(200)]
+    assert sum(f.verdict() is Verdict.SLOWER for f in found) > 180
+
+
 def test_several_runs_span_what_they_say() -> None:
     """Two runs of one program that differ by 8 percent, as memory may have it: no change of
     4 percent is told between that program and one whose runs do the same."""

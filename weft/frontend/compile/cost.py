@@ -471,7 +471,7 @@ def _row(number: int, timed: PieceTime, runs: int | None, assembly: bool) -> Ker
         runs,
         timed.one,
         timed.all,
-        _copied(calls[0]) if op is None else work(op, _is_in_place(calls)),
+        work_of(calls),
         "f32" if op is None else _dtype(op),
         kernel_facts(keys if assembly else ()),
         () if op is None else tuple(dict.fromkeys(_line(loc) for loc in op.locations)),
@@ -491,6 +491,12 @@ def _ops(op: Operation | None) -> tuple[str, ...]:
         return (op.name,)
     moves = ("constant", "broadcast_to", "reshape")
     return tuple(inner.name for inner in op.regions[0].ops if inner.name not in moves)
+
+
+def work_of(calls: Sequence[PlannedCall]) -> Work:
+    """The work of a piece: of its op, or of a byte copy."""
+    op = calls[0].op
+    return _copied(calls[0]) if op is None else work(op, _is_in_place(calls))
 
 
 def _copied(planned: PlannedCall) -> Work:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from weft.frontend.core.float64 import WIDE, wide_ops
-from weft.ir.errors import InvalidArgumentError, PassError, suggest
+from weft.ir.errors import InvalidArgumentError, PassError, TypeRuleError, suggest
 from weft.ir.graph import Graph
 from weft.ir.locations import Locations, caller_location
 from weft.ir.program import Program
@@ -60,9 +60,12 @@ def float64_lines(graph: Graph) -> list[str]:
 
 
 def ir_text(program: Program, loc: bool, fold: int | None) -> str:
-    """What `ir` gives of a program. InvalidArgumentError for a negative `fold`."""
+    """What `ir` gives of a program. TypeRuleError for a `fold` that is no whole number,
+    InvalidArgumentError for a negative one."""
     if fold is None:
         return print_program(program, loc)
+    if isinstance(fold, bool) or not hasattr(fold, "__index__"):
+        raise TypeRuleError(f"fold is a whole number, got {fold!r}", location=caller_location())
     if fold < 0:
         raise InvalidArgumentError(
             f"a text cannot be folded with {fold} names of scopes open",
@@ -74,13 +77,18 @@ def ir_text(program: Program, loc: bool, fold: int | None) -> str:
     return print_folded(program, fold, loc)
 
 
-def in_sections(report: str, sections: Sections) -> str:
+def in_sections(report: str, sections: object) -> str:
     """A report in which the sections are open that are named, by what their headings begin with;
-    of the others there is a line each. None: all are open. InvalidArgumentError for a name that no
-    heading begins with."""
+    of the others there is a line each. None: all are open. TypeRuleError for what is no text,
+    InvalidArgumentError for a name that no heading begins with."""
     if sections is None:
         return report
-    wanted = [sections] if isinstance(sections, str) else list(sections)
+    wanted = [sections] if isinstance(sections, str) else sections
+    if not isinstance(wanted, Sequence) or not all(isinstance(name, str) for name in wanted):
+        raise TypeRuleError(
+            f"explain: sections are beginnings of headings, got {sections!r}",
+            location=caller_location(),
+        )
     parts: list[list[str]] = []
     for line in report.splitlines():
         if line.startswith(" ") and parts:

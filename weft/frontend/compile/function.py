@@ -251,7 +251,8 @@ class Inspection:
         memory, the timeline of a run (docs/guide/viewer.md). `f.view(x).save("step.html")` writes
         it to a file, `.show()` shows it in a notebook, `.open()` in the browser.
 
-        Measures and runs on copies of the variables, as `cost` does, which takes some seconds.
+        Measures and runs on copies of the variables, as `cost` does, which takes some seconds; what
+        calls `wf.py_function` is run once, not measured.
         """
         # who only calls does not wait for these modules
         from weft.frontend.compile.cost import inputs_of

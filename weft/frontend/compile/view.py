@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.llvm.jit import kernel_asm, kernel_llvm
-from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure
+from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure, work_of
 from weft.frontend.viewer.document import Document, PassFacts
 from weft.frontend.viewer.facts import Event, KernelFacts, Memory, PlanFacts, events_of
 from weft.frontend.viewer.page import View
 from weft.ir.errors import UnsupportedError
-from weft.ir.ops.io import muted
+from weft.ir.graph import Graph
+from weft.ir.ops.io import PYTHON_CALLS, SILENT_CALLS, muted
 from weft.passes.manager import PassReport
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
@@ -30,6 +31,12 @@ RECORDED = (
     "Recorded kernel by kernel: Python starts each and notes its time, so the gaps are the "
     "recording's; the calls of a step follow each other without any. All threads that share a "
     "kernel are one bar."
+)
+NO_KERNELS = "The step has no kernels: there is nothing that a kernel would compute."
+#: Where measuring would call the user's functions a thousand times, each with whatever it does.
+CALLS_PYTHON = (
+    "The kernels have no times: the step calls Python functions of yours (wf.py_function), which "
+    "measuring would do a thousand times. It was run once, on copies of the variables."
 )
 #: What measuring may take: less than for `cost`, whose figures are compared.
 EFFORT = Effort(5, 0.5)
@@ -59,7 +66,8 @@ def view_native(
     name: str,
     explained: str,
 ) -> View:
-    """The page of a native step. It is measured and run once, on copies of the variables."""
+    """The page of a native step. It is measured and run, on copies of the variables; just run, and
+    that once, if it calls functions of the user's."""
     plan, cost = measured(step, inputs, variables, name)
     passes = passes_of(step.report.passes)
     return View(Document(name, passes, subtitle_of(step, cost), explained, plan))
@@ -86,12 +94,25 @@ def gpu_plan(step: DeviceStep, inputs: Sequence[Array]) -> PlanFacts:
 
 def measured(
     step: Executable, inputs: Sequence[Array], variables: Mapping[str, VariableState], name: str
-) -> tuple[PlanFacts, Cost]:
+) -> tuple[PlanFacts, Cost | None]:
     """The kernels of a native step with their times, its memory, and the timeline of a run, all of
-    runs on copies of the variables; and what it costs. Errors as those of a call."""
+    runs on copies of the variables; and what it costs, None if it calls functions of the user's.
+    Errors as those of a call."""
+    memory = Memory.of(step.report.memory)
+    if not step.report.calls:
+        return PlanFacts((), memory, missing=(NO_KERNELS,)), None
+    if calls_user(step.graph):
+        events = timeline(step, inputs, variables, runs=1)
+        missing = (CALLS_PYTHON,)
+        return PlanFacts(kernels_of(step), memory, events, RECORDED, missing), None
     cost = measure(step, inputs, variables, name, EFFORT, assembly=False)
-    memory, events = Memory.of(step.report.memory), timeline(step, inputs, variables)
+    events = timeline(step, inputs, variables)
     return PlanFacts(kernels_of(step, cost), memory, events, RECORDED), cost
+
+
+def calls_user(graph: Graph) -> bool:
+    """Whether running a graph calls functions of the user's that are not silent when muted."""
+    return any(op.name in PYTHON_CALLS - SILENT_CALLS for op in graph.walk())
 
 
 def passes_of(reports: Sequence[PassReport]) -> list[PassFacts]:
@@ -99,11 +120,14 @@ def passes_of(reports: Sequence[PassReport]) -> list[PassFacts]:
     return [PassFacts.of(report) for report in reports]
 
 
-def subtitle_of(step: Executable, cost: Cost) -> str:
+def subtitle_of(step: Executable, cost: Cost | None) -> str:
     """What a call costs, in a line."""
-    calls = "1 kernel call" if cost.kernels == 1 else f"{cost.kernels} kernel calls"
-    time = "" if cost.step is None else f" · {cost.step.minimum * 1e6:,.1f} us a call"
-    return f"{calls}{time} · {step.report.isa} · {cost.peaks.cpu}"
+    count = step.summary().kernels if cost is None else cost.kernels
+    told = ["1 kernel call" if count == 1 else f"{count} kernel calls"]
+    if cost is not None and cost.step is not None:
+        told.append(f"{cost.step.minimum * 1e6:,.1f} us a call")
+    told.append(step.report.isa)
+    return " · ".join(told if cost is None else [*told, cost.peaks.cpu])
 
 
 def kernels_of(
@@ -113,7 +137,7 @@ def kernels_of(
     assembly, those that take most."""
     rows = {} if cost is None else {row.number: row for row in cost.rows}
     ranked = sorted(rows.values(), key=lambda row: -row.seconds)
-    shown = {row.number for row in ranked[:most]} or set(range(1, most + 1))
+    shown = {row.number for row in ranked[:most]} if rows else set(range(1, most + 1))
     texts = _Texts()
     sources: dict[int, list[str]] = {}
     for printed in step_kernels(step):
@@ -168,11 +192,16 @@ def _kernel(
     code = {"source": printed} if printed else {}
     code["plan"] = "\n".join(c.describe().rstrip() for c in calls)
     if texts is None:
-        code["LLVM"] = f"The page has the code of the {MOST_KERNELS} kernels that take most."
+        few = "that take most" if cost is not None else "that come first: nothing was timed"
+        code["LLVM"] = f"The page has the code of the {MOST_KERNELS} kernels {few}."
     else:
         code |= {"LLVM": texts.of(keys, kernel_llvm), "assembly": texts.of(keys, kernel_asm)}
     if row is None or cost is None:
-        return KernelFacts(number, name, calls[0].op, keys[0], code=code)
+        done = work_of(calls)
+        nbytes = done.bytes_read + done.bytes_written
+        return KernelFacts(
+            number, name, calls[0].op, keys[0], bytes=nbytes, flops=done.flops, code=code
+        )
     rates = row.rates(cost.peaks)
     return KernelFacts(
         number, row.name, calls[0].op, keys[0], row.runs,
@@ -186,12 +215,16 @@ def _kernel(
 
 
 def timeline(
-    step: Executable, inputs: Sequence[Array], variables: Mapping[str, VariableState]
+    step: Executable,
+    inputs: Sequence[Array],
+    variables: Mapping[str, VariableState],
+    runs: int = 2,
 ) -> list[Event]:
-    """The events of one run on copies of the variables."""
+    """The events of the last of some runs on copies of the variables. Of one alone they are longer:
+    it meets code and memory for the first time."""
     replay = Replay(step, inputs, variables)
     recorder = TraceRecorder()
-    for _ in range(2):  # the first run is slow: it meets code and memory for the first time
+    for _ in range(runs):
         recorder = TraceRecorder()
         replay.restore()
         with muted():

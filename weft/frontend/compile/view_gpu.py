@@ -18,11 +18,10 @@ from weft.codegen.cuda.cubins.compile import emit_ptx, module_text, ptx_of, symb
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.cuda.source.typecheck import read
 from weft.codegen.nests.rows import RowNest, describe_rows
-from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts, events_of
-from weft.ir.cost.work import work
+from weft.frontend.compile.view import calls_user
+from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts, WorkOnce, events_of
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import ToolchainError, WeftError
-from weft.ir.graph import Operation
 from weft.ir.ops.io import muted
 from weft.runtime.device.execution.executable import DeviceExecutable
 from weft.runtime.device.plan import PlannedLaunch
@@ -40,6 +39,10 @@ RECORDED = (
 EMULATED = (
     "The device is emulated: times are of the emulator, by this machine's clock, and say nothing "
     "of a GPU."
+)
+RUN_ONCE = (
+    "Times are those of a first run, which is slow: the step calls Python functions of yours "
+    "(wf.py_function), so it was run once."
 )
 NO_PEAKS = "Percents of the roofline are not shown: weft does not measure the peaks of a GPU."
 
@@ -60,18 +63,21 @@ def plan_on_gpu(step: DeviceExecutable, inputs: Sequence[Array]) -> PlanFacts:
     try:
         traced, emulated = _traced(step, inputs), step.device().emulated
     except WeftError as error:
-        missing = (f"The launches have no times: {error.what}",)
-        return PlanFacts(launches_of(step), memory, missing=missing)
-    missing = (EMULATED,) if emulated else (NO_PEAKS,)
+        told = f"The launches have no times: {error.what}"
+        return PlanFacts(launches_of(step), memory, missing=(told,))
+    missing = [EMULATED if emulated else NO_PEAKS]
+    missing += [RUN_ONCE] if calls_user(step.graph) else []
     recorded = EMULATED if emulated else RECORDED
     return PlanFacts(launches_of(step, traced), memory, events_of(traced.events), recorded, missing)
 
 
 def _traced(step: DeviceExecutable, inputs: Sequence[Array]) -> Traced:
-    """Run the step some times. Errors as those of a call."""
+    """Run the step some times; once if it calls functions of the user's. Errors as those of a
+    call."""
     seconds: dict[int, list[float]] = {}
     recorder = TraceRecorder()
-    for number in range(RUNS + 1):  # the first run is slow: it compiles and loads the kernels
+    runs = 1 if calls_user(step.graph) else RUNS + 1
+    for number in range(runs):  # the first run is slow: it compiles and loads the kernels
         recorder = TraceRecorder()
         own = step.with_variables({name: copy.copy(state) for name, state in step.states().items()})
         with muted():
@@ -102,11 +108,12 @@ def launches_of(
     cc = (9, 0)
     with suppress(WeftError):  # there is no device
         cc = step.device().cc
-    texts, counted = _Texts(cc), dict[Operation, int]()
+    texts, counted = _Texts(cc), WorkOnce("launch")
     made = []
     for number, launch in enumerate(launches, 1):
         took = None if traced is None else times.get(id(launch), ())
-        code = _code(launch, texts if id(launch) in shown else None)
+        few = "that come first: nothing was timed" if traced is None else "that take most"
+        code = _code(launch, texts if id(launch) in shown else None, few)
         made.append(_launch(number, launch, took, counted, code))
     return made
 
@@ -115,18 +122,12 @@ def _launch(
     number: int,
     planned: PlannedLaunch,
     took: Sequence[float] | None,
-    counted: dict[Operation, int],
+    counted: WorkOnce,
     code: dict[str, str],
 ) -> KernelFacts:
-    """A launch. took: seconds of its runs; counted: the launches with which ops count."""
+    """A launch. took: seconds of its runs."""
     launch, op = planned.launch, planned.op
-    notes, nbytes, flops = [], None, None
-    if op is not None and op in counted:
-        notes.append(f"its bytes and flops count with launch {counted[op]}, of the same op")
-    elif op is not None:
-        counted[op] = number
-        done = work(op, bool(planned.writes))
-        nbytes, flops = done.bytes_read + done.bytes_written, done.flops
+    nbytes, flops, notes = counted.of(op, number, bool(planned.writes))
     if took is not None and not took:
         notes.append("not reached by this call, or a library of the device does it")
     return KernelFacts(
@@ -143,7 +144,8 @@ def shared_bytes(kernel: CudaKernel) -> int:
     return read(kernel).main.shared_bytes
 
 
-def _code(planned: PlannedLaunch, texts: _Texts | None) -> dict[str, str]:
+def _code(planned: PlannedLaunch, texts: _Texts | None, few: str) -> dict[str, str]:
+    """few: which launches have more code."""
     launch, nest = planned.launch, planned.nest
     args = ", ".join(map(str, planned.args))
     lines = [f"{launch.kernel.name}<<<{launch.blocks}, {launch.block_threads}>>>({args})"]
@@ -151,8 +153,7 @@ def _code(planned: PlannedLaunch, texts: _Texts | None) -> dict[str, str]:
         lines.append(describe_rows(nest) if isinstance(nest, RowNest) else nest.describe())
     code = {"source": launch.kernel.source, "plan": "\n".join(lines)}
     if texts is None:
-        few = f"The page has the code of the {MOST_LAUNCHES} launches that take most."
-        return {**code, "PTX": few}
+        return {**code, "PTX": f"The page has the code of the {MOST_LAUNCHES} launches {few}."}
     return {**code, "LLVM": texts.llvm(launch.kernel), "PTX": texts.ptx(launch.kernel)}
 
 

@@ -286,6 +286,9 @@ class RunMetadata:
     devices: tuple[str, ...] = ()
     copies: int = 0
     copied_bytes: int = 0
+    _of: tuple[object, ...] = field(  # what was fetched and fed
+        default=(), init=False, repr=False, compare=False
+    )
 
     def __str__(self) -> str:
         """The report for people."""
@@ -383,6 +386,10 @@ class RunMetadata:
         for part in fields(self):
             setattr(self, part.name, part.default)
 
+    def is_of(self, step: StepDefinition) -> bool:
+        """Whether this is on a run of these fetches and feeds, whatever their sizes."""
+        return self._of == (step.values, frozenset(step.feeds))
+
     def fill(
         self,
         graph: Graph,
@@ -393,6 +400,7 @@ class RunMetadata:
     ) -> None:
         """Set all fields after a run. recorder: as `new_recorder` gave it."""
         self.graph, self.step_ops = graph.name, step.ops
+        self._of = (step.values, frozenset(step.feeds))
         self.graph_ops = len(graph._trace.builder.ops)
         self.graph_variables = len(graph._trace.variables)
         self.cached, self.seconds = cached, seconds

@@ -524,7 +524,8 @@ class Session:
         timeline is shown instead.
 
         Compiles the step if it is new. A native plan is measured and run on copies of the
-        variables, which takes some seconds; nothing else runs. Raises as `explain`.
+        variables, which takes some seconds; nothing else runs. InvalidArgumentError for a report of
+        another step, or without a trace; else raises as `explain`.
         """
         from weft.frontend.session.view import view_step
 

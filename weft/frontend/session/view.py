@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.frontend.compile.view import (
     MOST_KERNELS,
+    NO_KERNELS,
     RECORDED,
     gpu_plan,
     kernels_of,
@@ -28,7 +29,7 @@ from weft.frontend.session.run import RunMetadata
 from weft.frontend.viewer.document import Document
 from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts, events_of, events_of_tasks
 from weft.frontend.viewer.page import View
-from weft.ir.errors import InvalidArgumentError, WeftError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.locations import caller_location
 from weft.passes.manager import PassReport
 from weft.runtime.device.execution.step import DeviceStep
@@ -55,11 +56,23 @@ def view_step(
     metadata: RunMetadata | None,
 ) -> View:
     """The page. A native step is measured, on copies of its variables, with these feeds.
-    InvalidArgumentError for the metadata of a run that was not traced."""
+    TypeRuleError for metadata that is none, InvalidArgumentError for that of a run that was not
+    traced, or of another step."""
+    if metadata is not None and not isinstance(metadata, RunMetadata):
+        raise TypeRuleError(
+            f"session.view: run_metadata is a wf.RunMetadata, got {metadata!r}",
+            location=caller_location(),
+        )
     if metadata is not None and not metadata.traced:
         raise InvalidArgumentError(
             "session.view: run_metadata is of a run without a trace",
             hint="run with options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
+            location=caller_location(),
+        )
+    if metadata is not None and not metadata.is_of(step):
+        raise InvalidArgumentError(
+            "session.view: run_metadata is of a run of other fetches or feeds",
+            hint="run what is viewed: session.run(fetches, feeds, options, run_metadata)",
             location=caller_location(),
         )
     plan = _plan(step.executable, arrays, name)
@@ -83,7 +96,7 @@ def _plan(step: Step, arrays: Sequence[Any], name: str) -> PlanFacts:
         listed.of_regions(step, "")
     elif step.kind == "devices":
         listed.of_devices(step)
-    missing = [_UNTIMED, *listed.missing] if listed.found else listed.missing
+    missing = [_UNTIMED, *listed.missing] if listed.found else listed.missing or [NO_KERNELS]
     return PlanFacts(listed.found, missing=missing)
 
 

@@ -37,6 +37,7 @@ from weft.frontend.tools.bench_history import (
     History,
     add_run,
     check_folder,
+    names_file,
     run_facts,
 )
 from weft.frontend.tools.bench_page import history_page
@@ -173,9 +174,17 @@ def run_bench(args: Namespace, read_graph: Callable[[str], Graph]) -> bool:
     _check_options(args)
     if args.compare is not None:
         return not (run_compare(args, _shown(args)) and args.fail_on_regression)
+    folder = _folder_of(args)
+    if args.html is not None and folder is not None and any(Path(folder).glob("*.json")):
+        History.read(folder)  # what is wrong with it is told now, not after minutes
     with using(isa() if args.isa is None else checked_isa(args.isa, "--isa")):
         for _ in range(1 if args.repeat is None else args.repeat):
             _bench(args, read_graph)
+    if args.html is not None and folder is not None:
+        history = History.read(folder)
+        history_page(history).save(args.html)
+        if history.note:
+            _shown(args)(f"- {history.note}")
     return True
 
 
@@ -207,7 +216,7 @@ def _bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
 
 
 def _write(args: Namespace, report: Report | GpuReport, show: Callable[[Any], None]) -> None:
-    """The JSON, the run in the history, and the history's page."""
+    """The JSON, and the run in the history."""
     if args.json == "-":
         sys.stdout.write(report.to_json() + "\n")
     elif args.json is not None:
@@ -217,8 +226,6 @@ def _write(args: Namespace, report: Report | GpuReport, show: Callable[[Any], No
         return
     path = add_run(folder, report.to_json(indent=None) + "\n")
     show(f"- added to the history: {path}")
-    if args.html is not None:
-        history_page(History.read(folder)).save(args.html)
 
 
 def _bench_on_gpu(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
@@ -312,12 +319,13 @@ def run_compare(args: Namespace, show: Callable[[Any], None]) -> bool:
     history = _history(args)
     found = [history.find(name) for name in args.compare]
     pairs = pair_up(found[0], found[1])
-    if all(a == b for a, b in pairs):
+    pairs = [(a, b) for a, b in pairs if a.files != b.files]
+    if not pairs:
         raise InvalidArgumentError(
             f"'{args.compare[0]}' and '{args.compare[1]}' are the same runs",
             hint="weft view DIR --html FILE shows all of a history",
         )
-    made = [compare(a, b, threshold, args.what) for a, b in pairs if a != b]
+    made = [compare(a, b, threshold, args.what) for a, b in pairs]
     if args.json is not None:
         held = {"schema": COMPARISON_SCHEMA, "comparisons": [one.to_dict() for one in made]}
         text = json.dumps(held, indent=1, allow_nan=False) + "\n"
@@ -329,14 +337,16 @@ def run_compare(args: Namespace, show: Callable[[Any], None]) -> bool:
         for part in (*lines_above(one), comparison_table(one), *lines_below(one)):
             show(part)
     if args.html is not None:
-        history_page(history, threshold, (made[-1].old, made[-1].new)).save(args.html)
+        history_page(history, threshold, pairs[-1]).save(args.html)
+    if history.note:
+        show(f"- {history.note}")
     return any(one.count(Verdict.SLOWER) for one in made)
 
 
 def _history(args: Namespace) -> History:
     """What names are looked up in: only files need none."""
     place = Path(args.history or DEFAULT_FOLDER)
-    if args.history is None and all(Path(name).is_file() for name in args.compare):
+    if args.history is None and all(map(names_file, args.compare)):
         history = History(str(place), ())
     else:
         history = History.read(place)

@@ -1,8 +1,9 @@
 """`weft bench --compare`: two commits or two machines of a history, workload by workload.
 
 On one machine times are compared, and a change counts only if it is seen against a peer too, where
-one was timed in the same rounds. Times of two machines say more of the machines than of weft: there
-the times by the peer's are compared."""
+one was timed in the same rounds; runs without it, or with another version of it, do not take that
+control away from the others. Times of two machines say more of the machines than of weft: there the
+times by the peer's are compared."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Change:
 @dataclass(frozen=True)
 class Comparison:
     """Two sides. across: they are of two machines. left_out: workloads of one of them alone.
-    notes: what else differs."""
+    notes: what else differs, and what the verdicts lack. notes_back: the same of the new side
+    compared with the old one."""
 
     old: Side
     new: Side
@@ -60,6 +62,7 @@ class Comparison:
     changes: tuple[Change, ...]
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
+    notes_back: tuple[str, ...]
 
     def count(self, verdict: Verdict) -> int:
         """Workloads with it."""
@@ -127,9 +130,9 @@ def compare(old: Side, new: Side, threshold: float = THRESHOLD, wanted: str = "a
     left_out = [n for side in names for n in side if n not in both]
     judged = _across if across else _change
     changes = tuple(judged(name, old, new, threshold) for name in both)
-    return Comparison(
-        old, new, across, threshold, changes, tuple(left_out), tuple(_notes(old, new, across))
-    )
+    without = [] if across else _without_control(old, new, changes)
+    notes, back = ((*_notes(a, b, across), *without) for a, b in ((old, new), (new, old)))
+    return Comparison(old, new, across, threshold, changes, tuple(left_out), notes, back)
 
 
 def _is_wanted(name: str, wanted: str) -> bool:
@@ -151,41 +154,82 @@ def _notes(old: Side, new: Side, across: bool) -> list[str]:
             a, b = getattr(old.machine, what), getattr(new.machine, what)
             if a != b:
                 notes.append(f"{what}: {a} and {b}")
-    a, b = old.last.versions, new.last.versions
-    for name in dict.fromkeys([*a, *b]):
-        if a.get(name) != b.get(name):
-            notes.append(f"{name} {a.get(name, 'none')} and {b.get(name, 'none')}")
+    packages = dict.fromkeys(n for side in (old, new) for run in side.runs for n in run.versions)
+    for name in packages:
+        a, b = (_versions(side, name) for side in (old, new))
+        if a != b or len(a) > 1:
+            notes.append(f"{name} {', '.join(a)} and {', '.join(b)}")
     for side in (old, new):
         if side.last.dirty:
             notes.append(f"{side.label} is of a changed tree")
     return notes
 
 
+def _versions(side: Side, package: str) -> list[str]:
+    """Those that its runs had, in order."""
+    return sorted({run.versions.get(package) or "none" for run in side.runs})
+
+
+def _without_control(old: Side, new: Side, changes: Sequence[Change]) -> list[str]:
+    """What the verdicts lack: a peer, or whole calls of some runs."""
+    notes = []
+    alone = [c.workload for c in changes if c.control is None and c.time is not None]
+    if alone:
+        of = "" if len(alone) == len(changes) else f" of {'; '.join(alone)}"
+        notes.append(
+            f"no peer was timed on both sides in one version{of}: a busier machine looks like "
+            "slower code"
+        )
+    stepped = {
+        run.path
+        for side in (old, new)
+        for run in side.runs
+        for c in changes
+        if c.workload in run.rows
+        and _is_whole(c.workload, old, new)
+        and "weft" not in run.rows[c.workload].calls
+    }
+    if stepped:
+        told = "1 run" if len(stepped) == 1 else f"{len(stepped)} runs"
+        notes.append(f"{told} without whole calls (--against none) left out")
+    return notes
+
+
+def _is_whole(name: str, old: Side, new: Side) -> bool:
+    """Whether both sides have a run that timed whole calls."""
+    return all(any("weft" in row.calls for row in side.rows(name)) for side in (old, new))
+
+
 def _change(name: str, old: Side, new: Side, threshold: float) -> Change:
-    """On one machine: times, and the peer as the control."""
-    whole = all("weft" in row.calls for side in (old, new) for row in side.rows(name))
+    """On one machine: times, and the peer as the control. Whole calls, if both sides have some:
+    runs that timed the step alone are then left out."""
+    whole = _is_whole(name, old, new)
     timings = [
-        [(row.timing if whole else row.step) for row in side.rows(name)] for side in (old, new)
+        [row.calls.get("weft") if whole else row.step for row in side.rows(name)]
+        for side in (old, new)
     ]
     before, after = ([t for t in side if t is not None] for side in timings)
     if not before or not after:
         return Change(name, None, None, None, "", None, Verdict.CANNOT_TELL, "not timed")
     time = _of_timings(before, after)
-    peer = _peer(name, old, new, same_version=True) if whole else ""
-    control = None
-    if peer:
-        shares = [[r.relative(peer) for r in side.rows(name)] for side in (old, new)]
-        control = interval_of_runs(shares[0], shares[1])
+    peer, control = "", None
+    if whole:
+        peer, mine, theirs = _against(name, old, new, same_version=True)
+        control = interval_of_runs(mine, theirs) if peer else None
     verdict, note = judge(time, control, threshold, peer)
+    a, b = old.machine.threads, new.machine.threads
+    if a is not None and b is not None and a != b and time.is_known:
+        verdict, note = Verdict.CANNOT_TELL, f"{a} and {b} threads"
     return Change(name, _middle(before), _middle(after), time, peer, control, verdict, note)
 
 
 def _across(name: str, old: Side, new: Side, threshold: float) -> Change:
     """On two machines: the times by those of a peer."""
-    peer = _peer(name, old, new, same_version=True) or _peer(name, old, new, same_version=False)
+    peer, before, after = _against(name, old, new, same_version=True)
+    if not peer:
+        peer, before, after = _against(name, old, new, same_version=False)
     if not peer:
         return Change(name, None, None, None, "", None, Verdict.CANNOT_TELL, "no peer on both")
-    before, after = ([row.relative(peer) for row in side.rows(name)] for side in (old, new))
     time = interval_of_runs(before, after)
     verdict, note = judge(time, None, threshold)
     a, b = (1 / float(np.median([np.median(r) for r in side])) for side in (before, after))
@@ -202,17 +246,35 @@ def _middle(timings: Sequence[Timing]) -> float:
     return float(np.median([t.median for t in timings]))
 
 
-def _peer(name: str, old: Side, new: Side, *, same_version: bool) -> str:
-    """The first peer that was timed in all runs of both sides, of one version; "" if there is
+Shares = list[list[float]]
+
+
+def _against(name: str, old: Side, new: Side, *, same_version: bool) -> tuple[str, Shares, Shares]:
+    """A peer that was timed on both sides, of one version, and the times divided by its, of the
+    runs that have it: the peer with which most runs are left, or else the first. "" if there is
     none."""
-    runs = [run for side in (old, new) for run in side.runs if name in run.rows]
+    found: tuple[str, Shares, Shares] = ("", [], [])
+    most = (0, 0)
     for peer, package in PEERS.items():
-        versions = {run.versions.get(package) for run in runs}
-        if all(run.rows[name].relative(peer) for run in runs) and (
-            not same_version or len(versions) == 1
-        ):
-            return peer
-    return ""
+        sides = [_shares(name, side, peer, package if same_version else "") for side in (old, new)]
+        for version in reversed(sides[0]):
+            before, after = sides[0][version], sides[1].get(version, [])
+            count = (min(len(before), len(after)), len(before) + len(after))
+            if count[0] and count > most:
+                found, most = (peer, before, after), count
+    return found
+
+
+def _shares(name: str, side: Side, peer: str, package: str) -> dict[str, Shares]:
+    """By the version of a package the times divided by those of a peer, of each run that has it.
+    package: "" for all together."""
+    found: dict[str, Shares] = {}
+    for run in side.runs:
+        times = run.rows[name].relative(peer) if name in run.rows else []
+        if times:
+            version = run.versions.get(package, "") if package else ""
+            found.setdefault(version, []).append(times)
+    return found
 
 
 def pair_up(old: tuple[list[Side], bool], new: tuple[list[Side], bool]) -> list[tuple[Side, Side]]:

@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,11 @@ class Side:
         """Of the runs that have it."""
         return [run.rows[workload] for run in self.runs if workload in run.rows]
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those of the runs, however they were named."""
+        return tuple(Path(run.path).resolve() for run in self.runs)
+
 
 def sides_of(runs: Iterable[Run]) -> list[Side]:
     """The runs by commit and machine, in the order of their first ones."""
@@ -177,33 +183,30 @@ def read_run(path: str | Path) -> Run:
     """A run from its file. NotFoundError if there is none, InvalidArgumentError for what is not
     one."""
     path = Path(path)
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise NotFoundError(f"there is no file {path}") from None
-    except json.JSONDecodeError as error:
-        raise InvalidArgumentError(
-            f"{path} is not JSON: {error.msg} in line {error.lineno}",
-            hint="remove it from the history; `weft bench --json FILE` writes such files",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"{path} cannot be read as text: {error}") from None
+    held = _read(path)
     if not is_run(held):
         raise InvalidArgumentError(
             f"{path} is not a run of `weft bench`: it has no list of workloads",
             hint="give a file that `weft bench --json FILE` or `--history DIR` wrote",
         )
-    if not isinstance(held.get("schema"), int) or held["schema"] > SCHEMA:
-        raise InvalidArgumentError(
-            f"{path} has the schema {held.get('schema')!r}, this weft reads 1 to {SCHEMA}",
-            hint="a newer weft wrote it: read it with that one",
-        )
+    return _checked(path, held)
+
+
+def _read(path: Path) -> Any:
+    """The JSON of a file. NotFoundError if there is none, InvalidArgumentError for what is none."""
     try:
-        return _run(path, held)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        told = f"no {error}" if isinstance(error, KeyError) else str(error)
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"{path} cannot be read as text: {error}") from None
+    except (ValueError, RecursionError) as error:
+        told = str(error)
+        if isinstance(error, json.JSONDecodeError):
+            told = f"{error.msg} in line {error.lineno}"
         raise InvalidArgumentError(
-            f"{path} is a damaged run of `weft bench`: {told}", hint="remove it, and measure again"
+            f"{path} is not JSON: {told}",
+            hint="remove it from the history; `weft bench --json FILE` writes such files",
         ) from None
 
 
@@ -214,10 +217,27 @@ def is_run(held: object) -> bool:
     return isinstance(held.get("workloads"), list) or isinstance(held.get("steps"), list)
 
 
+def _checked(path: Path, held: Mapping[str, Any]) -> Run:
+    """A run of JSON that `is_run`. InvalidArgumentError for another schema and damaged ones."""
+    schema = held.get("schema")
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
+        newer = type(schema) is int and schema > SCHEMA
+        raise InvalidArgumentError(
+            f"{path} has the schema {schema!r}, this weft reads 1 to {SCHEMA}",
+            hint="a newer weft wrote it: read it with that one" if newer else "remove it",
+        )
+    try:
+        return _run(path, held)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        told = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise InvalidArgumentError(
+            f"{path} is a damaged run of `weft bench`: {told}", hint="remove it, and measure again"
+        ) from None
+
+
 def _run(path: Path, held: Mapping[str, Any]) -> Run:
     facts, machine = held.get("run") or {}, held["machine"]
-    steps = held.get("workloads", held.get("steps"))
-    assert isinstance(steps, list)
+    steps = held["workloads"] if isinstance(held.get("workloads"), list) else held["steps"]
     if "date" in facts:
         date = datetime.fromisoformat(facts["date"])
         date = date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
@@ -225,33 +245,55 @@ def _run(path: Path, held: Mapping[str, Any]) -> Run:
         date = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     rows = [_row(step) for step in steps]
     place = Machine(
-        str(machine.get("name") or ""), str(machine.get("cpu") or ""), machine.get("cores"),
-        str(steps[0].get("device") or "") if steps else "", str(machine.get("isa") or ""),
-        machine.get("threads") or (held.get("peaks") or {}).get("threads"),
+        _text(machine.get("name")), _text(machine.get("cpu")), _count(machine.get("cores")),
+        _text(steps[0].get("device")) if steps else "", _text(machine.get("isa")),
+        _count(machine.get("threads") or (held.get("peaks") or {}).get("threads")),
     )  # fmt: skip
-    versions = {"python": machine.get("python", ""), **machine.get("versions", {})}
-    commit = str(facts.get("commit") or "")
+    versions = {"python": machine.get("python"), **machine.get("versions", {})}
     return Run(
-        str(path), date, commit, bool(facts.get("dirty")), place,
-        {k: str(v) for k, v in versions.items()}, {row.name: row for row in rows},
+        str(path), date, _text(facts.get("commit")), bool(facts.get("dirty")), place,
+        {_text(k): _text(v) for k, v in versions.items()}, {row.name: row for row in rows},
     )  # fmt: skip
+
+
+def _text(held: object) -> str:
+    """A text that can be written; "" for None. TypeError, ValueError."""
+    if held is None:
+        return ""
+    if not isinstance(held, str):
+        raise TypeError(f"{held!r:.40} is no text")
+    held.encode()  # halves of a character cannot be written
+    return held
+
+
+def _count(held: object) -> int | None:
+    """A number of things. TypeError."""
+    if held is not None and type(held) is not int:
+        raise TypeError(f"{held!r:.40} is no count")
+    return held
 
 
 def _row(step: Mapping[str, Any]) -> Row:
     against: Mapping[str, Any] = step.get("against") or {}
     return Row(
-        str(step["name"]),
+        _text(step["name"]),
         None if step.get("step") is None else _timing(step["step"]),
-        {str(name): _timing(timing) for name, timing in against.items()},
+        {_text(name): _timing(timing) for name, timing in against.items()},
     )
 
 
 def _timing(held: Mapping[str, Any]) -> Timing:
-    samples = tuple(float(s) for s in held.get("samples", ()))
-    found = Timing(float(held["minimum"]), float(held["median"]), samples)
-    for seconds in (found.minimum, found.median, *samples):
-        if not (seconds > 0 and math.isfinite(seconds)):
-            raise ValueError(f"{seconds!r} seconds is no time")
+    samples = tuple(_seconds(s) for s in held.get("samples", ()))
+    return Timing(_seconds(held["minimum"]), _seconds(held["median"]), samples)
+
+
+def _seconds(held: object) -> float:
+    """TypeError, ValueError and OverflowError for what is no time."""
+    if not isinstance(held, int | float):
+        raise TypeError(f"{held!r:.40} is no time")
+    found = float(held)
+    if not (found > 0 and math.isfinite(found)):
+        raise ValueError(f"{found!r} seconds is no time")
     return found
 
 
@@ -293,26 +335,39 @@ def add_run(folder: str | Path, text: str) -> Path:
 
 @dataclass(frozen=True)
 class History:
-    """Runs of a folder, or of a file alone."""
+    """Runs of a folder, or of a file alone. others: the folder's JSON files that are no runs."""
 
     place: str
     runs: tuple[Run, ...]
+    others: tuple[str, ...] = ()
 
     @staticmethod
     def read(place: str | Path) -> History:
-        """All of a folder. NotFoundError if there are none, else errors as `read_run`."""
+        """All of a folder; JSON of other things is left out. NotFoundError if there are none, else
+        errors as `read_run`."""
         place = Path(place)
         if place.is_file():
             return History(str(place), (read_run(place),))
         files = sorted(place.glob("*.json")) if place.is_dir() else []
-        if not files:
+        found = [(file, _read(file)) for file in files]
+        others = tuple(str(file) for file, held in found if not is_run(held))
+        runs = [_checked(file, held) for file, held in found if is_run(held)]
+        if not runs:
             what = "has no runs" if place.is_dir() else "is not there"
             raise NotFoundError(
                 f"the history {place} {what}",
                 hint=f"`weft bench --history {place}` measures and adds a run to it",
             )
-        runs = sorted(map(read_run, files), key=lambda r: r.date)
-        return History(str(place), tuple(runs))
+        return History(str(place), tuple(sorted(runs, key=lambda r: r.date)), others)
+
+    @property
+    def note(self) -> str:
+        """What is left out, in a line; "" if nothing is."""
+        if not self.others:
+            return ""
+        names = ", ".join(Path(name).name for name in self.others[:3])
+        more = f" and {len(self.others) - 3} more" if len(self.others) > 3 else ""
+        return f"left out, as no runs of `weft bench`: {names}{more}"
 
     @property
     def sides(self) -> list[Side]:
@@ -326,7 +381,7 @@ class History:
             raise NotFoundError(
                 f"the history {self.place} has no machine '{machine}'", hint=self._has()
             )
-        return History(self.place, tuple(found))
+        return replace(self, runs=tuple(found))
 
     def find(self, name: str) -> tuple[list[Side], bool]:
         """What `name` is called by people, on all machines that have it; and whether it is a
@@ -335,7 +390,7 @@ class History:
 
         NotFoundError for what is not there, InvalidArgumentError for the beginning of several
         commits."""
-        if name.endswith(".json") or (os.sep in name and Path(name).is_file()):
+        if names_file(name):
             return [Side((read_run(name),))], False
         if _COMMIT.fullmatch(name):
             found = self._of_commit(name)
@@ -376,6 +431,11 @@ class History:
         machines = dict.fromkeys(run.machine.title for run in self.runs)
         more = ", ..." if len(labels) > 8 else ""
         return f"it has {', '.join(labels[:8])}{more} on {'; '.join(machines)}"
+
+
+def names_file(name: str) -> bool:
+    """Whether a name is that of a run's file; a file `main` does not hide the commit."""
+    return name.endswith(".json") or (os.sep in name and Path(name).is_file())
 
 
 def _is_called(machine: Machine, name: str) -> bool:

@@ -4,6 +4,7 @@ the last, with what each says (`bench_compare`)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from weft.frontend.viewer.history import HistoryPage, PairFacts, RowFacts, SideF
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.runtime.trace.noise import CONFIDENCE, THRESHOLD, Verdict
 
-#: Sides that a page has in its charts, and among those that can be chosen: each pair is on it.
+#: Commits that a page has in its charts; and how many, each on each machine, can be chosen: all
+#: pairs of them are on it.
 MOST_SHOWN, MOST_CHOSEN = 100, 24
 
 
@@ -26,33 +28,49 @@ def history_page(
 ) -> HistoryPage:
     """The page of a history: charts over its runs, and the comparisons of each two of the last.
     chosen: those that it shows first, by themselves the last two on the last one's machine."""
-    runs = {run.path: run for side in chosen or () for run in side.runs}
-    sides = sides_of((runs | {run.path: run for run in history.runs}).values())
+    known = {Path(run.path).resolve() for run in history.runs}
+    more = [run for side in chosen or () for run in side.runs]
+    beside = {Path(run.path).resolve(): run for run in more}
+    added = [run for path, run in beside.items() if path not in known]
+    sides = sides_of([*history.runs, *added])
     if not sides:
         raise NotFoundError(f"the history {history.place} has no runs")
-    shown, last = sides[-MOST_SHOWN:], sides[-MOST_CHOSEN:]
+    labels = list(dict.fromkeys(side.label for side in sides))
+    shown = [side for side in sides if side.label in labels[-MOST_SHOWN:]]
+    last, own = _choices(sides, chosen or ())
+    first = _last_two(last)
     if chosen is not None:
-        of = [next(s for s in sides if side.last in s.runs) for side in chosen]
-        last = [side for side in sides if side in last or side in of]
-        first = (last.index(of[0]), last.index(of[1]))
-    else:
-        first = _last_two(last)
+        files = [side.files for side in last]
+        first = (files.index(chosen[0].files), files.index(chosen[1].files))
     pairs = {}
     for (i, a), (j, b) in combinations(enumerate(last), 2):
         try:
             pairs[i, j] = _pair(compare(a, b, threshold))
         except InvalidArgumentError:
             continue  # nothing in common
-    left_out = len(sides) - len(shown)
-    count = len(history.runs)
+    count = len(history.runs) or len(added)
     days = [f"{side.last.date:%Y-%m-%d}" for side in sides]
     told = f"{count} run{'s' * (count != 1)}, {min(days)} to {max(days)}"
-    if left_out:
-        told += f"; the charts show the last {MOST_SHOWN} of {len(sides)} commits"
+    if len(labels) > MOST_SHOWN:
+        told += f"; the charts show the last {MOST_SHOWN} of {len(labels)} commits"
+    if history.note:
+        told += f"; {history.note}"
     return HistoryPage(
         f"benchmarks of {Path(history.place).name}", told,
-        [_side_facts(side) for side in last], _charts(shown, threshold), pairs, first,
+        [_side_facts(side, side in own) for side in last], _charts(shown, threshold), pairs, first,
     )  # fmt: skip
+
+
+def _choices(sides: Sequence[Side], chosen: Sequence[Side]) -> tuple[list[Side], list[Side]]:
+    """What can be chosen, the oldest first: the last sides, and `chosen`; and those of the latter
+    that are a part of a side, such as one file of a commit that has several."""
+    whole = {side.files for side in sides}
+    wanted = {side.files for side in chosen}
+    own = [side for side in chosen if side.files not in whole]
+    parts = {file for side in own for file in side.files}
+    last = [side for side in sides[-MOST_CHOSEN:] if not set(side.files) <= parts]
+    last += [side for side in sides[:-MOST_CHOSEN] if side.files in wanted]
+    return sorted([*last, *own], key=lambda side: side.runs[0].date), own
 
 
 def _last_two(sides: Sequence[Side]) -> tuple[int, int]:
@@ -61,11 +79,13 @@ def _last_two(sides: Sequence[Side]) -> tuple[int, int]:
     return (same[-1] if same else max(0, end - 1)), end
 
 
-def _side_facts(side: Side) -> SideFacts:
+def _side_facts(side: Side, is_part: bool) -> SideFacts:
+    """is_part: not all runs of a commit, so the file is told, too."""
     run = side.last
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items() if version)
+    label = f"{side.label}, {Path(run.path).name}" if is_part else side.label
     return SideFacts(
-        side.label, f"{run.date:%Y-%m-%d %H:%M}", str(side.machine), len(side.runs),
+        label, f"{run.date:%Y-%m-%d %H:%M}", str(side.machine), len(side.runs),
         len(side.workloads), versions,
     )  # fmt: skip
 
@@ -82,7 +102,8 @@ def _pair(found: Comparison) -> PairFacts:
                 change.workload, old, new, (time, back), (control, peer), str(change.verdict), note
             )
         )
-    notes = [line.removeprefix("- ") for line in lines_below(found)[:-1]]
+    below = [lines_below(found), lines_below(replace(found, notes=found.notes_back))]
+    notes = [(a[2:], b[2:]) for a, b in zip(*(lines[:-1] for lines in below), strict=True)]
     return PairFacts(rows, notes, found.across, f"{100 * CONFIDENCE:g} %", found.percent)
 
 
@@ -132,7 +153,7 @@ def _point(at: int, side: Side, samples: Sequence[float], mark: str = "") -> Poi
 def _marks(
     sides: Sequence[Side], machines: Sequence[Machine], threshold: float
 ) -> dict[tuple[str, str], str]:
-    """By a run's file and a workload "slower" or "faster": than the commit before it there."""
+    """By a run's file and a workload "slower" or "faster" than what was measured before it."""
     marks = {}
     for machine in machines:
         for a, b in pairwise([side for side in sides if side.machine == machine]):

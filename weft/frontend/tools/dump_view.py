@@ -1,5 +1,8 @@
 """A page of a step that WEFT_DUMP wrote: its passes, its kernels as Python with their work, its
-memory, and those of the parts and regions in folders within; and what a dump does not hold."""
+memory, and those of the parts and regions in folders within; and what a dump does not hold.
+
+A dump may come from others, and its page go to others: only files in its own folder are read, and
+what is damaged is an error."""
 
 from __future__ import annotations
 
@@ -7,29 +10,32 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from weft.frontend.viewer.document import Document, PassFacts
-from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts
-from weft.ir.cost.work import work
+from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts, WorkOnce
 from weft.ir.device import short
-from weft.ir.errors import NotFoundError
+from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
 from weft.ir.graph import Graph, Operation
 from weft.ir.program import Program
 from weft.passes.manager import PLAN_FILE
 from weft.runtime.device.execution import dumps
-from weft.runtime.native.kernels import FOLDER, GRAPH, TABLE, read_memory
+from weft.runtime.native.kernels import FOLDER, GRAPH, MEMORY, TABLE, read_memory
 
 ReadProgram = Callable[[str], Program]
 _NO_TIMES = (
     "A dump holds no times, no timeline, no LLVM, no assembly and no PTX: f.view(...) and "
     "session.view(...), in the program itself, show them; `weft bench` times a graph of a dump."
 )
+#: What reading a damaged file raises.
+_DAMAGE = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError, RecursionError,
+)  # fmt: skip
 _CALL = re.compile(r"^\s*\d+\. ")
 
 
 def dumped(folder: Path, read: ReadProgram) -> Document:
-    """What WEFT_DUMP wrote of one step. NotFoundError for a folder without dumps."""
+    """What WEFT_DUMP wrote of one step. NotFoundError for a folder without dumps,
+    InvalidArgumentError for a damaged one, or one that names files elsewhere."""
     files = sorted(folder.glob("[0-9][0-9]-*.weft"))
     if not files:
         steps = sorted(p.name for p in folder.iterdir() if p.is_dir() and any(p.glob("*.weft")))
@@ -40,19 +46,31 @@ def dumped(folder: Path, read: ReadProgram) -> Document:
             else "WEFT_DUMP=DIR writes them, a folder for each step; and `weft bench --history "
             "DIR` the files of a history",
         )
-    passes = [PassFacts(file.stem[3:], read(str(file)), changed=True) for file in files]
-    last = passes[-1].program
-    listed = _Dump(folder, read, {short(p.device): p.device for p in last.parts if p.device})
-    listed.of_step(folder, last if last.is_whole else None, "", "")
+    listed = _Dump(folder, read)
+    try:
+        passes = [PassFacts(f.stem[3:], listed.program(f), changed=True) for f in files]
+        last = passes[-1].program
+        listed.devices = {short(p.device): p.device for p in last.parts if p.device}
+        listed.of_step(folder, last if last.is_whole else None, "", "")
+    except WeftError:
+        raise
+    except _DAMAGE as error:
+        told = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise InvalidArgumentError(
+            f"the dump {folder} is damaged, near {listed.near}: {told}", hint="dump the step again"
+        ) from None
     plan = PlanFacts(listed.kernels, listed.memory, missing=(_NO_TIMES,))
     return Document(folder.name, passes, str(folder), "\n".join(listed.plans), plan)
 
 
 class _Dump:
-    """What the folders of a step hold. devices: full names by the short ones."""
+    """What the folders of a step hold. devices: full names by the short ones. near: the file that
+    was read last."""
 
-    def __init__(self, folder: Path, read: ReadProgram, devices: Mapping[str, str]) -> None:
-        self._top, self._read, self._devices = folder, read, devices
+    def __init__(self, folder: Path, read: ReadProgram) -> None:
+        self._top, self._read = folder, read
+        self.devices: Mapping[str, str] = {}
+        self.near = folder
         self.kernels: list[KernelFacts] = []
         self.plans: list[str] = []
         self.memory: Memory | None = None
@@ -61,7 +79,7 @@ class _Dump:
         """Add a step, or a part or region of one. shown: the last graph of the page, if it is that
         of this folder. device, region: as of kernels."""
         plan = folder / PLAN_FILE
-        text = plan.read_text(encoding="utf-8") if plan.is_file() else ""
+        text = self._text(plan) if plan.is_file() else ""
         is_top = folder == self._top
         where = "the step" if is_top else folder.relative_to(self._top).as_posix()
         if text:
@@ -73,58 +91,86 @@ class _Dump:
             self._on_gpu(folder / dumps.FOLDER, shown, device, region)
         for one in _inner(folder):
             name, number = _counted(one)
-            full = self._devices.get("/" + name.replace("_", ":"), "")
+            full = self.devices.get("/" + name.replace("_", ":"), "")
             self.of_step(one, None, full or device, region if full else f"{name} {number}")
 
     def _native(
         self, folder: Path, plan: str, shown: Program | None, device: str, region: str
     ) -> None:
         """Add the kernels of a native plan, and the memory if the page's graph is its."""
-        ops, calls = self._ops(folder, shown), _calls(plan)
-        table = json.loads((folder / TABLE).read_text(encoding="utf-8"))
-        for key, row in table.items():
-            number = len(self.kernels) + 1
-            facts = _kernel(number, key, row, folder, ops, calls, (device, region))
-            self.kernels.append(facts)
-
-    def _on_gpu(self, folder: Path, shown: Program | None, device: str, region: str) -> None:
-        """Add the launches of a plan for a GPU, and its memory as above."""
-        ops = self._ops(folder, shown)
-        counted: dict[Operation, int] = {}
-        for row in json.loads((folder / dumps.TABLE).read_text(encoding="utf-8")):
-            number = len(self.kernels) + 1
-            source = (folder / row["file"]).read_text(encoding="utf-8")
-            op = ops[row["op"]] if 0 <= row["op"] < len(ops) else None
-            notes, nbytes, flops = [], None, None
-            if op is not None and op in counted:
-                notes.append(f"its bytes and flops count with launch {counted[op]}, of the same op")
-            elif op is not None:
-                counted[op] = number
-                done = work(op, bool(row["writes"]))
-                nbytes, flops = done.bytes_read + done.bytes_written, done.flops
-            grid = f"<<<{row['blocks']}, {row['threads']}>>>"
-            code = {"source": source, "plan": f"{row['name']}{grid}({', '.join(row['args'])})"}
+        ops, calls, counted = self._ops(folder, shown), _calls(plan), WorkOnce("kernel")
+        for key, row in json.loads(self._text(folder / TABLE)).items():
+            number, op, code = len(self.kernels) + 1, _op(ops, row.get("op", -1)), {}
+            if "file" in row:
+                code["source"] = self._named(folder, row["file"])
+            if key in calls:
+                code["plan"] = calls[key]
+            in_place = any(pair[0] == 0 for pair in row.get("in_place", ()))
+            nbytes, flops, notes = counted.of(op, number, in_place)
+            if "not printed" in row:
+                notes.append(f"the dump has no source of it: {row['not printed']}")
             self.kernels.append(
                 KernelFacts(
-                    number, row["name"], op, row["key"], bytes=nbytes, flops=flops,
-                    notes=tuple(notes), code=code, blocks=row["blocks"], threads=row["threads"],
-                    shared=row["shared"], device=device, region=region,
+                    number, _word(row["name"]), op, key, bytes=nbytes, flops=flops,
+                    notes=tuple(notes), code=code, device=device, region=region,
                 )
             )  # fmt: skip
 
+    def _on_gpu(self, folder: Path, shown: Program | None, device: str, region: str) -> None:
+        """Add the launches of a plan for a GPU, and its memory as above."""
+        ops, counted = self._ops(folder, shown), WorkOnce("launch")
+        for row in json.loads(self._text(folder / dumps.TABLE)):
+            number, op = len(self.kernels) + 1, _op(ops, row["op"])
+            source, name = self._named(folder, row["file"]), _word(row["name"])
+            blocks, threads, shared = (_whole(row[n]) for n in ("blocks", "threads", "shared"))
+            nbytes, flops, notes = counted.of(op, number, bool(row["writes"]))
+            grid = f"{name}<<<{blocks}, {threads}>>>({', '.join(row['args'])})"
+            self.kernels.append(
+                KernelFacts(
+                    number, name, op, _word(row["key"]), bytes=nbytes, flops=flops,
+                    notes=tuple(notes), code={"source": source, "plan": grid}, blocks=blocks,
+                    threads=threads, shared=shared, device=device, region=region,
+                )
+            )  # fmt: skip
+
+    def program(self, path: Path) -> Program:
+        """The graphs of a file of the dump. Errors as `read`, and as `_inside`."""
+        return self._read(str(self._inside(path)))
+
+    def _text(self, path: Path) -> str:
+        """The text of a file of the dump."""
+        return self._inside(path).read_text(encoding="utf-8")
+
+    def _named(self, folder: Path, name: object) -> str:
+        """The text of a file that a table names: one of the same folder."""
+        if not isinstance(name, str) or Path(name).name != name:
+            raise ValueError(f"{name!r} is no name of a file beside it")
+        return self._text(folder / name)
+
+    def _inside(self, path: Path) -> Path:
+        """The path, if it leads to a file in the dump: what links lead to elsewhere is not read,
+        and so not shown. InvalidArgumentError."""
+        self.near = path
+        if not path.resolve().is_relative_to(self._top.resolve()):
+            raise InvalidArgumentError(
+                f"{path} leads out of the dump", hint="a dump has no links: put the file in place"
+            )
+        return path
+
     def _ops(self, folder: Path, shown: Program | None) -> list[Operation]:
         """The ops of a dumped plan: those of the page's graph, if it is the same."""
-        graph = self._read(str(folder / GRAPH)).graph
+        graph = self.program(folder / GRAPH).graph
         if shown is not None and _alike(shown.graph, graph):
             graph = shown.graph
-            self.memory = _memory(folder, graph)
+            found = read_memory(self._inside(folder / MEMORY).parent, graph)
+            self.memory = None if found is None else Memory(*found)
         return list(graph.walk())
 
 
 def _inner(folder: Path) -> list[Path]:
     """The folders of parts and regions, in order."""
-    found = [p for p in folder.iterdir() if p.is_dir() and any(p.glob("[0-9][0-9]-*.weft"))]
-    return sorted(found, key=_counted)
+    inside = [p for p in folder.iterdir() if p.is_dir() and not p.is_symlink()]
+    return sorted((p for p in inside if any(p.glob("[0-9][0-9]-*.weft"))), key=_counted)
 
 
 def _counted(folder: Path) -> tuple[str, int]:
@@ -138,35 +184,22 @@ def _alike(one: Graph, other: Graph) -> bool:
     return [op.name for op in one.walk()] == [op.name for op in other.walk()]
 
 
-def _kernel(
-    number: int,
-    key: str,
-    row: Mapping[str, Any],
-    folder: Path,
-    ops: Sequence[Operation],
-    calls: Mapping[str, str],
-    where: tuple[str, str],
-) -> KernelFacts:
-    """A row of the dump's table."""
-    op = ops[row["op"]] if 0 <= row.get("op", -1) < len(ops) else None
-    code: dict[str, str] = {}
-    notes: list[str] = []
-    if "file" in row:
-        code["source"] = (folder / row["file"]).read_text(encoding="utf-8")
-    if "not printed" in row:
-        notes.append(f"the dump has no source of it: {row['not printed']}")
-    if key in calls:
-        code["plan"] = calls[key]
-    nbytes, flops = None, None
-    if op is not None and row.get("kernel", 0) == 0:
-        done = work(op, any(pair[0] == 0 for pair in row.get("in_place", ())))
-        nbytes, flops = done.bytes_read + done.bytes_written, done.flops
-    elif op is not None:
-        notes.append("its bytes and flops count with the first kernel of the same op")
-    return KernelFacts(
-        number, row["name"], op, key, bytes=nbytes, flops=flops, notes=tuple(notes), code=code,
-        device=where[0], region=where[1],
-    )  # fmt: skip
+def _op(ops: Sequence[Operation], number: object) -> Operation | None:
+    return ops[_whole(number)] if 0 <= _whole(number) < len(ops) else None
+
+
+def _whole(held: object) -> int:
+    """A whole number. TypeError for others: what a page gets is checked."""
+    if type(held) is not int:
+        raise TypeError(f"{held!r:.40} is no number")
+    return held
+
+
+def _word(held: object) -> str:
+    """A name. TypeError."""
+    if not isinstance(held, str):
+        raise TypeError(f"{held!r:.40} is no name")
+    return held
 
 
 def _calls(plan: str) -> dict[str, str]:
@@ -183,8 +216,3 @@ def _numbered(plan: str) -> Iterator[tuple[str, list[str]]]:
             key, lines = line.rpartition("# ")[2].strip(), []
         lines.append(line)
     yield key, lines
-
-
-def _memory(folder: Path, graph: Graph) -> Memory | None:
-    found = read_memory(folder, graph)
-    return None if found is None else Memory(*found)

@@ -472,7 +472,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args)
         sys.stdout.flush()
     except WeftError as error:
-        if error.locations and error.locations[0].file == sys.argv[0]:  # the installed script
+        # the installed script, or what runs `python -m weft`
+        if error.locations and error.locations[0].file in (sys.argv[0], "<frozen runpy>"):
             error = WeftError(error.what, hint=error.hint)
         print(f"weft: error: {error}", file=sys.stderr)
         return ERROR

@@ -63,8 +63,14 @@ def run_view(args: Namespace, read: ReadProgram, named: PassesNamed) -> str:
         history = History.read(folder)
         history_page(history).save(args.html)
         count = len(history.runs)
-        return f"{args.html}: {'1 run' if count == 1 else f'{count} runs'}"
+        told = f"; {history.note}" if history.note else ""
+        return f"{args.html}: {'1 run' if count == 1 else f'{count} runs'}{told}"
     if folder.is_dir():
+        if args.passes:
+            raise InvalidArgumentError(
+                f"weft view: --passes is for graphs, {folder} is a folder of dumps",
+                hint="its first graph is the one before all passes: give that file",
+            )
         document = dumped(folder, read)
     else:
         program = read(args.file)

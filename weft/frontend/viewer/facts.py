@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, field
 from typing import Any
 
+from weft.ir.cost.work import work
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 from weft.passes.memory.block import ArenaRange, MemoryPlan
@@ -50,6 +51,28 @@ class KernelFacts:
             "percent", "bound", "code", "blocks", "threads", "shared", "device", "region",
         )  # fmt: skip
         return {**{name: getattr(self, name) for name in names}, "notes": list(self.notes)}
+
+
+class WorkOnce:
+    """The bytes and flops of ops, each with the first of its kernels. what: one of them, for
+    people."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._first: dict[Operation, int] = {}
+
+    def of(
+        self, op: Operation | None, number: int, in_place: bool
+    ) -> tuple[int | None, int | None, list[str]]:
+        """Bytes, flops and notes of the kernel `number`, which carries out `op`."""
+        if op is None:
+            return None, None, []
+        first = self._first.setdefault(op, number)
+        if first != number:
+            note = f"its bytes and flops count with {self._what} {first}, of the same op"
+            return None, None, [note]
+        done = work(op, in_place)
+        return done.bytes_read + done.bytes_written, done.flops, []
 
 
 @dataclass(frozen=True)

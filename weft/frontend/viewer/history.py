@@ -46,11 +46,11 @@ class RowFacts:
 
 @dataclass(frozen=True)
 class PairFacts:
-    """A comparison. notes: on all of it. across: of two machines. confidence, percent: of the
-    intervals, and from which on a change counts, as text."""
+    """A comparison. notes: on all of it, each for old and new and for new and old. across: of two
+    machines. confidence, percent: of the intervals, and from which on a change counts, as text."""
 
     rows: Sequence[RowFacts]
-    notes: Sequence[str]
+    notes: Sequence[tuple[str, str]]
     across: bool
     confidence: str
     percent: str
@@ -117,7 +117,7 @@ class HistoryPage:
                 [*map(text, (r.workload, r.old, r.new, *r.time, *r.control, r.verdict, r.note))]
                 for r in pair.rows
             ]
-            notes = [text(note) for note in pair.notes]
+            notes = [[*map(text, note)] for note in pair.notes]
             told = [text(pair.confidence), text(pair.percent)]
             pairs.append([old, new, rows, notes, pair.across, *told])
         return {
@@ -140,8 +140,9 @@ class HistoryPage:
             for name, charts in self.charts
         )
         told = (
-            "Medians and quartiles over commits. ▲ marks what became slower than the commit before "
-            "it on that machine, ▼ what became faster, beyond noise."
+            "Medians and quartiles over commits, in the order in which they were first measured. ▲ "
+            "marks what became slower than the commit measured before it on that machine, ▼ what "
+            "became faster, beyond noise."
         )
         return (
             f'<section id="charts"><h2>Over time</h2><p class="legend">{legend}</p><p>{told}</p>'
@@ -190,7 +191,7 @@ def comparison_html(pair: PairFacts | None, *, backwards: bool = False) -> str:
     heads += [*(["against a peer"] if with_peer else []), "verdict"]
     head = "".join(f"<th>{name}</th>" for name in heads)
     summary = ", ".join(f"{count} {word}" for word, count in counts.items())
-    notes = "".join(f"<li>{escape(note)}</li>" for note in pair.notes)
+    notes = "".join(f"<li>{escape(note[backwards])}</li>" for note in pair.notes)
     return (
         f"<p><b>{summary}</b> ({pair.confidence} intervals; a change counts from {pair.percent} %)"
         f'</p><table class="compared"><thead><tr>{head}</tr></thead>'

@@ -20,7 +20,7 @@ from weft.frontend.viewer.document import Document
 from weft.frontend.viewer.static import draw_timeline
 from weft.ir.drawing.notebook import MOST_BYTES, Frame
 from weft.ir.drawing.svg import draw
-from weft.ir.errors import NotFoundError
+from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.ir.locations import caller_location
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -36,7 +36,12 @@ class View:
     def html(self) -> str:
         """The whole page, one file."""
         title = self.document.title
-        told = f"<noscript>This page shows {escape(title)} by JavaScript.</noscript>\n"
+        told = (
+            f'<noscript><div class="sheet"><p>This page shows <b>{escape(title)}</b> '
+            f"{escape(self.document.subtitle)} by JavaScript. Without it there are the timeline "
+            "and the last graph.</p>"
+            f"{self._drawings(MOST_BYTES)}</div></noscript>\n"
+        )
         return page_text(title, self.document.to_dict(), "view.js", told)
 
     def save(self, path: str | Path) -> Path:
@@ -60,12 +65,17 @@ class View:
         document = self.document
         title = f"<b>{escape(document.title)}</b> {escape(document.subtitle)}"
         html = f"{title}<br><code>.show()</code> shows the page."
+        return html + self._drawings(MOST_BYTES - len(html.encode()))
+
+    def _drawings(self, room: int) -> str:
+        """The timeline and the last graph, as far as there is room for so many bytes."""
+        document, html = self.document, ""
         drawings = [draw_timeline(document.plan.events)] if document.plan.events else []
         if document.passes:
             parts = document.passes[-1].program.parts
             drawings += [escape(part.device) + draw(part.graph) for part in parts]
         for drawing in drawings:
-            if len(html.encode()) + len(drawing.encode()) < MOST_BYTES:
+            if len(html.encode()) + len(drawing.encode()) + 100 < room:
                 html += f'<div style="overflow:auto;max-height:500px">{drawing}</div>'
         return html
 
@@ -87,13 +97,19 @@ def page_text(title: str, data: Mapping[str, Any], script: str, body: str) -> st
 
 
 def save_page(path: str | Path, html: str) -> Path:
-    """Write a page to a file; its path. NotFoundError if its folder is not there."""
+    """Write a page to a file; its path. NotFoundError if its folder is not there,
+    InvalidArgumentError if it cannot be written."""
     path = Path(path)
     if not path.absolute().parent.is_dir():
         raise NotFoundError(
             f"there is no folder {path.parent} for {path}", location=caller_location()
         )
-    path.write_text(html, encoding="utf-8")
+    try:
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"cannot write {path}: {error.strerror}", location=caller_location()
+        ) from None
     return path
 
 

@@ -269,7 +269,7 @@ def write_memory(folder: Path, graph: Graph, plan: MemoryPlan) -> None:
 
 def read_memory(folder: Path, graph: Graph) -> tuple[int, int, list[ArenaRange]] | None:
     """Bytes, events and ranges of the arena of a dumped step; None if the dump has none. graph: as
-    of the dump's `step.weft`."""
+    of the dump's `step.weft`. ValueError and others for a damaged one."""
     path = folder / MEMORY
     if not path.is_file():
         return None
@@ -278,7 +278,11 @@ def read_memory(folder: Path, graph: Graph) -> tuple[int, int, list[ArenaRange]]
         ArenaRange(offset, size, start, end, tuple(values[k] for k in numbers))
         for offset, size, start, end, numbers in held["ranges"]
     ]
-    return held["bytes"], held["events"], ranges
+    numbers = [held["bytes"], held["events"]]
+    numbers += [n for r in ranges for n in (r.offset, r.size, r.start, r.end)]
+    if not all(type(n) is int and n >= 0 for n in numbers):
+        raise ValueError(f"{path} has ranges that are none")
+    return numbers[0], numbers[1], ranges
 
 
 def read_table(file: Path, key: str) -> dict[str, Any]:

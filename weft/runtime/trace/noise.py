@@ -33,8 +33,11 @@ from weft.ir.dataclass import dataclass
 CONFIDENCE = 0.99
 #: A change that matters, as a share.
 THRESHOLD = 0.05
-#: Samples in a part, by the number of parts: with 5 and 5 an interval is barely known.
-LEAST_PART = {3: 8, 2: 5}
+#: Samples in a part, by the number of parts. The interval spans those of all pairs of parts, so
+#: short parts hide changes: of 24 samples with a noise of 10 % three parts miss every fourth change
+#: of 30 %, two none. With one part 10 samples would find nearly all of them, and mark a quarter of
+#: equal programs too where noise lasts for some samples, as it does; two parts mark one in fifty.
+LEAST_PART = {3: 15, 2: 5}
 #: Of more samples, so many are used, evenly spread: their quotients are sorted.
 MOST_SAMPLES = 400
 #: Up to so many quotients the distribution of the test is counted, else it is taken as normal.

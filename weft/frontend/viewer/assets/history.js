@@ -26,7 +26,7 @@ function comparison(old, now) {
   return [
     el("p", {}, el("b", {}, summary), ` (${D.texts[confidence]} intervals; a change counts from ${D.texts[percent]} %)`),
     el("table", { class: "compared" }, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", {}, h)))), body),
-    el("ul", {}, ...notes.map((n) => el("li", {}, D.texts[n]))),
+    el("ul", {}, ...notes.map((n) => el("li", {}, D.texts[n[back ? 1 : 0]]))),
   ];
 }
 function choice(which, label) {

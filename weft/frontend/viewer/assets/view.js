@@ -470,7 +470,7 @@ function drawKernels() {
     body.append(el("tr", { class: k.number === S.kernel ? "lit" : null, "data-kernel": k.number, onclick: () => pick(k) }, ...columns.map(([, cell]) => el("td", {}, cell(k)))));
   }
   const table = el("table", {}, el("thead", {}, el("tr", {}, ...columns.map(([head]) => el("th", {}, head)))), body);
-  const right = el("aside", { class: "right", id: "details", style: "width:50%" });
+  const right = el("aside", { class: "right wide", id: "details" });
   const kernel = D.kernels.find((k) => k.number === S.kernel);
   if (kernel) right.append(kernelElement(kernel));
   else right.append(el("p", { class: "empty" }, "Choose a kernel: its ops, your lines and its code are shown here, and its ops are lit in the graph."));
@@ -495,10 +495,14 @@ function kernelElement(k) {
 // ------------------------------------------------------------------------------ timeline, memory
 const COLOURS = ["#4c8dff", "#2da44e", "#d4a72c", "#a371f7", "#f0883e", "#39c5cf", "#db61a2", "#8b949e"];
 const colourOf = (text) => COLOURS[[...text].reduce((sum, c) => (sum * 31 + c.charCodeAt(0)) >>> 0, 7) % COLOURS.length];
-function rectangles(rows, wide, high, label) { // rows: {x, y, w, h, text, colour, click, lit}
-  const canvas = svg("svg", { class: "track", width: wide + 120, height: high + 40, role: "img", "aria-label": label });
+const pen = document.createElement("canvas").getContext("2d");
+pen.font = '11px ui-monospace, "DejaVu Sans Mono", Menlo, monospace'; // as view.css has it
+const namesWidth = (names) => Math.max(100, ...names.map((name) => Math.ceil(pen.measureText(name).width) + 16)); // at the left of a plot
+const plotWidth = (left) => Math.max(500, window.innerWidth - left - 60);
+function rectangles(rows, left, wide, high, label) { // rows: {x, y, w, h, text, colour, click, lit}
+  const canvas = svg("svg", { class: "track", width: left + wide + 20, height: high + 40, role: "img", "aria-label": label });
   for (const r of rows) {
-    const made = svg("rect", { x: 100 + r.x, y: r.y, width: Math.max(r.w, 0.7), height: Math.max(r.h, 1), fill: r.colour, class: r.lit ? "lit" : null, onclick: r.click });
+    const made = svg("rect", { x: left + r.x, y: r.y, width: Math.max(r.w, 0.7), height: Math.max(r.h, 1), fill: r.colour, class: r.lit ? "lit" : null, onclick: r.click });
     made.append(svg("title", {}, r.text));
     canvas.append(made);
   }
@@ -506,16 +510,18 @@ function rectangles(rows, wide, high, label) { // rows: {x, y, w, h, text, colou
 }
 function drawTimeline() {
   if (!D.events.length) { $("main").replaceChildren(el("p", { class: "empty" }, "No run was recorded for this page.")); return; }
-  const into = el("div", { class: "fill", id: "pane" }), wide = Math.max(500, window.innerWidth - 180) * (S.zoom || 1);
-  const end = Math.max(...D.events.map((e) => e.end)), lanes = [...new Set(D.events.map((e) => e.lane))];
+  const into = el("div", { class: "fill", id: "pane" }), lanes = [...new Set(D.events.map((e) => e.lane))];
+  const left = namesWidth(lanes), wide = plotWidth(left) * (S.zoom || 1), end = Math.max(...D.events.map((e) => e.end));
   const rows = D.events.map((e) => ({
     x: (e.begin / end) * wide, w: ((e.end - e.begin) / end) * wide, y: lanes.indexOf(e.lane) * 30 + 4, h: 24,
     colour: colourOf(e.name), text: `${e.name}\n${(e.end - e.begin).toFixed(2)} us, ${e.kind}\n${e.lines.map(base).join(" ")} ${e.note}`,
     click: () => { S.event = e; draw(); }, lit: S.event === e,
   }));
-  const canvas = rectangles(rows, wide, lanes.length * 30, "timeline");
+  const canvas = rectangles(rows, left, wide, lanes.length * 30, "timeline");
   lanes.forEach((lane, i) => canvas.append(svg("text", { x: 4, y: i * 30 + 20 }, lane)));
-  for (let i = 0; i <= 8; i += 1) canvas.append(svg("text", { x: 100 + (wide * i) / 8, y: lanes.length * 30 + 22, "text-anchor": "middle" }, `${((end * i) / 8).toFixed(1)} us`));
+  const tick = (share) => `${(end * share).toFixed(1)} us`, room = 1.5 * pen.measureText(tick(1)).width + 12; // the last one ends at its place
+  const count = Math.min(8, Math.max(1, Math.floor(wide / room)));
+  for (let i = 0; i <= count; i += 1) canvas.append(svg("text", { class: "tick", x: left + (wide * i) / count, y: lanes.length * 30 + 22, "text-anchor": i === count ? "end" : "middle" }, tick(i / count)));
   into.append(canvas);
   if (D.recorded) into.append(el("p", { class: "empty" }, D.recorded));
   const bar = el("div", { class: "bar" }, ...[["−", 0.5], ["+", 2]].map(([t, by]) => el("button", { "aria-label": by > 1 ? "zoom in" : "zoom out", onclick: () => { S.zoom = Math.max(1, (S.zoom || 1) * by); draw(); } }, t)), el("span", { class: "note" }, `${D.events.length} events, ${end.toFixed(1)} us`));
@@ -530,15 +536,16 @@ function drawTimeline() {
 function drawMemory() {
   const m = D.memory;
   if (!m || !m.ranges.length) { $("main").replaceChildren(el("p", { class: "empty" }, "The plan takes no memory for values in between, or this page was made of graphs alone.")); return; }
-  const into = el("div", { class: "fill", id: "pane" }), wide = Math.max(500, window.innerWidth - 180), high = 420;
+  const into = el("div", { class: "fill", id: "pane" }), high = 420, ticks = [0, 1, 2, 3, 4].map((i) => number(Math.round((m.bytes * i) / 4)));
+  const left = namesWidth(ticks), wide = plotWidth(left);
   const rows = m.ranges.map(([offset, size, start, end, label, types, node]) => ({
     x: (start / m.events) * wide, w: ((end - start) / m.events) * wide, y: 10 + high - ((offset + size) / m.bytes) * high, h: (size / m.bytes) * high,
     colour: colourOf(label), text: `${label}: ${types}\n${number(size)} bytes at ${number(offset)}`, lit: node >= 0 && S.lit.has(idOf(node)),
     click: () => { if (node >= 0) { S.lit = new Set([idOf(node)]); S.tab = "passes"; S.mode = "text"; S.pass = D.passes.length - 1; draw(); } },
   }));
-  const canvas = rectangles(rows, wide, high, "memory");
-  for (let i = 0; i <= 4; i += 1) canvas.append(svg("text", { x: 4, y: 14 + high - (high * i) / 4 }, number(Math.round((m.bytes * i) / 4))));
-  canvas.append(svg("text", { x: 100, y: high + 28 }, "the order of the plan, from its first op to its last; up: bytes of the arena"));
+  const canvas = rectangles(rows, left, wide, high, "memory");
+  ticks.forEach((tick, i) => canvas.append(svg("text", { x: 4, y: 14 + high - (high * i) / 4 }, tick)));
+  canvas.append(svg("text", { x: left, y: high + 28 }, "the order of the plan, from its first op to its last; up: bytes of the arena"));
   into.append(canvas);
   $("main").replaceChildren(el("section", {}, el("div", { class: "bar" }, `${number(m.bytes)} bytes for ${m.ranges.length} values in between`), into));
 }
