@@ -225,7 +225,7 @@ def numba(names: Names, printed: str) -> None:
 
 def replay(names: Names, printed: str) -> None:
     try:
-        assert names["command"].startswith("weft replay ./verify-native-")
+        assert names["command"].startswith("weft replay verify-native-")
     finally:
         REPLACED.clear()
 
