@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.llvm.scalar_texts import split_name
+from weft.codegen.native_language import parse
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import WeftError
@@ -264,7 +265,7 @@ def _body_of(code: CodeType) -> tuple[str, ...]:
     except (OSError, TypeError):
         raise _NoText(f"its source is not to be had ({where})") from None
     try:
-        tree = ast.parse(text)
+        tree = parse(text)
     except SyntaxError:
         raise _NoText(f"its source begins amid a longer line ({where})") from None
     for node in ast.walk(tree):
