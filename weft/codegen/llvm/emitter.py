@@ -233,7 +233,7 @@ def align_spills(function: ir.Function) -> None:
 
     LLVM knows too late that a function will spill, and then leaves the stack aligned to 16 bytes: a
     spilled vector of 64 lies across two cache lines, or two pages, as the process's addresses have
-    it (docs/decisions/0012-interleaved-loops.md).
+    it (docs/decisions/0062-spilled-vectors.md).
     """
     # llvmlite's own add() knows enumerated attributes only.
     set.add(function.attributes, '"stackrealign"')
