@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.codegen.engines import ENGINES, VARIABLE
 from weft.frontend.eager.numpy_calls import SWITCH
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.scalar_function import find_scalar_function
@@ -25,9 +24,9 @@ from weft.ir.text.printer import print_graph
 X = np.linspace(-2, 2, 9, dtype=np.float32)
 
 
-@pytest.fixture(autouse=True, params=ENGINES)
+@pytest.fixture(autouse=True, params=["llvm", "numba"])
 def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, request.param)
+    monkeypatch.setenv("WEFT_ENGINE", request.param)
 
 
 @wf.elementwise

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.codegen.engines import ENGINES, VARIABLE
 
 
-@pytest.fixture(autouse=True, params=ENGINES)
+@pytest.fixture(autouse=True, params=["llvm", "numba"])
 def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, request.param)
+    monkeypatch.setenv("WEFT_ENGINE", request.param)
 
 
 @wf.reducer(init=0.0)
@@ -109,7 +108,7 @@ def test_in_sessions_and_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(wf.errors.UnsupportedError, match="needs the size of axis 0") as caught:
             farthest(x, axis=0)
         assert "test_reducer.py" in str(caught.value)
-    monkeypatch.setenv(VARIABLE, "llvm")  # kernels of GPUs have no other engine
+    monkeypatch.setenv("WEFT_ENGINE", "llvm")  # kernels of GPUs have no other engine
     use_device("check", monkeypatch)
     got = wf.compile(lambda x: farthest(x, axis=1), device="gpu:0")(value)
     np.testing.assert_array_equal(got.numpy(), wanted)

@@ -11,15 +11,14 @@ import pytest
 from cuda_device import use_device
 
 import weft as wf
-from weft.codegen.engines import ENGINES, VARIABLE
 from weft.ir.ops.scalar_function import REPLACED
 
 X = np.linspace(-3, 3, 1001, dtype=np.float32)
 
 
-@pytest.fixture(autouse=True, params=ENGINES)
+@pytest.fixture(autouse=True, params=["llvm", "numba"])
 def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, request.param)
+    monkeypatch.setenv("WEFT_ENGINE", request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +56,7 @@ def test_in_rows_small_loops_and_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_allclose(f(x), made / made.sum(1, keepdims=True), rtol=1e-5)
     loop = wf.compile(lambda x: wf.fori_loop(0, 3, lambda i, v: wf.tanh(v) * 2, x))
     assert loop(np.float32(0.7)).numpy() == 2
-    monkeypatch.setenv(VARIABLE, "llvm")  # kernels of GPUs have no other engine
+    monkeypatch.setenv("WEFT_ENGINE", "llvm")  # kernels of GPUs have no other engine
     use_device("check", monkeypatch)
     g = wf.compile(lambda x: wf.nn.softmax(wf.tanh(x)), device="gpu:0")
     np.testing.assert_allclose(g(x).numpy(), made / made.sum(1, keepdims=True), rtol=1e-5)
