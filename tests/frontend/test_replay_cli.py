@@ -164,15 +164,19 @@ def test_engines_that_differ_are_told_and_shrunk(
     assert "ops on which they differ" not in capsys.readouterr().out
 
 
-def test_rounding_differs_in_bits_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounding_differs_in_bits_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the smaller program is written there
     f = wf.compile(lambda x: wf.sum(wf.exp(x)))
-    with wf.record(tmp_path):
+    with wf.record("records"):
         f(np.linspace(0, 1, 10007, dtype=np.float32))
-    assert run(tmp_path, "--engine", "interpreter") == SUCCESS
+    assert run("records", "--engine", "interpreter") == SUCCESS
     assert "has other bits in 1 of 1 elements, by rounding" in capsys.readouterr().out
     both = ["--engine", "interpreter", "--engine", "native", "--bits"]
-    assert run(tmp_path, *both) == DIFFERENT
+    assert run("records", *both) == DIFFERENT
     assert "ops on which they differ" in capsys.readouterr().out
+    assert [file.name[-18:] for file in tmp_path.glob("*.safetensors")] == ["-small.safetensors"]
 
 
 def test_at_the_prompt(
