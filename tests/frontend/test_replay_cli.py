@@ -86,6 +86,17 @@ def test_it_runs_again(
     assert ("the step raised InvalidArgumentError: op 'take'" in out) == (step == 0)
 
 
+def test_other_versions_are_told(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(folder, "--step", 1) == SUCCESS
+    assert "recorded with" not in capsys.readouterr().out
+    here = {"numpy": "9.9", "isa": "none"}
+    monkeypatch.setattr("weft.runtime.record.recorder.versions", lambda: here)
+    assert run(folder, "--step", 1) == SUCCESS
+    assert ", here 9.9" in capsys.readouterr().out
+
+
 def test_the_program_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "--program") == SUCCESS
     assert "graph @looped(%x: f32[3], %at: i64[]) -> (f32[], f32[])" in capsys.readouterr().out

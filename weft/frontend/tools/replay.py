@@ -86,6 +86,11 @@ def run_replay(args: Namespace) -> Iterator[Line]:
     path = files[args.step]
     record: StepRecord = read(path)
     yield f"{path}: {record}", True
+    here: Any = load("weft.runtime.record.recorder", "versions")
+    others = [f"{k} {v}, here {here().get(k)}" for k, v in record.versions.items()
+              if here().get(k) != v]  # fmt: skip
+    if others:
+        yield f"recorded with {'; '.join(others)}: other bits may be theirs", True
     if args.program:
         yield print_graph(record.graph).rstrip(), True
     elif args.until or args.interactive:

@@ -89,7 +89,7 @@ class Recorder:
         given = tuple([_copied(x) for x in inputs])
         begun = StepRecord(
             step.graph(), step.way, given, step.before(None), number=next(_numbers),
-            made=time.time(), versions=_versions(),
+            made=time.time(), versions=versions(),
         )  # fmt: skip
         early = self._save(begun, "running") if self.recording.sync else None
         try:
@@ -166,7 +166,8 @@ def _copied(x: Any) -> Array:
 
 
 @cache
-def _versions() -> Mapping[str, str]:
+def versions() -> Mapping[str, str]:
+    """What steps of this process are run by."""
     found = {"python": platform.python_version(), "isa": isa_line(), "machine": platform.machine()}
     for name in ("weft", "numpy", "llvmlite"):
         try:

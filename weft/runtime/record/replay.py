@@ -199,10 +199,10 @@ def known_part(record: StepRecord) -> tuple[StepRecord, Operation | None]:
     """The record of what was known when a step that raised had ended, and an op outside of branches
     and loops that had given nothing then: that op, and all that needs it, is left out. Other ops of
     the step may have gone on, and one of them raised."""
-    ops = list(record.graph.walk())
+    ops, outer = list(record.graph.walk()), set(record.graph.ops)
     gave = {number for group in record.host if group.rows for number in group.ops}
-    silent = [op for k, op in enumerate(ops) if is_outside(op.name) and k not in gave]
-    silent = [op for op in silent if op in set(record.graph.ops)]
+    outside = [(k, op) for k, op in enumerate(ops) if op in outer and is_outside(op.name)]
+    silent = [op for k, op in outside if k not in gave]
     ended = record.outcome is not None and record.outcome.error is None
     if ended or not silent or is_dataflow(record.graph.block):  # there it may have been dead
         return record, None
