@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bench_runs import TIMES, commit_of, write_run
-from browser import SHOTS, is_dark, opened_browser
+from browser import SHOTS, is_dark, opened_browser, opened_page
 from paths import ROOT
 
 from weft.frontend.tools.main import main
@@ -42,32 +42,17 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def opened(browser: Any, file: Path, **options: Any) -> Iterator[Any]:
-    """The page; it asks for nothing else and reports no error."""
-    context = browser.new_context(viewport={"width": 1120, "height": 800}, **options)
-    page = context.new_page()
-    asked: list[str] = []
-    wrong: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text))
-    page.set_default_timeout(10_000)
-    page.goto(file.as_uri())
-    yield page
-    assert asked == [file.as_uri()]
-    assert wrong == []
-    context.close()
-
-
 @pytest.fixture
 def page(file: Path, browser: Any) -> Iterator[Any]:
-    yield from opened(browser, file)
+    with opened_page(browser, file, width=1120) as page:
+        yield page
 
 
 @pytest.fixture
 def still(file: Path, browser: Any) -> Iterator[Any]:
     """The page without a script."""
-    yield from opened(browser, file, java_script_enabled=False)
+    with opened_page(browser, file, width=1120, java_script_enabled=False) as page:
+        yield page
 
 
 def choose(page: Any, old: int, new: int) -> None:

@@ -183,6 +183,22 @@ def test_on_a_cluster_op_and_task_are_named(monkeypatch: pytest.MonkeyPatch) -> 
             session.values(y, {x: [1, 1]})
 
 
+def test_what_a_cluster_writes_to_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is fetched shows it."""
+    monkeypatch.setenv("WEFT_CHECK", "nan")
+    server = wf.train.Server.create_local_server()
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [2], "x")
+        v = wf.Variable(f32(0, 0), name="v")
+        update = wf.group(v.assign(wf.log(x)))
+        init = wf.global_variables_initializer()
+    with wf.Session(server.target, graph=graph) as session:
+        session.run(init)
+        session.run(update, {x: [1, 1]})
+        with pytest.raises(InvalidArgument, match=r"'log' .* \[1\]: nan of -1.0"):
+            session.run(update, {x: [1, -1]})
+
+
 def test_unknown_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CHECK", "nans")
     with pytest.raises(InvalidArgument, match=r"'nans', which does not exist; did you mean 'nan'"):

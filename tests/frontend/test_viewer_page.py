@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import SHOTS, is_dark, opened_browser
+from browser import SHOTS, is_dark, opened_browser, opened_page
 from paths import ROOT
 
 import weft as wf
@@ -54,20 +54,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def opened(browser: Any, file: Path) -> Iterator[Any]:
-    """A page in the browser; it asks for nothing else and reports no error."""
-    page = browser.new_page(viewport={"width": 1300, "height": 800})
-    asked: list[str] = []
-    wrong: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text))
-    page.set_default_timeout(10_000)
-    page.goto(file.as_uri())
-    page.wait_for_selector("svg.graph .box")
-    yield page
-    assert asked == [file.as_uri()]
-    assert wrong == []
-    page.close()
+    """The viewer's page, drawn."""
+    with opened_page(browser, file, width=1300) as page:
+        page.wait_for_selector("svg.graph .box")
+        yield page
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clusters import local_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -345,19 +347,17 @@ def cluster_step() -> tuple[Any, Any, Any, Any]:
 
 def test_a_failing_cluster_step_is_taken_home(tmp_path: Path) -> None:
     graph, (init, puts), fetches, (x, k) = cluster_step()
-    servers = wf.train.Server.create_local_cluster({"ps": 1, "worker": 2})
-    try:
-        with wf.Session(servers[1].target, graph=graph) as session:
-            session.run(init)
-            for n in range(6):
-                session.run(puts, {x: [n, 2 * n]})
-            with wf.record(tmp_path) as files:
-                first = session.run(fetches, {k: 1})
-                with pytest.raises(wf.errors.InvalidArgumentError):
-                    session.run(fetches, {k: 7})
-    finally:
-        for server in servers:
-            server.stop()
+    with (
+        local_cluster({"ps": 1, "worker": 2}) as servers,
+        wf.Session(servers[1].target, graph=graph) as session,
+    ):
+        session.run(init)
+        for n in range(6):
+            session.run(puts, {x: [n, 2 * n]})
+        with wf.record(tmp_path) as files:
+            first = session.run(fetches, {k: 1})
+            with pytest.raises(wf.errors.InvalidArgumentError):
+                session.run(fetches, {k: 7})
     failed, fine = (wf.replay(file) for file in files)
     assert [op.device for op in failed.graph.walk() if op.name == "dequeue"] == [
         f"/job:worker/task:{task}/cpu:0" for task in (0, 0, 1, 1)
@@ -379,20 +379,18 @@ def test_a_failing_cluster_step_is_taken_home(tmp_path: Path) -> None:
 def test_of_a_task_that_died_nothing_is_known(tmp_path: Path) -> None:
     """The record says so when it is run."""
     graph, (init, puts), fetches, (x, k) = cluster_step()
-    servers = wf.train.Server.create_local_cluster({"ps": 1, "worker": 2})
-    try:
-        with wf.Session(servers[1].target, graph=graph) as session:
-            session.run(init)
-            for _ in range(2):
-                session.run(puts[1:], {x: [1, 2]})  # nothing for the first worker, which waits
-            timer = threading.Timer(0.5, servers[2].stop)
-            timer.start()
-            with wf.record(tmp_path) as files, pytest.raises(wf.errors.UnavailableError):
-                session.run(fetches, {k: 0})
-            timer.join()
-    finally:
-        for server in servers:
-            server.stop()
+    with (
+        local_cluster({"ps": 1, "worker": 2}) as servers,
+        wf.Session(servers[1].target, graph=graph) as session,
+    ):
+        session.run(init)
+        for _ in range(2):
+            session.run(puts[1:], {x: [1, 2]})  # nothing for the first worker, which waits
+        timer = threading.Timer(0.5, servers[2].stop)
+        timer.start()
+        with wf.record(tmp_path) as files, pytest.raises(wf.errors.UnavailableError):
+            session.run(fetches, {k: 0})
+        timer.join()
     record = only(files)
     assert isinstance(record.error, wf.errors.UnavailableError)
     with pytest.raises(wf.errors.DeadlineExceededError, match="'dequeue' had given nothing"):
@@ -486,6 +484,21 @@ def test_what_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     assert len(files) == 1
     f(f32(1), 0)
     assert len(list((tmp_path / "there").iterdir())) == 1
+
+
+def test_a_step_runs_though_nothing_can_be_written_before_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    got = []
+    with (
+        pytest.raises(wf.errors.FailedPreconditionError),  # of the block's end
+        wf.record(tmp_path / "file", sync=True),
+        caplog.at_level(logging.WARNING, logger="weft.run"),
+    ):
+        got.append(wf.compile(wf.exp)(f32(0)).numpy().tolist())
+    assert got == [[1]]
+    assert "is not recorded" in caplog.text
 
 
 def test_functions_are_made_while_recording_begins_and_ends(tmp_path: Path) -> None:

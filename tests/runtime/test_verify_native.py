@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clusters import local_cluster
 
 import weft as wf
 from weft.ir.ops.scalar_function import REPLACED
@@ -123,6 +124,40 @@ def test_in_a_step_with_ops_of_the_host(how: Any) -> None:
     assert found(caught.value).inputs[0].tolist() == [2, 2]
 
 
+@pytest.mark.usefixtures("verify")
+def test_rounding_in_a_step_with_ops_of_the_host() -> None:
+    """What is decided by rounding is no fault beside queues, Python functions and updates, too."""
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [2000])
+        v = wf.Variable(np.zeros(2000, np.float32), name="v")
+        q = wf.FIFOQueue(9, wf.float32, shapes=[[2000]])
+        put = q.enqueue(x)
+        total = v.assign_add(x)
+        near = wf.exp(wf.log(x + total * 0))  # x, but for the last bits
+        row = wf.py_function(lambda a: a, [near], wf.float32, shapes=[2000])
+        session.run(wf.global_variables_initializer())
+        given = np.linspace(1, 50, 2000, dtype=np.float32)
+        session.run(put, {x: given})
+        got = session.run([wf.exp(wf.log(q.dequeue())) > x, row > x, total], {x: given})
+    assert got[2].tolist() == given.tolist()
+
+
+@pytest.mark.usefixtures("wrong_tanh")
+def test_files_of_what_is_found_have_names_of_their_own(verify: Path) -> None:
+    """Also of graphs whose names are no names of files."""
+    with wf.Graph("a/b").as_default() as graph:
+        x = wf.placeholder(wf.float32, [])
+        y = wf.tanh(x)
+    with wf.Session(graph=graph) as session:
+        for _ in range(2):
+            with pytest.raises(VerifyError, match="in 'a/b'") as caught:
+                session.run(y, {x: 2})
+            assert [op.name for op in found(caught.value).graph.ops] == ["tanh"]
+    assert (
+        len([file for file in verify.iterdir() if file.name.startswith("verify-native-a_b-")]) == 2
+    )
+
+
 @pytest.mark.usefixtures("verify", "wrong_tanh")
 def test_in_a_variable_alone() -> None:
     v = wf.Variable(f32(0, 0), name="v")
@@ -167,16 +202,14 @@ def test_on_a_cluster() -> None:
             put = q.enqueue(f32(1, 1))
             y = wf.tanh(q.dequeue() * w)
         init = wf.global_variables_initializer()
-    servers = wf.train.Server.create_local_cluster({"ps": 1, "worker": 1})
-    try:
-        with wf.Session(servers[1].target, graph=graph) as session:
-            session.run(init)
-            session.run(put)
-            with pytest.raises(VerifyError, match=r"a program of 1 ops shows it .tanh.") as caught:
-                session.run(y)
-    finally:
-        for server in servers:
-            server.stop()
+    with (
+        local_cluster({"ps": 1, "worker": 1}) as servers,
+        wf.Session(servers[1].target, graph=graph) as session,
+    ):
+        session.run(init)
+        session.run(put)
+        with pytest.raises(VerifyError, match=r"a program of 1 ops shows it .tanh.") as caught:
+            session.run(y)
     assert found(caught.value).inputs[0].tolist() == [2, 3]
 
 
@@ -268,15 +301,13 @@ def test_a_variable_of_another_task(verify: Path) -> None:
         with wf.device("/job:ps/task:0"):
             update = wf.group(w.assign(y))
         init = wf.global_variables_initializer()
-    servers = wf.train.Server.create_local_cluster({"ps": 1, "worker": 1})
-    try:
-        with wf.Session(servers[1].target, graph=graph) as session:
-            session.run(init)
-            with pytest.raises(VerifyError, match="variable 'w' at"):
-                session.run(update)
-    finally:
-        for server in servers:
-            server.stop()
+    with (
+        local_cluster({"ps": 1, "worker": 1}) as servers,
+        wf.Session(servers[1].target, graph=graph) as session,
+    ):
+        session.run(init)
+        with pytest.raises(VerifyError, match="variable 'w' at"):
+            session.run(update)
 
 
 @pytest.mark.usefixtures("verify")

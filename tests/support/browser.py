@@ -52,3 +52,23 @@ def is_dark(shot: Path) -> bool:
     counts = np.bincount(grey.ravel(), minlength=256)
     assert (counts > 0).sum() > 50, "an empty page"
     return bool(counts.argmax() < 128)
+
+
+@contextmanager
+def opened_page(browser: Any, file: Path, *, width: int, **options: Any) -> Iterator[Any]:
+    """A file in the browser; it asks for nothing else and reports no error.
+
+    `options` are those of Playwright's `new_context`."""
+    context = browser.new_context(viewport={"width": width, "height": 800}, **options)
+    page = context.new_page()
+    asked: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text))
+    page.set_default_timeout(10_000)
+    page.goto(file.as_uri())
+    yield page
+    assert asked == [file.as_uri()]
+    assert wrong == []
+    context.close()

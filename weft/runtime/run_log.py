@@ -98,8 +98,8 @@ class HostRow(NamedTuple):
 class RunLog:
     """What one run took from outside, of the part of a step on `device` ("": of a whole step).
     variables: the values that a task's had when its part began; known: the names of all that it
-    has, those too that had none. parts: the logs of the parts of this step on other devices and
-    tasks."""
+    has, those too that had none; after: the values of those that it wrote when it had ended.
+    parts: the logs of the parts of this step on other devices and tasks."""
 
     def __init__(self, device: str = "") -> None:
         self.device = device
@@ -189,6 +189,12 @@ class RunLog:
         made.known = set(index["known"])
         made.after = {n: np.array(arrays[k]) for n, k in index["after"].items()}
         return made
+
+
+def on_host(x: Any) -> Array:
+    """A number, an array, or a tensor of a device as an array of the host; arrays of the host are
+    not copied."""
+    return np.asarray(x if isinstance(x, (np.ndarray, np.generic, int, float)) else x.numpy())
 
 
 def values_of(variables: Mapping[str, VariableState]) -> dict[str, Array]:

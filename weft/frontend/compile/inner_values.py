@@ -25,7 +25,7 @@ from weft.ir.errors import (
     suggest,
 )
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.interpreter.evaluate import Path, RunHost, Watch, interpret
+from weft.ir.interpreter.evaluate import Path, RunHost, Watch, interpret, iterations_of
 from weft.ir.interpreter.state import DictState
 from weft.ir.locations import Location, caller_location
 from weft.ir.ops import lookup
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from weft.frontend.compile.compiled import Compiled
 
 Array = np.ndarray[Any, Any]
-_LOOPS = ("while", "scan")
 _SHOWN = 8  # elements of a value, at most
 
 
@@ -92,7 +91,7 @@ class _Keep(Watch):
         self, op: Operation, around: Path, operands: Sequence[Any], results: Sequence[Any]
     ) -> None:
         place = op.locations[0] if op.locations else None
-        iterations = tuple(n for outer, n in around if outer.name in _LOOPS)
+        iterations = iterations_of(around)
         for value, result in zip(op.results, results, strict=True):
             name = str(op.attrs["name"]) if op.name == "tap" else self.names.get(value, "")
             if isinstance(result, np.ndarray) and (name or op.name != "constant"):

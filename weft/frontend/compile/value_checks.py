@@ -21,7 +21,7 @@ import numpy as np
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, OutOfRangeError, WeftError, suggest
 from weft.ir.graph import Operation
-from weft.ir.interpreter.evaluate import Path, Watch, interpret
+from weft.ir.interpreter.evaluate import LOOPS, Path, Watch, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.locations import caller_location
 from weft.ir.ops import lookup
@@ -29,11 +29,10 @@ from weft.ir.ops.io import muted
 from weft.runtime.record.replay import HostReplay
 from weft.runtime.record.traced_step import Call, TracedStep
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.run_log import RunLog, values_of
+from weft.runtime.run_log import RunLog, on_host, values_of
 
 Array = np.ndarray[Any, Any]
 KINDS = ("nan", "inf", "overflow", "bounds")
-_LOOPS = ("while", "scan")
 
 
 def wanted() -> frozenset[str]:
@@ -62,7 +61,7 @@ class ValueChecks:
         written = {n: step.variables[n] for n in step.written if n in step.variables}
         before, given = values_of(written), list(inputs)
         for i in step.donated:
-            given[i] = np.array(_host(inputs[i]))
+            given[i] = np.array(on_host(inputs[i]))
 
         def find(kind: str) -> None:
             self._find(step, noted, given, before, kind)
@@ -76,7 +75,8 @@ class ValueChecks:
         if "overflow" in self.kinds:
             find("overflow")
         found: list[tuple[str, Any]] = [(f"result {i}", r) for i, r in enumerate(results)]
-        found += [(f"variable '{name}'", state) for name, state in written.items()]
+        after: Mapping[str, Any] = step.after(noted) if step.remote else written
+        found += [(f"variable '{name}'", value) for name, value in after.items()]
         for what, value in found:
             kind = _kind_of(value, self.kinds)
             if kind:
@@ -94,13 +94,13 @@ class ValueChecks:
         before: Mapping[str, Array], kind: str,
     ) -> None:  # fmt: skip
         """Run again; raises at the op that makes such a value, if one does."""
-        graph = step.graph()
-        arrays = [_host(x) for x in inputs]
+        graph = step.graph
+        arrays = [on_host(x) for x in inputs]
         start = {n: a for n, a in step.before(log).items() if n not in step.written or step.remote}
         start |= before
         state = DictState(start)
         look = _Look(step.name, kind)
-        host = HostReplay(graph, step.groups(log)).on_host
+        host = HostReplay(graph, step.groups(log)).host(graph)
         with muted():
             try:
                 interpret(graph, arrays, state, host=host, watch=look)
@@ -178,17 +178,12 @@ def _words(kind: str) -> str:
 
 def _iterations(around: Path) -> str:
     """`, in iteration 3 of op 'scan' at a.py:9`, outermost last."""
-    loops = [(op, n) for op, n in around if op.name in _LOOPS]
+    loops = [(op, n) for op, n in around if op.name in LOOPS]
     places = [f" at {op.locations[0].file}:{op.locations[0].line}" if op.locations else ""
               for op, _ in loops]  # fmt: skip
     told = [f"iteration {n} of op '{op.name}'{place}"
             for (op, n), place in zip(loops, places, strict=True)]  # fmt: skip
     return f", in {' in '.join(reversed(told))}" if told else ""
-
-
-def _host(x: Any) -> Array:
-    """An array, a number or a tensor of a device, as an array of the host."""
-    return np.asarray(x if isinstance(x, (np.ndarray, np.generic, int, float)) else x.numpy())
 
 
 def _is_float(x: object) -> bool:
@@ -202,7 +197,7 @@ def _flags(x: Array, kind: str) -> Array:
 
 def _kind(value: Any, kinds: frozenset[str]) -> str:
     """Which of "nan" and "inf" is in a value and in `kinds`; "" if none is."""
-    array = None if value is None else _host(value)
+    array = None if value is None else on_host(value)
     if array is None or not _is_float(array) or not kinds & {"nan", "inf"}:
         return ""
     with np.errstate(all="ignore"):

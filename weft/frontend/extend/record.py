@@ -41,9 +41,8 @@ def record(
     of the last steps are kept, written at the end of the block; 0: only steps that raise, which are
     written at once (the first 20). sync: each record is written before its step runs, too, and
     removed when it has ended: so it is there if the process dies. Of blocks that are open at once
-    the newest gets all steps. The value is the list of files
-    that are written, filled as they are. WEFT_RECORD=folder, WEFT_RECORD_STEPS and WEFT_RECORD_SYNC
-    do the same for a whole process.
+    the newest gets all steps. The value is the list of files that are written, filled as they are.
+    WEFT_RECORD=folder, WEFT_RECORD_STEPS and WEFT_RECORD_SYNC do the same for a whole process.
 
     A recorded step copies its inputs, its variables and its results; docs/guide/replay.md has
     figures. What other threads write to a variable while a step reads it is not in its record.
@@ -137,7 +136,7 @@ class Replay:
         none."""
         held, _ = known_part(self._record)
         check_where("wf.replay", where)
-        host = HostReplay(held.graph, held.host).on_host
+        host = HostReplay(held.graph, held.host).host(held.graph)
         return values_in_run(
             "wf.replay", held.graph, held.inputs, held.variables, where, host=host, may_fail=True
         )

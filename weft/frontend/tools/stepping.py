@@ -13,12 +13,11 @@ import numpy as np
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, suggest
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.interpreter.evaluate import Path, Watch
+from weft.ir.interpreter.evaluate import Path, Watch, iterations_of
 from weft.ir.text.printer import value_names
 from weft.runtime.record.replay import Replayed, run_again
 from weft.runtime.record.step_record import StepRecord
 
-_LOOPS = ("while", "scan")
 #: Of a value so many elements are shown at each end.
 _EDGE = 3
 STOPS = (
@@ -151,7 +150,7 @@ class Stepper(Watch):
         self, op: Operation, around: Path, operands: Sequence[Any], results: Sequence[Any],
         error: WeftError | None,
     ) -> None:  # fmt: skip
-        iterations = tuple(n for outer, n in around if outer.name in _LOOPS)
+        iterations = iterations_of(around)
         number, self._number = self._number, self._number + 1
         self.names[op.name] = None
         if self.stop is None or not (error or self.stop.fits(op, iterations, number)):

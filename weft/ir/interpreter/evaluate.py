@@ -259,6 +259,14 @@ RunHost = Callable[[Operation, Sequence[Any]], Sequence[Any]]
 Path = tuple[tuple[Operation, int], ...]
 
 
+LOOPS = frozenset({"while", "scan"})
+
+
+def iterations_of(around: Path) -> tuple[int, ...]:
+    """The numbers of the iterations of the loops around an op, outermost first."""
+    return tuple(number for op, number in around if op.name in LOOPS)
+
+
 class Watch:
     """Who is told of each op of a run, those in regions too; around: the ops around it with the
     number of the run of its region (that is, the iteration)."""

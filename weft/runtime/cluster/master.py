@@ -625,6 +625,8 @@ LOG_SECONDS = 30.0
 def ask_logs(master: Master, step: int, parts: Sequence[Who]) -> list[RunLog]:
     """What the parts of a step that is over took from outside, as far as their tasks say it; of the
     others the log has a warning."""
+    if master.closed:
+        return []
     number, waits = master.begin(parts)
     try:
         for task, handle in parts:

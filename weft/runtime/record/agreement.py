@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from weft.ir.errors import WeftError
-from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.rounding import RUNS, Overflow, Rounding, stable_results
-from weft.ir.interpreter.state import DictState
 from weft.passes.simplify.effects import expand_updates
-from weft.runtime.record.replay import Difference, HostReplay, Replayed, differences
+from weft.runtime.record.replay import Difference, HostReplay, Replayed, differences, interpreted
 from weft.runtime.record.step_record import StepRecord
 
 Array = np.ndarray[Any, Any]
@@ -28,10 +26,11 @@ def disagreements(
     wrong = [d for d in differences(record.graph, first, second, written) if not d.close]
     if not wrong or (first.error is not None and second.error is not None):
         return wrong
+    graph = expand_updates(record.graph)
     try:
         results, variables = stable_results(
-            expand_updates(record.graph), record.inputs, dict(record.variables), 0,
-            lambda: HostReplay(record.graph, record.host).on_host, anything=True,
+            graph, record.inputs, dict(record.variables), 0,
+            lambda: HostReplay(record.graph, record.host).host(graph), anything=True,
         )  # fmt: skip
     except Overflow:
         return []
@@ -49,18 +48,11 @@ def disagreements(
 def _always_raises(record: StepRecord) -> bool:
     """Whether the program raises whatever its rounding errors are."""
     graph = expand_updates(record.graph)
-    for k in range(RUNS):
-        state = DictState(record.variables)
-        host = HostReplay(record.graph, record.host).on_host
-        watch = Rounding(np.random.default_rng(k), anything=True)
-        try:
-            interpret(graph, record.inputs, state, host=host, watch=watch)
-        except WeftError:
-            continue
-        except Overflow:
-            pass
+    try:
+        watches = [Rounding(np.random.default_rng(k), anything=True) for k in range(RUNS)]
+        return all(interpreted(record, watch, graph).error is not None for watch in watches)
+    except Overflow:
         return False
-    return True
 
 
 def _explained(

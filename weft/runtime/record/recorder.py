@@ -12,7 +12,6 @@ import itertools
 import logging
 import os
 import platform
-import re
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -30,17 +29,17 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, OutOfRangeError, UnknownError, WeftError
 from weft.ir.process import ForkLock, in_child
 from weft.runtime.checkpoint.format import SUFFIX
-from weft.runtime.record.step_record import Outcome, StepRecord, save_record
+from weft.runtime.record.step_record import Outcome, StepRecord, file_stem, save_record
 from weft.runtime.record.traced_step import Call, TracedStep
-from weft.runtime.run_log import RunLog
+from weft.runtime.run_log import RunLog, on_host
 
 Array = np.ndarray[Any, Any]
 #: How many of the last steps are kept, unless something else is said.
 STEPS = 3
 #: So many records of steps that raised are written: a loop that goes on after errors fills no disk.
 MOST_FAILED = 20
-#: A file's name has so many letters of the step's.
-MOST_NAME = 100
+#: How the names of files of steps end that run, and that raised.
+RUNNING, FAILED = "running", "failed"
 _log = logging.getLogger("weft.run")
 _numbers = itertools.count()
 
@@ -86,19 +85,19 @@ class Recorder:
         """As of `Watcher`: the step, recorded. An error that is no error of weft's, and Ctrl-C, are
         recorded, too."""
         log = step.log(log)
-        given = tuple([_copied(x) for x in inputs])
+        given = tuple([np.array(on_host(x)) for x in inputs])
         begun = StepRecord(
-            step.graph(), step.way, given, step.before(None), number=next(_numbers),
+            step.graph, step.way, given, step.before(None), number=next(_numbers),
             made=time.time(), versions=versions(),
         )  # fmt: skip
-        early = self._save(begun, "running") if self.recording.sync else None
+        early = self._try_write(begun, RUNNING) if self.recording.sync else None
         try:
             results = call(inputs, log)
         except BaseException as error:
             known = error if isinstance(error, WeftError) else UnknownError(repr(error))
             self._ended(step, begun, log, Outcome(error=known), early)
             raise
-        kept = tuple([None if r is None else _copied(r) for r in results])
+        kept = tuple([None if r is None else np.array(on_host(r)) for r in results])
         self._ended(step, begun, log, Outcome(kept, step.after(log)), early)
         return results
 
@@ -115,7 +114,7 @@ class Recorder:
                 self._failed += 1
                 many = self._failed > MOST_FAILED
             if not many:
-                self._try_write(record, "failed")
+                self._try_write(record, FAILED)
         elif self.recording.steps:
             with self._lock:
                 self._kept.append(record)
@@ -125,11 +124,13 @@ class Recorder:
             early.unlink(missing_ok=True)
 
     def flush(self) -> None:
-        """Write what is in memory. Errors as `save_record`, when all was tried."""
+        """Write what is in memory. The first error of `save_record`, when all was tried."""
         with self._lock:
             records = list(self._kept)
             self._kept.clear()
-        errors = [e for e in (self._try_write(record, "") for record in records) if e is not None]
+        errors: list[WeftError] = []
+        for record in records:
+            self._try_write(record, "", errors)
         if errors:
             raise errors[0]
 
@@ -138,31 +139,25 @@ class Recorder:
         with suppress(WeftError):
             self.flush()
 
-    def _try_write(self, record: StepRecord, mark: str) -> WeftError | None:
-        """Write a record; the error, which the log has, if that fails: the step's own matters
-        more."""
+    def _try_write(
+        self, record: StepRecord, mark: str, errors: list[WeftError] | None = None
+    ) -> Path | None:
+        """Write a record. What goes wrong is in the log, and added to `errors`: the step's own
+        matters more."""
+        parts = (file_stem(record), str(os.getpid()), f"{record.number:06}", mark)
+        path = self.recording.folder / f"{'-'.join(x for x in parts if x)}{SUFFIX}"
         try:
-            path = self._save(record, mark)
+            save_record(record, path)
         except WeftError as error:
             _log.warning("step %d of '%s' is not recorded: %s", record.number, record.name, error)
-            return error
-        self.written.append(path)
-        if mark:
+            if errors is not None:
+                errors.append(error)
+            return None
+        if mark != RUNNING:
+            self.written.append(path)
+        if mark == FAILED:
             _log.warning("recorded the step that raised: weft replay %s", path)
-        return None
-
-    def _save(self, record: StepRecord, mark: str) -> Path:
-        name = re.sub(r"[^\w-]", "_", record.name)[:MOST_NAME]
-        when = time.strftime("%Y%m%d%H%M%S", time.gmtime(record.made))
-        parts = (name, when, str(os.getpid()), f"{record.number:06}", mark)
-        path = self.recording.folder / f"{'-'.join(x for x in parts if x)}{SUFFIX}"
-        save_record(record, path)
         return path
-
-
-def _copied(x: Any) -> Array:
-    """An array of the host, a copy, of an array or of a tensor of a device."""
-    return np.array(x if isinstance(x, (np.ndarray, np.generic, int, float)) else x.numpy())
 
 
 @cache

@@ -28,7 +28,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Graph, Operation
-from weft.ir.interpreter.evaluate import Watch, interpret
+from weft.ir.interpreter.evaluate import RunHost, Watch, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.program import Program
 from weft.ir.types import RefType
@@ -55,6 +55,8 @@ from weft.runtime.run_log import (
     RunLog,
     host_keys,
     is_outside,
+    on_host,
+    values_of,
 )
 from weft.runtime.step import RunContext, Step
 
@@ -98,14 +100,20 @@ class HostReplay(RunLog):
             if group.ops:
                 self._several.setdefault(self._keys[ops[group.ops[0]]].what, []).append(rows)
 
-    def on_host(self, op: Operation, operands: Sequence[Any]) -> list[Any]:
-        """What `interpret(..., host=)` takes."""
-        if not is_outside(op.name):
-            return HostObjects({})(op, operands)
-        made = self.given(self._keys[op], ())
-        if isinstance(made, WeftError):
-            raise made
-        return list(made)
+    def host(self, graph: Graph) -> RunHost:
+        """What `interpret(graph, ..., host=)` takes. graph: the program, or what passes made of
+        it."""
+        keys = host_keys(graph)
+
+        def run(op: Operation, operands: Sequence[Any]) -> list[Any]:
+            if op not in keys:
+                return HostObjects({})(op, operands)
+            made = self.given(keys[op], ())
+            if isinstance(made, WeftError):
+                raise made
+            return list(made)
+
+        return run
 
     def given(self, key: HostKey, iterations: tuple[int, ...]) -> HostResults:
         with self._turn:
@@ -184,7 +192,7 @@ def run_again(record: StepRecord, engine: str = "recorded", watch: Watch | None 
     """
     record, missing = known_part(record)
     if engine == "interpreter":
-        return _ended_early(_checked(record, _interpreted(record, watch)), missing)
+        return _ended_early(_checked(record, interpreted(record, watch)), missing)
     way = way_of(record, engine)
     variables = states_of(record)
     with on_isa(way), using_engine(way.engine):
@@ -254,23 +262,20 @@ def run_step(
         given = [np.array(x, order="C") for x in inputs]
         results = step.run(given, RunContext(log=log))
     except WeftError as error:
-        return Replayed(variables=_values(variables), error=error)
-    return Replayed(tuple([_host(r) for r in results]), _values(variables))
+        return Replayed(variables=values_of(variables), error=error)
+    made = tuple([None if r is None else on_host(r) for r in results])
+    return Replayed(made, values_of(variables))
 
 
-def _host(x: Any) -> Any:
-    return x if x is None or isinstance(x, np.ndarray) else np.asarray(x.numpy())
-
-
-def _values(variables: Mapping[str, VariableState]) -> dict[str, Array]:
-    return {name: state.read() for name, state in variables.items() if state.initialized}
-
-
-def _interpreted(record: StepRecord, watch: Watch | None) -> Replayed:
+def interpreted(
+    record: StepRecord, watch: Watch | None = None, graph: Graph | None = None
+) -> Replayed:
+    """A run of a record by the reference interpreter. graph: what a pass made of its program."""
+    graph = record.graph if graph is None else graph
     state = DictState(record.variables)
-    host = HostReplay(record.graph, record.host).on_host
+    host = HostReplay(record.graph, record.host).host(graph)
     try:
-        results = interpret(record.graph, record.inputs, state, host=host, watch=watch)
+        results = interpret(graph, record.inputs, state, host=host, watch=watch)
     except WeftError as error:
         return Replayed(variables=state.values, error=error)
     return Replayed(tuple(results), state.values)

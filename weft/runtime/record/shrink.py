@@ -8,7 +8,6 @@ had in that iteration."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +16,11 @@ import numpy as np
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.interpreter.evaluate import Path, Watch, interpret
-from weft.ir.interpreter.state import DictState
+from weft.ir.interpreter.evaluate import Path, Watch
 from weft.ir.types import TensorType
 from weft.passes.shrink import Cut, shrink
 from weft.runtime.record.agreement import disagreements
-from weft.runtime.record.replay import Difference, HostReplay, differences, run_again
+from weft.runtime.record.replay import Difference, differences, interpreted, run_again
 from weft.runtime.record.step_record import StepRecord
 from weft.runtime.run_log import is_outside
 
@@ -48,11 +46,7 @@ def shrink_record(
     """The smallest part of a record's program that was found on which the engines differ; None if
     they differ on none. bits: whether a difference by rounding is one."""
     seen = _Values()
-    with suppress(WeftError):  # what came before is known
-        interpret(
-            record.graph, record.inputs, DictState(record.variables),
-            host=HostReplay(record.graph, record.host).on_host, watch=seen,
-        )  # fmt: skip
+    interpreted(record, seen)  # where it raises, what came before is known
     values = dict(zip(record.graph.args, record.inputs, strict=True)) | seen.values
 
     def goes_wrong(cut: Cut) -> Difference | None:
@@ -136,8 +130,7 @@ def _inside(small: Small, engines: tuple[str, str], attempts: int, bits: bool) -
 
 def _bodies(record: StepRecord, op: Operation) -> Iterator[tuple[Graph, tuple[Array, ...]]]:
     watch = _Bodies(op)
-    with suppress(WeftError):
-        interpret(record.graph, record.inputs, DictState(record.variables), watch=watch)
+    interpreted(record, watch)
     for block, args in watch.runs:
         tensors = [*block.args, *block.results]
         if all(isinstance(v.type, TensorType) for v in tensors):

@@ -7,6 +7,7 @@ Python function itself is not in it, what it gave is."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
@@ -37,6 +38,8 @@ from weft.runtime.run_log import HostGroup, HostRow, packed_results, unpacked_re
 
 Array = np.ndarray[Any, Any]
 _FORMAT = 1
+#: A file's name has so many letters of the step's.
+MOST_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,12 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 # ------------------------------------------------------------------------------------------ files
+def file_stem(record: StepRecord) -> str:
+    """How names of its files begin: the step's, as far as a file's may have that, and the time."""
+    name = re.sub(r"[^\w-]", "_", record.name)[:MOST_NAME]
+    return f"{name}-{time.strftime('%Y%m%d%H%M%S', time.gmtime(record.made))}"
+
+
 def save_record(record: StepRecord, path: Path) -> None:
     """Write a record, whole or not at all. Errors as `checkpoint.format.write_file`."""
     arrays: dict[str, Array] = {f"input/{i}": x for i, x in enumerate(record.inputs)}

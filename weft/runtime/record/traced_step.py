@@ -27,9 +27,8 @@ Call = Callable[[list[Any], RunLog | None], list[Any]]
 class Way:
     """How a step is run. kind: of the `Step`. engine: "llvm" or "numba"; isa: the instruction set
     that its kernels are for. pipeline: the name of its passes, or of each of them with commas, ""
-    for others. gpu: the number of
-    the GPU that it is for. threads: how many it may use; None: all. bfloat16: whether tensors go
-    between tasks as that."""
+    for others. gpu: the number of the GPU that it is for. threads: how many it may use; None: all.
+    bfloat16: whether tensors go between tasks as that."""
 
     kind: str
     engine: str
@@ -50,13 +49,12 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A step as it was traced. graph: gives it. variables: by their names in it, of which a run
+    """A step as it was traced. variables: by their names in it, of which a run
     writes those in `written`; where `remote`, they are on other tasks, and a `RunLog` has their
     values. donated: inputs that a run may write to. outside: whether its ops take something from
     outside of the program."""
 
-    name: str
-    graph: Callable[[], Graph]
+    graph: Graph
     way: Way
     variables: Mapping[str, VariableState]
     written: frozenset[str] = frozenset()
@@ -71,10 +69,12 @@ class TracedStep:
     ) -> TracedStep:  # fmt: skip
         """The step of a graph."""
         outside = remote or any(is_outside(op.name) for op in graph.walk())
-        written = written_in(graph)
-        return TracedStep(
-            graph.name, lambda: graph, way, variables, written, donated, remote, outside
-        )
+        return TracedStep(graph, way, variables, written_in(graph), donated, remote, outside)
+
+    @property
+    def name(self) -> str:
+        """That of its graph."""
+        return self.graph.name
 
     def log(self, given: RunLog | None) -> RunLog | None:
         """`given`, or a log of its own if a run of it has something to say."""
@@ -92,7 +92,7 @@ class TracedStep:
 
     def groups(self, log: RunLog | None) -> list[HostGroup]:
         """What its host ops gave in a run."""
-        return [] if log is None else host_groups(self.graph(), log)
+        return [] if log is None else host_groups(self.graph, log)
 
     def before(self, log: RunLog | None) -> dict[str, Any]:
         """The values of its variables, of a remote step those that the log has."""
@@ -104,7 +104,7 @@ class TracedStep:
         for part in parts:
             found |= part.variables
             known |= part.known
-        for op in self.graph().walk() if parts else ():
+        for op in self.graph.walk() if parts else ():
             kind = op.result.type if op.name == "variable" else None
             if isinstance(kind, RefType) and str(op.attrs["name"]) not in known:
                 held = kind.tensor  # of what no part needs, any value will do

@@ -14,7 +14,9 @@ tasks of a cluster - it is its program that is held against it."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,15 +34,17 @@ from weft.ir.errors import (
 )
 from weft.ir.ops.io import muted
 from weft.ir.process import ForkLock
+from weft.runtime.checkpoint.format import SUFFIX
 from weft.runtime.record.agreement import disagreements
 from weft.runtime.record.replay import Difference, Replayed, run_again
 from weft.runtime.record.shrink import shrink_record
-from weft.runtime.record.step_record import Outcome, StepRecord, save_record
+from weft.runtime.record.step_record import Outcome, StepRecord, file_stem, save_record
 from weft.runtime.record.traced_step import Call, TracedStep
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.run_log import RunLog
+from weft.runtime.run_log import RunLog, on_host
 
 Array = np.ndarray[Any, Any]
+_numbers = itertools.count()  # of files
 #: Deadlines, cancellations and lost tasks: the interpreter knows none.
 _NOT_THE_PROGRAM = (AbortedError, CancelledError, DeadlineExceededError, UnavailableError)
 
@@ -88,7 +92,7 @@ class NativeVerifier:
         """As of `Watcher`: VerifyError, with the user's line, for a run that the interpreter does
         not agree with."""
         log = step.log(log)
-        given = tuple([_host(x) for x in inputs])
+        given = tuple([np.array(on_host(x)) for x in inputs])
         seen = _writes.begin(step)
         before = step.before(None)
         results: list[Any] = []
@@ -109,7 +113,7 @@ class NativeVerifier:
 
 
 def _copies(results: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple([None if r is None else _host(r) for r in results])
+    return tuple([None if r is None else np.array(on_host(r)) for r in results])
 
 
 def _check(
@@ -118,8 +122,8 @@ def _check(
 ) -> None:  # fmt: skip
     """VerifyError where the interpreter gives something else."""
     record = StepRecord(
-        step.graph(), step.way, inputs, step.before(log) if step.remote else before,
-        tuple(step.groups(log)), Outcome(found.results, error=found.error),
+        step.graph, step.way, inputs, step.before(log) if step.remote else before,
+        tuple(step.groups(log)), Outcome(found.results, error=found.error), made=time.time(),
     )  # fmt: skip
     with muted():
         wanted = run_again(record, "interpreter")
@@ -140,7 +144,8 @@ def _verify_error(step: TracedStep, record: StepRecord, wrong: list[Difference])
             head, hint=f"no smaller program shows it in one native plan{why}; wf.record keeps steps"
         )
     folder = Path(os.environ.get("WEFT_DUMP") or ".")
-    path = folder / f"verify-native-{os.getpid()}-{small.record.graph.name}.safetensors"
+    stem = f"verify-native-{file_stem(small.record)}-{os.getpid()}-{next(_numbers)}"
+    path = folder / f"{stem}{SUFFIX}"
     hint = f"weft replay {path} --engine native --engine interpreter"
     try:
         save_record(small.record, path)
@@ -154,8 +159,3 @@ def _verify_error(step: TracedStep, record: StepRecord, wrong: list[Difference])
         hint=hint,
         location=op.locations if op is not None else (),
     )
-
-
-def _host(x: Any) -> Array:
-    """A copy on the host of an array or of a tensor of a device."""
-    return np.array(x if isinstance(x, (np.ndarray, np.generic, int, float)) else x.numpy())
