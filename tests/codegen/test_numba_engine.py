@@ -267,16 +267,6 @@ class TestRefusals:
         with pytest.raises(InvalidArgumentError, match="WEFT_ENGINE='gcc' is no code generator"):
             _outside(engine)
 
-    def test_gpu(self) -> None:
-        with pytest.raises(UnsupportedError, match="GPUs are not printed"):
-            wf.compile(lambda x: x, engine="numba", device="gpu:0")
-
-    def test_gpu_by_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
-        f = wf.compile(lambda x: x + 1, device="gpu:0")
-        with pytest.raises(UnsupportedError, match="GPUs are not printed"):
-            f(np.ones(3, np.float32))
-
     def test_stacks(self) -> None:
         def f(x: Any) -> Any:
             return wf.sum(wf.while_loop(lambda v: wf.sum(v) < 9, lambda v: wf.exp(v) + v, x))

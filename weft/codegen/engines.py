@@ -1,5 +1,5 @@
-"""The code generators of the CPU: "llvm" (weft's own), and "numba", which compiles the kernels'
-printed Python source (`codegen/numba`).
+"""The code generators: "llvm" (weft's own), and "numba", which compiles the kernels' printed Python
+source, on the CPU (`codegen/numba`) and for GPUs (`codegen/cuda/numba_cuda`).
 
 WEFT_ENGINE=numba  for the whole process ("llvm" if not set)
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from weft.ir.errors import InvalidArgumentError, UnsupportedError, suggest
+from weft.ir.errors import InvalidArgumentError, suggest
 
 VARIABLE = "WEFT_ENGINE"
 ENGINES = ("llvm", "numba")
@@ -41,11 +41,3 @@ def using_engine(name: str | None) -> Iterator[None]:
         yield
     finally:
         _chosen.reset(token)
-
-
-def no_gpu_source() -> UnsupportedError:
-    """The error for a GPU's kernels by Numba."""
-    return UnsupportedError(
-        "kernels of GPUs are not printed as Numba source: that part is not built",
-        hint='`.asm` shows their PTX; WEFT_ENGINE=llvm (engine="llvm") compiles them',
-    )

@@ -15,7 +15,7 @@ from weft.codegen.cuda.cubins import compile
 from weft.codegen.cuda.cubins.compile import module_text
 from weft.codegen.cuda.cubins.llvm_instructions import ONE_INSTRUCTION
 from weft.codegen.cuda.cubins.toolchain import toolchain
-from weft.codegen.cuda.emulator import translator
+from weft.codegen.cuda.emulator import numpy_functions
 from weft.codegen.cuda.source.kernel import MATHS, TWO, CudaKernel, Parameter
 
 pytestmark = needs_toolchain
@@ -53,7 +53,7 @@ def test_functions_of_libdevice_carried_out_here(name: str) -> None:
     x = np.concatenate(xs).astype(np.float32 if name.endswith("f32") else np.float64)
     args = [x, rng.permutation(x)] if name[:-4] in TWO else [x]
     with np.errstate(all="ignore"):
-        wanted = translator.NUMPY_FUNCTIONS[name](*args)
+        wanted = numpy_functions.NUMPY_FUNCTIONS[name](*args)
         got = on_cpu()(of_libdevice(name), *args)
         same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
         off = np.where(same, 0, abs(got.astype(np.float64) - wanted))

@@ -18,7 +18,7 @@ from cuda_toolchain import needs_toolchain
 
 from weft.codegen.cuda.cubins.cache import occupancy
 from weft.codegen.cuda.emulator import run as emulate
-from weft.codegen.cuda.emulator.translator import fma_f32, fma_f64
+from weft.codegen.cuda.emulator.numpy_functions import fma_f32, fma_f64
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile, choose
 from weft.codegen.cuda.source.kernel import Launch
 from weft.ir.analysis.index_maps import static_shape

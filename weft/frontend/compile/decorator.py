@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from weft.codegen.engines import checked_engine, no_gpu_source
+from weft.codegen.engines import checked_engine
 from weft.codegen.llvm.target import checked_isa
 from weft.frontend.compile.gpu import gpu_number
 from weft.frontend.compile.specializations import below
@@ -59,15 +59,6 @@ def _named(given: Pass | str) -> Sequence[Pass]:
             location=caller_location(),
         )
     return (given,)
-
-
-def _engine(given: str | None, gpu: int | None) -> str | None:
-    """A name of a code generator, checked; UnsupportedError for one that has no kernels of GPUs."""
-    if given is None:
-        return None
-    if checked_engine(given, "wf.compile(engine=)") == "numba" and gpu is not None:
-        raise no_gpu_source()
-    return given
 
 
 P = ParamSpec("P")
@@ -154,7 +145,7 @@ def compile(
     threads = None if threads is None else checked(threads, "wf.compile(threads=)")
     isa = None if target is None else checked_isa(target, "wf.compile(target=)")
     gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
-    by = _engine(engine, gpu)
+    by = None if engine is None else checked_engine(engine, "wf.compile(engine=)")
     pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
     compile_ahead()  # while the next modules are loaded, and the program goes on to the first call
     made: Any = load("weft.frontend.compile.function", "CompiledFunction")

@@ -18,7 +18,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 
@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     from weft.frontend.compile.explain import Sections
     from weft.frontend.compile.inner_values import InnerValue
     from weft.frontend.viewer.page import View
+    from weft.runtime.device.execution.executable import DeviceExecutable
+    from weft.runtime.device.execution.kernels import GpuKernel
     from weft.runtime.native.kernels import StepKernel
 
 
@@ -291,14 +293,18 @@ class Inspection:
         return made.step(self._shapes(made, args, kwargs)).asm()
 
     @shows_as_seen
-    def kernels(self, *args: Any, **kwargs: Any) -> list[StepKernel]:
+    def kernels(self, *args: Any, **kwargs: Any) -> Sequence[StepKernel | GpuKernel]:
         """The kernels that one call runs, each with its `source()`: the same loops as Python that
-        Numba compiles (docs/guide/numba.md). UnsupportedError on a GPU."""
+        Numba compiles (docs/guide/numba.md), of a GPU that numba-cuda compiles."""
         # who prints no kernels does not wait for what prints them
+        from weft.runtime.device.execution.kernels import gpu_kernels
         from weft.runtime.native.kernels import step_kernels
 
         made = self._specialized(args, kwargs)
-        return step_kernels(made.on_cpu("kernels", self._shapes(made, args, kwargs)))
+        step = made.step(self._shapes(made, args, kwargs))
+        if step.kind == "native":
+            return step_kernels(step)
+        return gpu_kernels(cast("DeviceExecutable", step))
 
     @shows_as_seen
     def cost(self, *args: Any, **kwargs: Any) -> Cost:

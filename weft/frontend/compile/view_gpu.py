@@ -24,6 +24,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import ToolchainError, WeftError
 from weft.ir.ops.io import muted
 from weft.runtime.device.execution.executable import DeviceExecutable
+from weft.runtime.device.execution.kernels import source_of
 from weft.runtime.device.plan import PlannedLaunch
 from weft.runtime.recorder import TraceEvent, TraceRecorder
 
@@ -113,7 +114,7 @@ def launches_of(
     for number, launch in enumerate(launches, 1):
         took = None if traced is None else times.get(id(launch), ())
         few = "that come first: nothing was timed" if traced is None else "that take most"
-        code = _code(launch, texts if id(launch) in shown else None, few)
+        code = _code(step.name, launch, texts if id(launch) in shown else None, few)
         made.append(_launch(number, launch, took, counted, code))
     return made
 
@@ -144,14 +145,14 @@ def shared_bytes(kernel: CudaKernel) -> int:
     return read(kernel).main.shared_bytes
 
 
-def _code(planned: PlannedLaunch, texts: _Texts | None, few: str) -> dict[str, str]:
-    """few: which launches have more code."""
+def _code(step: str, planned: PlannedLaunch, texts: _Texts | None, few: str) -> dict[str, str]:
+    """step: its name. few: which launches have more code."""
     launch, nest = planned.launch, planned.nest
     args = ", ".join(map(str, planned.args))
     lines = [f"{launch.kernel.name}<<<{launch.blocks}, {launch.block_threads}>>>({args})"]
     if nest is not None:
         lines.append(describe_rows(nest) if isinstance(nest, RowNest) else nest.describe())
-    code = {"source": launch.kernel.source, "plan": "\n".join(lines)}
+    code = {"source": source_of(step, planned), "plan": "\n".join(lines)}
     if texts is None:
         return {**code, "PTX": f"The page has the code of the {MOST_LAUNCHES} launches {few}."}
     return {**code, "LLVM": texts.llvm(launch.kernel), "PTX": texts.ptx(launch.kernel)}

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.codegen.cuda.cubins.toolchain import stamp
+from weft.codegen.cuda.numba_cuda.compile import numba_cuda_version
 from weft.codegen.cuda.source.kernel import WARP, CudaKernel
 from weft.codegen.llvm.cache import CUBIN_SUFFIX, CachedRecord, cuda_sources, kernel_cache
 from weft.ir.dataclass import dataclass
@@ -261,7 +262,8 @@ def store_cubin(kernel: CudaKernel, cc: Cc, cubin: Cubin) -> None:
 
 
 def _description(kernel: CudaKernel, cc: Cc) -> str:
-    return f"{kernel.key} {architecture(cc)}\n{stamp()}\nsources {cuda_sources()}"
+    by = f" numba-cuda {numba_cuda_version()}" if kernel.engine == "numba" else ""
+    return f"{kernel.key} {architecture(cc)}\n{stamp()}{by}\nsources {cuda_sources()}"
 
 
 # -------------------------------------------------------------------------------- made elsewhere

@@ -1,5 +1,5 @@
 """Compiler of kernels: LLVM makes PTX of kernel source, by its NVPTX target and NVIDIA's libdevice,
-nvJitLink a cubin. No GPU, no driver.
+nvJitLink a cubin. No GPU, no driver. Of a kernel whose engine is "numba", numba-cuda makes the PTX.
 
 Both are loaded when the first kernel is compiled, not for cubins that a cache has.
 
@@ -31,12 +31,13 @@ from weft.codegen.cuda.cubins.cache import (
 from weft.codegen.cuda.cubins.llvm_functions import Module, function_text, type_of
 from weft.codegen.cuda.cubins.llvm_instructions import CONTRACT, NEEDS_PTX_65, takes_shuffles
 from weft.codegen.cuda.cubins.toolchain import Toolchain, UnknownTarget, Version, toolchain
+from weft.codegen.cuda.numba_cuda.compile import numba_ptx
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.cuda.source.typecheck import EmulationError, read
 from weft.codegen.llvm.compile import compile_assembly, llvm_text
 from weft.codegen.llvm.jit import CodegenError
 from weft.codegen.llvm.target import LlvmError, Machine, library
-from weft.ir.errors import ToolchainError, UnsupportedError
+from weft.ir.errors import ToolchainError, UnsupportedError, WeftError
 from weft.ir.process import ForkLock
 
 _HEAD = re.compile(r"^(?:define|declare) .*?@([\w.$]+)\(", re.MULTILINE)
@@ -306,6 +307,8 @@ def symbol_of(kernel: CudaKernel) -> str:
 
 def emit_ptx(kernel: CudaKernel, cc: Cc) -> str:
     """The kernel's PTX for `cc`: the same text in every process. Errors as `compile_kernel`."""
+    if kernel.engine == "numba":
+        return _by_numba(kernel, cc)
     maths = toolchain().libdevice.path
     try:
         return ptx_of(module_text(kernel, symbol_of(kernel), cc, Path(maths)), cc)
@@ -313,6 +316,15 @@ def emit_ptx(kernel: CudaKernel, cc: Cc) -> str:
         raise _failed(kernel, cc, "the reader of kernel source", str(error)) from error
     except LlvmError as error:
         raise _failed(kernel, cc, "LLVM", str(error)) from error
+
+
+def _by_numba(kernel: CudaKernel, cc: Cc) -> str:
+    try:
+        return numba_ptx(kernel, symbol_of(kernel), cc)
+    except WeftError:
+        raise
+    except Exception as error:  # Numba's own, of many classes
+        raise _failed(kernel, cc, "numba-cuda", str(error)) from error
 
 
 def assemble(kernel: CudaKernel, ptx: str, cc: Cc) -> Cubin:

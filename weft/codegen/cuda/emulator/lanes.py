@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from weft.codegen.cuda.emulator import memory
 from weft.codegen.cuda.emulator.memory import Elements, Lane, Locals, Mask, Shadow, Value
-from weft.codegen.cuda.emulator.translator import Text, multiply_add
+from weft.codegen.cuda.emulator.numpy_functions import multiply_add
+from weft.codegen.cuda.emulator.translator import Text
 from weft.codegen.cuda.source.kernel import (
     CASTS,
     MMAS,

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from weft.codegen.cuda.emulator.lanes import Lanes, LaneText
 from weft.codegen.cuda.emulator.memory import Elements, Shadow
-from weft.codegen.cuda.emulator.translator import Text, multiply_add
+from weft.codegen.cuda.emulator.numpy_functions import multiply_add
+from weft.codegen.cuda.emulator.translator import Text
 from weft.codegen.cuda.source.kernel import (
     MMAS,
     NUMPY,

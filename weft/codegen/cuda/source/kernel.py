@@ -265,7 +265,8 @@ class CudaKernel:
     """A kernel as source. `source`: a function `name` of `parameters`, and the device functions
     that it calls before it. `threads`: of a block, at most; `blocks`: least blocks that a
     multiprocessor is to hold (a bound on registers; 0: none). contract: whether a product and a sum
-    may become one fma, which depends on what else is in the kernel."""
+    may become one fma, which depends on what else is in the kernel. engine: the code generator, as
+    `codegen/engines.py` has them."""
 
     name: str
     source: str
@@ -273,6 +274,7 @@ class CudaKernel:
     threads: int = THREADS
     blocks: int = 0
     contract: bool = True
+    engine: str = "llvm"
 
     def __post_init__(self) -> None:
         # a kernel is what it is for all sizes that a plan serves
@@ -283,8 +285,8 @@ class CudaKernel:
     def key(self) -> str:
         """Content key: equal keys, equal machine code for one architecture and toolchain."""
         what = (LANGUAGE_VERSION, self.source, self.parameters, self.threads, self.blocks)
-        exact = "" if self.contract else "exact"
-        return "cuda-" + hashlib.sha256((repr(what) + exact).encode()).hexdigest()[:32]
+        how = ("" if self.contract else "exact") + self.engine.removeprefix("llvm")
+        return "cuda-" + hashlib.sha256((repr(what) + how).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

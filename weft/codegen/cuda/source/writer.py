@@ -16,6 +16,7 @@ from weft.codegen.call import Arg
 from weft.codegen.cuda.source import kernel as language
 from weft.codegen.cuda.source.elementwise import device_functions
 from weft.codegen.cuda.source.kernel import THREADS, CudaKernel, Launch, Parameter, memory_dtype
+from weft.codegen.engines import engine
 from weft.ir.sizes import of_sizes
 
 IndexDtype = Literal["u32", "i64"]
@@ -230,7 +231,9 @@ class Source:
         own = "\n".join([*self._functions, f"def {self.name}({names}):", *body, ""])
         source = device_functions(own) + own
         parameters = tuple(self._parameters)
-        return CudaKernel(self.name, source, parameters, self.threads, self.least_blocks)
+        return CudaKernel(
+            self.name, source, parameters, self.threads, self.least_blocks, engine=engine()
+        )
 
     def launch(self, blocks: int, threads: int = 0) -> Launch:
         """The launch of the kernel on the arguments of its parameters."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.codegen.cuda.cubins.cache import architecture
 from weft.codegen.cuda.emulator import run
+from weft.codegen.cuda.numba_cuda.simulator import simulate
 from weft.codegen.cuda.source.kernel import Launch, memory_dtype
 from weft.ir.errors import (
     InternalError,
@@ -212,7 +213,11 @@ class EmulatedDevice:
                 continue
             dtype = np.dtype(_NUMPY[memory_dtype(parameter.dtype)])
             args.append(self._view(int(word), span - span % dtype.itemsize).view(dtype))
-        run(launch.kernel, launch.blocks, launch.block_threads, args, check=self._checks)
+        kernel, threads = launch.kernel, launch.block_threads
+        if kernel.engine == "numba":
+            simulate(kernel, launch.blocks, threads, args)
+        else:
+            run(kernel, launch.blocks, threads, args, check=self._checks)
         self.launches += 1
 
     def capture(self, work: Callable[[], None]) -> EmulatedRecording:

@@ -1,9 +1,8 @@
 """The launches of a plan for a GPU as WEFT_DUMP writes them.
 
-A dump's folder has `launches/`: the source of each kernel, which is Python over scalars
-(`codegen/cuda/source/kernel.py`), `step.weft`, the fused graph, `launches.json`, each launch in
-order with its grid and the number of its op in that graph, and `memory.json`, where values in
-between are."""
+A dump's folder has `launches/`: each kernel as a module that numba-cuda compiles, `step.weft`, the
+fused graph, `launches.json`, each launch in order with its grid and the number of its op in that
+graph, and `memory.json`, where values in between are."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from typing import Any
 
 from weft.codegen.cuda.source.typecheck import read
 from weft.ir.text.printer import print_graph
+from weft.runtime.device.execution.kernels import source_of
 from weft.runtime.device.planning.stored_plan import DeviceDetails
 from weft.runtime.native.kernels import GRAPH, file_name, write_memory
 
@@ -31,7 +31,7 @@ def dump_launches(made: DeviceDetails, folder: Path) -> None:
         launch, op = planned.launch, planned.op
         kernel = launch.kernel
         path = where / file_name(kernel.key)
-        path.write_text(kernel.source, encoding="utf-8")
+        path.write_text(source_of(made.graph.name, planned), encoding="utf-8")
         rows.append({
             "file": path.name, "name": kernel.name, "key": kernel.key,
             "op": -1 if op is None else number.get(op, -1), "blocks": launch.blocks,

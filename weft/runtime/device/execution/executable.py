@@ -16,8 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from weft.codegen.cuda.cubins.compile import describe_kernels, emit_ptx
+from weft.codegen.cuda.numba_cuda.text import check_compilable
 from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.engines import engine, no_gpu_source
+from weft.codegen.engines import engine
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import ResourceExhaustedError, WeftError
@@ -471,8 +472,6 @@ def compile_for_device(
     what `check_variables` raises.
     """
     started, variables = time.perf_counter(), variables or {}
-    if engine() == "numba":
-        raise no_gpu_source()
     check_variables(graph, variables)
     options = PassOptions.of_step(options, graph.name)
     label = name or graph.name
@@ -485,6 +484,9 @@ def compile_for_device(
         return DeviceExecutable(label, found[0], variables, find, found[1])
     made = wanted.details(options)
     plan = made.plan
+    if engine() == "numba":
+        for kernel in plan.kernels():
+            check_compilable(kernel)
     _log.info("planned %s for a GPU: %d launches, %d kernels, %.1f ms; %s", label,
               len(plan.launches()), len(plan.kernels()), made.report.seconds * 1e3,
               made.report.memory.describe())  # fmt: skip
