@@ -518,7 +518,7 @@ class TaskRun(PartsRun):
                 meta["r"] = whole.recv_timeout
             feeds = [sendable(inputs[place]) for place in part.feeds]
             if self._log is not None:
-                meta["log"] = True
+                meta["log"] = self._log.operands is not None
             if waits.trace is not None:
                 meta["trace"] = True
                 waits.trace.run_sent(task, handle)

@@ -398,7 +398,7 @@ def differences(
     if first.error is None:  # what a failed step has written depends on the way it ran
         pairs += [(f"variable '{n}'", first.variables.get(n), second.variables.get(n))
                   for n in names]  # fmt: skip
-    found = [d for what, a, b in pairs if (d := _difference(what, a, b, rtol)) is not None]
+    found = [d for what, a, b in pairs if (d := difference_between(what, a, b, rtol)) is not None]
     return sorted(found, key=lambda d: d.close)
 
 
@@ -418,7 +418,9 @@ def _short(error: WeftError | None) -> str:
     return f"{type(error).__name__}: {error.what.splitlines()[0][:200]}" if error else "no error"
 
 
-def _difference(what: str, a: Any, b: Any, rtol: float) -> Difference | None:
+def difference_between(what: str, a: Any, b: Any, rtol: float) -> Difference | None:
+    """How a value, called `what`, differs in two runs; None if it has the same bits. rtol: as
+    `tolerance` has it."""
     if a is None or b is None:
         return None if a is b else Difference(what, "is missing")
     if same_bits(a, b):
