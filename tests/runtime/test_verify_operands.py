@@ -328,6 +328,23 @@ def test_rounding_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
         session.run(put, {x: np.linspace(1, 50, 1000, dtype=np.float32)})
 
 
+@pytest.mark.parametrize("how", [{}, {"control_flow": "dataflow"}])
+def test_a_callback_that_raises_is_the_error(how: Any) -> None:
+    def refuse(v: Any) -> None:
+        raise ValueError("no more")
+
+    def step(x: Any) -> Any:
+        return wf.debug_callback(refuse, x * 2)
+
+    with pytest.raises(wf.errors.WeftError, match="no more") as caught:
+        wf.compile(step)(f32(1, 2))
+    with wf.Graph().as_default(), wf.Session(**how) as session:
+        done = step(wf.constant(f32(1, 2)))
+        with pytest.raises(wf.errors.WeftError, match="no more"):
+            session.run(done)
+    assert not isinstance(caught.value, VerifyError)
+
+
 def test_branches_and_functions_that_share_a_line() -> None:
     @wf.compile
     def f(x: Any, p: Any) -> Any:

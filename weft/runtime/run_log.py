@@ -120,6 +120,7 @@ class OperandRow(NamedTuple):
 class RunLog:
     """What one run took from outside, of the part of a step on `device` ("": of a whole step).
     operands: what went into its host ops; None where nobody asked for that (`keep_operands`).
+    refused: whether a print or a callback raised, which a run that is muted does not repeat.
     variables: the values that a task's had when its part began; known: the names of all that it
     has, those too that had none; after: the values of those that it wrote when it had ended.
     parts: the logs of the parts of this step on other devices and tasks."""
@@ -128,6 +129,7 @@ class RunLog:
         self.device = device
         self.rows: dict[HostKey, list[HostRow]] = {}
         self.operands: dict[HostKey, list[OperandRow]] | None = None
+        self.refused = False
         self.variables: dict[str, Array] = {}
         self.known: set[str] = set()
         self.after: dict[str, Array] = {}
@@ -158,6 +160,11 @@ class RunLog:
         kept = made if isinstance(made, WeftError) else [_copied(x) for x in made]
         with self._lock:
             self.rows.setdefault(key, []).append(HostRow(iterations, kept))
+
+    def note_error(self, name: str) -> None:
+        """An op of this name, whose results nobody needs, raised."""
+        if name in SILENT_CALLS and name != "assert":
+            self.refused = True
 
     def carry_out(self, key: HostKey, iterations: tuple[int, ...], run: CarryOut) -> list[Any]:
         """What a host op gives, noted; `run` carries it out, if it is to be."""
@@ -222,7 +229,7 @@ class RunLog:
         index = {
             "device": self.device, "rows": rows, "variables": held, "known": sorted(self.known),
             "after": {name: place(value) for name, value in self.after.items()},
-            "operands": operands,
+            "operands": operands, "refused": self.refused,
         }  # fmt: skip
         return [*arrays, np.frombuffer(json.dumps(index).encode(), np.uint8)]
 
@@ -244,7 +251,7 @@ class RunLog:
                 for what, number, rows in index["operands"]
             }
         made.variables = {n: np.array(arrays[k]) for n, k in index["variables"].items()}
-        made.known = set(index["known"])
+        made.known, made.refused = set(index["known"]), bool(index["refused"])
         made.after = {n: np.array(arrays[k]) for n, k in index["after"].items()}
         return made
 

@@ -634,6 +634,8 @@ class HostLog:
 
     def note(self, op: Operation, iteration: int, made: Any) -> None:
         """An op gave this, an error perhaps."""
+        if isinstance(made, WeftError):
+            self._log.note_error(op.name)
         key = self._keys.get(op) if is_outside(op.name) else None
         if key is not None and (isinstance(made, WeftError) or not isinstance(made, BaseException)):
             self._log.note(key, self._at(iteration), made)

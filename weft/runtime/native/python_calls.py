@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.codegen.call import PythonCall
 from weft.ir.dtypes import DType, as_dtype
-from weft.ir.errors import InternalError
+from weft.ir.errors import InternalError, WeftError
 from weft.ir.ops import lookup
 from weft.ir.spec import Attrs
 from weft.runtime.plan_store import NotKeptError
@@ -55,7 +55,11 @@ def carry_out_logged(op: str, given: Sequence[Array], attrs: Attrs) -> Sequence[
     key = call_key(op, attrs)
     log.note_operands(key, (), given)
     if not is_outside(op):
-        return list(reference(given, attrs))
+        try:
+            return list(reference(given, attrs))
+        except WeftError:
+            log.note_error(op)
+            raise
     return log.carry_out(key, (), lambda: [*reference(given, attrs)])
 
 

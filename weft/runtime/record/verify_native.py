@@ -136,7 +136,9 @@ def _check(
     operands: list[WrongOperand] = []
     with muted(assertions=False):
         wanted = run_again(record, "interpreter", watch)
-        if wanted.error is None or found.error is None:  # of two, which comes first is not said
+        refused = log is not None and any(part.refused for part in (log, *log.parts))
+        again = wanted.error is not None or refused
+        if found.error is None or not again:  # of two errors, which comes first is not said
             wrong = disagreements(record, wanted, found, tuple(found.variables))
         if not wrong and log is not None:
             counted = wanted.error is None and found.error is None
