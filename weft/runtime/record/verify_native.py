@@ -42,6 +42,7 @@ from weft.runtime.record.host_operands import (
     host_numbers,
     wrong_operands,
 )
+from weft.runtime.record.needs import needs_of, replay_command
 from weft.runtime.record.replay import Difference, Replayed, run_again
 from weft.runtime.record.shrink import Small, shrink_operands, shrink_record
 from weft.runtime.record.step_record import Outcome, StepRecord, file_stem, save_record
@@ -165,7 +166,8 @@ def _verify_error(
     folder = Path(os.environ.get("WEFT_DUMP") or ".")
     stem = f"verify-native-{file_stem(small.record)}-{os.getpid()}-{next(_numbers)}"
     path = folder / f"{stem}{SUFFIX}"
-    hint = f"weft replay {path} --engine native --engine interpreter"
+    engines = " --engine native --engine interpreter"
+    hint = replay_command(path, needs_of(small.record.graph), engines)
     try:
         save_record(small.record, path)
     except WeftError as error:  # what was found matters more
