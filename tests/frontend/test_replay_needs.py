@@ -3,6 +3,7 @@ that imports them."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from paths import ROOT
 import weft as wf
 from weft.frontend.extend.ops import unregister_op
 from weft.frontend.tools.main import DIFFERENT, ERROR, SUCCESS, main
-from weft.runtime.record.step_record import load_record
+from weft.ir.ops.scalar_function import REPLACED
 
 MODULE = """
 import math
@@ -158,19 +159,32 @@ def test_with_what_is_registered(tmp_path: Path) -> None:
         record = wf.replay(files[0])
         for engine in ("recorded", "interpreter", "dataflow"):
             assert record.differences(engine) == []
-        needs = load_record(files[0]).needs
-        assert [(n.kind, n.name, n.op) for n in needs] == [
-            ("op", "needed_double", ""),
-            ("kernel", "test_with_what_is_registered.<locals>.double_element", "needed_double"),
-            ("function", "bowed", ""),
-        ]
-        assert {n.module for n in needs} == {__name__}
-        assert {n.file for n in needs} == {__file__}
     finally:
         unregister_op("needed_double")
     with pytest.raises(wf.errors.FailedPreconditionError, match="op 'needed_double' ") as caught:
         wf.replay(files[0])
     assert str(caught.value.hint).endswith(f"weft replay {files[0]} --import {__name__}")
+
+
+def test_without_a_kernel_another_one_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wf.register_kernel("tanh", dtypes=wf.float32, replace=True)(halved)
+    try:
+        with wf.record(tmp_path) as files:
+            wf.compile(lambda x: wf.tanh(x))(np.array([0.25, 2], np.float32))
+        assert main(["replay", str(files[0])]) == SUCCESS
+        assert "recorded with" not in capsys.readouterr().out
+    finally:
+        REPLACED.clear()
+    assert main(["replay", str(files[0])]) == DIFFERENT
+    out = capsys.readouterr().out
+    assert f"recorded with kernel 'halved' of op 'tanh' (module {__name__}, {__file__})" in out
+    assert f"weft replay {files[0]} --import {__name__}" in out
+
+
+def halved(x: Any) -> Any:
+    return math.tanh(x) / 2
 
 
 @wf.elementwise
