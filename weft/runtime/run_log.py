@@ -123,7 +123,8 @@ class RunLog:
     refused: whether a print or a callback raised, which a run that is muted does not repeat.
     variables: the values that a task's had when its part began; known: the names of all that it
     has, those too that had none; after: the values of those that it wrote when it had ended.
-    parts: the logs of the parts of this step on other devices and tasks."""
+    parts: the logs of the parts of this step on other devices and tasks; silent: the tasks that did
+    not give theirs."""
 
     def __init__(self, device: str = "") -> None:
         self.device = device
@@ -134,6 +135,7 @@ class RunLog:
         self.known: set[str] = set()
         self.after: dict[str, Array] = {}
         self.parts: list[RunLog] = []
+        self.silent: list[str] = []
         self._lock = threading.Lock()
 
     def given(self, key: HostKey, iterations: tuple[int, ...]) -> HostResults | None:

@@ -151,6 +151,9 @@ def _compared(record: StepRecord, path: Path, args: Namespace) -> Iterator[Line]
         if record.outcome is None:
             yield "the recorded step had not ended: there is nothing to compare with", True
             return
+        if record.silent:
+            yield "how the recorded step ended cannot be compared with", True
+            return
         found, what = against_record(record, runs[0]), "the recorded run"
     else:
         found, what = differences(record.graph, runs[0], runs[1]), f"'{engines[0]}'"

@@ -58,7 +58,8 @@ class StepRecord:
     """One run of a step. number: of the run in its process; made: when it began, in seconds since
     1970. variables: before it; one without a value is not in it. host: what ops of the host gave.
     outcome: None while it runs, or where the process ended. versions: of what ran it. needs: of one
-    that was read, the user's ops, functions and kernels that it was recorded with."""
+    that was read, the user's ops, functions and kernels that it was recorded with. silent: the
+    tasks whose log is missing: what their ops took, and their variables held, is not in it."""
 
     graph: Graph
     way: Way
@@ -70,6 +71,7 @@ class StepRecord:
     made: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[Need, ...] = ()
+    silent: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -80,9 +82,9 @@ class StepRecord:
         """The record of a run that has ended."""
         return replace(self, outcome=outcome, host=tuple(host))
 
-    def on(self, variables: Mapping[str, Array]) -> StepRecord:
-        """The record with these values of variables."""
-        return replace(self, variables=variables)
+    def on(self, variables: Mapping[str, Array], silent: Iterable[str]) -> StepRecord:
+        """The record with these values of variables; silent: the tasks that told none."""
+        return replace(self, variables=variables, silent=tuple(silent))
 
     def __str__(self) -> str:
         """One line for people."""
@@ -96,6 +98,8 @@ class StepRecord:
         elif self.outcome.error is not None:
             error = self.outcome.error
             how = f"raised {type(error).__name__}: {error.what.splitlines()[0][:100]}"
+        if self.silent:
+            how += f"; nothing is known of {', '.join(self.silent)}"
         return (
             f"step {self.number} of '{self.name}' at {when}: {ops} ops, {len(self.inputs)} inputs, "
             f"{len(self.variables)} variables ({size:,} bytes), ran as '{self.way.kind}', {how}"
@@ -149,7 +153,7 @@ def save_record(record: StepRecord, path: Path) -> None:
         "record": _FORMAT, "program": print_graph(record.graph), "way": asdict(record.way),
         "inputs": len(record.inputs), "host": host, "outcome": outcome, "number": record.number,
         "made": record.made, "versions": dict(record.versions),
-        "needs": [asdict(need) for need in needs_of(record.graph)],
+        "silent": list(record.silent), "needs": [asdict(need) for need in needs_of(record.graph)],
     }  # fmt: skip
     write_file(path, arrays, notes)
 
@@ -203,7 +207,7 @@ def _read(file: CheckpointFile, notes: Mapping[str, Any]) -> StepRecord:
     inputs = tuple([file.read(f"input/{i}") for i in range(notes["inputs"])])
     return StepRecord(
         graph, Way(**notes["way"]), inputs, held, host, outcome, notes["number"], notes["made"],
-        notes["versions"],
+        notes["versions"], silent=tuple(notes.get("silent", ())),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.graph import Graph
 from weft.ir.types import RefType
+from weft.runtime.cluster.exchange import task_of
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.run_log import (
     HostGroup,
@@ -112,7 +113,8 @@ class TracedStep:
         return [] if log is None else host_groups(self.graph, log)
 
     def before(self, log: RunLog | None) -> dict[str, Any]:
-        """The values of its variables, of a remote step those that the log has."""
+        """The values of its variables, of a remote step those that the log has; a task whose log is
+        missing has told none."""
         if not self.remote:
             return values_of(self.variables)
         found: dict[str, Any] = {}
@@ -123,10 +125,20 @@ class TracedStep:
             known |= part.known
         for op in self.graph.walk() if parts else ():
             kind = op.result.type if op.name == "variable" else None
-            if isinstance(kind, RefType) and str(op.attrs["name"]) not in known:
+            told = log is None or not any(op.device.startswith(f"{t}/") for t in log.silent)
+            if isinstance(kind, RefType) and str(op.attrs["name"]) not in known and told:
                 held = kind.tensor  # of what no part needs, any value will do
                 found[str(op.attrs["name"])] = np.zeros(held.static_shape, held.dtype.numpy)
         return found
+
+    def silent(self, log: RunLog | None) -> list[str]:
+        """The tasks that have told nothing of a run: those whose log is missing, or all of them
+        where the step failed before it was begun."""
+        if not self.remote or log is None:
+            return []
+        if log.parts or log.silent:
+            return log.silent
+        return list(dict.fromkeys(task_of(op.device) for op in self.graph.walk() if op.device))
 
 
 class Watcher(Protocol):
