@@ -61,7 +61,7 @@ def tells(function: Any, *args: Any) -> VerifyError:
 
 
 # ---------------------------------------------------------------------------- compiled functions
-TELL = {
+TELL: dict[str, Any] = {
     "py_function": lambda y: wf.py_function(lambda v: np.float32(0), [y], wf.float32, shapes=[]),
     "debug_callback": lambda y: wf.debug_callback(lambda v: None, y),
     "print": lambda y: wf.print("y is {}", y),
@@ -360,10 +360,10 @@ def test_branches_and_functions_that_share_a_line() -> None:
     for p in (True, False):
         f(f32(1, 2), p)
     with wf.Graph().as_default(), wf.Session(control_flow="dataflow") as session:
-        x, p = wf.placeholder(wf.float32, [2]), wf.placeholder(wf.bool, [])
-        y = f.__wrapped__(x, p)
+        x, chosen = wf.placeholder(wf.float32, [2]), wf.placeholder(wf.bool, [])
+        y = f.__wrapped__(x, chosen)
         for side in (True, False):
-            session.run(y, {x: [1, 2], p: side})
+            session.run(y, {x: [1, 2], chosen: side})
 
 
 def test_callbacks_without_an_order() -> None:
@@ -382,8 +382,13 @@ def test_callbacks_without_an_order() -> None:
 def test_nobody_keeps_operands_without_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not where steps are recorded, either."""
     monkeypatch.delenv("WEFT_VERIFY")
-    kept: list[Any] = []
-    monkeypatch.setattr(RunLog, "keep_operands", lambda self: kept.append(self) or self)
+    kept: list[RunLog] = []
+
+    def keep(log: RunLog) -> RunLog:
+        kept.append(log)
+        return log
+
+    monkeypatch.setattr(RunLog, "keep_operands", keep)
     with wf.record(tmp_path):
         wf.compile(lambda x: wf.py_function(lambda v: v, [x], wf.float32, shapes=[2]))(f32(1, 2))
     assert kept == []
