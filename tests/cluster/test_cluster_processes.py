@@ -70,6 +70,58 @@ def test_a_task_is_killed_and_comes_back(tasks: Tasks) -> None:
             assert session.run(y) == 6
 
 
+def test_a_step_is_recorded_though_a_task_is_killed(tasks: Tasks, tmp_path: Path) -> None:
+    """The record has what the others say, and a replay says which log is missing."""
+    with wf.Graph().as_default():
+        init, y, waits = program()
+        with wf.device(WORKER):
+            mine = wf.Variable([3.0, 4.0], name="mine")
+            mine_only = wf.exp(mine.read())
+            z = mine_only + waits + y
+            init = wf.group(init, mine.initializer)
+        with wf.Session(f"tcp://{tasks.addresses['worker'][0]}") as session:
+            session.run(init)
+            session.run(mine_only)
+            threading.Timer(2, tasks.processes["ps:0"].kill).start()
+            with (
+                wf.record(tmp_path / "records") as files,
+                pytest.raises(wf.errors.UnavailableError, match=f"{PS}.* was lost"),
+            ):
+                session.run(z)
+    (path,) = files
+
+    def replay(*options: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "weft", "replay", str(path), *options]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    whole = replay()
+    assert whole.returncode == 0
+    assert f"nothing is known of {PS}" in whole.stdout
+    assert f"the log of {PS} is missing: " in whole.stdout
+    assert "for nobody knows what these held or gave: variable 'v' (" in whole.stdout
+    assert "gave %" in replay("--until", "exp").stdout
+    late = replay("--until", "error")
+    assert late.returncode == 2
+    assert f"does not come to error: the log of {PS} is missing" in late.stderr
+
+
+def test_a_step_that_was_not_begun_is_recorded(tasks: Tasks, tmp_path: Path) -> None:
+    """Nobody has told of it."""
+    with wf.Graph().as_default():
+        init, y, _ = program()
+        with wf.Session(f"tcp://{tasks.addresses['worker'][0]}") as session:
+            session.run(init)
+            tasks.processes["ps:0"].kill()
+            tasks.processes["ps:0"].wait()
+            with (
+                wf.record(tmp_path / "records") as files,
+                pytest.raises(wf.errors.UnavailableError),
+            ):
+                session.run(y)
+    with pytest.raises(wf.errors.UnavailableError, match=r"the logs? of .*are? missing|is missing"):
+        wf.replay(files[0]).run()
+
+
 def test_the_target_is_killed(tasks: Tasks) -> None:
     with wf.Graph().as_default():
         init, y, waits = program()

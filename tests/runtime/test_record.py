@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -393,8 +394,57 @@ def test_of_a_task_that_died_nothing_is_known(tmp_path: Path) -> None:
         timer.join()
     record = only(files)
     assert isinstance(record.error, wf.errors.UnavailableError)
-    with pytest.raises(wf.errors.DeadlineExceededError, match="'dequeue' had given nothing"):
-        record.run()
+    assert "nothing is known of /job:worker/task:1" in repr(record)
+    for engine in ("recorded", "interpreter"):
+        with pytest.raises(wf.errors.UnavailableError) as caught:
+            record.run(engine)
+        assert re.fullmatch(
+            r"the log of /job:worker/task:1 is missing: \d+ of \d+ ops cannot be replayed, for "
+            r"nobody knows what these held or gave: 'dequeue' \(.*, on /job:worker/task:0/cpu:0\), "
+            r"'dequeue' \(.*, on /job:worker/task:0/cpu:0\), "
+            r"'dequeue' \(.*, on /job:worker/task:1/cpu:0\), 1 more",
+            caught.value.what,
+        )
+    with pytest.raises(
+        wf.errors.UnsupportedError, match="the log of /job:worker/task:1 is missing"
+    ):
+        record.differences()
+    assert record.differences("interpreter", "native") == []
+    (w,) = record.values("read")  # of a task that is alive
+    assert w.value.numpy().tolist() == [[2, 0], [0, 2]]
+
+
+def test_the_variables_of_a_task_that_died_are_not_made_up(tmp_path: Path) -> None:
+    """What the others have done is known."""
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [2], name="x")
+        with wf.device("/job:ps/task:0"):
+            w = wf.Variable(f32(2, 3), name="w")
+        with wf.device("/job:worker/task:0"):
+            q = wf.FIFOQueue(9, wf.float32, shapes=[[2]], name="q")
+            put, row = q.enqueue(x), wf.exp(q.dequeue())
+            never = wf.FIFOQueue(9, wf.float32, shapes=[[2]], name="never").dequeue()
+            y = row * w + never
+        init = wf.global_variables_initializer()
+    with (
+        local_cluster({"ps": 1, "worker": 1}) as servers,
+        wf.Session(servers[1].target, graph=graph) as session,
+    ):
+        session.run(init)
+        session.run(put, {x: [1, 2]})
+        timer = threading.Timer(0.5, servers[0].stop)
+        timer.start()
+        with wf.record(tmp_path) as files, pytest.raises(wf.errors.UnavailableError):
+            session.run(y)
+        timer.join()
+    assert load_record(files[0]).variables == {}
+    record = only(files)
+    with pytest.raises(
+        wf.errors.UnavailableError, match=r"the log of /job:ps/task:0 is missing: .*variable 'w' \("
+    ):
+        record.run("interpreter")
+    (value,) = record.values("exp")
+    np.testing.assert_allclose(value.value.numpy(), np.exp(f32(1, 2)), rtol=1e-6)
 
 
 # -------------------------------------------------------------------------------- whole processes

@@ -1,5 +1,6 @@
 """`RunLog`: what a run of a step takes from outside of its program: the results of ops on queues,
-files, tables and Python functions, and the values of variables on other tasks.
+files, tables and Python functions, and the values of variables on other tasks. If it is asked for,
+also what goes outside: the operands of such ops, and of prints, assertions and callbacks.
 
 With it a run can be repeated: `HostReplay` (`runtime/record/replay.py`) gives the same results
 again. Ops are known by `HostKey`s, since a pass may have rebuilt them: passes neither merge nor
@@ -31,10 +32,21 @@ HostResults = list[Any] | WeftError
 CarryOut = Callable[[], list[Any]]
 
 
+#: Ops that make text of numbers. Rounding of the numbers may do anything to the text: what they are
+#: given says more than what they give.
+TEXT_OF_NUMBERS = frozenset({"as_string", "summary"})
+
+
 def is_outside(name: str) -> bool:
     """Whether an op of that name gives what its operands and the variables do not determine."""
     within = name in SILENT_CALLS or name in EXECUTE_STATE or name in ("send", "recv")
     return not within and {"host", "no_cse"} <= lookup(name).traits
+
+
+def goes_outside(name: str) -> bool:
+    """Whether an op of that name gives its operands to somebody outside of the program, takes
+    something from there, or makes a text that people read."""
+    return is_outside(name) or name in SILENT_CALLS or name in TEXT_OF_NUMBERS
 
 
 class HostKey(NamedTuple):
@@ -50,13 +62,14 @@ def call_key(name: str, attrs: Attrs) -> HostKey:
     return HostKey(f"{name} {attrs.get('function', '')}", -1)
 
 
-def host_keys(graph: Graph) -> dict[Operation, HostKey]:
-    """The keys of the ops of a graph that take something from outside."""
+def host_keys(graph: Graph, chosen: Callable[[str], bool] = is_outside) -> dict[Operation, HostKey]:
+    """The keys of the ops of a graph that take something from outside. chosen: the names of other
+    ops, such as `goes_outside`; the keys of those that both choose are the same."""
     counts: dict[str, int] = {}
     keys: dict[Operation, HostKey] = {}
     handles: dict[Value, str] = {}
     for op in _in_order(graph.block, handles):
-        if is_outside(op.name):
+        if chosen(op.name):
             what = _what(op, handles)
             counts[what] = number = counts.get(what, -1) + 1
             keys[op] = HostKey(what, number)
@@ -84,6 +97,8 @@ def _in_order(block: Block, handles: dict[Value, str]) -> Iterator[Operation]:
 def _what(op: Operation, handles: Mapping[Value, str]) -> str:
     if "function" in op.attrs:
         return call_key(op.name, op.attrs).what
+    if "tag" in op.attrs:
+        return f"{op.name} {op.attrs['tag']}"
     places = ",".join(f"{place.file}:{place.line}:{place.column}" for place in op.locations)
     return f"{op.name} {next((handles[v] for v in op.operands if v in handles), '')} {places}"
 
@@ -95,30 +110,63 @@ class HostRow(NamedTuple):
     made: HostResults
 
 
+class OperandRow(NamedTuple):
+    """The tensors that went into one run of a host op. iterations: of the loops around it."""
+
+    iterations: tuple[int, ...]
+    operands: list[Array]
+
+
 class RunLog:
     """What one run took from outside, of the part of a step on `device` ("": of a whole step).
+    operands: what went into its host ops; None where nobody asked for that (`keep_operands`).
+    refused: whether a print or a callback raised, which a run that is muted does not repeat.
     variables: the values that a task's had when its part began; known: the names of all that it
     has, those too that had none; after: the values of those that it wrote when it had ended.
-    parts: the logs of the parts of this step on other devices and tasks."""
+    parts: the logs of the parts of this step on other devices and tasks; silent: the tasks that did
+    not give theirs."""
 
     def __init__(self, device: str = "") -> None:
         self.device = device
         self.rows: dict[HostKey, list[HostRow]] = {}
+        self.operands: dict[HostKey, list[OperandRow]] | None = None
+        self.refused = False
         self.variables: dict[str, Array] = {}
         self.known: set[str] = set()
         self.after: dict[str, Array] = {}
         self.parts: list[RunLog] = []
+        self.silent: list[str] = []
         self._lock = threading.Lock()
 
     def given(self, key: HostKey, iterations: tuple[int, ...]) -> HostResults | None:
         """What a host op gives without being carried out; None: it is to be carried out."""
         return None
 
+    def keep_operands(self) -> RunLog:
+        """Itself, which from now on keeps what goes into host ops, too."""
+        self.operands = {}
+        return self
+
+    def note_operands(
+        self, key: HostKey, iterations: tuple[int, ...], operands: Sequence[Any]
+    ) -> None:
+        """A host op is about to be carried out on these tensors. They are copied, if they are to be
+        kept: who carries it out may write to them."""
+        if self.operands is not None:
+            row = OperandRow(iterations, [np.array(on_host(x), order="C") for x in operands])
+            with self._lock:
+                self.operands.setdefault(key, []).append(row)
+
     def note(self, key: HostKey, iterations: tuple[int, ...], made: HostResults) -> None:
         """A host op gave this. Arrays are copied."""
         kept = made if isinstance(made, WeftError) else [_copied(x) for x in made]
         with self._lock:
             self.rows.setdefault(key, []).append(HostRow(iterations, kept))
+
+    def note_error(self, name: str) -> None:
+        """An op of this name, whose results nobody needs, raised."""
+        if name in SILENT_CALLS and name != "assert":
+            self.refused = True
 
     def carry_out(self, key: HostKey, iterations: tuple[int, ...], run: CarryOut) -> list[Any]:
         """What a host op gives, noted; `run` carries it out, if it is to be."""
@@ -137,6 +185,8 @@ class RunLog:
     def part(self, device: str) -> RunLog:
         """The log of a part of the step, on a device of this process."""
         made = RunLog(device)
+        if self.operands is not None:
+            made.keep_operands()
         with self._lock:
             self.parts.append(made)
         return made
@@ -151,6 +201,8 @@ class RunLog:
         """The memory of what it holds."""
         rows = [row.made for found in self.rows.values() for row in found]
         arrays = [x for made in rows if not isinstance(made, WeftError) for x in made]
+        taken = [row for found in (self.operands or {}).values() for row in found]
+        arrays += [x for row in taken for x in row.operands]
         held = [*arrays, *self.variables.values(), *self.after.values()]
         return sum(x.nbytes for x in held if x is not None)
 
@@ -170,9 +222,16 @@ class RunLog:
             for key, found in self.rows.items()
         ]
         held = {name: place(value) for name, value in self.variables.items()}
+        operands = None
+        if self.operands is not None:
+            operands = [
+                [*key, [[list(r.iterations), [place(x) for x in r.operands]] for r in found]]
+                for key, found in self.operands.items()
+            ]
         index = {
             "device": self.device, "rows": rows, "variables": held, "known": sorted(self.known),
             "after": {name: place(value) for name, value in self.after.items()},
+            "operands": operands, "refused": self.refused,
         }  # fmt: skip
         return [*arrays, np.frombuffer(json.dumps(index).encode(), np.uint8)]
 
@@ -185,8 +244,16 @@ class RunLog:
             made.rows[HostKey(what, number)] = [
                 HostRow(tuple(at), unpacked_results(found, arrays)) for at, found in rows
             ]
+        if index["operands"] is not None:
+            made.operands = {
+                HostKey(what, number): [
+                    OperandRow(tuple(at), [np.array(arrays[k]) for k in places])
+                    for at, places in rows
+                ]
+                for what, number, rows in index["operands"]
+            }
         made.variables = {n: np.array(arrays[k]) for n, k in index["variables"].items()}
-        made.known = set(index["known"])
+        made.known, made.refused = set(index["known"]), bool(index["refused"])
         made.after = {n: np.array(arrays[k]) for n, k in index["after"].items()}
         return made
 

@@ -41,6 +41,7 @@ from weft.runtime.compile_step import CompileOptions, compile_step
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
+from weft.runtime.native.python_calls import logged
 from weft.runtime.run_log import RunLog
 from weft.runtime.step import PLAIN, RunContext
 
@@ -138,9 +139,12 @@ class Compiled(Specialization):
         self.run = partial(self._checked_run, run) if self.traced.limits else run
 
     def run_logged(self, arrays: list[Any], log: RunLog | None) -> list[Any]:
-        """A call without watchers; the log is told what comes from outside."""
-        if log is None or self.gpu is not None:  # where nothing does
+        """A call without watchers; the log is told what comes from outside, and what goes there."""
+        if log is None:
             return self._run(arrays)
+        if self.gpu is not None:
+            with logged(log):
+                return self._run(arrays)
         return self._run(arrays, RunContext(log=log))
 
     @property

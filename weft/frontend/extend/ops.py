@@ -175,14 +175,15 @@ def register_op(
         made = _checked(name, reference, type_rule, attrs or {}, elementwise, doc)
         spec, inputs = made
         again = REGISTERED.get(name)
-        register(spec, inputs, elementwise, replace=replace)
+        module, file = _caller_module()
+        register(spec, inputs, elementwise, replace=replace, module=module, file=file)
     except WeftError as error:
         raise error.at(caller_location()) from None
     if again is not None:
         remove_kernels(name)
     GRADIENTS[name] = _no_gradient
     LOWERINGS[name] = lower_registered
-    return RegisteredOp(name, _caller_module())
+    return RegisteredOp(name, module)
 
 
 def unregister_op(name: str) -> None:
@@ -254,11 +255,14 @@ def op_name(op: object) -> str:
     return found
 
 
-def _caller_module() -> str:
+def _caller_module() -> tuple[str, str]:
+    """The module of the user's code that is running, and its file."""
     frame = inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("weft."):
         frame = frame.f_back
-    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    if frame is None:
+        return "", ""
+    return str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
 
 
 # ------------------------------------------------------------------------------------- the op's row

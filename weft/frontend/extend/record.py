@@ -12,6 +12,7 @@ from weft.frontend.compile.inner_values import InnerValue, check_where, values_i
 from weft.frontend.compile.watchers import watching_changed
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.locations import caller_location
+from weft.runtime.record.known_part import known_part
 from weft.runtime.record.recorder import STEPS, Recording, begin, end, is_on
 from weft.runtime.record.replay import (
     ENGINES,
@@ -19,7 +20,6 @@ from weft.runtime.record.replay import (
     HostReplay,
     against_record,
     differences,
-    known_part,
     run_again,
 )
 from weft.runtime.record.shrink import shrink_record
@@ -119,7 +119,7 @@ class Replay:
     def differences(self, *engines: str) -> list[Difference]:
         """How runs on two engines differ, those that are more than rounding first; with one, how
         its run differs from the recorded one, bit by bit. Errors as `run`, and UnsupportedError for
-        a record of a step that had not ended."""
+        a record of a step that had not ended, or of which a task that was lost has said nothing."""
         if len(engines) not in (0, 1, 2):
             raise InvalidArgumentError(
                 f"differences takes one engine or two, got {len(engines)}",

@@ -74,7 +74,7 @@ def run_replay(args: Namespace) -> Iterator[Line]:
         for number, file in enumerate(files):
             yield f"{number}  {file.name}", True
             try:
-                yield f"   {read(file)}", True
+                yield f"   {read(file, runs=False)}", True
             except WeftError as error:
                 yield f"   cannot be read: {error.what}", False
         return
@@ -84,13 +84,18 @@ def run_replay(args: Namespace) -> Iterator[Line]:
             hint="--list names them",
         )
     path = files[args.step]
-    record: StepRecord = read(path)
+    record: StepRecord = read(path, runs=not args.program)
     yield f"{path}: {record}", True
     here: Any = load("weft.runtime.record.recorder", "versions")
     others = [f"{k} {v}, here {here().get(k)}" for k, v in record.versions.items()
               if here().get(k) != v]  # fmt: skip
     if others:
         yield f"recorded with {'; '.join(others)}: other bits may be theirs", True
+    missing: Any = load("weft.runtime.record.needs", "missing_kernels")
+    command: Any = load("weft.runtime.record.needs", "replay_command")
+    if kernels := [str(need) for need in missing(record.needs)]:
+        again = command(path, record.needs)
+        yield f"recorded with {'; '.join(kernels)}: other bits may be theirs. {again}", True
     if args.program:
         yield print_graph(record.graph).rstrip(), True
     elif args.until or args.interactive:
@@ -145,6 +150,9 @@ def _compared(record: StepRecord, path: Path, args: Namespace) -> Iterator[Line]
         yield from _ended(runs[0])
         if record.outcome is None:
             yield "the recorded step had not ended: there is nothing to compare with", True
+            return
+        if record.silent:
+            yield "how the recorded step ended cannot be compared with", True
             return
         found, what = against_record(record, runs[0]), "the recorded run"
     else:

@@ -169,8 +169,9 @@ def run_to(record: StepRecord, stop: Stop, ask: Ask) -> Replayed | None:
         return None
     if not stepper.reached:
         known = list(stepper.names)
+        why = "" if made.error is None else f": {made.error.what}"
         raise NotFoundError(
-            f"'{record.name}' does not come to {stop.text}{suggest(stop.name, known)}",
+            f"'{record.name}' does not come to {stop.text}{suggest(stop.name, known)}{why}",
             hint=f"its ops are {', '.join(known)}; {STOPS}",
         )
     return made

@@ -115,6 +115,16 @@ def _largest(dtype: np.dtype[Any]) -> float:
     return 3.38e38 if dtype.kind == "V" else float(np.finfo(dtype).max)
 
 
+def roundings(seed: int, *, anything: bool = False) -> list[Rounding]:
+    """The watches of the runs that say what rounding may do; the first puts no errors in. anything:
+    as of `Rounding`, and more runs, some with errors of whole ulps."""
+    runs = [Rounding(None, anything=anything)]
+    for k in range(RUNS + (ULP_RUNS if anything else 0)):
+        random = np.random.default_rng((seed, k))
+        runs.append(Rounding(random, ulps=k >= RUNS, anything=anything))
+    return runs
+
+
 def stable_results(
     graph: Graph, inputs: Sequence[Array], state: dict[str, Array], seed: int,
     host: Callable[[], RunHost] | None = None, *, anything: bool = False,
@@ -123,16 +133,12 @@ def stable_results(
 
     Compiled results must be within the spread of the centre. `graph` must not update variables in
     other ways than by `assign` (the pass `expand_updates`). host: makes what carries out its ops of
-    the host, for each run. anything: as of `Rounding`, and more runs, some with errors of whole
-    ulps. Raises Overflow, and what the program raises in one of the runs.
+    the host, for each run. anything: as of `roundings`. Raises Overflow, and what the program
+    raises in one of the runs.
     """
-    runs = [Rounding(None, anything=anything)]
-    for k in range(RUNS + (ULP_RUNS if anything else 0)):
-        random = np.random.default_rng((seed, k))
-        runs.append(Rounding(random, ulps=k >= RUNS, anything=anything))
-    held = [_run(graph, inputs, state, watch, host) for watch in runs]
-    results = [_spread([r[0][i] for r in held]) for i in range(len(graph.results))]
-    return results, {n: _spread([r[1][n] for r in held]) for n in held[0][1]}
+    held = [_run(graph, inputs, state, watch, host) for watch in roundings(seed, anything=anything)]
+    results = [spread_of([r[0][i] for r in held]) for i in range(len(graph.results))]
+    return results, {n: spread_of([r[1][n] for r in held]) for n in held[0][1]}
 
 
 def _run(
@@ -154,7 +160,8 @@ def _wide(x: Array) -> Array:
     return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
-def _spread(samples: list[Any]) -> Any:
+def spread_of(samples: Sequence[Any]) -> Any:
+    """(centre, spread) of one value in several runs, the first without errors; None for a token."""
     first = samples[0]
     if first is None:
         return None

@@ -66,12 +66,14 @@ class Registration:
     are told apart.
 
     inputs: the names of the operands, None if there may be any number. elementwise: each element
-    of the results depends on the same element of each operand.
+    of the results depends on the same element of each operand. module, file: that registered it.
     """
 
     number: int
     inputs: tuple[str, ...] | None
     elementwise: bool
+    module: str = ""
+    file: str = ""
 
 
 #: The ops of the table that the user's program registered.
@@ -81,8 +83,9 @@ _lock = ForkLock()
 
 
 def register(
-    spec: OpSpec, inputs: tuple[str, ...] | None, elementwise: bool, *, replace: bool = False
-) -> Registration:
+    spec: OpSpec, inputs: tuple[str, ...] | None, elementwise: bool, *, replace: bool = False,
+    module: str = "", file: str = "",
+) -> Registration:  # fmt: skip
     """Add an op to the table. AlreadyExistsError if its name is taken; `replace` takes the place
     of an op that was registered, never of weft's own."""
     with _lock:
@@ -97,7 +100,9 @@ def register(
                 hint="replace=True registers it anew, without its kernels and its gradient "
                 "(a notebook's cell that runs again)",
             )
-        made = REGISTERED[spec.name] = Registration(next(_numbers), inputs, elementwise)
+        made = REGISTERED[spec.name] = Registration(
+            next(_numbers), inputs, elementwise, module, file
+        )
         OPS[spec.name] = spec
     return made
 

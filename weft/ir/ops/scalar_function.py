@@ -80,15 +80,29 @@ def code_of(function: FunctionType) -> str:
     return key[1]
 
 
+def defined_function(name: str) -> FunctionType | None:
+    """The function of this name that was defined last; None if there is none. What a script has
+    defined, `__main__.f`, is found in the module that the script's file is when it is imported."""
+    found = _defined(name)
+    return found[-1] if found else None
+
+
+def _defined(name: str) -> list[FunctionType]:
+    module, _, own = name.partition(".")
+    if name in _by_name or module != "__main__":
+        return _by_name.get(name, [])
+    return [f for held in _by_name.values() for f in held if f.__qualname__ == own]
+
+
 def find_scalar_function(name: str, code: str) -> FunctionType:
     """The function of that name and digest. FailedPreconditionError if this process has none."""
     found = _by_code.get((name, code))
     if found is not None:
         return found
-    defined = _by_name.get(name, ())
+    defined = _defined(name)
     for function in reversed(defined):
         if code_of(function) == code:
-            return _by_code[name, code]
+            return _by_code[full_name(function), code]
     module = name.partition(".")[0]
     what = "has other code or other constants here" if defined else "is not defined here"
     raise FailedPreconditionError(

@@ -518,7 +518,7 @@ class TaskRun(PartsRun):
                 meta["r"] = whole.recv_timeout
             feeds = [sendable(inputs[place]) for place in part.feeds]
             if self._log is not None:
-                meta["log"] = True
+                meta["log"] = self._log.operands is not None
             if waits.trace is not None:
                 meta["trace"] = True
                 waits.trace.run_sent(task, handle)
@@ -557,7 +557,10 @@ class TaskRun(PartsRun):
                 _add_cut(self.waits)
         master.end(self._step)
         if self._log is not None:
-            self._log.parts += ask_logs(master, self._step, self._route.who)
+            found = ask_logs(master, self._step, self._route.who)
+            self._log.parts += [log for log in found.values() if log is not None]
+            silent = [task for (task, _), log in found.items() if log is None]
+            self._log.silent = list(dict.fromkeys(silent))
 
     def results(self) -> list[Array | None]:
         whole, waits = self._whole, self.waits

@@ -622,11 +622,11 @@ def ask_stats(master: Master, seconds: float = 2.0, ops_for: float = 0.0) -> dic
 LOG_SECONDS = 30.0
 
 
-def ask_logs(master: Master, step: int, parts: Sequence[Who]) -> list[RunLog]:
-    """What the parts of a step that is over took from outside, as far as their tasks say it; of the
-    others the log has a warning."""
+def ask_logs(master: Master, step: int, parts: Sequence[Who]) -> dict[Who, RunLog | None]:
+    """What the parts of a step that is over took from outside; None, and a warning, for those whose
+    tasks do not say it."""
     if master.closed:
-        return []
+        return dict.fromkeys(parts)
     number, waits = master.begin(parts)
     try:
         for task, handle in parts:
@@ -636,13 +636,12 @@ def ask_logs(master: Master, step: int, parts: Sequence[Who]) -> list[RunLog]:
                 failed = UnavailableError(str(error))
                 waits.failed((task, handle), Failure(failed, Derived.LOST))
         waits.over.wait(LOG_SECONDS)
-        found = []
+        found: dict[Who, RunLog | None] = {}
         for who in parts:
             answer = waits.answers.get(who)
             arrays = [] if answer is None or who in waits.owing() else arrays_in(*answer[1:])
-            if arrays:
-                found.append(RunLog.unpacked(arrays))
-            else:
+            found[who] = RunLog.unpacked(arrays) if arrays else None
+            if not arrays:
                 _LOG.warning("%s does not say what its part of the step took from outside", who[0])
         return found
     finally:

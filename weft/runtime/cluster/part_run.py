@@ -161,6 +161,8 @@ class PartRun:
         self.buffers = buffers
         self.trace = RunTrace(home.name, handle) if "trace" in meta else None
         self.log = RunLog(part.device) if "log" in meta else None
+        if self.log is not None and meta["log"]:
+            self.log.keep_operands()
         self._home, self._meta = home, meta
         self._exchange: StepExchange | None = None
         self._cancel: CancelToken | None = None

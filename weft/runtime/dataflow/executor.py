@@ -35,7 +35,7 @@ from weft.runtime.native.executable import MOST_IDLE_ACTIVATIONS
 from weft.runtime.native.planning import REGION, for_machine
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.run_log import HostKey, RunLog, host_keys
+from weft.runtime.run_log import HostKey, RunLog, goes_outside, host_keys
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 
@@ -107,7 +107,7 @@ class DataflowStep(Step):
         if log is None:
             return None
         if self._keys is None:
-            self._keys = host_keys(self.graph)
+            self._keys = host_keys(self.graph, goes_outside)
         return HostLog(log, self._keys)
 
     def passes(self) -> Sequence[PassReport]:

@@ -41,7 +41,7 @@ from weft.runtime.native.executable import Executable
 from weft.runtime.native.pool import POOL
 from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
 from weft.runtime.resources.attempts import CancelToken, too_late
-from weft.runtime.run_log import HostKey, RunLog
+from weft.runtime.run_log import HostKey, RunLog, is_outside
 
 
 class Times:
@@ -385,6 +385,7 @@ class Running:
         given = self.state.inputs(node, key[1], host)
         self._waiting[key] = host
         if self._log is not None:
+            self._log.note_operands(host.op, key[1], given)
             known = self._log.given(host.op, key[1])
             if known is not None:
                 self._begun.pop(key, None)
@@ -476,6 +477,8 @@ class Running:
             host = self._host(key)
             self._waiting[key] = host
             given = self.state.inputs(node, key[1], host)
+            if self._log is not None:
+                self._log.note_operands(host.op, key[1], given)
             run = partial(run_host, host, given, token, cancel, done)
             HELPERS.submit(lambda: self._run_held(run), self._most())
             return
@@ -613,19 +616,27 @@ def iterations_of(iteration: int) -> list[int]:
 
 class HostLog:
     """The log of one run, told of host ops by their nodes' iterations. keys: of the ops that take
-    something from outside."""
+    something from outside, or give something to it (`goes_outside`)."""
 
     def __init__(self, log: RunLog, keys: Mapping[Operation, HostKey]) -> None:
         self._log, self._keys = log, keys
 
     def given(self, op: Operation, iteration: int) -> Any:
         """What an op gives without being carried out, None if it is to be."""
-        key = self._keys.get(op)
+        key = self._keys.get(op) if is_outside(op.name) else None
         return None if key is None else self._log.given(key, self._at(iteration))
+
+    def note_operands(self, op: Operation, iteration: int, operands: Sequence[Any]) -> None:
+        """An op is about to be carried out on these arrays."""
+        key = self._keys.get(op)
+        if key is not None:
+            self._log.note_operands(key, self._at(iteration), operands)
 
     def note(self, op: Operation, iteration: int, made: Any) -> None:
         """An op gave this, an error perhaps."""
-        key = self._keys.get(op)
+        if isinstance(made, WeftError):
+            self._log.note_error(op.name)
+        key = self._keys.get(op) if is_outside(op.name) else None
         if key is not None and (isinstance(made, WeftError) or not isinstance(made, BaseException)):
             self._log.note(key, self._at(iteration), made)
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from weft.codegen.call import PythonCall
 from weft.ir.dtypes import DType, as_dtype
-from weft.ir.errors import InternalError
+from weft.ir.errors import InternalError, WeftError
 from weft.ir.ops import lookup
+from weft.ir.spec import Attrs
 from weft.runtime.plan_store import NotKeptError
 from weft.runtime.run_log import RunLog, call_key, is_outside
 
@@ -45,6 +46,23 @@ def logged(log: RunLog | None) -> Iterator[None]:
         _LOGGED.log = before
 
 
+def carry_out_logged(op: str, given: Sequence[Array], attrs: Attrs) -> Sequence[Any]:
+    """What the reference of an op that Python carries out gives; the log of this thread is told."""
+    reference, log = lookup(op).reference, _LOGGED.log
+    assert reference is not None
+    if log is None:
+        return list(reference(given, attrs))
+    key = call_key(op, attrs)
+    log.note_operands(key, (), given)
+    if not is_outside(op):
+        try:
+            return list(reference(given, attrs))
+        except WeftError:
+            log.note_error(op)
+            raise
+    return log.carry_out(key, (), lambda: [*reference(given, attrs)])
+
+
 def python_object(call: PythonCall) -> Callable[[int], None]:
     """What a native step calls for `call`, with the address of the words of its operands and
     results."""
@@ -52,16 +70,14 @@ def python_object(call: PythonCall) -> Callable[[int], None]:
     assert spec.reference is not None
     reference, attrs, operands, results = spec.reference, call.attrs, call.operands, call.results
 
-    outside, key = is_outside(call.op), call_key(call.op, attrs)
-
     def python_call(words: int) -> None:
         given, words = _arrays(operands, words, False)
-        log = _LOGGED.log if outside else None
         try:
-            if log is None:
+            made: Any
+            if _LOGGED.log is None:
                 made = reference(given, attrs)
             else:
-                made = log.carry_out(key, (), lambda: [*reference(given, attrs)])
+                made = carry_out_logged(call.op, given, attrs)
         except BaseException as error:
             given.clear()
             _forget(error)

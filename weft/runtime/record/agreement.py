@@ -62,10 +62,10 @@ def _explained(
     spread = spreads.get(one.what)
     if spread is None:
         return False
-    return all(_within(run.of(one.what), *spread) for run in (first, second))
+    return all(within_spread(run.of(one.what), *spread) for run in (first, second))
 
 
-def _within(x: Any, centre: Array, spread: Array) -> bool:
+def within_spread(x: Any, centre: Array, spread: Array) -> bool:
     """Whether a value is within the spread of rounding. Where some elements jump, because a
     comparison goes the other way, a few that stay in all samples may do so, too: one in 32 stays on
     its side in six."""

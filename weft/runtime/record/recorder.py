@@ -107,7 +107,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         record = begun.ended(outcome, step.groups(log))
         if step.remote:
-            record = record.on(step.before(log))
+            record = record.on(step.before(log), step.silent(log))
         error = outcome.error
         if error is not None and not isinstance(error, OutOfRangeError):  # that an input has ended
             with self._lock:

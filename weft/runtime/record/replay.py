@@ -18,11 +18,9 @@ import numpy as np
 from weft.codegen.engines import using_engine
 from weft.codegen.llvm.target import NATIVE, host_isas, using
 from weft.ir.analysis.effects import written_in
-from weft.ir.analysis.frames import is_dataflow
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec
 from weft.ir.errors import (
-    DeadlineExceededError,
     FailedPreconditionError,
     UnsupportedError,
     WeftError,
@@ -36,7 +34,6 @@ from weft.passes.differential import tolerance, unequal
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import PASSES, PIPELINES
-from weft.passes.rewriting.rewrite import rebuilt, with_block
 from weft.passes.sizes import is_symbolic, specialize_inputs
 from weft.runtime.cluster.multi_device import DevicesStep
 from weft.runtime.compile_step import CompileOptions, compile_step
@@ -44,6 +41,12 @@ from weft.runtime.dataflow.host_dispatch import HostObjects
 from weft.runtime.device.backends.local import with_devices, without_devices
 from weft.runtime.device.execution.regions import on_gpu
 from weft.runtime.native.planning import gpu_passes
+from weft.runtime.record.known_part import (
+    UnknownPart,
+    known_part,
+    missing_logs,
+    nothing_given,
+)
 from weft.runtime.record.step_record import StepRecord, same_bits
 from weft.runtime.record.traced_step import Way
 from weft.runtime.resources.variables import VariableState
@@ -54,7 +57,6 @@ from weft.runtime.run_log import (
     HostRow,
     RunLog,
     host_keys,
-    is_outside,
     on_host,
     values_of,
 )
@@ -124,7 +126,7 @@ class HostReplay(RunLog):
                 place = next(found, len(rows))
             if place < len(rows):
                 return rows.pop(place).made
-        return _nothing_given(key.what.split()[0])
+        return nothing_given(key.what.split()[0])
 
     def _rows(self, key: HostKey) -> list[HostRow]:
         if key.number >= 0:
@@ -190,9 +192,9 @@ def run_again(record: StepRecord, engine: str = "recorded", watch: Watch | None 
     What the step raises is in the result. UnsupportedError for what the engine does not run, and
     as compiling has.
     """
-    record, missing = known_part(record)
+    record, unknown = known_part(record)
     if engine == "interpreter":
-        return _ended_early(_checked(record, interpreted(record, watch)), missing)
+        return _ended_early(_checked(record, interpreted(record, watch)), unknown)
     way = way_of(record, engine)
     variables = states_of(record)
     with on_isa(way), using_engine(way.engine):
@@ -200,34 +202,7 @@ def run_again(record: StepRecord, engine: str = "recorded", watch: Watch | None 
         step = compiled_again(graph, record.inputs, variables, way)
         log = HostReplay(graph, record.host)
         made = run_step(step, list(record.inputs), variables, log)
-        return _ended_early(_checked(record, made), missing)
-
-
-def known_part(record: StepRecord) -> tuple[StepRecord, Operation | None]:
-    """The record of what was known when a step that raised had ended, and an op outside of branches
-    and loops that had given nothing then: that op, and all that needs it, is left out. Other ops of
-    the step may have gone on, and one of them raised."""
-    ops, outer = list(record.graph.walk()), set(record.graph.ops)
-    gave = {number for group in record.host if group.rows for number in group.ops}
-    outside = [(k, op) for k, op in enumerate(ops) if op in outer and is_outside(op.name)]
-    silent = [op for k, op in outside if k not in gave]
-    ended = record.outcome is not None and record.outcome.error is None
-    if ended or not silent or is_dataflow(record.graph.block):  # there it may have been dead
-        return record, None
-    gone = {v for op in silent for v in op.results}
-    kept: list[Operation] = []
-    for op in record.graph.ops:
-        if op in silent or gone.intersection((*op.operands, *op.control)):
-            gone.update(op.results)
-        else:
-            kept.append(op)
-    numbers = {op: k for k, op in enumerate(ops)}
-    results = [v for v in record.graph.results if v not in gone]
-    graph = with_block(record.graph, rebuilt(record.graph.block, kept, results))
-    new = {numbers[op]: k for k, op in enumerate(graph.walk())}
-    host = [HostGroup(tuple(new[n] for n in g.ops), g.rows) for g in record.host
-            if all(n in new for n in g.ops)]  # fmt: skip
-    return replace(record, graph=graph, host=tuple(host)), silent[0]
+        return _ended_early(_checked(record, made), unknown)
 
 
 def _checked(record: StepRecord, made: Replayed) -> Replayed:
@@ -240,18 +215,11 @@ def _checked(record: StepRecord, made: Replayed) -> Replayed:
     return made
 
 
-def _ended_early(made: Replayed, missing: Operation | None) -> Replayed:
-    """`made`, of a part of a program in which `missing` had given nothing."""
-    if missing is None or made.error is not None:
+def _ended_early(made: Replayed, unknown: UnknownPart | None) -> Replayed:
+    """`made`, of a program without a part that is not known."""
+    if unknown is None or made.error is not None:
         return made
-    return replace(made, results=(), error=_nothing_given(missing.name).at(missing.locations))
-
-
-def _nothing_given(name: str) -> WeftError:
-    return DeadlineExceededError(
-        f"op '{name}' had given nothing when the recorded step ended",
-        hint="the record goes as far as the step went",
-    )
+    return replace(made, results=(), error=unknown.error())
 
 
 def run_step(
@@ -398,7 +366,7 @@ def differences(
     if first.error is None:  # what a failed step has written depends on the way it ran
         pairs += [(f"variable '{n}'", first.variables.get(n), second.variables.get(n))
                   for n in names]  # fmt: skip
-    found = [d for what, a, b in pairs if (d := _difference(what, a, b, rtol)) is not None]
+    found = [d for what, a, b in pairs if (d := difference_between(what, a, b, rtol)) is not None]
     return sorted(found, key=lambda d: d.close)
 
 
@@ -418,7 +386,9 @@ def _short(error: WeftError | None) -> str:
     return f"{type(error).__name__}: {error.what.splitlines()[0][:200]}" if error else "no error"
 
 
-def _difference(what: str, a: Any, b: Any, rtol: float) -> Difference | None:
+def difference_between(what: str, a: Any, b: Any, rtol: float) -> Difference | None:
+    """How a value, called `what`, differs in two runs; None if it has the same bits. rtol: as
+    `tolerance` has it."""
     if a is None or b is None:
         return None if a is b else Difference(what, "is missing")
     if same_bits(a, b):
@@ -432,9 +402,14 @@ def _difference(what: str, a: Any, b: Any, rtol: float) -> Difference | None:
 
 def against_record(record: StepRecord, again: Replayed) -> list[Difference]:
     """How a run differs from the recorded one, as `differences`. UnsupportedError for a record
-    without an end."""
+    without an end, or without the logs of some tasks."""
     outcome = record.outcome
     if outcome is None:
         raise UnsupportedError("the recorded step had not ended: there is nothing to compare with")
+    if record.silent:
+        raise UnsupportedError(
+            f"{missing_logs(record.silent)}: how the recorded step ended cannot be compared with",
+            hint="two engines can, on the part that is known",
+        )
     first = Replayed(outcome.results, outcome.written, outcome.error)
     return differences(record.graph, first, again, tuple(outcome.written))

@@ -33,6 +33,7 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.passes.rewriting.rewrite import bind, rebuilt, with_block, with_operands
 from weft.runtime.checkpoint.format import SUFFIX, CheckpointFile, write_file
+from weft.runtime.record.needs import Need, check_needs, needs_of
 from weft.runtime.record.traced_step import Way
 from weft.runtime.run_log import HostGroup, HostRow, packed_results, unpacked_results
 
@@ -56,7 +57,9 @@ class Outcome:
 class StepRecord:
     """One run of a step. number: of the run in its process; made: when it began, in seconds since
     1970. variables: before it; one without a value is not in it. host: what ops of the host gave.
-    outcome: None while it runs, or where the process ended. versions: of what ran it."""
+    outcome: None while it runs, or where the process ended. versions: of what ran it. needs: of one
+    that was read, the user's ops, functions and kernels that it was recorded with. silent: the
+    tasks whose log is missing: what their ops took, and their variables held, is not in it."""
 
     graph: Graph
     way: Way
@@ -67,6 +70,8 @@ class StepRecord:
     number: int = 0
     made: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[Need, ...] = ()
+    silent: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -77,9 +82,9 @@ class StepRecord:
         """The record of a run that has ended."""
         return replace(self, outcome=outcome, host=tuple(host))
 
-    def on(self, variables: Mapping[str, Array]) -> StepRecord:
-        """The record with these values of variables."""
-        return replace(self, variables=variables)
+    def on(self, variables: Mapping[str, Array], silent: Iterable[str]) -> StepRecord:
+        """The record with these values of variables; silent: the tasks that told none."""
+        return replace(self, variables=variables, silent=tuple(silent))
 
     def __str__(self) -> str:
         """One line for people."""
@@ -93,6 +98,8 @@ class StepRecord:
         elif self.outcome.error is not None:
             error = self.outcome.error
             how = f"raised {type(error).__name__}: {error.what.splitlines()[0][:100]}"
+        if self.silent:
+            how += f"; nothing is known of {', '.join(self.silent)}"
         return (
             f"step {self.number} of '{self.name}' at {when}: {ops} ops, {len(self.inputs)} inputs, "
             f"{len(self.variables)} variables ({size:,} bytes), ran as '{self.way.kind}', {how}"
@@ -146,13 +153,16 @@ def save_record(record: StepRecord, path: Path) -> None:
         "record": _FORMAT, "program": print_graph(record.graph), "way": asdict(record.way),
         "inputs": len(record.inputs), "host": host, "outcome": outcome, "number": record.number,
         "made": record.made, "versions": dict(record.versions),
+        "silent": list(record.silent), "needs": [asdict(need) for need in needs_of(record.graph)],
     }  # fmt: skip
     write_file(path, arrays, notes)
 
 
-def load_record(path: Path) -> StepRecord:
-    """Read a record. NotFoundError where there is no such file, DataLossError for a damaged one,
-    InvalidArgumentError for one that is no record."""
+def load_record(path: Path, *, runs: bool = True) -> StepRecord:
+    """Read a record. runs: whether it is to be run, so that the user's functions that it needs must
+    be here; ops must be in any case. FailedPreconditionError where they are not, NotFoundError
+    where there is no such file, DataLossError for a damaged one, InvalidArgumentError for one that
+    is no record."""
     if not path.is_file():
         raise NotFoundError(
             f"there is no record {path}", hint="WEFT_RECORD=DIR, or wf.record(DIR), writes records"
@@ -166,7 +176,9 @@ def load_record(path: Path) -> StepRecord:
                 f"{path} is a record of format {notes['record']}, this version reads {_FORMAT}"
             )
         try:
-            return _read(file, notes)
+            needs = tuple([Need(**held) for held in notes.get("needs", ())])
+            check_needs(path, needs, runs=runs)
+            return replace(_read(file, notes), needs=needs)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, WeftError):
                 raise
@@ -195,7 +207,7 @@ def _read(file: CheckpointFile, notes: Mapping[str, Any]) -> StepRecord:
     inputs = tuple([file.read(f"input/{i}") for i in range(notes["inputs"])])
     return StepRecord(
         graph, Way(**notes["way"]), inputs, held, host, outcome, notes["number"], notes["made"],
-        notes["versions"],
+        notes["versions"], silent=tuple(notes.get("silent", ())),
     )  # fmt: skip
 
 

@@ -16,8 +16,16 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.graph import Graph
 from weft.ir.types import RefType
+from weft.runtime.cluster.exchange import task_of
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.run_log import HostGroup, RunLog, host_groups, is_outside, values_of
+from weft.runtime.run_log import (
+    HostGroup,
+    RunLog,
+    goes_outside,
+    host_groups,
+    is_outside,
+    values_of,
+)
 
 #: Runs a step on inputs; the log, if there is one, is told what comes from outside.
 Call = Callable[[list[Any], RunLog | None], list[Any]]
@@ -52,7 +60,7 @@ class TracedStep:
     """A step as it was traced. variables: by their names in it, of which a run
     writes those in `written`; where `remote`, they are on other tasks, and a `RunLog` has their
     values. donated: inputs that a run may write to. outside: whether its ops take something from
-    outside of the program."""
+    outside of the program; effects: whether they do that, or give something to it."""
 
     graph: Graph
     way: Way
@@ -61,6 +69,7 @@ class TracedStep:
     donated: Sequence[int] = ()
     remote: bool = False
     outside: bool = True
+    effects: bool = True
 
     @staticmethod
     def of(
@@ -68,8 +77,11 @@ class TracedStep:
         *, remote: bool = False,
     ) -> TracedStep:  # fmt: skip
         """The step of a graph."""
-        outside = remote or any(is_outside(op.name) for op in graph.walk())
-        return TracedStep(graph, way, variables, written_in(graph), donated, remote, outside)
+        names = {op.name for op in graph.walk()}
+        outside = remote or any(map(is_outside, names))
+        effects = remote or any(map(goes_outside, names))
+        written = written_in(graph)
+        return TracedStep(graph, way, variables, written, donated, remote, outside, effects)
 
     @property
     def name(self) -> str:
@@ -79,6 +91,12 @@ class TracedStep:
     def log(self, given: RunLog | None) -> RunLog | None:
         """`given`, or a log of its own if a run of it has something to say."""
         return RunLog() if given is None and self.outside else given
+
+    def log_with_operands(self, given: RunLog | None) -> RunLog | None:
+        """`given`, or a log of its own, which keeps what goes into host ops; None if there are
+        none."""
+        made = RunLog() if given is None and self.effects else given
+        return None if made is None else made.keep_operands()
 
     def after(self, log: RunLog | None) -> dict[str, Any]:
         """The values of the variables that it writes after a run; of a remote step those in the
@@ -95,7 +113,8 @@ class TracedStep:
         return [] if log is None else host_groups(self.graph, log)
 
     def before(self, log: RunLog | None) -> dict[str, Any]:
-        """The values of its variables, of a remote step those that the log has."""
+        """The values of its variables, of a remote step those that the log has; a task whose log is
+        missing has told none."""
         if not self.remote:
             return values_of(self.variables)
         found: dict[str, Any] = {}
@@ -106,10 +125,20 @@ class TracedStep:
             known |= part.known
         for op in self.graph.walk() if parts else ():
             kind = op.result.type if op.name == "variable" else None
-            if isinstance(kind, RefType) and str(op.attrs["name"]) not in known:
+            told = log is None or not any(op.device.startswith(f"{t}/") for t in log.silent)
+            if isinstance(kind, RefType) and str(op.attrs["name"]) not in known and told:
                 held = kind.tensor  # of what no part needs, any value will do
                 found[str(op.attrs["name"])] = np.zeros(held.static_shape, held.dtype.numpy)
         return found
+
+    def silent(self, log: RunLog | None) -> list[str]:
+        """The tasks that have told nothing of a run: those whose log is missing, or all of them
+        where the step failed before it was begun."""
+        if not self.remote or log is None:
+            return []
+        if log.parts or log.silent:
+            return log.silent
+        return list(dict.fromkeys(task_of(op.device) for op in self.graph.walk() if op.device))
 
 
 class Watcher(Protocol):

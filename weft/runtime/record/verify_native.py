@@ -2,12 +2,12 @@
 
 The step runs as ever, on its real inputs and variables; then the interpreter runs its program as it
 was traced on the same ones, and on what queues, files, Python functions and other tasks gave. A
-result, or a variable that the step wrote, that differs by more than rounding is an error, and so
-is a step that raises where the interpreter does not. The program is then shrunk (`shrink.py`), with
-the values that it really had, to the ops whose kernels disagree.
+result, a variable that the step wrote, or what went into a queue, a file, a print or a Python
+function (`host_operands.py`), that differs by more than rounding is an error, and so is a step that
+raises where the interpreter does not. The program is then shrunk (`shrink.py`), with the values
+that it really had, to the ops whose kernels disagree.
 
-What goes into a queue or a Python function and nowhere else is not compared; nor is a step beside
-which another one that is verified writes to its variables.
+A step beside which another one that is verified writes to its variables is not compared.
 
 Whichever way a step runs - one native plan, the dataflow executor, a GPU, several devices, the
 tasks of a cluster - it is its program that is held against it."""
@@ -36,8 +36,15 @@ from weft.ir.ops.io import muted
 from weft.ir.process import ForkLock
 from weft.runtime.checkpoint.format import SUFFIX
 from weft.runtime.record.agreement import disagreements
+from weft.runtime.record.host_operands import (
+    OperandWatch,
+    WrongOperand,
+    host_numbers,
+    wrong_operands,
+)
+from weft.runtime.record.needs import needs_of, replay_command
 from weft.runtime.record.replay import Difference, Replayed, run_again
-from weft.runtime.record.shrink import shrink_record
+from weft.runtime.record.shrink import Small, shrink_operands, shrink_record
 from weft.runtime.record.step_record import Outcome, StepRecord, file_stem, save_record
 from weft.runtime.record.traced_step import Call, TracedStep
 from weft.runtime.resources.variables import VariableState
@@ -91,7 +98,7 @@ class NativeVerifier:
     def run(self, step: TracedStep, call: Call, inputs: list[Any], log: RunLog | None) -> list[Any]:
         """As of `Watcher`: VerifyError, with the user's line, for a run that the interpreter does
         not agree with."""
-        log = step.log(log)
+        log = step.log_with_operands(log)
         given = tuple([np.array(on_host(x)) for x in inputs])
         seen = _writes.begin(step)
         before = step.before(None)
@@ -105,7 +112,8 @@ class NativeVerifier:
         finally:
             after = step.after(log)
             alone = _writes.end(step, seen)
-        if alone and not isinstance(error, _NOT_THE_PROGRAM):
+        told = not step.silent(log)  # else not all can be run again
+        if told and alone and not isinstance(error, _NOT_THE_PROGRAM):
             _check(step, log, given, before, Replayed(_copies(results), after, error))
         if error is not None:
             raise error
@@ -125,19 +133,32 @@ def _check(
         step.graph, step.way, inputs, step.before(log) if step.remote else before,
         tuple(step.groups(log)), Outcome(found.results, error=found.error), made=time.time(),
     )  # fmt: skip
+    watch = OperandWatch(host_numbers(record.graph))
+    wrong: list[Difference] = []
+    operands: list[WrongOperand] = []
+    with muted(assertions=False):
+        wanted = run_again(record, "interpreter", watch)
+        refused = log is not None and any(part.refused for part in (log, *log.parts))
+        again = wanted.error is not None or refused
+        if found.error is None or not again:  # of two errors, which comes first is not said
+            wrong = disagreements(record, wanted, found, tuple(found.variables))
+        if not wrong and log is not None:
+            counted = wanted.error is None and found.error is None
+            operands = wrong_operands(record, log, watch.runs, counted=counted)
     with muted():
-        wanted = run_again(record, "interpreter")
-        wrong = disagreements(record, wanted, found, tuple(found.variables))
-    both = wanted.error is not None and found.error is not None  # which comes first is not said
-    if wrong and not both:
-        raise _verify_error(step, record, wrong)
+        if wrong:
+            raise _verify_error(step, record, wrong[0], shrink_record(record))
+        if operands:
+            first = operands[0]
+            small = shrink_operands(record, first.op, first.iterations) or shrink_record(record)
+            raise _verify_error(step, record, first.difference, small).at(first.op.locations)
 
 
-def _verify_error(step: TracedStep, record: StepRecord, wrong: list[Difference]) -> VerifyError:
+def _verify_error(
+    step: TracedStep, record: StepRecord, wrong: Difference, small: Small | None
+) -> WeftError:
     """The error, with the smallest program that shows it."""
-    head = f"WEFT_VERIFY=native: {wrong[0]} in '{step.name}', says the reference interpreter"
-    with muted():
-        small = shrink_record(record)
+    head = f"WEFT_VERIFY=native: {wrong} in '{step.name}', says the reference interpreter"
     if small is None:
         why = "" if step.way.kind == "native" else f": look at how it runs as '{step.way.kind}'"
         return VerifyError(
@@ -146,7 +167,8 @@ def _verify_error(step: TracedStep, record: StepRecord, wrong: list[Difference])
     folder = Path(os.environ.get("WEFT_DUMP") or ".")
     stem = f"verify-native-{file_stem(small.record)}-{os.getpid()}-{next(_numbers)}"
     path = folder / f"{stem}{SUFFIX}"
-    hint = f"weft replay {path} --engine native --engine interpreter"
+    engines = " --engine native --engine interpreter"
+    hint = replay_command(path, needs_of(small.record.graph), engines)
     try:
         save_record(small.record, path)
     except WeftError as error:  # what was found matters more

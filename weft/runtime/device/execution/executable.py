@@ -38,6 +38,7 @@ from weft.runtime.device.plan import DevicePlan, PlannedCopy, PlannedLaunch, des
 from weft.runtime.device.planning.stored_plan import DeviceDetails, DeviceReport, Wanted
 from weft.runtime.device.protocol import Array, Device, Prepared
 from weft.runtime.native.kernel_times import moved_bytes, traced_names
+from weft.runtime.native.python_calls import logged
 from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState, check_variables
@@ -261,7 +262,7 @@ class DeviceExecutable(DeviceStep):
 
     def run(self, inputs: list[Any], context: RunContext = PLAIN) -> list[Any]:
         """As of `Step`; the context ends a step where the host leads a loop or branch."""
-        with context.token().within(context.timeout) as own:
+        with context.token().within(context.timeout) as own, logged(context.log):
             if context.recorder is not None:
                 return self._run_traced(inputs, context.recorder, own)
             return self._called(inputs, Activation.run, None, own)

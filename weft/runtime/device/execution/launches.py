@@ -19,7 +19,6 @@ from weft.codegen.faults import describe_fault
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.interpreter.state import too_large
-from weft.ir.ops import lookup
 from weft.runtime.device.execution.segments import (
     Ask,
     Base,
@@ -48,6 +47,7 @@ from weft.runtime.device.plan import (
     PlannedProduct,
 )
 from weft.runtime.device.protocol import Array, Call, Device, LibraryCall, Mark, Memory, Prepared
+from weft.runtime.native.python_calls import carry_out_logged
 from weft.runtime.resources.attempts import CancelToken
 
 HEADER = 16
@@ -388,9 +388,7 @@ class Launches:
             if array.size:
                 self._device.download(array, at(place))
         try:
-            reference = lookup(node.op.name).reference
-            assert reference is not None
-            made = reference(given, node.attrs)
+            made = carry_out_logged(node.op.name, given, node.attrs)
         except WeftError as error:
             raise error.at(node.op.locations) from error.__cause__
         for value, place in zip(made, node.results, strict=False):  # a token has no place
