@@ -31,10 +31,11 @@ from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.differential import random_array
 from weft.runtime.native.executable import Executable
+from weft.runtime.native.kernel_times import Piece, pieces_of
 from weft.runtime.progress import progress
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.trace.peaks import MEMORY, Peaks, machine_peaks
-from weft.runtime.trace.replay import Piece, PieceTime, Replay, Timing, pieces_of
+from weft.runtime.trace.replay import PieceTime, Replay, Timing
 
 if TYPE_CHECKING:
     from weft.ir.drawing.notebook import Frame

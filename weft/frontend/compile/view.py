@@ -19,11 +19,12 @@ from weft.ir.ops.io import PYTHON_CALLS, SILENT_CALLS, muted
 from weft.passes.manager import PassReport
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
+from weft.runtime.native.kernel_times import Piece, pieces_of
 from weft.runtime.native.kernels import StepKernel, step_kernels
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext
-from weft.runtime.trace.replay import Piece, Replay, pieces_of
+from weft.runtime.trace.replay import Replay
 
 Array = np.ndarray[Any, Any]
 #: What is to be known of the timeline of a native plan.

@@ -377,8 +377,8 @@ class TaskStep(ClusterStep):
         waits.trace = context.recorder
         return TaskRun(self, route, step, waits, context.log)
 
-    def new_recorder(self) -> StepTrace:
-        return StepTrace()
+    def new_recorder(self, *, kernels: bool = False) -> StepTrace:
+        return StepTrace(kernels=kernels)
 
     def summary(self) -> StepSummary:
         # what each part consists of is known where it is compiled
@@ -520,7 +520,7 @@ class TaskRun(PartsRun):
             if self._log is not None:
                 meta["log"] = True
             if waits.trace is not None:
-                meta["trace"] = True
+                meta["trace"] = {"kernels": waits.trace.kernels}
                 waits.trace.run_sent(task, handle)
             whole.to(waits, task, m.RUN, step, m.FEED, meta, feeds)
 

@@ -25,12 +25,12 @@ from weft.ir.error_data import error_data, error_of
 from weft.ir.errors import WeftError
 
 #: Differs where either side would not understand the other.
-PROTOCOL = 3
+PROTOCOL = 4
 
 HELLO, WELCOME = 1, 2
 REGISTER, REGISTERED, RUN, DONE, ABORT = 16, 17, 18, 19, 20
 STATUS, STATUS_OF, RESET, RESET_DONE, GOODBYE, STATS, STATS_OF = 21, 22, 23, 24, 25, 26, 27
-DROP, LOG, LOG_OF = 28, 29, 30
+DROP, LOG, LOG_OF, KERNELS, KERNELS_OF = 28, 29, 30, 31, 32
 
 #: How names of sessions begin.
 CLIENT = "/client/"
