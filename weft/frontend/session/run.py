@@ -292,6 +292,7 @@ class RunMetadata:
     devices: tuple[str, ...] = ()
     copies: int = 0
     copied_bytes: int = 0
+    _with_kernels: bool = field(default=False, init=False, repr=False, compare=False)
     _of: tuple[object, ...] = field(  # what was fetched and fed
         default=(), init=False, repr=False, compare=False
     )
@@ -392,6 +393,11 @@ class RunMetadata:
         for part in fields(self):
             setattr(self, part.name, part.default)
 
+    @property
+    def has_every_kernel(self) -> bool:
+        """Whether the trace has the kernels of regions, too, if any ran."""
+        return self._with_kernels
+
     def is_of(self, step: StepDefinition) -> bool:
         """Whether this is on a run of these fetches and feeds, whatever their sizes."""
         return self._of == (step.values, frozenset(step.feeds))
@@ -416,6 +422,7 @@ class RunMetadata:
         for part in fields(made):
             setattr(self, part.name, getattr(made, part.name))
         self.traced = recorder is not None
+        self._with_kernels = self.traced and bool(recorder.kernels)
         self.events, self.dropped, self.timeline, self.kernel_events = (), 0, None, ()
         if recorder is not None:
             noted = recorder.recorded()

@@ -12,7 +12,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from weft.runtime.cluster.master import (
     Pending,
     Who,
     arrays_in,
+    ask_kernels,
     ask_logs,
 )
 from weft.runtime.cluster.messages import Derived, from_wire, to_wire
@@ -52,6 +53,9 @@ from weft.runtime.resources.store import Key
 from weft.runtime.run_log import RunLog
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 from weft.runtime.trace.task_trace import StepTrace
+
+if TYPE_CHECKING:
+    from weft.runtime.step_kernels import StepKernels
 
 _Array = np.ndarray[Any, Any]
 
@@ -388,6 +392,10 @@ class TaskStep(ClusterStep):
     def explain(self) -> Iterator[str]:
         for part in self.parts:
             yield f"part of {part.task} on {part.device}"
+
+    def kernels(self) -> list[StepKernels]:
+        """The kernels of each part, as its task says them. Errors as `prepare`."""
+        return ask_kernels(self.master, self._found_route(self._registered()).who)
 
     def _registered(self) -> tuple[int, ...]:
         """The handles of the parts, which all tasks know."""
