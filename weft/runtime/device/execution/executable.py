@@ -311,8 +311,8 @@ class DeviceExecutable(DeviceStep):
         cancel: CancelToken | None = None,
     ) -> list[DeviceValue | None]:
         """As `call`, and note what took how long; all of it is waited for."""
-        watch, held = self._watch(recorder), KeptActivations() if keep is None else keep
-        return self._run_watched(inputs, watch, recorder, cancel, held, Activation.start)
+        watch = self._watch(recorder)
+        return self._run_watched(inputs, watch, recorder, cancel, keep, Activation.start)
 
     def _watch(self, recorder: AnyRecorder) -> Watch:
         return Watch(self.device(), recorder, self.told(), self.report.memory)
@@ -341,7 +341,9 @@ class DeviceExecutable(DeviceStep):
             return how(activation, given, variables)
 
         try:
-            return self._called(inputs, run, keep, cancel)
+            made = self._called(inputs, run, keep, cancel)
+            self.device().synchronize()  # the activation may go now
+            return made
         finally:
             recorder.add(watch)
 
