@@ -122,6 +122,27 @@ def test_a_step_that_was_not_begun_is_recorded(tasks: Tasks, tmp_path: Path) -> 
         wf.replay(files[0]).run()
 
 
+def test_kernels_of_tasks_are_on_the_page(tasks: Tasks) -> None:
+    """What other processes have compiled, with their code and the times of a traced run."""
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [64, 64], name="x")
+        with wf.device(WORKER):
+            y = wf.nn.softmax(wf.matmul(wf.exp(x), x))
+        with wf.device(PS):
+            z = wf.sum(wf.sin(y) * 2.0)
+        with wf.Session(f"tcp://{tasks.addresses['worker'][0]}") as session:
+            report, full = wf.RunMetadata(), wf.RunOptions.FULL_TRACE
+            feeds = {x: [[1.0] * 64] * 64}
+            session.run(z, feeds, wf.RunOptions(trace_level=full), report)
+            data = session.view(z, feeds, report).document.to_dict()
+    devices = {f"{WORKER}/cpu:0", f"{PS}/cpu:0"}
+    assert {kernel["device"] for kernel in data["kernels"]} == devices
+    for kernel in data["kernels"]:
+        assert kernel["microseconds"] > 0
+        assert kernel["nodes"]
+        assert "define" in data["codes"][kernel["code"]["LLVM"]]
+
+
 def test_the_target_is_killed(tasks: Tasks) -> None:
     with wf.Graph().as_default():
         init, y, waits = program()

@@ -29,7 +29,8 @@ from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
 from weft.passes.memory.plan_memory import plan_memory
 from weft.runtime.native.executable import compile_graph
-from weft.runtime.trace.replay import Replay, pieces_of
+from weft.runtime.native.kernel_times import pieces_of
+from weft.runtime.trace.replay import Replay
 
 
 @contextmanager

@@ -256,6 +256,7 @@ def empty_tree(root: Path, files: Mapping[str, str]) -> None:
         "runtime/native/y.py": "",
         "runtime/compile_step.py": "",
         "runtime/step.py": "",
+        "runtime/step_kernels.py": "",
         "runtime/plan_store.py": "",
         "runtime/progress.py": "",
         "runtime/sized_step.py": "",

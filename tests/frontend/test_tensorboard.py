@@ -250,6 +250,22 @@ def test_graph(get: Get) -> None:
     assert 'device: "/job:localhost/task:0/device:CPU:0"' in stats
 
 
+def test_memory_of_nodes(logs: Path) -> None:
+    """As TensorBoard's own protocol buffers read it."""
+    from tensorboard.compat.proto.config_pb2 import RunMetadata
+
+    written = [e.run_metadata for e in event_files.events(logs / "adam") if e.tag == "a step"]
+    (device,) = RunMetadata.FromString(written[0]).step_stats.dev_stats
+    nodes = {node.node_name: node for node in device.node_stats}
+    node = next(n for name, n in nodes.items() if name.startswith("layer1/") and n.memory)
+    (held,) = node.memory
+    assert held.total_bytes == sum(
+        output.tensor_description.allocation_description.allocated_bytes for output in node.output
+    )
+    shape = [dim.size for dim in node.output[0].tensor_description.shape.dim]
+    assert 0 < 4 * np.prod(shape) <= held.total_bytes
+
+
 # ------------------------------------------------------------------------------------- in a browser
 def shot(page: Any, name: str, height: int, update: bool) -> None:
     """Keep a screenshot; that of the docs must be there, and small."""
@@ -281,6 +297,8 @@ def test_what_people_see(address: str, update: bool) -> None:
         controls.locator("paper-item").get_by_text("a step", exact=True).first.click()
         controls.get_by_text("Profile", exact=True).first.click()
         controls.get_by_text("Compute time", exact=True).first.click()
+        page.locator('g[data-name="layer1"]').first.click()
+        page.locator("tf-node-info").get_by_text("Memory", exact=True).first.wait_for()
         page.locator('g[data-name="gradients"]').first.click()
         # the card of the group says it only if nodes in it have times
         page.locator("tf-node-info").get_by_text("Compute time").first.wait_for()

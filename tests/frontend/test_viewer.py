@@ -441,26 +441,6 @@ def test_a_step_on_the_executor_shows_the_kernels_of_its_regions() -> None:
     assert "no times" in data["missing"][0]
 
 
-def test_a_step_on_a_cluster_says_where_its_kernels_are() -> None:
-    servers = wf.train.Server.create_local_cluster({"worker": 2})
-    try:
-        with wf.Graph("c").as_default(), wf.Session(servers[0].target) as session:
-            with wf.device("/job:worker/task:0"):
-                x = wf.exp(wf.placeholder(wf.float32, [4], name="x"))
-            with wf.device("/job:worker/task:1"):
-                y = wf.sum(x)
-            view = session.view(y, {"x": np.ones(4, np.float32)})
-            data = view.document.to_dict()
-    finally:
-        for server in servers:
-            server.stop()
-    assert [label for _, label in data["devices"]] == [
-        "/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0",
-    ]  # fmt: skip
-    assert data["kernels"] == []
-    assert "each task of the cluster compiles" in data["missing"][0]
-
-
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     step, x = make()
     file, page = tmp_path / "g.weft", tmp_path / "g.html"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import SHOTS, is_dark, opened_browser, opened_page
+from clusters import local_cluster
 from paths import ROOT
 
 import weft as wf
@@ -210,6 +211,45 @@ def test_devices_by_colour(
         page.locator("tbody tr").first.click()
         page.click("#in-graph")
         assert page.locator("svg.graph .lit").count() >= 1
+
+
+def test_kernels_of_tasks(browser: Any, tmp_path: Path) -> None:
+    """Each with its task, its time in a traced run and its code; without a run the page says so."""
+    with local_cluster({"ps": 1, "worker": 1}) as servers, wf.Graph("step").as_default():
+        x = wf.placeholder(wf.float32, [64, 32], name="x")
+        with wf.device("/job:worker/task:0"):
+            hidden = wf.nn.softmax(wf.tanh(x))
+        with wf.device("/job:ps/task:0"):
+            loss = wf.sum(wf.square(hidden), axis=0)
+        with wf.Session(servers[0].target) as session:
+            feeds, report = {x: np.ones((64, 32), np.float32)}, wf.RunMetadata()
+            plain = session.view(loss, feeds).save(tmp_path / "plain.html")
+            options = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
+            session.run(loss, feeds, options, report)
+            path = session.view(loss, feeds, report).save(tmp_path / "tasks.html")
+    with opened(browser, path) as page:
+        page.click("#tab-kernels")
+        rows = page.locator("tbody tr")
+        assert {row.locator("td").nth(2).inner_text().split()[0] for row in rows.all()} == {
+            "/job:ps/task:0/cpu:0", "/job:worker/task:0/cpu:0"
+        }  # fmt: skip
+        heads = page.locator("thead th").all_inner_texts()
+        for row in rows.all():
+            assert float(row.locator("td").nth(heads.index("us")).inner_text()) > 0
+            assert row.locator("td").nth(heads.index("runs")).inner_text() == "1"
+        assert "means of the traced run" in page.inner_text(".missing")
+        rows.first.click()
+        assert page.locator("#details .source .lit").count() >= 1
+        page.click('[data-code="assembly"]')
+        assert "ret" in page.inner_text("pre.code")
+        page.click("#in-graph")
+        assert page.locator("svg.graph .lit").count() >= 1
+    with opened(browser, plain) as page:
+        page.click("#tab-kernels")
+        heads = page.locator("thead th").all_inner_texts()
+        for row in page.locator("tbody tr").all():
+            assert row.locator("td").nth(heads.index("us")).inner_text() == "not timed"
+        assert "run_metadata=" in page.inner_text(".missing")
 
 
 def test_timeline_memory_and_report(page: Any) -> None:

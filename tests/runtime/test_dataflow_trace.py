@@ -19,7 +19,7 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import HostOp
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.host_dispatch import at_once
-from weft.runtime.dataflow.run import ROOM
+from weft.runtime.dataflow.node_trace import ROOM
 from weft.runtime.recorder import TraceEvent, TraceRecorder
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext
@@ -151,6 +151,67 @@ graph @effect(%x: f32[2]) -> (f32[2]) stage=dataflow {
     (found,) = (e for e in events if e.kind == "state")
     assert "assign" in found.ops
     assert not found.waits
+
+
+# ------------------------------------------------------------------------------- kernels of regions
+def kernels(step: DataflowStep, *inputs: Any) -> tuple[list[TraceEvent], list[TraceEvent]]:
+    """The events of a run, and those of the kernels in its regions."""
+    recorder = TraceRecorder(kernels=True)
+    step.run([np.asarray(x) for x in inputs], RunContext(recorder=recorder, timeout=20))
+    recorded = recorder.recorded()
+    return list(recorded.events), list(recorded.kernels)
+
+
+def test_each_kernel_of_a_region_is_recorded_within_its_run() -> None:
+    step = DataflowStep(parse_graph(LOOP))
+    plain = traced(step, np.int64(5), np.int64(0))
+    assert not any(e.region for e in plain)
+    for _ in range(2):
+        events, found = kernels(step, np.int64(5), np.int64(0))
+        assert [e.name for e in events] == [e.name for e in plain]
+        ran = [e for e in events if e.kind == "plan" and not e.dead]
+        assert len(found) >= len(ran) > 5
+        for kernel in found:
+            assert kernel.kind == "kernel"
+            assert kernel.kernels
+            assert any(e.begin_ns <= kernel.begin_ns <= kernel.end_ns <= e.end_ns for e in ran)
+    assert not any(e.region for e in traced(step, np.int64(5), np.int64(0)))  # as it was before
+
+
+def test_kernels_on_other_threads_and_on_variables_are_recorded() -> None:
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [400, 400], name="x")
+        v = wf.Variable(np.ones((400, 400), np.float32), name="v")
+        queue = wf.FIFOQueue(9, [wf.float32], [[]])
+        sums = [queue.enqueue((wf.sum(wf.matmul(x, x) * float(n)),)) for n in range(2)]
+        put = wf.group(*sums, queue.enqueue((wf.sum(v.read()),)))
+    with wf.Session(graph=graph) as session:
+        session.run(wf.global_variables_initializer())
+        array = np.ones((400, 400), np.float32)
+        session.run(put, {x: array})
+        events, found = kernels(last_step(session), array)
+        taken = [float(session.run(queue.dequeue())) for _ in range(6)]
+    assert sorted(taken) == sorted([0.0, 400.0**3, 400.0**2] * 2)
+    for kind, name in (("plan", "matmul"), ("state", "sum")):
+        ran = [e for e in events if e.kind == kind]
+        (kernel, *_) = (k for k in found if name in k.ops)
+        assert any(e.begin_ns <= kernel.begin_ns <= kernel.end_ns <= e.end_ns for e in ran)
+    outputs = [o for k in found for o in k.outputs if o.op == "matmul"]
+    assert all((o.shape, o.dtype) == ((400, 400), "float32") for o in outputs)
+
+
+def test_what_ends_a_walk_ends_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in what native code has called."""
+    step = DataflowStep(parse_graph(LOOP))
+    monkeypatch.setattr("weft.runtime.native.kernel_times.clock", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        kernels(step, np.int64(5), np.int64(0))
+    monkeypatch.undo()
+    assert kernels(step, np.int64(5), np.int64(0))[1]
+
+
+def interrupted() -> int:
+    raise KeyboardInterrupt
 
 
 # ------------------------------------------------------------------------------- deterministic mode

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import event_files
 import numpy as np
 import pytest
+from clusters import local_cluster
 from event_files import Node
 from golden_cases import read_cases
 from paths import ROOT
@@ -19,9 +21,10 @@ import weft as wf
 from weft.ir.graph import Graph, Operation
 from weft.ir.locations import Location
 from weft.ir.text.parser import parse_graph
-from weft.runtime.recorder import TraceEvent
+from weft.runtime.recorder import Output, TraceEvent
 from weft.runtime.trace.graph_def import (
     NodeTime,
+    by_kernel,
     graph_def,
     node_times,
     step_stats,
@@ -186,8 +189,9 @@ def test_scopes_change_nothing_else() -> None:
 A, B = Location("a.py", 1), Location("a.py", 2)
 
 
-def op(name: str, *where: Location) -> Operation:
-    return Operation(name, (), {}, (), locations=where)
+def op(name: str, *where: Location, shape: tuple[int | None, ...] | None = None) -> Operation:
+    types = () if shape is None else (wf.TensorType(wf.float32, shape),)
+    return Operation(name, (), {}, types, locations=where)
 
 
 def ran(ops: tuple[str, ...], where: tuple[Location, ...], begin: int, end: int) -> TraceEvent:
@@ -267,6 +271,124 @@ def test_step_stats(tmp_path: Path) -> None:
     total = sum(t.ns for t in node_times(nodes, report.events).values())
     measured = [e for e in report.events if e.ops and e.locations]
     assert total == pytest.approx(sum(e.end_ns - e.begin_ns for e in measured))
+
+
+def gave(name: str, where: Location, shape: tuple[int, ...], nbytes: int) -> Output:
+    return Output(name, (where,), "float32", shape, nbytes)
+
+
+def test_memory_of_nodes() -> None:
+    """Of the node that makes a value, in the run that took most; nothing for what has none."""
+    nodes = {
+        op("exp", A, shape=(None, 4)): "exp", op("matmul", A, shape=(2, 2)): "product",
+        op("matmul", A, shape=(None, 4)): "gradients/product", op("cos", B, shape=(3,)): "cos",
+    }  # fmt: skip
+    both = ("exp", "matmul")
+    events = [
+        replace(ran(both, (A,), 0, 9), outputs=(gave("matmul", A, (4, 4), 64),)),
+        replace(ran(both, (A,), 9, 20), outputs=(gave("matmul", A, (8, 4), 128),)),
+        replace(ran(("exp",), (A,), 20, 30), outputs=(gave("exp", A, (2, 4), 0),)),  # in place
+        # what a pass has made of others
+        replace(ran(("fma",), (B,), 20, 30), outputs=(gave("fma", B, (3,), 64),)),
+        replace(ran(("fma",), (B,), 20, 30), outputs=(gave("fma", B, (7,), 64),)),  # whose is it?
+    ]
+    times = node_times(nodes, [*events, ran(both, (A,), 30, 40)])
+    found = {n: (t.nbytes, [o.shape for o in t.outputs]) for n, t in times.items() if t.outputs}
+    assert found == {
+        "gradients/product": (128, [(8, 4)]), "exp": (0, [(2, 4)]), "cos": (64, [(3,)])
+    }  # fmt: skip
+    assert event_files.node_memory(step_stats({"/cpu:0": times})) == {
+        "gradients/product": (128, [(1, [8, 4], 128)]), "exp": (0, [(1, [2, 4], 0)]),
+        "cos": (64, [(1, [3], 64)]),
+    }  # fmt: skip
+
+
+def test_kernels_stand_for_their_regions() -> None:
+    region = replace(ran(("exp", "sin"), (A, B), 0, 100), kind="plan", device="/cpu:0")
+    other = replace(region, begin_ns=200, end_ns=300)
+    host = replace(ran(("enqueue",), (B,), 100, 150), kind="host", device="/cpu:0")
+    kernel = replace(ran(("exp",), (A,), 10, 50), device="/cpu:0", region=1)
+    elsewhere = replace(kernel, device="/gpu:0", begin_ns=210, end_ns=220)
+    assert by_kernel([region, host, other], [kernel, elsewhere]) == [
+        host, other, kernel, elsewhere
+    ]  # fmt: skip
+    assert by_kernel([region, host], []) == [region, host]
+
+
+def memory_of(folder: Path, graph: wf.Graph, report: wf.RunMetadata) -> dict[str, Any]:
+    """What a writer writes of the memory of a step."""
+    with wf.summary.FileWriter(folder, graph) as writer:
+        writer.add_run_metadata(report, "one")
+    (event,) = [e for e in event_files.events(folder) if e.tag]
+    return event_files.node_memory(event.run_metadata)
+
+
+TRACE = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
+
+
+def test_memory_of_a_native_step(tmp_path: Path) -> None:
+    """What the plan takes for each kernel's results: ranges of its arena, and arrays of results."""
+    with wf.Graph("g").as_default() as graph:
+        x = wf.placeholder(wf.float32, [30, 50], name="x")
+        with wf.name_scope("a"):
+            h = wf.matmul(x, wf.tanh(wf.transpose(x)))
+        with wf.name_scope("b"):
+            y = wf.name_tensor(wf.sum(wf.exp(h), axis=0), "y")
+    report = wf.RunMetadata()
+    with wf.Session(graph=graph) as session:
+        session.run(y, {x: np.ones((30, 50))}, TRACE, report)
+    assert report.executor == "native"
+    memory = memory_of(tmp_path, graph, report)
+    in_arena = -(-50 * 30 * 4 // 64) * 64  # whole cache lines
+    assert memory == {
+        "a/tanh": (in_arena, [(1, [50, 30], in_arena)]),
+        "b/y": (120, [(1, [30], 120)]),
+    }  # the product and exp are in the loop of the sum, in registers
+    assert report.arena_bytes == in_arena
+    assert report.result_bytes == 120
+
+
+def test_memory_and_kernels_of_a_step_on_the_executor(tmp_path: Path) -> None:
+    """Of ops of the host what they gave; of regions their kernels, one by one."""
+    with wf.Graph("g").as_default() as graph:
+        queue = wf.PaddingFIFOQueue(9, wf.float32, shapes=[[None, 8]], name="queue")
+        put = queue.enqueue(np.ones((5, 8), np.float32))
+        with wf.name_scope("a"):
+            taken = queue.dequeue()
+        with wf.name_scope("b"):
+            y = wf.name_tensor(wf.sum(wf.matmul(taken, np.ones((8, 3), np.float32))), "y")
+    report = wf.RunMetadata()
+    with wf.Session(graph=graph) as session:
+        session.run(put)
+        session.run(y, {}, TRACE, report)
+    assert report.executor == "dataflow"
+    memory = memory_of(tmp_path, graph, report)
+    assert memory["a/dequeue"] == (160, [(1, [5, 8], 160)])
+    assert memory["b/y"] == (4, [(1, [], 4)])
+    (event,) = [e for e in event_files.events(tmp_path) if e.tag]
+    (micros,) = event_files.node_micros(event.run_metadata).values()
+    assert {"a/dequeue", "b/matmul", "b/y"} <= micros.keys()
+    regions = [e for e in report.events if e.kind == "plan"]
+    whole = sum(e.end_ns - e.begin_ns for e in regions) / 1e3
+    spent = sum(e.end_ns - e.begin_ns for e in report.kernel_events) / 1e3
+    inside = sum(took for name, took in micros.items() if name.startswith("b/"))
+    assert inside == pytest.approx(spent, abs=len(micros))  # not what Python took in between
+    assert spent < whole
+
+
+def test_memory_of_a_step_on_tasks(tmp_path: Path) -> None:
+    with local_cluster({"ps": 1, "worker": 1}) as servers, wf.Graph("g").as_default() as graph:
+        x = wf.placeholder(wf.float32, [4, 64], name="x")
+        with wf.device("/job:worker/task:0"):
+            y = wf.name_tensor(wf.matmul(wf.exp(x), wf.transpose(x)), "y")
+        with wf.device("/job:ps/task:0"):
+            z = wf.name_tensor(wf.sum(wf.sin(y), axis=0), "z")
+        report = wf.RunMetadata()
+        with wf.Session(servers[0].target) as session:
+            session.run(z, {x: np.ones((4, 64))}, TRACE, report)
+    memory = memory_of(tmp_path, graph, report)
+    assert memory["y"] == (64, [(1, [4, 4], 64)])
+    assert memory["z"] == (16, [(1, [4], 16)])
 
 
 def test_what_step_stats_need(tmp_path: Path) -> None:

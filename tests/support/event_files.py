@@ -206,3 +206,22 @@ def node_micros(run_metadata: bytes) -> dict[str, dict[str, int]]:
     """Microseconds by device and node."""
     spans = node_spans(run_metadata)
     return {d: {n: end - begin for n, (begin, end) in rows.items()} for d, rows in spans.items()}
+
+
+def node_memory(run_metadata: bytes) -> dict[str, tuple[int, list[tuple[int, list[int], int]]]]:
+    """Of each node that has some: bytes in all; of each output the number of its dtype, its shape
+    and its bytes."""
+    made: dict[str, tuple[int, list[tuple[int, list[int], int]]]] = {}
+    for device in parsed(parsed(run_metadata)[1][0])[1]:
+        for row in (parsed(row) for row in parsed(device).get(2, [])):
+            total = sum(parsed(held)[2][0] for held in row.get(6, []))
+            outputs = []
+            for number, output in enumerate(map(parsed, row.get(7, []))):
+                assert output.get(1, [0]) == [number]
+                tensor = parsed(output[3][0])
+                shape = [parsed(dim).get(1, [0])[0] for dim in parsed(tensor[2][0]).get(2, [])]
+                nbytes = parsed(tensor[4][0]).get(2, [0])[0]
+                outputs.append((tensor[1][0], shape, nbytes))
+            if total or outputs:
+                made[row[1][0].decode()] = total, outputs
+    return made

@@ -254,13 +254,14 @@ class SizedStep(Step, Generic[S]):
         self._own = own
         self._in_vain = 0  # plans that were made since one of them served other sizes
         self._alone = self._many = 0  # how many were made
+        self._recorded: tuple[Shapes, S] | None = None  # the last sizes that a recorder saw
         self._lock = ForkLock()
 
     # ------------------------------------------------------------------------------------ as a step
     def run(self, inputs: list[Any], context: RunContext = PLAIN) -> list[Any]:
         """As of `Step`. ShapeError where sizes differ that must be equal."""
         if context.recorder is not None:
-            return self.alone(tuple([a.shape for a in inputs])).run(inputs, context)
+            return self.for_trace(tuple([a.shape for a in inputs])).run(inputs, context)
         entry = self._made.get(tuple([inputs[i].shape for i in self._open]))
         if entry is None:
             return self.at(tuple([a.shape for a in inputs])).run(inputs, context)
@@ -312,6 +313,19 @@ class SizedStep(Step, Generic[S]):
         self._alone += 1
         self.count_own()
         return made
+
+    def for_trace(self, shapes: Shapes) -> S:
+        """What runs inputs of these shapes where it is recorded: a plan of their own, which can be
+        looked at, as `traced`."""
+        known = self._recorded
+        if known is None or known[0] != shapes:
+            known = self._recorded = shapes, self.alone(shapes)
+        return known[1]
+
+    @property
+    def traced(self) -> S | None:
+        """What `for_trace` gave last."""
+        return None if self._recorded is None else self._recorded[1]
 
     def _found(self, shapes: Shapes) -> S | None:
         """What a plan that is there makes of inputs of these shapes."""

@@ -112,9 +112,10 @@ class Step(ABC):
         They may run again for it."""
         return ()
 
-    def new_recorder(self) -> Any:
-        """What `RunContext.recorder` is to be for a run that begins now."""
-        return TraceRecorder()
+    def new_recorder(self, *, kernels: bool = False) -> Any:
+        """What `RunContext.recorder` is to be for a run that begins now. kernels: as of
+        `TraceRecorder`."""
+        return TraceRecorder(kernels=kernels)
 
     def feeds_on_gpus(self, count: int) -> list[list[str]]:
         """For each of `count` inputs the GPUs that read it there; none if the host reads it too."""

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from weft.codegen.call import Address, Code
+from weft.codegen.call import Code
 from weft.codegen.llvm.asm_facts import AsmFacts, kernel_facts
 from weft.codegen.llvm.cache import kernel_cache
 from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
 from weft.ir.analysis.known_values import trip_count
-from weft.ir.cost.work import Work, work
+from weft.ir.cost.work import Work
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation, Value
@@ -31,10 +31,12 @@ from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.differential import random_array
 from weft.runtime.native.executable import Executable
+from weft.runtime.native.kernel_times import Piece, pieces_of
 from weft.runtime.progress import progress
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.trace.kernel_facts import work_of
 from weft.runtime.trace.peaks import MEMORY, Peaks, machine_peaks
-from weft.runtime.trace.replay import Piece, PieceTime, Replay, Timing, pieces_of
+from weft.runtime.trace.replay import PieceTime, Replay, Timing
 
 if TYPE_CHECKING:
     from weft.ir.drawing.notebook import Frame
@@ -491,29 +493,6 @@ def _ops(op: Operation | None) -> tuple[str, ...]:
         return (op.name,)
     moves = ("constant", "broadcast_to", "reshape")
     return tuple(inner.name for inner in op.regions[0].ops if inner.name not in moves)
-
-
-def work_of(calls: Sequence[PlannedCall]) -> Work:
-    """The work of a piece: of its op, or of a byte copy."""
-    op = calls[0].op
-    return _copied(calls[0]) if op is None else work(op, _is_in_place(calls))
-
-
-def _copied(planned: PlannedCall) -> Work:
-    """Of a byte copy: (target, source, bytes)."""
-    nbytes = planned.call.args[2]
-    assert isinstance(nbytes, int)
-    return Work(0, 0, nbytes, nbytes)
-
-
-def _is_in_place(calls: Sequence[PlannedCall]) -> bool:
-    """Whether an update runs on its operand's own memory: the operand is no argument of any of its
-    calls, or the copy that it begins with was left out."""
-    op = calls[0].op
-    if op is None or not op.operands:
-        return False
-    addresses = {a.value for c in calls for a in c.call.args if isinstance(a, Address)}
-    return op.operands[0] not in addresses
 
 
 def _dtype(op: Operation) -> str:

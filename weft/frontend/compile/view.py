@@ -3,27 +3,26 @@ memory, and the timeline of one run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from weft.codegen.llvm.jit import kernel_asm, kernel_llvm
-from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure, work_of
+from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure
 from weft.frontend.viewer.document import Document, PassFacts
-from weft.frontend.viewer.facts import Event, KernelFacts, Memory, PlanFacts, events_of
+from weft.frontend.viewer.facts import Event, Memory, PlanFacts, events_of
 from weft.frontend.viewer.page import View
-from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph
 from weft.ir.ops.io import PYTHON_CALLS, SILENT_CALLS, muted
 from weft.passes.manager import PassReport
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
-from weft.runtime.native.kernels import StepKernel, step_kernels
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext
-from weft.runtime.trace.replay import Piece, Replay, pieces_of
+from weft.runtime.trace.kernel_facts import MOST_KERNELS, KernelFacts, native_kernels
+from weft.runtime.trace.replay import Replay
 
 Array = np.ndarray[Any, Any]
 #: What is to be known of the timeline of a native plan.
@@ -40,10 +39,6 @@ CALLS_PYTHON = (
 )
 #: What measuring may take: less than for `cost`, whose figures are compared.
 EFFORT = Effort(5, 0.5)
-#: So many kernels, those that take most, are shown with their LLVM and assembly: a minute for 300.
-MOST_KERNELS = 40
-#: Characters of LLVM and assembly that a page has room for; those of further kernels are left out.
-MOST_CODE = 8 << 20
 
 
 def view_of(
@@ -104,7 +99,7 @@ def measured(
     if calls_user(step.graph):
         events = timeline(step, inputs, variables, runs=1)
         missing = (CALLS_PYTHON,)
-        return PlanFacts(kernels_of(step), memory, events, RECORDED, missing), None
+        return PlanFacts(native_kernels(step), memory, events, RECORDED, missing), None
     cost = measure(step, inputs, variables, name, EFFORT, assembly=False)
     events = timeline(step, inputs, variables)
     return PlanFacts(kernels_of(step, cost), memory, events, RECORDED), cost
@@ -130,88 +125,30 @@ def subtitle_of(step: Executable, cost: Cost | None) -> str:
     return " · ".join(told if cost is None else [*told, cost.peaks.cpu])
 
 
-def kernels_of(
-    step: Executable, cost: Cost | None = None, most: int = MOST_KERNELS
-) -> list[KernelFacts]:
-    """The kernels of a native step, with what was measured of them. most: so many have LLVM and
-    assembly, those that take most."""
-    rows = {} if cost is None else {row.number: row for row in cost.rows}
+def kernels_of(step: Executable, cost: Cost) -> list[KernelFacts]:
+    """The kernels of a native step, with what was measured of them."""
+    rows = {row.number: row for row in cost.rows}
     ranked = sorted(rows.values(), key=lambda row: -row.seconds)
-    shown = {row.number for row in ranked[:most]} if rows else set(range(1, most + 1))
-    texts = _Texts()
-    sources: dict[int, list[str]] = {}
-    for printed in step_kernels(step):
-        sources.setdefault(id(printed.op), []).append(_source(printed))
-    return [
-        _kernel(number, piece, rows.get(number), cost, texts if number in shown else None, sources)
-        for number, piece in enumerate(pieces_of(step), 1)
-    ]
+    shown = {row.number for row in ranked[:MOST_KERNELS]}
+    found = native_kernels(step, shown, "that take most")
+    return [_measured(kernel, rows[kernel.number], cost) for kernel in found]
 
 
-def _source(kernel: StepKernel) -> str:
-    """A kernel as Python, or why it cannot be printed."""
-    try:
-        return kernel.source()
-    except UnsupportedError as error:
-        return f"# {error.what}"
-
-
-class _Texts:
-    """The code of kernels, by key, as far as there is room."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Callable[[str], str], str], str] = {}
-        self._room = MOST_CODE
-
-    def of(self, keys: Sequence[str], make: Callable[[str], str]) -> str:
-        """The texts that `make` gives of the keys."""
-        return "\n".join([self._text(key, make) for key in keys])
-
-    def _text(self, key: str, make: Callable[[str], str]) -> str:
-        if (make, key) not in self._known:
-            text = make(key) if self._room > 0 else ""
-            if len(text) >= self._room:
-                text = f"{key}: the page has no room for it; f.llvm(...) and f.asm(...) print it"
-            self._known[make, key] = text
-            self._room -= len(text)
-        return self._known[make, key]
-
-
-def _kernel(
-    number: int,
-    piece: Piece,
-    row: KernelCost | None,
-    cost: Cost | None,
-    texts: _Texts | None,
-    sources: Mapping[int, Sequence[str]],
-) -> KernelFacts:
-    calls = piece.calls
-    keys = list(dict.fromkeys(c.call.kernel.key for c in calls))
-    name = " + ".join(dict.fromkeys(c.call.kernel.name for c in calls))
-    printed = "\n\n".join(dict.fromkeys(sources.get(id(calls[0].op), ())))
-    code = {"source": printed} if printed else {}
-    code["plan"] = "\n".join(c.describe().rstrip() for c in calls)
-    if texts is None:
-        few = "that take most" if cost is not None else "that come first: nothing was timed"
-        code["LLVM"] = f"The page has the code of the {MOST_KERNELS} kernels {few}."
-    else:
-        code |= {"LLVM": texts.of(keys, kernel_llvm), "assembly": texts.of(keys, kernel_asm)}
-    if row is None or cost is None:
-        done = work_of(calls)
-        nbytes = done.bytes_read + done.bytes_written
-        return KernelFacts(
-            number, name, calls[0].op, keys[0], bytes=nbytes, flops=done.flops, code=code
-        )
+def _measured(kernel: KernelFacts, row: KernelCost, cost: Cost) -> KernelFacts:
     rates = row.rates(cost.peaks)
-    return KernelFacts(
-        number, row.name, calls[0].op, keys[0], row.runs,
-        None if row.one is None else row.one.minimum * 1e6,
-        None if row.all is None else row.all.minimum * 1e6,
-        row.bytes, row.work.flops,
-        None if rates is None else rates.percent_of_peak,
-        "" if rates is None else rates.bound,
-        row.notes, code,
-    )  # fmt: skip
+    return replace(
+        kernel,
+        name=row.name,
+        runs=row.runs,
+        microseconds=None if row.one is None else row.one.minimum * 1e6,
+        many=None if row.all is None else row.all.minimum * 1e6,
+        bytes=row.bytes,
+        flops=row.work.flops,
+        percent=None if rates is None else rates.percent_of_peak,
+        bound="" if rates is None else rates.bound,
+        notes=row.notes,
+        untimed="" if row.one is not None else "not timed",
+    )
 
 
 def timeline(

@@ -40,9 +40,10 @@ class RunOptions:
     """Options of `Session.run`. timeout: after so many seconds a step that waits (for a queue) or
     goes round a loop, a native one or one that the host leads on a GPU (docs/guide/gpu.md), ends
     with DeadlineExceededError; None: no limit. A kernel is not interrupted. trace_level: from
-    SOFTWARE_TRACE on (TensorFlow 1's levels are all alike here), `run_metadata` gets an event for
-    each kernel and node. timeout_in_ms: TensorFlow 1's name and unit of `timeout`, for programs
-    that pass it; 0: no limit.
+    SOFTWARE_TRACE on `run_metadata` gets an event for each kernel of a native plan and each node;
+    from HARDWARE_TRACE on, which FULL_TRACE includes, also for each kernel of the regions that are
+    nodes, which makes those slower. timeout_in_ms: TensorFlow 1's name and unit of `timeout`, for
+    programs that pass it; 0: no limit.
 
     Raises TypeRuleError for what is no number, InvalidArgumentError for a number that is no time or
     no level.
@@ -218,7 +219,10 @@ def execute(step: StepDefinition, arrays: list[Array], context: RunContext) -> l
 
 def new_recorder(step: StepDefinition, options: RunOptions | None) -> Any:
     """What records a run of the step; None if the options do not ask for that."""
-    return step.executable.new_recorder() if options is not None and options.traces else None
+    if options is None or not options.traces:
+        return None
+    kernels = options.trace_level >= RunOptions.HARDWARE_TRACE
+    return step.executable.new_recorder(kernels=kernels)
 
 
 _PID = 1
@@ -254,8 +258,9 @@ class RunMetadata:
     took. arena_bytes, result_bytes: memory that the plans need for values in between, and for
     results. seconds: this run. traced: whether `RunOptions.trace_level` asked for events: one for
     each kernel of a native plan, each node of the dataflow executor, by the time that they began;
-    dropped: how many of the first were not kept. timeline: of a traced run on a cluster, the
-    events of all tasks by one clock, and the tensors between them.
+    dropped: how many of the first were not kept. kernel_events: one for each kernel in a compiled
+    region of the dataflow executor, if the level asked for them. timeline: of a traced run on a
+    cluster, the events of all tasks by one clock, and the tensors between them.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     y = wf.exp(wf.asarray([0.0, 1.0])) + 1
@@ -282,10 +287,12 @@ class RunMetadata:
     traced: bool = False
     events: Sequence[TraceEvent] = field(default=(), repr=False)
     dropped: int = 0
+    kernel_events: Sequence[TraceEvent] = field(default=(), repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
     devices: tuple[str, ...] = ()
     copies: int = 0
     copied_bytes: int = 0
+    _with_kernels: bool = field(default=False, init=False, repr=False, compare=False)
     _of: tuple[object, ...] = field(  # what was fetched and fed
         default=(), init=False, repr=False, compare=False
     )
@@ -386,6 +393,11 @@ class RunMetadata:
         for part in fields(self):
             setattr(self, part.name, part.default)
 
+    @property
+    def has_every_kernel(self) -> bool:
+        """Whether the trace has the kernels of regions, too, if any ran."""
+        return self._with_kernels
+
     def is_of(self, step: StepDefinition) -> bool:
         """Whether this is on a run of these fetches and feeds, whatever their sizes."""
         return self._of == (step.values, frozenset(step.feeds))
@@ -410,11 +422,12 @@ class RunMetadata:
         for part in fields(made):
             setattr(self, part.name, getattr(made, part.name))
         self.traced = recorder is not None
-        self.events, self.dropped, self.timeline = (), 0, None
+        self._with_kernels = self.traced and bool(recorder.kernels)
+        self.events, self.dropped, self.timeline, self.kernel_events = (), 0, None, ()
         if recorder is not None:
             noted = recorder.recorded()
             self.events, self.dropped = noted.events, noted.dropped
-            self.timeline = noted.timeline
+            self.timeline, self.kernel_events = noted.timeline, noted.kernels
 
 
 def chrome_trace(runs: Sequence[RunMetadata]) -> str:

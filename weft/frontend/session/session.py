@@ -519,9 +519,10 @@ class Session:
         run_metadata: RunMetadata | None = None,
     ) -> View:
         """A page for the browser on the step that `run` makes of these fetches and feeds: the graph
-        after every pass, the report, of a native plan its kernels with times and code, memory, the
-        timeline of a run (docs/guide/viewer.md). run_metadata: of a traced run of it, whose
-        timeline is shown instead.
+        after every pass, the report, its kernels with code, on a cluster those of all tasks, of a
+        native plan also times, memory and the timeline of a run (docs/guide/viewer.md).
+        run_metadata: of a traced run of it, whose timeline is shown instead, and whose times the
+        kernels of all other steps have.
 
         Compiles the step if it is new. A native plan is measured and run on copies of the
         variables, which takes some seconds; nothing else runs. InvalidArgumentError for a report of

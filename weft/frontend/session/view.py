@@ -2,8 +2,8 @@
 the timeline of a run.
 
 A native plan and a plan for a GPU are run, on copies of the variables, for their times. A step that
-acts on queues, other devices or tasks is not run: of its regions the kernels are listed, and its
-times are those of a run that was traced."""
+acts on queues, other devices or tasks is not run: the kernels of its regions and parts are listed,
+on a cluster by the tasks, and their times are those of a run that was traced."""
 
 from __future__ import annotations
 
@@ -13,21 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.compile.view import (
-    MOST_KERNELS,
-    NO_KERNELS,
-    RECORDED,
-    gpu_plan,
-    kernels_of,
-    measured,
-    passes_of,
-)
+from weft.frontend.compile.view import NO_KERNELS, RECORDED, gpu_plan, measured, passes_of
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition
 from weft.frontend.session.reports import step_summary
 from weft.frontend.session.run import RunMetadata
 from weft.frontend.viewer.document import Document
-from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts, events_of, events_of_tasks
+from weft.frontend.viewer.facts import Memory, PlanFacts, events_of, events_of_tasks
 from weft.frontend.viewer.page import View
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.locations import caller_location
@@ -35,15 +27,20 @@ from weft.passes.manager import PassReport
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
 from weft.runtime.step import Step
+from weft.runtime.step_kernels import StepKernels, list_kernels
+from weft.runtime.trace.kernel_facts import MOST_KERNELS, native_kernels, timed
 
-_UNTIMED = (
+_NOT_RUN = (
     "The kernels have no times: the step is not run for this page, as it acts on more than "
-    "variables. A traced run (run_metadata=) has the times of regions, in the timeline."
+    "variables. Give the report of a traced run (run_metadata=), and they have its times."
 )
-_ON_TASKS = (
-    "The kernels are not in this page: each task of the cluster compiles those of its part. "
-    "WEFT_DUMP, set where a task runs, writes them there; a traced run (run_metadata=) has the "
-    "times of regions, in the timeline."
+_AS_RUN = (
+    "Times are the means of the traced run, with as many threads as each kernel had there. "
+    "Percents of the roofline are not shown: one run is too little for them."
+)
+_NODES_ALONE = (
+    "The kernels have no times: the run was traced with trace_level=SOFTWARE_TRACE, which times "
+    "regions as a whole; FULL_TRACE times their kernels."
 )
 
 
@@ -75,7 +72,7 @@ def view_step(
             hint="run what is viewed: session.run(fetches, feeds, options, run_metadata)",
             location=caller_location(),
         )
-    plan = _plan(step.executable, arrays, name)
+    plan = _plan(step.executable, arrays, name, metadata)
     if metadata is not None and metadata.timeline is not None:
         plan = replace(plan, events=events_of_tasks(metadata.timeline), recorded="")
     elif metadata is not None:
@@ -84,20 +81,56 @@ def view_step(
     return View(Document(name, passes_of(reports), step_summary(step), explained, plan))
 
 
-def _plan(step: Step, arrays: Sequence[Any], name: str) -> PlanFacts:
+def _plan(step: Step, arrays: Sequence[Any], name: str, metadata: RunMetadata | None) -> PlanFacts:
     """What is to be said of a step of any kind."""
-    if step.kind == "cluster":
-        return PlanFacts(missing=(_ON_TASKS,))
     if isinstance(step, Executable | DeviceStep):
         inputs = [a if isinstance(a, np.ndarray) else a.numpy() for a in arrays]
         return _native(step, inputs, name) if step.kind == "native" else gpu_plan(step, inputs)
-    listed = _Kernels()
+    found = _listed(step)
+    kernels = [kernel for one in found for kernel in one.kernels]
+    missing = [line for one in found for line in one.missing]
+    if not kernels:
+        return PlanFacts(missing=missing or [NO_KERNELS])
+    if metadata is not None:
+        events = [e for e in (*metadata.events, *metadata.kernel_events) if e.kernels]
+        kernels, told = timed(kernels, events), _AS_RUN
+    if metadata is None or not metadata.has_every_kernel:
+        told = _NOT_RUN if metadata is None else _NODES_ALONE
+        kernels = [
+            replace(k, runs=None, untimed="not timed") if k.microseconds is None else k
+            for k in kernels
+        ]
+    numbered = [replace(k, number=n) for n, k in enumerate(kernels, 1)]
+    return PlanFacts(numbered, missing=[told, *dict.fromkeys(missing)])
+
+
+def _listed(step: Step) -> list[StepKernels]:
+    """The kernels of a step that is not one plan: of its regions, of each device's part, or of each
+    task's, as the tasks say them."""
     if step.kind == "dataflow":
-        listed.of_regions(step, "")
-    elif step.kind == "devices":
-        listed.of_devices(step)
-    missing = [_UNTIMED, *listed.missing] if listed.found else listed.missing or [NO_KERNELS]
-    return PlanFacts(listed.found, missing=missing)
+        return [list_kernels(step, "", "the step")]
+    # only steps in parts need these modules
+    if step.kind == "devices":
+        from weft.runtime.cluster.multi_device import DevicesStep
+
+        assert isinstance(step, DevicesStep)
+        return _of_devices([(p.step, p.device, p.name) for p in step.parts])
+    from weft.runtime.cluster.definition import TaskStep
+
+    assert isinstance(step, TaskStep)
+    try:
+        return step.kernels()
+    except WeftError as error:  # a task is lost
+        return [StepKernels(missing=[f"The tasks cannot be asked for kernels: {error.what}"])]
+
+
+def _of_devices(parts: Sequence[tuple[Any, str, str]]) -> list[StepKernels]:
+    """Those of parts of this process, each with its device and its name."""
+    found: list[StepKernels] = []
+    for step, device, name in parts:
+        room = max(0, MOST_KERNELS - sum(len(one.kernels) for one in found))
+        found.append(list_kernels(step, device, f"the part of {name}", room))
+    return found
 
 
 def _native(step: Executable, inputs: Sequence[Array], name: str) -> PlanFacts:
@@ -107,50 +140,4 @@ def _native(step: Executable, inputs: Sequence[Array], name: str) -> PlanFacts:
     except WeftError as error:
         missing = (f"The kernels have no times, as the step fails: {error.what}",)
         memory = Memory.of(step.report.memory)
-        return PlanFacts(kernels_of(step), memory, missing=missing)
-
-
-class _Kernels:
-    """The kernels of a step on the dataflow executor or on several devices. missing: lines on the
-    plans that have none to show."""
-
-    def __init__(self) -> None:
-        self.found: list[KernelFacts] = []
-        self.missing: list[str] = []
-
-    def of_devices(self, step: Step) -> None:
-        """Add those of each device's part."""
-        from weft.runtime.cluster.multi_device import DevicesStep  # only such steps need it
-
-        assert isinstance(step, DevicesStep)
-        for part in step.parts:
-            if part.step.kind == "dataflow":
-                self.of_regions(part.step, part.device)
-            else:
-                self.of_plan(part.step, part.device, "", f"the part of {part.name}")
-
-    def of_regions(self, step: Step, device: str) -> None:
-        """Add those of the compiled regions, in order. device: whose part it is, if it is one."""
-        from weft.runtime.dataflow.executor import DataflowStep  # only such steps need it
-
-        assert isinstance(step, DataflowStep)
-        for number, made in enumerate(step.built.compiled, 1):
-            what = f"region {number}"
-            self.of_plan(getattr(made, "step", made), device, what, what)
-
-    def of_plan(self, made: Any, device: str, region: str, what: str) -> None:
-        """Add those of a plan. what: the plan, for people."""
-        room = max(0, MOST_KERNELS - len(self.found))
-        if isinstance(made, Executable):
-            found = kernels_of(made, most=room)
-        elif made.kind == "gpu":
-            from weft.frontend.compile.view_gpu import launches_of  # only such steps need it
-
-            found = launches_of(made, most=room)
-        else:
-            self.missing.append(f"The sizes of {what} depend on values: its kernels are compiled "
-                                "for the sizes that come.")  # fmt: skip
-            return
-        for kernel in found:
-            number = len(self.found) + 1
-            self.found.append(replace(kernel, number=number, device=device, region=region))
+        return PlanFacts(native_kernels(step), memory, missing=missing)

@@ -18,7 +18,7 @@ from weft.frontend.ops.promotion import TensorLike, check_int
 from weft.frontend.queues.host_ops import located
 from weft.frontend.session.graph import Graph
 from weft.frontend.summary.ops import BUCKETS, MAX_OUTPUTS, call_in_trace, check_name, defaults
-from weft.ir.device import named_device
+from weft.ir.device import DeviceSpec, named_device
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -30,10 +30,18 @@ from weft.ir.ops.io import summary_type
 from weft.ir.process import ForkLock, in_child
 from weft.runtime.files import events, summaries
 from weft.runtime.files.wire import integer, message, text
-from weft.runtime.trace.graph_def import NamedGraph, NodeTime, graph_def, node_times, step_stats
+from weft.runtime.trace.graph_def import (
+    NamedGraph,
+    NodeTime,
+    by_kernel,
+    graph_def,
+    node_times,
+    step_stats,
+)
 
 if TYPE_CHECKING:
     from weft.frontend.session.run import RunMetadata
+    from weft.runtime.recorder import TraceEvent
 
 Array = np.ndarray[Any, Any]
 PathLike = str | os.PathLike[str]
@@ -195,11 +203,12 @@ class FileWriter:
         self, run_metadata: RunMetadata, tag: str, global_step: Any = None
     ) -> None:
         """Write what each node of the graph took in a traced run: the graph tab offers it as `tag`,
-        to colour nodes by compute time.
+        to colour nodes by compute time and by memory.
 
         Kernels carry out several ops, which have equal shares of the time; of a node that ran
-        several times it is the sum. FailedPreconditionError without `add_graph` before, and for a
-        run that was not traced (`wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)`);
+        several times it is the sum. Memory is what was taken for a node's results.
+        FailedPreconditionError without `add_graph` before, and for a run that was not traced
+        (`wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)`);
         InvalidArgumentError for a tag that is used.
 
         >>> with wf.Graph().as_default() as graph, wf.Session() as session:
@@ -370,22 +379,28 @@ def named_graph(graph: Graph | IRGraph) -> NamedGraph:
 
 
 def times_by_device(graph: NamedGraph, report: RunMetadata) -> dict[str, dict[str, NodeTime]]:
-    """The times of nodes in a traced run, by device: that which a node names, else that of the run;
-    on a cluster by task."""
+    """The times and the memory of nodes in a traced run, by device: that which a node names, else
+    that of the run; on a cluster by task."""
     if report.timeline is None:
         whole = "/job:localhost/task:0/" + ("gpu:0" if report.executor == "gpu" else "cpu:0")
         named = {n: op.device for op, n in graph.nodes.items() if op.device}
         made: dict[str, dict[str, NodeTime]] = {}
-        for name, at in node_times(graph.nodes, report.events).items():
+        events = by_kernel(report.events, report.kernel_events)
+        for name, at in node_times(graph.nodes, events).items():
             made.setdefault(named.get(name, whole), {})[name] = at
         return made
-    tasks = {span.task for span in report.timeline.spans}
+    spans: dict[str, list[TraceEvent]] = {}
+    for span in report.timeline.spans:
+        spans.setdefault(span.task, []).append(span.event)
+    kernels: dict[str, list[TraceEvent]] = {}
+    for event in report.kernel_events:
+        kernels.setdefault(DeviceSpec.parse(event.device).task_name, []).append(event)
     return {
         f"{task}/cpu:0": node_times(
             {op: n for op, n in graph.nodes.items() if may_be_on(op.device, task)},
-            [s.event for s in report.timeline.spans if s.task == task],
+            by_kernel(spans[task], kernels.get(task, ())),
         )
-        for task in sorted(tasks)
+        for task in sorted(spans)
     }
 
 

@@ -70,10 +70,10 @@ from weft.passes.pipelines import GPU
 from weft.runtime.compile_step import CompileOptions, compile_step
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
+from weft.runtime.native.kernel_times import Piece, pieces_of
 from weft.runtime.native.pool import POOL
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.trace.peaks import MEMORY, Peaks
-from weft.runtime.trace.replay import Piece, pieces_of
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from weft.frontend.viewer.document import Document, PassFacts
-from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts, WorkOnce
+from weft.frontend.viewer.facts import Memory, PlanFacts
 from weft.ir.device import short
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
 from weft.ir.graph import Graph, Operation
@@ -20,6 +20,7 @@ from weft.ir.program import Program
 from weft.passes.manager import PLAN_FILE
 from weft.runtime.device.execution import dumps
 from weft.runtime.native.kernels import FOLDER, GRAPH, MEMORY, TABLE, read_memory
+from weft.runtime.trace.kernel_facts import KernelFacts, WorkOnce
 
 ReadProgram = Callable[[str], Program]
 _NO_TIMES = (

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any
 
-from weft.frontend.viewer.facts import KernelFacts, Memory, PlanFacts
+from weft.frontend.viewer.facts import Memory, PlanFacts
 from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec, canonical_device, short
 from weft.ir.drawing.boxes import Box, boxes_of, op_class
@@ -23,6 +23,7 @@ from weft.ir.program import Program
 from weft.ir.text.printer import format_attr, print_lines
 from weft.ir.text.views import name_programs
 from weft.passes.manager import PassReport
+from weft.runtime.trace.kernel_facts import KernelFacts
 
 #: Characters of the user's files that a page holds at most.
 MOST_SOURCE = 1 << 20

@@ -1,78 +1,17 @@
-"""What a page says of a plan and of a run: kernels, memory, events."""
+"""What a page says of a plan and of a run: memory, events, and kernels, whose facts are the
+runtime's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict
 from typing import Any
 
-from weft.ir.cost.work import work
 from weft.ir.dataclass import dataclass
-from weft.ir.graph import Operation
 from weft.passes.memory.block import ArenaRange, MemoryPlan
 from weft.runtime.recorder import TraceEvent
+from weft.runtime.trace.kernel_facts import KernelFacts
 from weft.runtime.trace.timeline import Timeline
-
-
-@dataclass(frozen=True)
-class KernelFacts:
-    """A kernel of a plan. op: of the last graph, what it carries out. key: of its code.
-
-    microseconds, many: of one run with one thread and with all; runs: how often a call runs it;
-    bytes, flops; percent: of the roofline, which is `bound` by "memory" or "compute". All are None
-    where nothing was measured. notes: for people. code: by language ("source", "LLVM", "assembly",
-    "PTX", ...), its text. blocks, threads, shared: of a launch on a GPU, the blocks of its grid,
-    the threads of each block and the bytes of its shared memory.
-    """
-
-    number: int
-    name: str
-    op: Operation | None
-    key: str
-    runs: int | None = None
-    microseconds: float | None = None
-    many: float | None = None
-    bytes: int | None = None
-    flops: int | None = None
-    percent: float | None = None
-    bound: str = ""
-    notes: tuple[str, ...] = ()
-    code: dict[str, str] = field(default_factory=dict)
-    blocks: int | None = None
-    threads: int | None = None
-    shared: int | None = None
-    device: str = ""
-    region: str = ""
-
-    def row(self) -> dict[str, Any]:
-        """All but the op."""
-        names = (
-            "number", "name", "key", "runs", "microseconds", "many", "bytes", "flops",
-            "percent", "bound", "code", "blocks", "threads", "shared", "device", "region",
-        )  # fmt: skip
-        return {**{name: getattr(self, name) for name in names}, "notes": list(self.notes)}
-
-
-class WorkOnce:
-    """The bytes and flops of ops, each with the first of its kernels. what: one of them, for
-    people."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._first: dict[Operation, int] = {}
-
-    def of(
-        self, op: Operation | None, number: int, in_place: bool
-    ) -> tuple[int | None, int | None, list[str]]:
-        """Bytes, flops and notes of the kernel `number`, which carries out `op`."""
-        if op is None:
-            return None, None, []
-        first = self._first.setdefault(op, number)
-        if first != number:
-            note = f"its bytes and flops count with {self._what} {first}, of the same op"
-            return None, None, [note]
-        done = work(op, in_place)
-        return done.bytes_read + done.bytes_written, done.flops, []
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from weft.runtime.cluster.master import (
     Pending,
     Who,
     arrays_in,
+    ask_kernels,
     ask_logs,
 )
 from weft.runtime.cluster.messages import Derived, from_wire, to_wire
@@ -52,6 +53,9 @@ from weft.runtime.resources.store import Key
 from weft.runtime.run_log import RunLog
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 from weft.runtime.trace.task_trace import StepTrace
+
+if TYPE_CHECKING:
+    from weft.runtime.step_kernels import StepKernels
 
 _Array = np.ndarray[Any, Any]
 
@@ -377,8 +381,8 @@ class TaskStep(ClusterStep):
         waits.trace = context.recorder
         return TaskRun(self, route, step, waits, context.log)
 
-    def new_recorder(self) -> StepTrace:
-        return StepTrace()
+    def new_recorder(self, *, kernels: bool = False) -> StepTrace:
+        return StepTrace(kernels=kernels)
 
     def summary(self) -> StepSummary:
         # what each part consists of is known where it is compiled
@@ -388,6 +392,10 @@ class TaskStep(ClusterStep):
     def explain(self) -> Iterator[str]:
         for part in self.parts:
             yield f"part of {part.task} on {part.device}"
+
+    def kernels(self) -> list[StepKernels]:
+        """The kernels of each part, as its task says them. Errors as `prepare`."""
+        return ask_kernels(self.master, self._found_route(self._registered()).who)
 
     def _registered(self) -> tuple[int, ...]:
         """The handles of the parts, which all tasks know."""
@@ -520,7 +528,7 @@ class TaskRun(PartsRun):
             if self._log is not None:
                 meta["log"] = self._log.operands is not None
             if waits.trace is not None:
-                meta["trace"] = True
+                meta["trace"] = {"kernels": waits.trace.kernels}
                 waits.trace.run_sent(task, handle)
             whole.to(waits, task, m.RUN, step, m.FEED, meta, feeds)
 

@@ -12,11 +12,11 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.comm.errors import AuthenticationError, CommError
 from weft.comm.rendezvous import MASTER_SHIFT
@@ -45,6 +45,9 @@ from weft.runtime.cluster.spec import CONNECT_TIMEOUT, ClusterSpec
 from weft.runtime.progress import reminded
 from weft.runtime.run_log import RunLog
 from weft.runtime.trace.task_trace import StepTrace
+
+if TYPE_CHECKING:
+    from weft.runtime.step_kernels import StepKernels
 
 #: A task, and the handle of the part that it was given.
 Who = tuple[str, int]
@@ -214,6 +217,10 @@ WAITING_SECONDS = 10.0
 FORGET_EVERY = 32
 #: An answer without results: meta data, small ones, and by their places those that are large.
 NOTHING: tuple[Any, Any, dict[int, Any]] = ({}, (), {})
+#: What a session waits for by the number of a step or request.
+_ANSWERS = (
+    m.DONE, m.REGISTERED, m.STATUS_OF, m.RESET_DONE, m.STATS_OF, m.LOG_OF, m.KERNELS_OF,
+)  # fmt: skip
 _AGAIN = 0.2  # seconds after which a task that does not answer is asked again
 
 
@@ -434,7 +441,15 @@ class Master:
         who = (peer, int(meta.get("h", 0)))
         if kind == m.WELCOME:
             waits = self._hellos.get(peer)
-        elif kind in (m.DONE, m.REGISTERED, m.STATUS_OF, m.RESET_DONE, m.STATS_OF, m.LOG_OF):
+        elif kind in (
+            m.DONE,
+            m.REGISTERED,
+            m.STATUS_OF,
+            m.RESET_DONE,
+            m.STATS_OF,
+            m.LOG_OF,
+            m.KERNELS_OF,
+        ):
             waits = self._waits.get(meta.get("n", message.step))
         else:
             _LOG.warning("%s sent a message of kind %s", peer, kind)
@@ -618,8 +633,9 @@ def ask_stats(master: Master, seconds: float = 2.0, ops_for: float = 0.0) -> dic
     return {task.name: found[task.name] for task in tasks}
 
 
-#: How long a session waits for the logs of a step that is over.
-LOG_SECONDS = 30.0
+#: How long a session waits for the logs of a step that is over, and for the kernels of parts, whose
+#: code is printed for it.
+LOG_SECONDS, KERNEL_SECONDS = 30.0, 120.0
 
 
 def ask_logs(master: Master, step: int, parts: Sequence[Who]) -> dict[Who, RunLog | None]:
@@ -627,23 +643,54 @@ def ask_logs(master: Master, step: int, parts: Sequence[Who]) -> dict[Who, RunLo
     tasks do not say it."""
     if master.closed:
         return dict.fromkeys(parts)
+    found: dict[Who, RunLog | None] = dict.fromkeys(parts)
+    for who, arrays in _asked(master, m.LOG, parts, {"of": step}, LOG_SECONDS):
+        if isinstance(arrays, list) and arrays:
+            found[who] = RunLog.unpacked(arrays)
+        else:
+            _LOG.warning("%s does not say what its part of the step took from outside", who[0])
+    return found
+
+
+def ask_kernels(master: Master, parts: Sequence[Who]) -> list[StepKernels]:
+    """The kernels of parts, as their tasks say them, or why there are none."""
+    # who looks at no kernels does not wait for this module
+    from weft.runtime.step_kernels import StepKernels, unpack_kernels
+
+    found = []
+    for (task, _), answer in _asked(master, m.KERNELS, parts, {}, KERNEL_SECONDS):
+        try:
+            if isinstance(answer, str):
+                raise UnavailableError(answer)
+            found.append(unpack_kernels(*answer))
+        except (WeftError, TypeError) as error:
+            why = error.what if isinstance(error, WeftError) else str(error)
+            found.append(StepKernels(missing=[f"{task} does not say its kernels: {why}"]))
+    return found
+
+
+def _asked(
+    master: Master, kind: int, parts: Sequence[Who], about: Mapping[str, Any], seconds: float
+) -> Iterator[tuple[Who, list[Any] | str]]:
+    """What the tasks of parts answer to a question about these, or why there is no answer."""
     number, waits = master.begin(parts)
+    unsent: dict[Who, str] = {}
     try:
         for task, handle in parts:
             try:
-                master.send(task, m.LOG, number, {"of": step, "h": handle})
+                master.send(task, kind, number, {**about, "h": handle})
             except CommError as error:
-                failed = UnavailableError(str(error))
-                waits.failed((task, handle), Failure(failed, Derived.LOST))
-        waits.over.wait(LOG_SECONDS)
-        found: dict[Who, RunLog | None] = {}
+                unsent[task, handle] = str(error)
+                waits.part((task, handle))
+        waits.over.wait(seconds)
         for who in parts:
             answer = waits.answers.get(who)
-            arrays = [] if answer is None or who in waits.owing() else arrays_in(*answer[1:])
-            found[who] = RunLog.unpacked(arrays) if arrays else None
-            if not arrays:
-                _LOG.warning("%s does not say what its part of the step took from outside", who[0])
-        return found
+            if answer is not None and who not in waits.owing():
+                yield who, arrays_in(*answer[1:])
+            elif who in waits.owing():
+                yield who, f"it has not answered for {seconds:g} s"
+            else:
+                yield who, unsent.get(who) or str(waits.error)
     finally:
         master.end(number)
 

@@ -213,7 +213,8 @@ class LocalRun(PartsRun):
         try:
             given = [inputs[i] for i in part.feeds]
             log = None if self._log is None else self._log.part(part.device)
-            context = RunContext(timeout, self._tokens[number], self._trace, log=log)
+            trace = None if self._trace is None else self._trace.within(part.device)
+            context = RunContext(timeout, self._tokens[number], trace, log=log)
             self.waits.answer(part.who, part.step.run(given, context))
         except BaseException as error:  # whatever it is, the others wait for this part
             derived = Derived.ROOT if self.waits.error is None else Derived.ABORTED

@@ -28,7 +28,7 @@ from weft.runtime.cluster.messages import Deliver, Derived, Direct, Received, Wi
 from weft.runtime.cluster.part import Registered
 from weft.runtime.cluster.small_step import SmallRun
 from weft.runtime.dataflow.executor import Stepping
-from weft.runtime.recorder import TraceRecorder
+from weft.runtime.recorder import AnyRecorder, TraceRecorder
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.run_log import RunLog, values_of
 from weft.runtime.step import RunContext
@@ -159,7 +159,9 @@ class PartRun:
     ) -> None:
         self.client, self.part, self.step, self.handle = client, part, step, handle
         self.buffers = buffers
-        self.trace = RunTrace(home.name, handle) if "trace" in meta else None
+        self.trace: RunTrace | None = None
+        if "trace" in meta:
+            self.trace = RunTrace(home.name, handle, kernels=bool(meta["trace"]["kernels"]))
         self.log = RunLog(part.device) if "log" in meta else None
         if self.log is not None and meta["log"]:
             self.log.keep_operands()
@@ -240,16 +242,17 @@ class PartRun:
             wire = self._home.wire
             who = self.client.name
             feeds = arrays_of(self._meta, self.buffers, wire, who, self.step, first, timeout)
-            recorder = TraceRecorder() if self._sampled else None
+            sample = TraceRecorder() if self._sampled else None
+            recorder: AnyRecorder | None = sample
             if self.trace is not None:
                 self.trace.fed()
-                recorder = self.trace.recorder
+                recorder = self.trace.recorder.within(self.part.device)
             if self.log is not None:
                 self.log.take_variables(self.part.variables)
             context = RunContext(timeout, self._token(), recorder, log=self.log)
             made: Any = self.part.run(feeds, context)
-            if self._sampled and recorder is not None:
-                self._home.counters.timed(recorder.events())
+            if sample is not None:
+                self._home.counters.timed(sample.events())
         except Exception as error:  # whatever it is, the session waits for an answer
             made = error
         self._finish(made)

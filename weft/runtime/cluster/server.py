@@ -126,6 +126,7 @@ class Worker:
             m.STATUS: self._later(self._status),
             m.STATS: self._later(self._stats),
             m.LOG: self._later(self._log),
+            m.KERNELS: self._later(self._kernels),
             m.RESET: self._later(self._reset),
             m.GOODBYE: self._later(self._goodbye),
         }
@@ -398,6 +399,24 @@ class Worker:
         log = client.logs.pop((int(message.meta["of"]), handle), None)
         arrays = [] if log is None else [sendable(array) for array in log.packed()]
         client.answer(m.LOG_OF, message.step, handle, {"h": handle}, arrays)
+
+    def _kernels(self, message: Received) -> None:
+        """The kernels of a part, or why they cannot be told."""
+        # who looks at no kernels does not wait for this module
+        from weft.runtime.step_kernels import StepKernels, list_kernels, pack_kernels
+
+        client, handle = self._client(message), int(message.meta["h"])
+        part = client.parts.get(handle)
+        try:
+            if part is None:
+                raise NotFoundError(f"it does not know part {handle} of the step")
+            found = list_kernels(part.step, part.device, f"the part on {part.device}")
+            arrays = [pack_kernels(found)]
+        except Exception as error:  # whatever it is, the session waits for an answer
+            _LOG.warning("%s cannot tell the kernels of a part", self.name, exc_info=error)
+            missing = [f"{self.name} cannot tell the kernels of its part: {error}"]
+            arrays = [pack_kernels(StepKernels(missing=missing))]
+        client.answer(m.KERNELS_OF, message.step, handle, {"h": handle}, arrays)
 
     def _watch(self) -> None:
         """Look after the limits of what waits, from now on."""

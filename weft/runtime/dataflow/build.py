@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,8 @@ from weft.runtime.dataflow.host_dispatch import (
     Start,
     at_once,
     host_start,
-    kept_to_the_end,
+    step_start,
+    waited_for,
 )
 from weft.runtime.dataflow.host_ops.rows import READ_ONLY
 from weft.runtime.dataflow.nodes import Frame, Node, Port
@@ -58,6 +59,7 @@ from weft.runtime.dataflow.state import ExternalCell
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
 from weft.runtime.native.size_plan import NativeSizedStep, native_step_of_any_size
+from weft.runtime.recorder import AnyRecorder
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
 
@@ -74,7 +76,8 @@ class HostOp:
     types. reads_only: it neither writes to its inputs nor keeps them. keeps: it does not write to
     them, but may keep them. dear: it may run on another thread, and is worth that. now: all that
     `start` does, and it waits for nothing. elsewhere: it takes values that lie on a device as they
-    are."""
+    are. region: the number of the region that it runs, from 1; recorded: the same with a recorder
+    of its kernels."""
 
     start: Start
     types: tuple[TensorType, ...]
@@ -85,6 +88,8 @@ class HostOp:
     dear: bool = False
     now: Callable[[list[Array]], list[Any]] | None = None
     elsewhere: bool = False
+    region: int = 0
+    recorded: Callable[[AnyRecorder], HostOp] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,10 +342,7 @@ class _Builder:
             there = built.elsewhere.region(graph, self.variables, back, self.options)
             built.compiled.append(there)
             built.notes.append(RegionNote(there.describe()))
-            types, gives = _types(region)
-            return HostOp(
-                there.start, types, region.ops[-1], gives, reads_only=True, elsewhere=True
-            )
+            return self._region_op(region, there.start, there.recorded, elsewhere=True)
         if is_symbolic(graph.block):
             lazy = native_step_of_any_size(
                 graph, self.variables, self.threads, self.passes, self.options
@@ -365,11 +367,8 @@ class _Builder:
         why = "large results of it are sent" if lent else "it uses variables"
         built.notes.append(RegionNote(text, why))
         if lent:
-            types, gives = _types(region)
-            start = LoanedRegion(plan, region, lent).start
-            return HostOp(
-                start, types, region.ops[-1], gives, reads_only=True, dear=self._beside(region)
-            )
+            loan = LoanedRegion(plan, region, lent)
+            return self._region_op(region, loan.start, loan.recorded, dear=self._beside(region))
         if plan.uses_state:  # whose locks are Python's
             return self._by_python(region, plan)
         built.plans.append(plan)
@@ -379,14 +378,36 @@ class _Builder:
 
     def _by_python(self, region: Region, made: Step) -> HostOp:
         """A region that Python runs."""
+        keeps = leaves_stacks(region.graph(self.name).block)
+        start = step_start(made, keeps=True) if keeps else at_once(made.run)
+        return self._region_op(
+            region, start, partial(step_start, made, keeps=keeps), dear=self._beside(region),
+            now=None if keeps else made.run,
+        )  # fmt: skip
+
+    def _region_op(
+        self,
+        region: Region,
+        start: Start,
+        recorded: Callable[[AnyRecorder], Start],
+        *,
+        dear: bool = False,
+        now: Callable[[list[Array]], list[Any]] | None = None,
+        elsewhere: bool = False,
+    ) -> HostOp:
+        """The region that was compiled last as a node of the host. recorded: what starts it with a
+        recorder."""
         types, gives = _types(region)
-        now: Callable[[list[Array]], list[Any]] | None = made.run
-        start = at_once(made.run)
-        if leaves_stacks(region.graph(self.name).block):
-            start, now = kept_to_the_end(made), None
-        return HostOp(
-            start, types, region.ops[-1], gives, reads_only=True, dear=self._beside(region), now=now
-        )
+        made = HostOp(
+            start, types, region.ops[-1], gives, reads_only=True, dear=dear, now=now,
+            elsewhere=elsewhere, region=len(self.built.compiled),
+        )  # fmt: skip
+
+        def with_recorder(recorder: AnyRecorder) -> HostOp:
+            begin = recorded(recorder)
+            return replace(made, start=begin, now=None if now is None else waited_for(begin))
+
+        return replace(made, recorded=with_recorder)
 
     def _is_steering(self, region: Region) -> bool:
         return self.where is not None and region.ops[0] in self.where.on_host

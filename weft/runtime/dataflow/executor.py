@@ -30,7 +30,7 @@ from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.nodes import Tables
 from weft.runtime.dataflow.regions import RegionDevice
-from weft.runtime.dataflow.run import HostLog, Labels, NodeTrace, Running
+from weft.runtime.dataflow.run import HostLog, Running
 from weft.runtime.native.executable import MOST_IDLE_ACTIVATIONS
 from weft.runtime.native.planning import REGION, for_machine
 from weft.runtime.resources.attempts import CancelToken
@@ -90,6 +90,9 @@ class DataflowStep(Step):
             inputs = [there.bring(a, f"'{n}'") if far else a for a, far, n in rows]
         noted = None
         if trace is not None:
+            # who takes no traces does not wait for this module
+            from weft.runtime.dataflow.node_trace import Labels, NodeTrace
+
             noted = NodeTrace(trace, Labels(self.built, self.tables), running.state)
         try:
             results = running.run(

@@ -90,14 +90,29 @@ def at_once(run: Callable[[list[Array]], list[Any]]) -> Start:
     return start
 
 
-def kept_to_the_end(step: Step) -> Start:
-    """As `at_once`, for a plan whose results are stacks: its activation is kept as long as the
-    step."""
+def step_start(step: Step, recorder: Any = None, *, keeps: bool = False) -> Start:
+    """As `at_once`, for a plan. recorder: of its kernels. keeps: its results are stacks, and its
+    activation is kept as long as the step."""
 
     def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
-        at_once(lambda given: step.run(given, RunContext(keep=cancel.keep)))(arrays, done, cancel)
+        context = RunContext(keep=cancel.keep if keeps else None, recorder=recorder)
+        at_once(lambda given: step.run(given, context))(arrays, done, cancel)
 
     return start
+
+
+def waited_for(start: Start) -> Callable[[list[Array]], list[Any]]:
+    """What a host node gives that is done when `start` returns."""
+
+    def run(arrays: list[Array]) -> list[Any]:
+        found: list[Any] = []
+        start(arrays, found.append, CancelToken())
+        (made,) = found
+        if isinstance(made, BaseException):
+            raise made
+        return list(made)
+
+    return run
 
 
 def _object(

@@ -22,19 +22,19 @@ import numpy as np
 
 from weft.ir.cost.thresholds import LENT_BYTES
 from weft.ir.device import DeviceSpec
-from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.types import TensorType
 from weft.passes.control.dataflow_regions import Region, passed_on, steering
 from weft.passes.manager import PassOptions
-from weft.runtime.dataflow.host_dispatch import Start
+from weft.runtime.dataflow.host_dispatch import Start, at_once
 from weft.runtime.dataflow.host_ops.communication import Exchange
 from weft.runtime.dataflow.host_ops.row import DEAD, Array, Done
 from weft.runtime.native.activation import Activation
 from weft.runtime.native.executable import Executable
+from weft.runtime.recorder import AnyRecorder
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.step import StepSummary
+from weft.runtime.step import PLAIN, RunContext, StepSummary
 
 
 class RemoteRegion(Protocol):
@@ -46,6 +46,10 @@ class RemoteRegion(Protocol):
 
     def start(self, arrays: list[Any], done: Done, cancel: CancelToken) -> None:
         """Run it on arrays of the host and values of the device, as `hosts.Start`."""
+        ...
+
+    def recorded(self, recorder: AnyRecorder) -> Start:
+        """As `start`, with a recorder of its kernels."""
         ...
 
     def describe(self) -> str:
@@ -164,13 +168,19 @@ class LoanedRegion:
 
     def start(self, arrays: list[Array], done: Done, cancel: CancelToken) -> None:
         """Run it, and say what it gives."""
-        try:
-            made: Any = self._run(arrays, cancel.exchange)
-        except WeftError as error:
-            made = error
-        done(made)
+        at_once(lambda given: self._run(given, cancel.exchange, None))(arrays, done, cancel)
 
-    def _run(self, arrays: list[Array], exchange: Exchange | None) -> list[Any]:
+    def recorded(self, recorder: AnyRecorder) -> Start:
+        """As `start`, with a recorder of its kernels."""
+
+        def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
+            at_once(lambda given: self._run(given, cancel.exchange, recorder))(arrays, done, cancel)
+
+        return start
+
+    def _run(
+        self, arrays: list[Array], exchange: Exchange | None, recorder: AnyRecorder | None
+    ) -> list[Any]:
         results: list[Any] = [None] * len(self._types)
         if exchange is not None:
             for i, device in self._devices.items():
@@ -178,7 +188,9 @@ class LoanedRegion:
                 assert kind is not None
                 results[i] = exchange.room(device, kind.static_shape, kind.dtype.numpy)
         if all(room is None for room in results):
-            return self._made.run(arrays)
+            return self._made.run(
+                arrays, PLAIN if recorder is None else RunContext(recorder=recorder)
+            )
         for i, kind in enumerate(self._types):
             if kind is not None and results[i] is None:
                 results[i] = np.empty(kind.static_shape, kind.dtype.numpy)
@@ -186,6 +198,12 @@ class LoanedRegion:
             activation = self._activations.pop()
         except IndexError:
             activation, _, _ = self._made.own_activation()
-        made = self._made.run_with(activation, arrays, results)
+        if recorder is None:
+            made = self._made.run_with(activation, arrays, results)
+        else:
+            # who takes no traces does not wait for this module
+            from weft.runtime.native.kernel_times import run_traced_into
+
+            made = run_traced_into(self._made, activation, arrays, results, recorder)
         self._activations[:] = [activation]  # one is enough: arenas are memory
         return made

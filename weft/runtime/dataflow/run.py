@@ -1,47 +1,42 @@
-"""`Running`: one run of a step on the executor, and its trace: one event for each node, with its
-times.
+"""`Running`: one run of a step on the executor.
 
 Native code walks the nodes. Python carries out the host nodes, at once or on a helper's thread, and
 checks what they give; plans that are expensive run on threads of their own. A step with nothing
 left to run that never ended has a loop one of whose enters got no value, live or dead: the error
 names it.
 
-Of a traced step the native loop notes (node, iteration, begin, end) for each node that it runs
-itself (`native_executor.py`); the executor adds what ran beside it: host ops, nodes on other
-threads."""
+`node_trace.py` records a traced step."""
 
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, get_ident
-from typing import Any, NoReturn
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft.ir.analysis.frames import unended_frame
-from weft.ir.dataclass import dataclass
 from weft.ir.errors import CancelledError, InternalError, InvalidArgumentError, WeftError
-from weft.ir.graph import Operation, Value
-from weft.ir.locations import Locations
-from weft.ir.types import RefType, TensorType
+from weft.ir.graph import Operation
+from weft.ir.types import TensorType
 from weft.passes.control.dataflow_regions import Region
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, Built, HostOp
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.dataflow.nodes import Node, Tables, words
-from weft.runtime.dataflow.state import ExternalCell, State
+from weft.runtime.dataflow.state import ExternalCell, State, iterations_of, word_at
 from weft.runtime.dataflow.threads import GAIN, HELPERS, Beside, Phase
 from weft.runtime.native.executable import Executable
 from weft.runtime.native.pool import POOL
-from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
+from weft.runtime.recorder import clock
 from weft.runtime.resources.attempts import CancelToken, too_late
 from weft.runtime.run_log import HostKey, RunLog, is_outside
+
+if TYPE_CHECKING:
+    from weft.runtime.dataflow.node_trace import NodeTrace
 
 
 class Times:
@@ -172,6 +167,10 @@ class Job:
         self.row, self.outs = ctypes.addressof(self._row), ctypes.addressof(self._outs)
         self._walker, self._header = _walk(given[0]), given[1]
 
+    def walk_by(self, walker: int) -> None:
+        """From now on the plan's table is walked by the native function at this address."""
+        self._walker = _walk(walker)
+
     def run(self) -> None:
         """Run it on what `State.prepare` has given it; without the GIL."""
         self._walker(self._header, 0, 0, 0)
@@ -189,7 +188,7 @@ def unended(built: Built, tables: Tables, root: int) -> WeftError:
         return InternalError("a step on the dataflow executor ended with nodes under way")
     number, iteration, node = found
     outer = built.frames[number].parent
-    inside = _word(iteration + at.I_NUMBER) if outer else None
+    inside = word_at(iteration + at.I_NUMBER) if outer else None
     names = built.frame_names
     short = names[number].rpartition("/")[2], names[outer].rpartition("/")[2]
     return unended_frame(short[0], built.op_of[node], built.labels[node], short[1], inside)
@@ -201,25 +200,21 @@ def _search(
     """The number of a frame that began in `iteration` of `frame`, the iteration, and the enter that
     is missing."""
     for number, inner in enumerate(built.frames):
-        instance = _word(iteration + tables.child_at(number)) if inner.parent == frame else 0
+        instance = word_at(iteration + tables.child_at(number)) if inner.parent == frame else 0
         if number == 0 or not instance:
             continue
         for node in built.nodes:
             if node.kind == at.ENTER and node.target == number:
-                pending = _word(iteration + tables.state_at(node))
+                pending = word_at(iteration + tables.state_at(node))
                 if pending & at.COUNT_MASK:
                     return number, iteration, node
-        inside = _word(instance + at.FI_FIRST)
+        inside = word_at(instance + at.FI_FIRST)
         while inside:
             found = _search(built, tables, number, inside)
             if found is not None:
                 return found
-            inside = _word(inside + at.I_NEXT)
+            inside = word_at(inside + at.I_NEXT)
     return None
-
-
-def _word(address: int) -> int:
-    return int(ctypes.c_int64.from_address(address).value)
 
 
 #: Signals (Ctrl-C), deadlines and host nodes that are done are looked at after so many seconds, or
@@ -274,6 +269,9 @@ class Running:
     ) -> list[Array | None]:
         """The results. After an error the state is of no use."""
         self._trace, self._log = trace, log
+        if trace is not None:
+            for number, (made, plan) in enumerate(zip(self.built.plans, self._plans, strict=True)):
+                trace.walk_in(made, plan, partial(self._walk_by, number))
         until = None if timeout is None else time.monotonic() + timeout
         forget = self.begin(inputs, cancel)
         try:
@@ -281,6 +279,10 @@ class Running:
         finally:
             forget()
         return self.end()
+
+    def _walk_by(self, number: int, walker: int) -> None:
+        """From now on the native loop has the table of a plan walked by the function there."""
+        self._rows[at.PLAN_WORDS * number + at.P_WALKER // 8] = walker
 
     def begin(self, inputs: list[Array], cancel: CancelToken) -> Callable[[], None]:
         """Take the inputs; what is to be called when the step is over, however it ended."""
@@ -417,6 +419,7 @@ class Running:
         """As `_start_host`; of a deterministic step in the same order."""
         assert self._trace is not None
         put = self._done.put
+        host = self._trace.host(host)
         self._begun[key] = self._trace.begun(*key)
         if host.now is not None:
             made = run_now(host.now, given)
@@ -464,8 +467,6 @@ class Running:
         """A dear node on a helper's thread. What it does to the state's memory is done by this
         thread, before and after."""
         node: Node = self.tables.node_at(key[0])
-        if self._trace is not None:
-            self._begun[key] = self._trace.begun(*key)
         put = self.put
         token = self._beside[key] = Beside()
         self._phase.begin()
@@ -475,6 +476,9 @@ class Running:
 
         if node.kind == at.HOST:
             host = self._host(key)
+            if self._trace is not None:
+                host = self._trace.host(host)
+                self._begun[key] = self._trace.begun(*key)
             self._waiting[key] = host
             given = self.state.inputs(node, key[1], host)
             if self._log is not None:
@@ -485,6 +489,9 @@ class Running:
         held = self._jobs[node.number]
         made, region = self.built.plans[node.number], self.built.regions[node.number]
         job = held.pop() if held else Job(node.number, made, region, self.state, self._look)
+        if self._trace is not None:
+            self._trace.walk_in(made, job.plan, job.walk_by)
+            self._begun[key] = self._trace.begun(*key)
         self._waiting[key] = job
         self.state.prepare(*key, job.row, job.outs)
         HELPERS.submit(lambda: self._run_job(job, token, done), self._most())
@@ -565,7 +572,7 @@ class Running:
             row = self._begun.pop(key)
             if times.begin is not None:
                 row[at.T_BEGIN // 8] = times.begin
-            self._trace.ended(row, times.end, times.thread, waits=times.waits)
+            self._trace.ended(row, times.end, times.thread, waits=times.waits, made=made)
         if self._log is not None and isinstance(item, HostOp):
             ended = isinstance(made, CancelledError) and self._own.is_cancelled
             if not ended:  # by the end of its step, which is not what the op gave
@@ -605,15 +612,6 @@ class Running:
         self._plans[node.number].raise_failed()
 
 
-def iterations_of(iteration: int) -> list[int]:
-    """The numbers of the iteration at this address and of those around it, innermost first."""
-    found = []
-    while around := _word(_word(iteration + at.I_FRAME) + at.FI_PARENT) if iteration else 0:
-        found.append(_word(iteration + at.I_NUMBER))
-        iteration = around
-    return found
-
-
 class HostLog:
     """The log of one run, told of host ops by their nodes' iterations. keys: of the ops that take
     something from outside, or give something to it (`goes_outside`)."""
@@ -643,111 +641,3 @@ class HostLog:
     @staticmethod
     def _at(iteration: int) -> tuple[int, ...]:
         return tuple(reversed(iterations_of(iteration)))
-
-
-#: Events between two looks of Python.
-ROOM = 4096
-KINDS = {
-    at.NO_OP: "no_op", at.IDENTITY: "identity", at.SWITCH: "switch", at.MERGE: "merge",
-    at.ENTER: "enter", at.EXIT: "exit", at.NEXT_ITERATION: "next_iteration",
-    at.CONSTANT: "constant", at.FEED: "feed", at.FETCH: "fetch", at.HOST: "host", at.PLAN: "plan",
-    at.DEAR: "plan",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Events of one thread: rows of `layout.EVENT_WORDS` words."""
-
-    labels: Labels
-    rows: np.ndarray[Any, Any]
-    thread: int
-    waits: bool
-    step: int
-
-    def events(self) -> list[TraceEvent]:
-        """The rows for people."""
-        out = []
-        for address, dead, begin, end, *numbers in self.rows.tolist():
-            name, kind, ops, locations, frame, nbytes = self.labels.of(address)
-            inside = tuple(n for n in reversed(numbers) if n >= 0)
-            ran = (begin, end, self.thread, dead != 0, self.waits, self.step)
-            out.append(TraceEvent(name, kind, ops, locations, frame, inside, *ran, nbytes))
-        return out
-
-
-_Label = tuple[str, str, tuple[str, ...], Locations, str, int]
-
-
-class Labels:
-    """Names and places of a graph's nodes, by their address."""
-
-    def __init__(self, built: Built, tables: Tables) -> None:
-        self._built, self._tables = built, tables
-
-    def of(self, address: int) -> _Label:
-        """(name, kind, names of ops, locations, frame, bytes)."""
-        built, node = self._built, self._tables.node_at(address)
-        op, region = built.op_of.get(node), built.region_of.get(node)
-        ops: tuple[Operation, ...] = region.ops if region is not None else (op,) if op else ()
-        kind = KINDS[node.kind]
-        if region is not None:
-            uses_state = any(isinstance(v.type, RefType) for o in ops for v in o.operands)
-            kind = "state" if uses_state else "plan"
-        names = tuple(o.name for o in ops)
-        frame = built.frame_names[node.frame]
-        locations = tuple(dict.fromkeys(where for o in ops for where in o.locations))
-        name = built.feed_names[node.number] if node.kind == at.FEED else _name(node, names, kind)
-        values: tuple[Value, ...] = ()
-        if region is not None:
-            values = (*region.inputs, *region.results)
-        elif op is not None and node.kind == at.HOST:
-            values = (*op.operands, *op.results)
-        types = [v.type for v in values if isinstance(v.type, TensorType)]
-        nbytes = sum(t.nbytes for t in types if t.is_static and t.dtype.kind != "string")
-        return name, kind, names, locations, frame, nbytes
-
-
-def _name(node: Node, ops: Sequence[str], kind: str) -> str:
-    if not ops:
-        return f"{kind} {node.number}"
-    shown = list(dict.fromkeys(ops))
-    return " ".join(shown[:4]) + (" ..." if len(shown) > 4 else "")
-
-
-class NodeTrace:
-    """One traced step: its place in a recorder, and the room that native code writes to."""
-
-    def __init__(self, recorder: TraceRecorder, labels: Labels, state: State) -> None:
-        self._recorder, self._labels, self._state = recorder, labels, state
-        self._step = recorder.next_step()
-        self._thread = threading.get_ident()
-        self._room = words(ROOM * at.EVENT_WORDS)
-        state.trace_into(ctypes.addressof(self._room), ROOM)
-
-    def drain(self) -> None:
-        """Take what native code has noted."""
-        count = self._state.word(at.S_TRACE_COUNT)
-        if count:
-            found = np.frombuffer(self._room, np.int64, count * at.EVENT_WORDS)
-            rows = found.reshape(count, at.EVENT_WORDS).copy()
-            self._keep(rows, self._thread, waits=False)
-            self._state.set(at.S_TRACE_COUNT, 0)
-
-    def begun(self, address: int, iteration: int) -> list[int]:
-        """The row of a node that begins now and is not run by the native loop."""
-        around = iterations_of(iteration)[: at.TRACE_DEPTH]
-        return [address, 0, clock(), 0, *around, *[-1] * (at.TRACE_DEPTH - len(around))]
-
-    def ended(self, row: list[int], end: int, thread: int | None, *, waits: bool) -> None:
-        """It was over at `end`; it ran on that thread (None: this one)."""
-        row[at.T_END // 8] = end
-        self._keep(np.array([row], np.int64), thread or self._thread, waits=waits)
-
-    def _keep(self, rows: np.ndarray[Any, Any], thread: int, *, waits: bool) -> None:
-        self._recorder.add(_Chunk(self._labels, rows, thread, waits, self._step))
-
-    def close(self) -> None:
-        """The step is over, whole or half."""
-        self.drain()
-        self._state.trace_into(0, 0)

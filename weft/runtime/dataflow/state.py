@@ -384,3 +384,17 @@ def _give_back(native: Any, libc: Any, words: Any) -> None:
     """Free what a state holds."""
     native(ctypes.addressof(words))
     libc.free(ctypes.c_void_p(words[at.S_READY // 8]))
+
+
+def word_at(address: int) -> int:
+    """The word at an address."""
+    return int(ctypes.c_int64.from_address(address).value)
+
+
+def iterations_of(iteration: int) -> list[int]:
+    """The numbers of the iteration at this address and of those around it, innermost first."""
+    found = []
+    while around := word_at(word_at(iteration + at.I_FRAME) + at.FI_PARENT) if iteration else 0:
+        found.append(word_at(iteration + at.I_NUMBER))
+        iteration = around
+    return found

@@ -10,7 +10,13 @@ From tensorflow/core/framework/{graph,node_def,attr_value,step_stats}.proto:
     StepStats       { repeated DeviceStepStats dev_stats = 1; }
     DeviceStepStats { string device = 1; repeated NodeExecStats node_stats = 2; }
     NodeExecStats   { node_name = 1; all_start_micros = 2; op_start_rel_micros = 3;
-                      op_end_rel_micros = 4; all_end_rel_micros = 5; thread_id = 10; }
+                      op_end_rel_micros = 4; all_end_rel_micros = 5;
+                      repeated AllocatorMemoryUsed memory = 6; repeated NodeOutput output = 7;
+                      thread_id = 10; }
+    AllocatorMemoryUsed   { allocator_name = 1; total_bytes = 2; }
+    NodeOutput            { slot = 1; TensorDescription tensor_description = 3; }
+    TensorDescription     { dtype = 1; shape = 2; allocation_description = 4; }
+    AllocationDescription { allocated_bytes = 2; allocator_name = 3; }
 
 An op is a node, named by the tensor, variable or effect that it makes where that has a name, else
 by its name scope and kind. The tab groups nodes by the "/" in names, so the body of a loop or
@@ -21,6 +27,7 @@ the op.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -35,7 +42,7 @@ from weft.ir.spec import ConstArray
 from weft.ir.types import HandleType, RefType, TensorType, Type
 from weft.runtime.files.summaries import tensor_shape
 from weft.runtime.files.wire import integer, message, text
-from weft.runtime.recorder import TraceEvent
+from weft.runtime.recorder import Output, TraceEvent
 
 _ARGUMENT, _INPUT = "Argument", "Placeholder"
 #: The regions of an op, in their order.
@@ -213,15 +220,24 @@ def tensorflow_device(device: str) -> str:
 # --------------------------------------------------------------------------------------- step stats
 @dataclass
 class NodeTime:
-    """What a node took in a step: when it first began, and the time of all its runs, in ns."""
+    """What a node took in a step: when it first began, and the time of all its runs, in ns.
+    outputs: what it gave in the run that took most memory for it, `nbytes` in all."""
 
     begin_ns: float
     ns: float
     thread: int
+    nbytes: int = 0
+    outputs: tuple[Output, ...] = ()
+
+    def gave(self, outputs: Sequence[Output]) -> None:
+        """One of its runs gave these."""
+        nbytes = sum(output.nbytes for output in outputs)
+        if not self.outputs or nbytes > self.nbytes:
+            self.nbytes, self.outputs = nbytes, tuple(outputs)
 
 
 def node_times(nodes: Mapping[Operation, str], events: Iterable[TraceEvent]) -> dict[str, NodeTime]:
-    """The time of each node, by name.
+    """The time and the memory of each node, by name.
 
     A kernel carries out several ops in one loop, and nobody can say what each of them took: they
     have equal shares of its time, so sums over groups of nodes are what was measured. Which nodes a
@@ -229,8 +245,13 @@ def node_times(nodes: Mapping[Operation, str], events: Iterable[TraceEvent]) -> 
     have put other ops in their place, by the lines alone. Of nodes that are alike in both, as an op
     and that of its gradient, each has an event of its own if there are as many, in their order;
     else they share all. Events of no node are left out.
+
+    Memory is that of the node which makes a value: of those with its kind and line the first whose
+    type it has, else the first; where passes have put another op in its place, a node of the kernel
+    with its type, if it takes memory. What a kernel keeps in registers takes none.
     """
     ran = [event for event in events if not event.dead]
+    types = {name: [r.type for r in op.results] for op, name in nodes.items()}
     by_key: dict[_Key, list[str]] = {}
     for op, name in nodes.items():
         for where in op.locations:
@@ -241,19 +262,65 @@ def node_times(nodes: Mapping[Operation, str], events: Iterable[TraceEvent]) -> 
     seen: Counter[_Key] = Counter()
     made: dict[str, NodeTime] = {}
     for event in ran:
-        found: dict[str, None] = {}
+        chosen: dict[_Key, list[str]] = {}
         for key in _keys(event):
             alike = by_key.get(key, [])
             number = seen[key]
             seen[key] += 1
-            found |= dict.fromkeys(alike[number:][:1] if len(alike) == count[key] else alike)
+            chosen[key] = alike[number:][:1] if len(alike) == count[key] else alike
+        found = dict.fromkeys(name for names in chosen.values() for name in names)
         if not found:
             found = dict.fromkeys(n for w in event.locations for n in by_key.get(("", w), ()))
         share = (event.end_ns - event.begin_ns) / max(len(found), 1)
         for name in found:
             at = made.setdefault(name, NodeTime(event.begin_ns, 0.0, event.thread))
             at.begin_ns, at.ns = min(at.begin_ns, event.begin_ns), at.ns + share
+        for name, outputs in _given(event, chosen, found, types).items():
+            made[name].gave(outputs)
     return made
+
+
+def _given(
+    event: TraceEvent,
+    chosen: Mapping[_Key, Sequence[str]],
+    found: Iterable[str],
+    types: Mapping[str, Sequence[Type]],
+) -> dict[str, list[Output]]:
+    """What each node gave in an event. chosen: its nodes by key; found: all of them; types: of the
+    results of each node."""
+    known, given = list(found), dict[str, list[Output]]()
+    for output in event.outputs:
+        keys = [(output.op, where) for where in output.locations]
+        alike = [name for key in keys for name in chosen.get(key, ())]
+        others = known if output.nbytes else []
+        fits = [n for n in alike or others if any(_fits(output, kind) for kind in types[n])]
+        for name in (fits or alike)[:1]:
+            given.setdefault(name, []).append(output)
+    return given
+
+
+def _fits(output: Output, kind: Type) -> bool:
+    return (
+        isinstance(kind, TensorType)
+        and kind.dtype.name == output.dtype
+        and kind.allows(output.shape)
+    )
+
+
+def by_kernel(events: Sequence[TraceEvent], kernels: Sequence[TraceEvent]) -> list[TraceEvent]:
+    """The events of a run with those of its kernels in place of the regions that they ran in."""
+    begins: dict[str, list[int]] = {}
+    for kernel in sorted(kernels, key=lambda e: e.begin_ns):
+        begins.setdefault(kernel.device, []).append(kernel.begin_ns)
+
+    def is_known(event: TraceEvent) -> bool:
+        if event.kind not in ("plan", "state"):
+            return False
+        inside = begins.get(event.device, [])
+        first = bisect_left(inside, event.begin_ns)
+        return first < len(inside) and inside[first] <= event.end_ns
+
+    return [*(e for e in events if not is_known(e)), *kernels]
 
 
 _Key = tuple[str, Location]
@@ -265,7 +332,7 @@ def _keys(event: TraceEvent) -> list[_Key]:
 
 
 def step_stats(times: Mapping[str, Mapping[str, NodeTime]]) -> bytes:
-    """RunMetadata with the times of nodes, by device.
+    """RunMetadata with the times and the memory of nodes, by device.
 
     Of a group of nodes the tab shows the time from the first begin to the last end. So that this is
     the sum of what they took, nodes are written as if they had run one after the other in the order
@@ -286,6 +353,20 @@ def _node_stats(rows: Mapping[str, NodeTime]) -> Iterator[bytes]:
         begin = min(round(now / 1000), end - 1)
         yield (
             text(1, name) + integer(2, begin) + integer(3, 0) + integer(4, end - begin)
-            + integer(5, end - begin) + integer(10, at.thread & 0xFFFFFFFF)
+            + integer(5, end - begin) + _memory(at) + integer(10, at.thread & 0xFFFFFFFF)
         )  # fmt: skip
         now += at.ns
+
+
+#: What memory is taken from, as TensorFlow calls it.
+_ALLOCATOR = "weft"
+
+
+def _memory(at: NodeTime) -> bytes:
+    """The memory that was taken for a node, and what it gave."""
+    held = message(6, text(1, _ALLOCATOR) + integer(2, at.nbytes)) if at.nbytes else b""
+    for slot, output in enumerate(at.outputs):
+        kind = integer(1, _DTYPES[output.dtype]) + message(2, tensor_shape(output.shape))
+        allocation = message(4, integer(2, output.nbytes) + text(3, _ALLOCATOR))
+        held += message(7, integer(1, slot) + message(3, kind + allocation))
+    return held

@@ -22,7 +22,6 @@ import numpy as np
 from weft.codegen.call import Address, Stacks
 from weft.codegen.faults import STOPPED, FaultWords
 from weft.codegen.llvm.jit import compile_kernels
-from weft.codegen.loops.program import PlannedCall
 from weft.codegen.steps.walker import (
     CALL_WORDS,
     FIRST_ADDRESS,
@@ -37,6 +36,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.types import TensorType
 from weft.runtime.native.activation import Activation, raise_stopped
 from weft.runtime.native.executable import Executable
+from weft.runtime.native.kernel_times import Piece, pieces_of
 from weft.runtime.native.pool import POOL
 from weft.runtime.resources.variables import VariableState
 
@@ -136,15 +136,6 @@ _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The kernel calls of one op, in rows `first` to `stop` (exclusive) of the step's table."""
-
-    first: int
-    stop: int
-    calls: tuple[PlannedCall, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PieceTime:
     """The times of a piece. one: with one thread; all: with all threads, None if no call of the
     piece is ever cut.
@@ -159,23 +150,6 @@ class PieceTime:
     all: Timing | None
     restored: bool = False
     batch: int = 0
-
-
-def pieces_of(executable: Executable) -> list[Piece]:
-    """The pieces of a step in the order of its table."""
-    calls, out = executable.report.calls, list[Piece]()
-    for row, owner in enumerate(executable.plan.table.owner):
-        if owner < 0:
-            continue
-        planned, last = calls[owner], out[-1] if out else None
-        if planned.call.kernel is WALK_PARTS:  # it calls the kernels of the rows that come next
-            continue
-        together = last is not None and last.stop == row and planned.op is not None
-        if together and last is not None and last.calls[-1].op is planned.op:
-            out[-1] = Piece(last.first, row + 1, (*last.calls, planned))
-        else:
-            out.append(Piece(row, row + 1, (planned,)))
-    return out
 
 
 class Replay:

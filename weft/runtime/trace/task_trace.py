@@ -18,7 +18,7 @@ from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation
 from weft.ir.locations import Location, Locations
 from weft.ir.spec import int_attr
-from weft.runtime.recorder import Recorded, TraceEvent, TraceRecorder, clock
+from weft.runtime.recorder import Output, Recorded, TraceEvent, TraceRecorder, clock
 
 Array = np.ndarray[Any, Any]
 #: A task keeps about so many events of one step: the first ones go.
@@ -68,12 +68,15 @@ class TaskTrace:
 
 
 class RunTrace:
-    """Records one part of a step in the task that runs it. Any thread may call it."""
+    """Records one part of a step in the task that runs it. Any thread may call it. kernels: as of
+    `TraceRecorder`."""
 
-    def __init__(self, task: str, handle: int, begun_ns: int | None = None) -> None:
+    def __init__(
+        self, task: str, handle: int, begun_ns: int | None = None, *, kernels: bool = False
+    ) -> None:
         self.task, self.handle = task, handle
         self.begun_ns = self.fed_ns = clock() if begun_ns is None else begun_ns
-        self.recorder = TraceRecorder(MOST_EVENTS)
+        self.recorder = TraceRecorder(MOST_EVENTS, kernels=kernels)
         self._messages: list[MessageEvent] = []
         self._lock = threading.Lock()
 
@@ -127,6 +130,7 @@ def pack(trace: TaskTrace) -> Array:
     """The trace as an array of bytes: `unpack` is its inverse."""
     strings: dict[str, int] = {}
     places: dict[Locations, int] = {}
+    outputs: dict[tuple[Output, ...], int] = {}
 
     def text(given: str) -> int:
         return strings.setdefault(given, len(strings))
@@ -138,7 +142,8 @@ def pack(trace: TaskTrace) -> Array:
         [
             text(e.name), text(e.kind), [text(o) for o in e.ops], where(e.locations), text(e.frame),
             e.iteration, e.begin_ns, e.end_ns, e.thread, int(e.dead), int(e.waits), e.step,
-            e.nbytes,
+            e.nbytes, outputs.setdefault(e.outputs, len(outputs)), text(e.device), e.region,
+            e.kernels,
         ]
         for e in trace.events
     ]  # fmt: skip
@@ -149,10 +154,14 @@ def pack(trace: TaskTrace) -> Array:
         ]
         for m in trace.messages
     ]  # fmt: skip
+    gave = [
+        [[text(o.op), where(o.locations), text(o.dtype), o.shape, o.nbytes] for o in group]
+        for group in outputs
+    ]
     data = {
         "task": trace.task, "handle": trace.handle, "dropped": trace.dropped,
         "times": [trace.begun_ns, trace.fed_ns, trace.done_ns], "events": events,
-        "messages": messages,
+        "messages": messages, "outputs": gave,
         "strings": list(strings), "places": [[_plain(p) for p in group] for group in places],
     }  # fmt: skip
     text_bytes = json.dumps(data, separators=(",", ":")).encode()
@@ -167,7 +176,8 @@ def unpack(packed: Array) -> TaskTrace:
         places = [tuple(_location(p) for p in group) for group in data["places"]]
         task = str(data["task"])
         begun, fed, done = (int(t) for t in data["times"])
-        events = tuple(_event(row, strings, places) for row in data["events"])
+        gave = [tuple(_output(row, strings, places) for row in rows) for rows in data["outputs"]]
+        events = tuple(_event(row, strings, places, gave) for row in data["events"])
         messages = tuple(_message(task, row, strings, places) for row in data["messages"])
         return TaskTrace(
             task, int(data["handle"]), begun, fed, done, events, messages, int(data["dropped"])
@@ -195,13 +205,27 @@ def _location(row: Sequence[Any]) -> Location:
     return Location(str(file), int(line), int(column))
 
 
-def _event(row: Sequence[Any], strings: list[str], places: list[Locations]) -> TraceEvent:
-    name, kind, ops, where, frame, iteration, begin, end, thread, dead, waits, step, size = row
+def _event(
+    row: Sequence[Any],
+    strings: list[str],
+    places: list[Locations],
+    gave: list[tuple[Output, ...]],
+) -> TraceEvent:
+    name, kind, ops, where, frame, iteration, begin, end, thread, dead, waits, step, size, *more = (
+        row
+    )
+    outputs, device, region, kernels = more
     return TraceEvent(
         strings[name], strings[kind], tuple(strings[o] for o in ops), places[where],
         strings[frame], tuple(map(int, iteration)), int(begin), int(end), int(thread), bool(dead),
-        bool(waits), int(step), int(size),
+        bool(waits), int(step), int(size), gave[outputs], strings[device], int(region),
+        tuple(map(int, kernels)),
     )  # fmt: skip
+
+
+def _output(row: Sequence[Any], strings: list[str], places: list[Locations]) -> Output:
+    op, where, dtype, shape, nbytes = row
+    return Output(strings[op], places[where], strings[dtype], tuple(map(int, shape)), int(nbytes))
 
 
 def _message(
@@ -226,10 +250,11 @@ class PartRun:
 
 
 class StepTrace:
-    """Collects the parts of one step in the session. now: the session's clock."""
+    """Collects the parts of one step in the session. now: the session's clock. kernels: as of
+    `TraceRecorder`."""
 
-    def __init__(self, now: Callable[[], int] = clock) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], int] = clock, *, kernels: bool = False) -> None:
+        self._now, self.kernels = now, kernels
         self.begin_ns = self.end_ns = now()
         self._sent: dict[tuple[str, int], int] = {}
         self._answered: dict[tuple[str, int], int] = {}
@@ -243,7 +268,7 @@ class StepTrace:
             return Recorded((), 0)
         timeline = merge(self.parts, self.begin_ns, self.end_ns)
         events = tuple(span.event for span in timeline.spans)
-        return Recorded(events, timeline.dropped, timeline)
+        return Recorded(events, timeline.dropped, timeline, timeline.kernels)
 
     def run_sent(self, task: str, handle: int) -> None:
         """The message that has a part run is about to be sent."""

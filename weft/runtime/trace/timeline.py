@@ -297,7 +297,8 @@ class PartSpan:
 @dataclass(frozen=True)
 class Timeline:
     """A step. clocks: of each task, how its clock differs from the session's. dropped: events that
-    were not kept. The session's own name is `CLIENT`."""
+    were not kept. kernels: those that ran in compiled regions, each of which is one of `spans`. The
+    session's own name is `CLIENT`."""
 
     tasks: tuple[str, ...]
     clocks: dict[str, Clock]
@@ -307,6 +308,7 @@ class Timeline:
     begin_ns: int
     end_ns: int
     dropped: int = 0
+    kernels: tuple[TraceEvent, ...] = ()
 
 
 def merge(runs: Sequence[PartRun], begin_ns: int, end_ns: int) -> Timeline:
@@ -330,12 +332,13 @@ def merge(runs: Sequence[PartRun], begin_ns: int, end_ns: int) -> Timeline:
         )
         for run in runs
     ]  # fmt: skip
-    spans = [
+    timed = [
         Span(run.trace.task, _by(clocks[run.trace.task], event))
         for run in runs
         for event in run.trace.events
         if not is_communication(event)
     ]
+    spans = [s for s in timed if not s.event.region]
     transfers = [
         Transfer(
             source, target,
@@ -349,6 +352,7 @@ def merge(runs: Sequence[PartRun], begin_ns: int, end_ns: int) -> Timeline:
         tuple(sorted(spans, key=lambda s: s.event.begin_ns)),
         tuple(sorted(transfers, key=lambda t: t.event.begin_ns)),
         begin_ns, end_ns, sum(run.trace.dropped for run in runs),
+        tuple(s.event for s in timed if s.event.region),
     )  # fmt: skip
 
 
@@ -363,7 +367,7 @@ def joined(steps: Sequence[Timeline]) -> Timeline:
         tuple(sorted((s for t in steps for s in t.spans), key=lambda s: s.event.begin_ns)),
         tuple(sorted((s for t in steps for s in t.transfers), key=lambda s: s.event.begin_ns)),
         min(step.begin_ns for step in steps), max(step.end_ns for step in steps),
-        sum(step.dropped for step in steps),
+        sum(step.dropped for step in steps), tuple(e for step in steps for e in step.kernels),
     )  # fmt: skip
 
 
@@ -404,7 +408,7 @@ def _by(clock: Clock, e: TraceEvent) -> TraceEvent:
     begin, end = clock.reference(e.begin_ns), clock.reference(e.end_ns)
     return TraceEvent(  # a third of the time of `replace`, and there are many
         e.name, e.kind, e.ops, e.locations, e.frame, e.iteration, begin, max(begin, end), e.thread,
-        e.dead, e.waits, e.step, e.nbytes,
+        e.dead, e.waits, e.step, e.nbytes, e.outputs, e.device, e.region, e.kernels,
     )  # fmt: skip
 
 

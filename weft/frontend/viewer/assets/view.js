@@ -459,7 +459,7 @@ function drawKernels() {
   const columns = [ // those with nothing in them are left out
     ["#", (k) => k.number], ["kernel", (k) => k.name], ["in", wherePut],
     ["of all", (k) => (total ? `${((100 * seconds(k)) / total).toFixed(1)} %` : "")],
-    ["us", (k) => digits(k.microseconds)], ["us, all threads", (k) => digits(k.many)],
+    ["us", (k) => (k.microseconds === null ? k.untimed : digits(k.microseconds))], ["us, all threads", (k) => digits(k.many)],
     ["runs", (k) => (k.runs !== null ? k.runs : timed ? "?" : "")],
     ["grid × block", (k) => (k.blocks === null ? "" : `${number(k.blocks)} × ${number(k.threads)}`)],
     ["shared", (k) => number(k.shared)], ["bytes", (k) => number(k.bytes)], ["flops", (k) => number(k.flops)],

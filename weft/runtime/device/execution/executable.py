@@ -25,6 +25,7 @@ from weft.ir.errors import ResourceExhaustedError, WeftError
 from weft.ir.graph import Graph, Operation
 from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassOptions
+from weft.passes.memory.block import MemoryPlan
 from weft.passes.memory.plan_memory import variable_name
 from weft.passes.pipelines import GPU
 from weft.runtime.device.array import DeviceValue, OnDevice, check_there, give_back, on_device
@@ -37,9 +38,14 @@ from weft.runtime.device.libraries.choice import OwnKernels
 from weft.runtime.device.plan import DevicePlan, PlannedCopy, PlannedLaunch, describe_plan
 from weft.runtime.device.planning.stored_plan import DeviceDetails, DeviceReport, Wanted
 from weft.runtime.device.protocol import Array, Device, Prepared
-from weft.runtime.native.kernel_times import moved_bytes, traced_names
+from weft.runtime.native.kernel_times import (
+    moved_bytes,
+    outputs_of,
+    taken_bytes,
+    traced_names,
+)
 from weft.runtime.native.python_calls import logged
-from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
+from weft.runtime.recorder import AnyRecorder, TraceEvent, TraceRecorder, clock
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState, check_variables
 from weft.runtime.step import PLAIN, RunContext
@@ -81,10 +87,15 @@ MOST_LOOPS = 4
 
 
 class Watch:
-    """Notes what a plan asks a device for in one run."""
+    """Notes what a plan asks a device for in one run. told: the plan with its ops; memory: how its
+    values are laid out."""
 
-    def __init__(self, device: Device, recorder: TraceRecorder) -> None:
-        self._device, self._step = device, recorder.next_step()
+    def __init__(
+        self, device: Device, recorder: AnyRecorder, told: DevicePlan, memory: MemoryPlan
+    ) -> None:
+        self._device, self._step, self._recorder = device, recorder.next_step(), recorder
+        self._numbers = {id(launch): n for n, launch in enumerate(told.launches(), 1)}
+        self._taken = taken_bytes(memory)
         self.rows: list[TraceEvent] = []
         #: What each event is of.
         self.nodes: list[PlannedLaunch | PlannedCopy | LibraryCall] = []
@@ -125,6 +136,10 @@ class Watch:
                 waits=False,
                 step=self._step,
                 nbytes=2 * node.source.nbytes if isinstance(node, PlannedCopy) else _bytes(op),
+                outputs=() if op is None else tuple(outputs_of(op, self._taken)),
+                device=self._recorder.device,
+                region=self._recorder.region,
+                kernels=(self._numbers[id(node)],) if id(node) in self._numbers else (),
             )
         )
 
@@ -286,28 +301,51 @@ class DeviceExecutable(DeviceStep):
         self, inputs: list[Any], recorder: TraceRecorder
     ) -> list[PlannedLaunch | PlannedCopy | LibraryCall]:
         """A traced run; the nodes of the plan (`told`) that its events are of, in order."""
-        watch = Watch(self.device(), recorder)
+        watch = self._watch(recorder)
         self._run_watched(inputs, watch, recorder, CancelToken())
         return watch.nodes
+
+    def call_traced(
+        self,
+        inputs: Sequence[Array | DeviceValue],
+        recorder: AnyRecorder,
+        keep: KeptActivations | None = None,
+        cancel: CancelToken | None = None,
+    ) -> list[DeviceValue | None]:
+        """As `call`, and note what took how long; all of it is waited for."""
+        watch = self._watch(recorder)
+        return self._run_watched(inputs, watch, recorder, cancel, keep, Activation.start)
+
+    def _watch(self, recorder: AnyRecorder) -> Watch:
+        return Watch(self.device(), recorder, self.told(), self.report.memory)
 
     def _run_traced(
         self, inputs: list[Array], recorder: TraceRecorder, cancel: CancelToken
     ) -> list[Any]:
         """Run one step, and note what took how long."""
-        return self._run_watched(inputs, Watch(self.device(), recorder), recorder, cancel)
+        return self._run_watched(inputs, self._watch(recorder), recorder, cancel)
 
     def _run_watched(
-        self, inputs: list[Array], watch: Watch, recorder: TraceRecorder, cancel: CancelToken
+        self,
+        inputs: Sequence[Any],
+        watch: Watch,
+        recorder: AnyRecorder,
+        cancel: CancelToken | None,
+        keep: KeptActivations | None = None,
+        how: Callable[[Activation, list[Any], dict[Base, int]], list[Any]] = Activation.run,
     ) -> list[Any]:
-        device, keep = self.device(), KeptActivations()
-        keep[self] = self.activations.make(device, self.told())
+        keep = KeptActivations() if keep is None else keep
+        if self not in keep:  # an activation of its own, whose launches know their ops
+            keep[self] = self.activations.make(self.device(), self.told())
 
         def run(activation: Activation, given: list[Any], variables: dict[Base, int]) -> list[Any]:
             activation.launches.watch = watch
-            return activation.run(given, variables)
+            return how(activation, given, variables)
 
         try:
-            return self._called(inputs, run, keep, cancel)  # on an activation of its own
+            made = self._called(inputs, run, keep, cancel)
+            self.device().synchronize()  # the activation may go now
+            return made
         finally:
             recorder.add(watch)
 

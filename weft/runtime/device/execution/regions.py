@@ -13,6 +13,7 @@ from weft.ir.graph import Graph
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import GPU
 from weft.passes.sizes import is_symbolic
+from weft.runtime.dataflow.host_dispatch import Start
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends.registry import gpu
@@ -20,6 +21,7 @@ from weft.runtime.device.execution.activation import KeptActivations
 from weft.runtime.device.execution.executable import DeviceExecutable
 from weft.runtime.device.execution.size_plan import DeviceMaker, DeviceSizedStep
 from weft.runtime.device.protocol import Device
+from weft.runtime.recorder import AnyRecorder
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.sized_step import SizedGraph, SizedStep
@@ -89,13 +91,28 @@ class GpuRegion:
 
     def start(self, arrays: list[Any], done: Done, cancel: CancelToken) -> None:
         """Ask the device for it; what must be read back is waited for."""
+        self._begin(arrays, done, cancel, None)
+
+    def recorded(self, recorder: AnyRecorder) -> Start:
+        """As `start`, with a recorder of its launches, each of which is waited for."""
+        return lambda arrays, done, cancel: self._begin(arrays, done, cancel, recorder)
+
+    def _begin(
+        self, arrays: list[Any], done: Done, cancel: CancelToken, recorder: AnyRecorder | None
+    ) -> None:
         step = self.step
         try:
             if step.kind == "sized":
-                step = step.at(tuple([tuple(a.shape) for a in arrays]))
+                shapes = tuple([tuple(a.shape) for a in arrays])
+                step = step.at(shapes) if recorder is None else step.for_trace(shapes)
             # the elements of stacks that another region goes on with live as long as the step
             keep = _kept(cancel) if self._keeps else None
-            made: Any = step.call(arrays, keep, cancel)
+            made: Any
+            if recorder is None:
+                made = step.call(arrays, keep, cancel)
+            else:
+                assert isinstance(step, DeviceExecutable)
+                made = step.call_traced(arrays, recorder, keep, cancel)
             for i in self._back:
                 made[i] = made[i].numpy()
         except WeftError as error:
