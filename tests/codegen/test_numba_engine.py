@@ -101,8 +101,7 @@ class TestTable:
     """Every op with native code has source."""
 
     def test_ops_that_are_no_nests(self) -> None:
-        stacks = {n for n in LOWERINGS if n.startswith("arena_")}
-        assert set(LOWERINGS) - set(PRINTERS) - stacks == PYTHON_CALLS
+        assert set(LOWERINGS) - set(PRINTERS) == PYTHON_CALLS
         assert set(PRINTERS) <= set(LOWERINGS)
 
     @pytest.mark.parametrize("dtype", NATIVE, ids=str)
@@ -276,13 +275,6 @@ class TestRefusals:
         f = wf.compile(lambda x: x + 1, device="gpu:0")
         with pytest.raises(UnsupportedError, match="GPUs are not printed"):
             f(np.ones(3, np.float32))
-
-    def test_stacks(self) -> None:
-        def f(x: Any) -> Any:
-            return wf.sum(wf.while_loop(lambda v: wf.sum(v) < 9, lambda v: wf.exp(v) + v, x))
-
-        with pytest.raises(UnsupportedError, match="has no Numba source"):
-            wf.compile(wf.grad(f))(np.ones(3, np.float32))
 
     def test_an_index_out_of_bounds(self) -> None:
         f = wf.compile(lambda x, i: wf.take(x, i, axis=0))
