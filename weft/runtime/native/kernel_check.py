@@ -35,6 +35,7 @@ from weft.codegen.engines import using_engine
 from weft.codegen.faults import STOPPED, FaultWords
 from weft.codegen.llvm.jit import Kernels, hold_kernels
 from weft.codegen.numba.replacements import key_of, replacements, with_replacements
+from weft.codegen.stacks import WORDS
 from weft.codegen.steps.plan import calls_of
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
@@ -64,8 +65,8 @@ from weft.runtime.native.kernels import GRAPH, INPUTS, printed_kernels, read_tab
 Array = np.ndarray[Any, Any]
 #: So many interleaved runs of each, and at most so many seconds.
 RUNS, SECONDS = 200, 2.0
-#: Seconds after which a loop is stopped.
-LONGEST = 10.0
+#: Seconds after which a loop is stopped, and bytes that it may keep on stacks.
+LONGEST, STACK_BYTES = 10.0, 1 << 30
 SEEDS = 3
 
 
@@ -262,6 +263,7 @@ class _Run:
         self, op: Operation, calls: Sequence[KernelCall], in_place: Sequence[tuple[int, int]]
     ) -> None:
         self.op, self.kinds, self.stacks = op, stack_kinds(op), StackArena()
+        self.stacks.words[WORDS["most"]] = STACK_BYTES
         self.buffers: dict[Value, Array] = {}
         shared = {b: a for a, b in in_place}
         for k, value in enumerate((*op.operands, *op.results)):
