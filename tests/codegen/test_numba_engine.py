@@ -41,8 +41,10 @@ from weft.passes.pipelines import STANDARD
 
 Array = np.ndarray[Any, Any]
 NATIVE = [d for d in ALL if d is not dtypes.string]
-#: Ops that no fused graph has: whole regions, or names.
+#: Without ops that no fused graph has: whole regions, or names. Control flow is in
+#: test_numba_loops.
 GIVEN = [n for n in TRACED if n not in ("cond", "while", "scan", "unrolled", *DATAFLOW)]
+GIVEN += sorted(n for n in LOWERINGS if n.startswith("arena_"))
 SOME = {
     dtypes.int8: "add abs floor_divide remainder power bitwise_right_shift",
     dtypes.uint64: "negative remainder",
@@ -53,7 +55,7 @@ SOME = {
 }
 FLOATING = [dtypes.float32, dtypes.float64]
 #: Ops in the default suite; the others, whose kernels take Numba seconds, are slow tests.
-QUICK = frozenset({"equal", "power", "take", "slice_update"})
+QUICK = frozenset({"equal", "power", "take", "slice_update", "arena_add"})
 
 
 def _share(names: list[str]) -> list[Any]:
