@@ -37,12 +37,16 @@ def softmax(x: Any) -> Any:
     return wf.nn.softmax(x * 2)
 
 
-def dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *args: Array) -> Path:
-    """The folder of the kernels of a dump of `softmax`, which has run."""
+def steps(n: Any, x: Any) -> Any:
+    return wf.while_loop(lambda i, v: i < n, lambda i, v: (i + 1, v * 3), (0, x))[1]
+
+
+def dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *args: Any, f: Any = softmax) -> Path:
+    """The folder of the kernels of a dump of a function, which has run."""
     with monkeypatch.context() as patch:
         patch.setenv("WEFT_DUMP", str(tmp_path / "dump"))
-        wf.compile(softmax)(*args)
-    return tmp_path / "dump" / "softmax" / "kernels"
+        wf.compile(f)(*args)
+    return tmp_path / "dump" / f.__name__ / "kernels"
 
 
 def edited(folder: Path, old: str, new: str) -> Path:
@@ -86,13 +90,12 @@ class TestSource:
             with pytest.raises(UnsupportedError, match="runs on 'dataflow'"):
                 session.kernels(wf.exp(x), {x: [1.0, 2.0]})
 
-    def test_a_loop_in_registers_says_that_it_has_none(self) -> None:
-        def f(x: Any) -> Any:
-            return wf.while_loop(lambda i, v: i < 4, lambda i, v: (i + 1, v * 2), (0, x))[1]
-
-        (kernel,) = wf.compile(f).kernels(np.float32(1))
-        with pytest.raises(UnsupportedError, match="one kernel has no Numba source"):
-            kernel.source()
+    def test_a_loop_in_registers(self) -> None:
+        (kernel,) = wf.compile(steps).kernels(np.array(4), np.float32(1))
+        text = kernel.source()
+        assert kernel.key.startswith("loop-")
+        assert "# ops: while, less, add, multiply" in text
+        assert "    while s0 < v1:\n" in text
 
     def test_engines_name_the_same_keys(self) -> None:
         keys = [
@@ -158,6 +161,89 @@ class TestCheck:
         fails(edited(folder, "= exp(", "= exq("), "Numba cannot compile the kernel")
         fails(edited(folder, "def kernel(out0, ", "def kernel(out, "), "takes (out, in0")
         fails(edited(folder, "def kernel(", "def colonel("), "has no function 'kernel'")
+
+
+class TestLoops:
+    """Loops that are one kernel, and kernels of stacks."""
+
+    ARGS = np.array(5), np.float32(2)
+
+    def file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        (path,) = dumped(tmp_path, monkeypatch, *self.ARGS, f=steps).glob("loop-*.py")
+        return path
+
+    def test_check_and_use(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = self.file(tmp_path, monkeypatch)
+        text = path.read_text()
+        path.write_text(text.replace("s1 * v0", "s1 * (v0 + v0)"))
+        assert path.read_text() != text
+        assert check(path) == 1
+        assert "on the step's arguments: result 1 at [0] is" in capsys.readouterr().out
+        path.write_text(text.replace("s1 * v0", "v0 * s1"))
+        assert path.read_text() != text
+        assert main(["kernel", "use", str(path)]) == 0
+        assert "on the step's arguments: the same" in capsys.readouterr().out
+        f = wf.compile(steps)
+        assert float(f(*self.ARGS)) == 486
+        assert f"{replaced()[0].stem}.py, by `weft kernel use`" in f.explain(*self.ARGS)
+        assert f.kernels(*self.ARGS)[0].replaced_by is not None
+
+    def test_what_is_used_is_what_the_file_says(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = self.file(tmp_path, monkeypatch)
+        path.write_text(path.read_text().replace("out1[0] = s1", "out1[0] = 7"))
+        assert main(["kernel", "use", str(path), "--unchecked"]) == 0
+        assert float(wf.compile(steps)(*self.ARGS)) == 7
+
+    def test_a_file_whose_loop_does_not_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("weft.runtime.native.kernel_check.LONGEST", 0.1)
+        path = self.file(tmp_path, monkeypatch)
+        path.write_text(path.read_text().replace("s0 = v3", "s0 = s0 * 0"))
+        assert check(path) == 2
+        assert "the kernel was stopped after 0.1 s" in capsys.readouterr().err
+
+    def test_random_arguments_on_which_a_loop_does_not_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def halved(x: Any) -> Any:
+            return wf.while_loop(lambda v: wf.abs(v - 1) > 0.5, lambda v: v * 0.75, x)
+
+        monkeypatch.setattr("weft.runtime.native.kernel_check.LONGEST", 0.1)
+        folder = dumped(tmp_path, monkeypatch, np.float32(9), f=halved)
+        (path,) = folder.glob("loop-*.py")
+        assert check(path) == 0
+        assert "random arguments 0: the loop has not ended in 0.1 s" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("size", [1, 100], ids=["in registers", "arrays"])
+    def test_stacks(
+        self, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        def kept(x: Any) -> Any:
+            going, step = lambda v: wf.sum(v) < 300, lambda v: v + v * v * 0.5
+            return wf.grad(lambda x: wf.sum(wf.while_loop(going, step, x)))(x)
+
+        x = np.linspace(1, 2, size).astype(np.float32)
+        folder = dumped(tmp_path, monkeypatch, x, f=kept)
+        paths = sorted(folder.glob("loop-*.py" if size == 1 else "numba-arena-p*.py"))
+        assert len(paths) == 2
+        for path in paths:
+            assert check(path) == 0, path
+        said = capsys.readouterr().out
+        assert said.count("random (2) arguments: the same") == 2
+        assert said.count("the step's arguments: the same") == (2 if size == 1 else 0)
+        for path in paths:
+            text = path.read_text()
+            wrong = text.replace("data[i]\n", "data[i] ^ 1\n").replace("= value[i]", "= 1")
+            wrong = wrong.replace("top0[0] = s0", "top0[0] = s0 + 1").replace("= top0[0]", "= s0")
+            path.write_text(wrong)
+            assert wrong != text
+            assert check(path) == 1, path
 
 
 class TestUse:

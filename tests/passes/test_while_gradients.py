@@ -36,7 +36,7 @@ from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.pipelines import STANDARD
 from weft.passes.rewriting.expression import Expr
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.host_dispatch import kept_to_the_end
+from weft.runtime.dataflow.host_dispatch import step_start
 from weft.runtime.native import activation as stacks
 from weft.runtime.native.activation import StackArena
 from weft.runtime.native.executable import compile_graph
@@ -611,7 +611,7 @@ def test_cancelling_a_step_leaves_its_stacks_alone() -> None:
             return made
 
     found: list[Any] = []
-    kept_to_the_end(Step())([], found.append, token)
+    step_start(Step(), keeps=True)([], found.append, token)
     token.cancel("too late")
     assert found == [made]
     assert kept[0]() is not None

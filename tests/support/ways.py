@@ -712,7 +712,7 @@ WAYS: dict[str, Way] = {
     "native": Way(on_graphs(_native), _NATIVE, "native"),
     "native, by Numba": Way(
         on_graphs(_native, _by_numba),
-        _NATIVE | {"stacks": "they have no Numba source"},
+        _NATIVE,
         "native",
         share=100,
     ),

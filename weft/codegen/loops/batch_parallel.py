@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from weft.codegen.call import KernelCall, Scratch, Stacks, Status
+from weft.codegen.engines import engine
 from weft.codegen.kernels.lowerings import LOWERINGS, fused_product_calls
 from weft.codegen.llvm.target import narrower
 from weft.codegen.nests.calls import nest_calls
+from weft.codegen.numba.replacements import replacements
 from weft.codegen.products.calls import is_product
 from weft.codegen.tiles.micro_kernel import ACCUMULATOR, multiply_adds_per_ns
 from weft.ir.analysis.index_maps import is_fold, is_gather
@@ -33,10 +36,11 @@ from weft.ir.cost.thresholds import (
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.ops import lookup
+from weft.ir.ops import REGISTERED, lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.io import PYTHON_CALLS
+from weft.ir.process import load
 from weft.ir.spec import Attrs, AttrValue, int_attr, ints_attr
 from weft.ir.types import TensorType
 
@@ -114,6 +118,8 @@ def _parts(op: Operation) -> Parts:
             whole.add(conflict.value)
             continue
         calls = [call for inner in made.ops for call in _calls(inner)]
+        if any(map(_shares_scratch, made.ops)):
+            raise Whole("a printed kernel of the body needs scratch memory")
         if any(isinstance(a, Status | Scratch | Stacks) for call in calls for a in call.args):
             raise Whole("a kernel of the body checks indices or needs scratch memory")
         long = _work(op) / count >= LONG_PART_NS
@@ -186,6 +192,17 @@ def _calls(op: Operation) -> Sequence[KernelCall]:
         return lower(op) if lower is not None else ()
     except WeftError as error:
         raise Whole(error.args[0]) from None
+
+
+def _shares_scratch(op: Operation) -> bool:
+    """Whether an op's printed kernels are called, and need scratch memory: there is one for all."""
+    numba = engine() == "numba"
+    if not (numba or replacements()) or op.name in REGISTERED or not _calls(op):
+        return False
+    # who uses weft's own code generator alone does not wait for these modules
+    printed: Any = load("weft.codegen.numba.calls", "planned_kernels")
+    made = printed(op, (), not numba) or ()
+    return any(isinstance(a, Scratch) for call, _, _ in made for a in call.args)
 
 
 def _inner(op: Operation) -> Sequence[Operation]:

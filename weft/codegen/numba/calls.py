@@ -13,7 +13,7 @@ from weft.codegen.kernels.user_kernels import AlreadyCompiled
 from weft.codegen.llvm.jit import Kernel, adopt_kernel
 from weft.codegen.nests.nest import Nest, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
-from weft.codegen.numba import along_axis, products, structural
+from weft.codegen.numba import along_axis, products, stacks, structural
 from weft.codegen.numba.nests import nest_source
 from weft.codegen.numba.replacements import replacement
 from weft.codegen.numba.rows import rows_source
@@ -29,9 +29,10 @@ PRINTERS: dict[str, Printer] = {
     **structural.PRINTERS,
     **along_axis.PRINTERS,
     **products.PRINTERS,
+    **stacks.PRINTERS,
 }
 #: What the printed entry of a kernel looks like; part of the keys of compiled kernels.
-ENTRY_VERSION = 1
+ENTRY_VERSION = 2
 
 
 def nest_kernel(
@@ -96,15 +97,19 @@ def check_call(gather: Operation, index: Value) -> KernelCall:
     return kernel_call(structural.check_indices(gather, index))
 
 
+def mark_call(name: str, number: int) -> KernelCall:
+    """begin, end, mark or release of the arena of stacks, as `kernels.stack.mark_call`."""
+    return kernel_call(stacks.mark(name, number))
+
+
 def bytes_call(target: Address, source: Address, nbytes: int) -> KernelCall:
     """A copy of bytes."""
     return kernel_call(structural.copy_bytes(target, source, nbytes))
 
 
-def kernel_call(source: KernelSource, by: tuple[str, str] | None = None) -> KernelCall:
-    """The call of a kernel, compiled: by the file that was put in its place, if there is one. by:
-    the text and the name of a file to take instead."""
-    replaced = by or replacement(source.key)
+def kernel_call(source: KernelSource) -> KernelCall:
+    """The call of a kernel, compiled: by the file that was put in its place, if there is one."""
+    replaced = replacement(source.key)
     text, where = (source.text(), "<weft>") if replaced is None else replaced
     patterns = [p.pattern() + p.dtype for p in source.params if not isinstance(p, Number)]
     content = f"{ENTRY_VERSION} {text} {source.arguments()} {patterns}"

@@ -9,6 +9,7 @@ kernels that are not compiled cost no Numba."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import linecache
 import os
@@ -20,7 +21,7 @@ from llvmlite import ir
 from numba.core.imputils import impl_ret_borrowed
 from numba.np import arrayobj
 
-from weft.codegen.faults import RAISED
+from weft.codegen.faults import RAISED, FaultWords
 from weft.codegen.llvm import numba_kernels as adopted
 from weft.codegen.llvm.target import isa
 from weft.codegen.numba.source import KernelSource, Number, View, array_dtype
@@ -126,13 +127,15 @@ def _entry_text(source: KernelSource) -> str:
         shape, strides = shape or ["1"], strides or ["1"]
         sizes, steps = ("(" + "".join(f"{x}, " for x in row) + ")" for row in (shape, strides))
         lines.append(f"    {p.name} = view_{array_dtype(p.dtype)}({place}, {sizes}, {steps})")
-    if source.checks:
-        lines.append("    faults = carray(to_i64(args[0]), (2,))")
+    if source.checks or source.stops:
+        words = ctypes.sizeof(FaultWords) // 8
+        lines.append(f"    faults = carray(to_i64(args[0]), ({words},))")
         names.append("faults")
+    names += ["worker"] if source.stops else []
     names += ["natural(lo)", "hi"] if source.units is not None else []
     return "\n".join([
-        "@njit", "def run(args, lo, hi):", *lines, f"    kernel({', '.join(names)})", "",
-        "def entry(args, lo, hi, worker):", "    try:", "        run(args, lo, hi)",
+        "@njit", "def run(args, lo, hi, worker):", *lines, f"    kernel({', '.join(names)})", "",
+        "def entry(args, lo, hi, worker):", "    try:", "        run(args, lo, hi, worker)",
         "    except Exception:", f"        carray(to_i64(args[0]), (1,))[0] = {RAISED}", "",
     ])  # fmt: skip
 

@@ -27,6 +27,8 @@ from numpy import (
     uint64,
 )
 
+from weft.codegen.faults import FaultWords
+
 _numba: Any = numba
 _types: Any = numba.types
 _intrinsic: Any = intrinsic
@@ -665,6 +667,44 @@ def wrapped(index, size):  # type: ignore[no-untyped-def]
             return int64(-1)
         return int64(index) + size
     return int64(index) if uint64(index) < uint64(size) else int64(-1)
+
+
+# -------------------------------------------------------------------------------------------- loops
+#: Which of the fault words is the address of `look`.
+_LOOK = FaultWords.look.offset // 8
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _look(typing_context: Any, faults: Any, function: Any) -> Any:
+    """Call the native function `look` (`loops/interrupt.py`) with the address of the words."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64)])
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        called = builder.inttoptr(args[1], kind.as_pointer())
+        return builder.call(called, [builder.ptrtoint(data, ir.IntType(64))])
+
+    return _types.int64(faults, function), codegen
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _status(typing_context: Any, faults: Any) -> Any:
+    """The status word as it is now, whoever wrote it."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.load_atomic(data, "monotonic", 8)
+
+    return _types.int64(faults), codegen
+
+
+@njit
+def stopped(faults, worker):  # type: ignore[no-untyped-def]
+    """Whether a loop is to end, which asks now and then: after a signal, at a deadline, or as the
+    step has failed elsewhere. Only the thread that runs the step, `worker` 0, asks Python."""
+    if worker == 0 and faults[_LOOK] != 0:
+        _look(faults, faults[_LOOK])
+    return _status(faults) != 0
 
 
 @njit

@@ -10,13 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from weft.codegen.call import Address, Pool, Scratch
+from weft.codegen.call import Address, Pool, Scratch, Stacks
 from weft.codegen.numba.replacements import MARK
 from weft.codegen.numba.user_functions import HOME, definitions, float_names, is_called
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 
 HALVES = ("f16", "bf16")
+#: What kernels call of `arena`; the other helpers are of `functions`.
+OF_ARENA = frozenset({
+    "arena_begin", "arena_end", "arena_held", "arena_push", "below", "copy_begun", "put_below",
+    "top_of",
+})  # fmt: skip
 
 
 def numpy_name(dtype: str) -> str:
@@ -39,7 +44,7 @@ class View:
 
     name: str
     dtype: str
-    address: Address | Pool | Scratch
+    address: Address | Pool | Scratch | Stacks
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     written: bool = False
@@ -66,7 +71,8 @@ class KernelSource:
     """A kernel as source. key: what its text depends on; lines: the body of the function, from the
     first indentation on; helpers: what it imports of `functions`, and functions of the user's that
     it calls, as `user_functions.called_name` says; checks: whether it takes `faults`
-    (indices out of bounds); units: how many parts threads may do, [lo, hi) of which a call is given
+    (indices out of bounds); stops: whether it takes `faults` and `worker`, by which a loop hears
+    that it is to end; units: how many parts threads may do, [lo, hi) of which a call is given
     (None: it does all at once, and takes no lo and hi); nanoseconds: of one unit.
     """
 
@@ -78,11 +84,13 @@ class KernelSource:
     checks: bool = False
     units: int | None = None
     nanoseconds: float = 0.0
+    stops: bool = False
 
     def arguments(self) -> list[str]:
         """The names of the function's arguments, in order."""
         names = [p.name for p in self.params]
-        return names + ["faults"] * self.checks + ["lo", "hi"] * (self.units is not None)
+        names += ["faults"] * (self.checks or self.stops) + ["worker"] * self.stops
+        return names + ["lo", "hi"] * (self.units is not None)
 
     def text(self, header: Sequence[str] = ()) -> str:
         """The module: header, imports, the function `kernel`."""
@@ -94,7 +102,8 @@ class KernelSource:
         lines += ["", *users.imports, "import numpy as np"]
         lines += [f"from numpy import {', '.join(sorted(types))}"] if types else []
         lines += [""] if helpers or users.weft else []
-        lines += _imports("weft.codegen.numba.functions", helpers)
+        lines += _imports("weft.codegen.numba.arena", [h for h in helpers if h in OF_ARENA])
+        lines += _imports("weft.codegen.numba.functions", [h for h in helpers if h not in OF_ARENA])
         lines += _imports(HOME, users.weft)
         given = ", ".join(self.arguments())
         return "\n".join([*lines, *users.lines, "", "", f"def kernel({given}):", *self.lines, ""])
@@ -114,6 +123,8 @@ class KernelSource:
                 what += f" = {held.item()}" if held.size == 1 else ", a constant"
             elif isinstance(p.address, Scratch):
                 what += ", memory of this step"
+            elif isinstance(p.address, Stacks):
+                what += ", where the step's stacks lie"
             lines.append(what + (", written" if p.written else ""))
         return lines
 

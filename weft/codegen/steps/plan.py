@@ -25,7 +25,7 @@ from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
 from weft.codegen.loops.register_kernel import scalar_loop_call
 from weft.codegen.nests.calls import nest_calls
 from weft.codegen.nests.rows import checking_ops
-from weft.codegen.numba.replacements import replacements
+from weft.codegen.numba.replacements import replacement, replacements
 from weft.codegen.products.calls import is_product
 from weft.codegen.stacks import MOST_MARKS, keeps_no_stacks, leaves_stacks, makes_stacks
 from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS, SlotOf
@@ -38,6 +38,7 @@ from weft.ir.errors import PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops import REGISTERED
+from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.process import load
 from weft.ir.spec import int_attr
@@ -53,7 +54,10 @@ _WHY = {
 
 def stack_call(name: str, mark: int = 0) -> PlannedCall:
     """The call `begin`, `end`, `mark` or `release`."""
-    return PlannedCall(mark_call(name, mark), None, why=_WHY[name])
+    made: Any = mark_call
+    if engine() == "numba":
+        made = load("weft.codegen.numba.calls", "mark_call")
+    return PlannedCall(made(name, mark), None, why=_WHY[name])
 
 
 def releases(op: Operation, level: int) -> bool:
@@ -102,10 +106,11 @@ def plan_program(
 def calls_of(
     op: Operation, stage: str, in_place: Sequence[tuple[int, int]] = ()
 ) -> list[KernelCall]:
-    """The kernel calls of one op, no loop or branch, of a graph at `stage`. in_place: the numbers
-    of operands and results that share memory."""
+    """The kernel calls of one op of a graph at `stage`; a loop or branch is one kernel. in_place:
+    the numbers of operands and results that share memory."""
     shared = {op.results[b]: op.operands[a] for a, b in in_place}
-    planner = _Planner(stage, lambda v: ("value", id(shared.get(v, v))), {})
+    one = (op,) if op.name in CONTROL else ()
+    planner = _Planner(stage, lambda v: ("value", id(shared.get(v, v))), {}, one)
     return [node.call for node in planner.op(op) if isinstance(node, PlannedCall)]
 
 
@@ -151,10 +156,7 @@ class _Planner:
             more = [PlannedCall(c, op, why="adds up partial results") for c in calls[1:]]
             return [PlannedCall(calls[0], op, nest, faults=checking_ops(op)), *more]
         if op in self.registers:
-            call, copied = scalar_loop_call(op)
-            pairs = [(op.operands[k], op.results[k]) for k in copied]
-            copies = [_copy_of(a, b) for a, b in pairs if self.slot_of(a) != self.slot_of(b)]
-            return [*copies, call]
+            return self.one_kernel(op)
         if op.name == "cond":
             then, orelse = (self.block(region, region) for region in op.regions)
             return [Branch(op, op.operands[0], then, orelse)]
@@ -178,6 +180,17 @@ class _Planner:
             return None
         faults = checking_ops(op) if op.name == "fused" else ()
         return [PlannedCall(call, op, nest, why, faults) for call, nest, why in made]
+
+    def one_kernel(self, op: Operation) -> Sequence[Node]:
+        """The call of control flow in registers, after copies of the arrays that it changes."""
+        planned, copied = scalar_loop_call(op)
+        pairs = [(op.operands[k], op.results[k]) for k in copied]
+        copies = [_copy_of(a, b) for a, b in pairs if self.slot_of(a) != self.slot_of(b)]
+        if engine() == "numba" or replacement(planned.call.kernel.key):
+            source: Any = load("weft.codegen.loops.register_source", "loop_source")
+            made: Any = load("weft.codegen.numba.calls", "kernel_call")
+            planned = replace(planned, call=made(source(op)))
+        return [*copies, planned]
 
     def loop(self, op: Operation) -> Sequence[Node]:
         limit = loop_limit(op)
@@ -316,9 +329,8 @@ def unchecked_gathers(op: Operation, done: set[object]) -> Iterator[tuple[Operat
 
 def _part_of(planned: PlannedCall, parts: Parts) -> PlannedCall:
     """The copy of one part of what a loop in parts copies."""
-    target, source, nbytes = planned.call.args
-    assert isinstance(target, Address)
-    assert isinstance(source, Address)
+    target, source = (a for a in planned.call.args if isinstance(a, Address))
+    nbytes = planned.call.args[-1]
     assert isinstance(nbytes, int)
     share = nbytes // parts.count
     ends: list[Address] = []

@@ -299,6 +299,7 @@ def interpret(
     schedule: int | None = None,
     host: RunHost | None = None,
     watch: Watch | None = None,
+    cells: Cells | None = None,
 ) -> list[Any]:
     """The results of `graph` on `inputs`: an array of its own for each tensor, None for each token.
 
@@ -306,7 +307,7 @@ def interpret(
     functions, given the op and its operands: arrays, and a `Ref` with the name of its object for a
     handle.
 
-    watch: is told of each op.
+    watch: is told of each op; cells: what inputs and results that are handles of stacks stand for.
 
     schedule: where switch, merge and frames decide what runs, the seed of a random order of the ops
     that are ready (by default the first comes first); no result of a sound graph depends on it.
@@ -318,7 +319,7 @@ def interpret(
     arrays = [as_array(x) for x in inputs]
     sizes = bind_symbols(graph, arrays)
     with np.errstate(all="ignore"):  # inf, nan and wrapped integers are results, not errors
-        run = _Run(state, sizes, host, watch)
+        run = _Run(state, sizes, host, watch, cells)
         given = [_frozen(x) for x in arrays]
         if is_dataflow(graph.block):
             results = run_dataflow(run.op_apart, graph.block, given, schedule)
@@ -429,12 +430,13 @@ class _Run:
         sizes: Mapping[str, int],
         host: RunHost | None = None,
         watch: Watch | None = None,
+        cells: Cells | None = None,
     ) -> None:
         self.host, self.watch = host, watch
         self.around: Path = ()
         self.state = state
         self.given = self.sizes = sizes
-        self.cells = Cells()
+        self.cells = Cells() if cells is None else cells
         self.last_uses: dict[Block, dict[Value, int]] = {}
 
     def block(self, block: Block, args: Sequence[object]) -> list[object]:

@@ -392,15 +392,14 @@ class Executable(Step):
             self._raise_from_python(failed, index)
         op, element = failed.fault(status)
         types = ", ".join(str(v.type) for v in op.operands)
-        if op.name in STACK_OPS:
-            raise no_room(self.graph, op, index)
-        key = failed.call.kernel.key
-        if key.startswith("registered-") or (key.startswith("numba-") and status == RAISED):
+        if status == RAISED or failed.call.kernel.key.startswith("registered-"):
             raise UnknownError(
                 f"op '{op.name}' ({types}): its kernel '{failed.call.kernel.name}' raised an error",
                 hint="compiled code does not say which: call the function itself on arrays",
                 location=op.locations,
             )
+        if op.name in STACK_OPS:
+            raise no_room(self.graph, op, index)
         raise InvalidArgumentError(
             f"op '{op.name}' ({types}): {describe_fault(op, element, index)}",
             hint="indices must be in -n .. n-1 for an axis of size n; "

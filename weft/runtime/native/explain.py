@@ -72,12 +72,12 @@ def _replaced(report: CompileReport) -> Iterator[str]:
     if not replacements():
         return
     # who replaces nothing does not wait for what prints kernels
-    from weft.codegen.numba.calls import sources_of
+    from weft.runtime.native.kernels import printed_kernels
 
     for call in report.calls:
         if call.op is None or not call.call.kernel.key.startswith("numba-"):
             continue
-        for source, _ in sources_of(call.op, () if call.nest is None else call.nest.in_place):
+        for source in printed_kernels(call.op, () if call.nest is None else call.nest.in_place):
             held = replacement(source.key)
             if held is not None and source.name == call.call.kernel.name:
                 yield f"  {source.name} ({source.key}): {held[1]}, by `weft kernel use`"

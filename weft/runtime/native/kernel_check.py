@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -25,30 +26,47 @@ from weft.codegen.call import (
     Numbers,
     Pool,
     Scratch,
+    Stacks,
     Status,
     WorkerScratch,
     worker_stride,
 )
 from weft.codegen.engines import using_engine
-from weft.codegen.faults import FaultWords
+from weft.codegen.faults import STOPPED, FaultWords
 from weft.codegen.llvm.jit import Kernels, hold_kernels
-from weft.codegen.numba.calls import kernel_call, sources_of
-from weft.codegen.numba.replacements import key_of, with_replacements
+from weft.codegen.numba.replacements import key_of, replacements, with_replacements
+from weft.codegen.stacks import WORDS
 from weft.codegen.steps.plan import calls_of
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InternalError, InvalidArgumentError, NotFoundError, WeftError
+from weft.ir.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    WeftError,
+)
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter.evaluate import interpret
-from weft.ir.interpreter.state import DictState
+from weft.ir.interpreter.state import Cells, DictState
+from weft.ir.ops.control_flow import CONTROL
 from weft.ir.program import Program
 from weft.ir.text.parser import parse_program
 from weft.ir.types import TensorType
 from weft.passes.differential import random_array, tolerance, unequal
-from weft.runtime.native.kernels import GRAPH, INPUTS, read_table
+from weft.runtime.native.activation import StackArena
+from weft.runtime.native.check_stacks import (
+    native_elements,
+    native_handle,
+    random_stack,
+    stack_kinds,
+)
+from weft.runtime.native.kernels import GRAPH, INPUTS, printed_kernels, read_table
 
 Array = np.ndarray[Any, Any]
 #: So many interleaved runs of each, and at most so many seconds.
 RUNS, SECONDS = 200, 2.0
+#: Seconds after which a loop is stopped, and bytes that it may keep on stacks.
+LONGEST, STACK_BYTES = 10.0, 1 << 30
 SEEDS = 3
 
 
@@ -110,28 +128,28 @@ def check_kernel(file: Path, dump: Path | None = None, seconds: float = SECONDS)
     graph = parse_program((folder / GRAPH).read_text(encoding="utf-8"), str(folder / GRAPH)).graph
     op = list(graph.walk())[row["op"]]
     in_place = tuple((a, b) for a, b in row["in_place"])
-    made = [source for source, _ in sources_of(op, in_place)]
+    made = printed_kernels(op, in_place)
     if made[row["kernel"]].key != key:
         raise InvalidArgumentError(
             f"the kernel '{key}' of {folder} is not what weft makes of it now",
             hint="write the dump again",
         )
-    edited = [kernel_call(s, (text, str(file)) if s.key == key else None) for s in made]
-    with using_engine("llvm"), with_replacements({}):
-        generated = calls_of(op, graph.stage, in_place)
+    runs = []
+    for held in ({}, {**replacements(), key: (text, str(file))}):
+        with using_engine("llvm"), with_replacements(held):
+            runs.append(_Run(op, calls_of(op, graph.stage, in_place), in_place))
     rtol = tolerance(Program.of(_alone(op, graph)))
-    runs = [_Run(op, calls, in_place) for calls in (generated, edited)]
     found: dict[str, str] = {}
     times: list[list[int]] = [[], []]
-    given, skipped = _arguments(op, graph, folder)
-    for what, arrays in given:
-        outcomes = [run.once(arrays) for run in runs]
+    given, skipped = _arguments(op, graph, folder, runs[0])
+    for what, arguments in given:
+        outcomes = [run.once(arguments) for run in runs]
         found[what] = next(
             (f"result {k} {why}" for k, (a, b) in enumerate(zip(*outcomes, strict=True))
-             if (why := unequal(a, b, rtol))), "",
+             if (why := _differ(a, b, rtol))), "",
         )  # fmt: skip
         if not times[0]:
-            times = _interleaved(runs, arrays, seconds)
+            times = _interleaved(runs, arguments, seconds)
     return KernelCheck(key, made[row["kernel"]].name, found, times[0], times[1], skipped)
 
 
@@ -141,12 +159,27 @@ def _alone(op: Operation, graph: Graph) -> Graph:
                  tuple(f"x{k}" for k in range(len(op.operands))), graph.stage)  # fmt: skip
 
 
+def _differ(a: Sequence[Array], b: Sequence[Array], rtol: float) -> str:
+    """Why two results, arrays or the elements of stacks, count as different; "" if they do not."""
+    if len(a) != len(b):
+        return f"is a stack of {len(b)} elements instead of {len(a)}"
+    return next((why for x, y in zip(a, b, strict=True) if (why := unequal(x, y, rtol))), "")
+
+
 # ---------------------------------------------------------------------------------------- arguments
+@dataclass(frozen=True)
+class _Arguments:
+    """Operands; of those that are stacks handles, which `cells` knows."""
+
+    arrays: list[Array]
+    cells: Cells
+
+
 def _arguments(
-    op: Operation, graph: Graph, folder: Path
-) -> tuple[list[tuple[str, list[Array]]], list[str]]:
+    op: Operation, graph: Graph, folder: Path, generated: _Run
+) -> tuple[list[tuple[str, _Arguments]], list[str]]:
     """The operands to try, with what they are; what cannot be tried, and why."""
-    found: list[tuple[str, list[Array]]] = []
+    found: list[tuple[str, _Arguments]] = []
     skipped: list[str] = []
     real: list[Array] | None = None
     if not (folder / INPUTS).exists():
@@ -155,20 +188,22 @@ def _arguments(
         skipped.append("the step's arguments: the kernel is inside a loop or branch")
     else:
         try:
-            real = _in_step(op, graph, folder)
-            found.append(("the step's", real))
+            held = _in_step(op, graph, folder)
+            real = held.arrays
+            found.append(("the step's", held))
         except WeftError as error:  # it calls a Python function of another process, say
             skipped.append(f"the step's arguments: {error.what}")
     for seed in range(SEEDS):
-        arrays = _random(op, seed, real)
-        if _fails(op, graph, arrays):
-            skipped.append(f"random arguments {seed}: the op refuses them")
+        made = _random(op, seed, real)
+        why = _fails(op, graph, made, generated)
+        if why:
+            skipped.append(f"random arguments {seed}: {why}")
         else:
-            found.append((f"random ({seed})", arrays))
+            found.append((f"random ({seed})", made))
     return found, skipped
 
 
-def _in_step(op: Operation, graph: Graph, folder: Path) -> list[Array]:
+def _in_step(op: Operation, graph: Graph, folder: Path) -> _Arguments:
     """The op's operands on the first inputs of the step."""
     with np.load(folder / INPUTS) as held:
         kept = {name: held[name] for name in held.files}
@@ -185,28 +220,39 @@ def _in_step(op: Operation, graph: Graph, folder: Path) -> list[Array]:
     before = graph.ops[: graph.ops.index(op)]
     part = Graph(graph.name, Block(graph.args, tuple(before), tuple(op.operands)), graph.arg_names,
                  graph.stage)  # fmt: skip
-    return [np.ascontiguousarray(x) for x in interpret(part, inputs, DictState(values))]
+    cells = Cells()
+    made = interpret(part, inputs, DictState(values), cells=cells)
+    return _Arguments([np.asarray(x, order="C") for x in made], cells)
 
 
-def _random(op: Operation, seed: int, real: Sequence[Array] | None) -> list[Array]:
+def _random(op: Operation, seed: int, real: Sequence[Array] | None) -> _Arguments:
     """Random operands; integers are drawn from those of the step, as they may be indices."""
-    random = np.random.default_rng(seed)
+    random, cells, kinds = np.random.default_rng(seed), Cells(), stack_kinds(op)
     made = []
     for k, value in enumerate(op.operands):
         assert isinstance(value.type, TensorType)
+        if value in kinds:
+            made.append(random_stack(value, kinds[value], random, cells))
+            continue
         array = random_array(value.type, random, 0)
         if real is not None and value.type.dtype.is_integer and real[k].size:
             array = random.choice(real[k].reshape(-1), array.shape)
-        made.append(np.ascontiguousarray(array))
-    return made
+        made.append(np.asarray(array, order="C"))
+    return _Arguments(made, cells)
 
 
-def _fails(op: Operation, graph: Graph, arrays: Sequence[Array]) -> bool:
+def _fails(op: Operation, graph: Graph, given: _Arguments, generated: _Run) -> str:
+    """Why operands are none for an op; "" if they are."""
     try:
-        interpret(_alone(op, graph), arrays)
+        if op.name in CONTROL:  # to the interpreter a loop of many iterations takes too long
+            generated.once(given)
+        else:
+            interpret(_alone(op, graph), given.arrays, cells=given.cells)
+    except DeadlineExceededError:
+        return f"the loop has not ended in {LONGEST:g} s"
     except WeftError:
-        return True
-    return False
+        return "the op refuses them"
+    return ""
 
 
 # --------------------------------------------------------------------------------------------- runs
@@ -216,7 +262,8 @@ class _Run:
     def __init__(
         self, op: Operation, calls: Sequence[KernelCall], in_place: Sequence[tuple[int, int]]
     ) -> None:
-        self.op = op
+        self.op, self.kinds, self.stacks = op, stack_kinds(op), StackArena()
+        self.stacks.words[WORDS["most"]] = STACK_BYTES
         self.buffers: dict[Value, Array] = {}
         shared = {b: a for a, b in in_place}
         for k, value in enumerate((*op.operands, *op.results)):
@@ -255,6 +302,8 @@ class _Run:
                 return self._held(_bytes(worker_stride(nbytes)))
             case Status():
                 return ctypes.addressof(self.status)
+            case Stacks():
+                return self.stacks.address
             case Code(kernel):
                 return self.kernels[kernel.key]
             case int():
@@ -265,27 +314,50 @@ class _Run:
         self.kept.append(array)
         return int(array.ctypes.data)
 
-    def fill(self, arrays: Sequence[Array]) -> None:
+    def fill(self, given: _Arguments) -> None:
         """Put the operands into their buffers."""
-        for value, array in zip(self.op.operands, arrays, strict=True):
+        self.stacks.clear()
+        self.elements: list[Array] = []
+        for value, array in zip(self.op.operands, given.arrays, strict=True):
+            if value in self.kinds:
+                held = self.kinds[value]
+                array = np.array(native_handle(array, held, given.cells, self.elements))
             self.buffers[value][...] = array
 
     def __call__(self) -> None:
         for function, words, units in self.calls:
             function(words.ctypes.data, 0, units, 0)
 
-    def once(self, arrays: Sequence[Array]) -> list[Array]:
-        """The results. InvalidArgumentError if a kernel reports a fault."""
-        self.fill(arrays)
+    def once(self, given: _Arguments) -> list[list[Array]]:
+        """The results: an array, or the elements of a stack. InvalidArgumentError if a kernel
+        reports a fault, DeadlineExceededError for a loop that has to be stopped."""
+        self.fill(given)
         self.status.value = 0
-        self()
+        timer = threading.Timer(LONGEST, self._stop)
+        timer.daemon = True
+        if self.op.name in CONTROL:
+            timer.start()
+        try:
+            self()
+        finally:
+            timer.cancel()
+        if self.status.value == STOPPED:
+            raise DeadlineExceededError(f"the kernel was stopped after {LONGEST:g} s",
+                                        location=self.op.locations)  # fmt: skip
         if self.status.value:
             raise InvalidArgumentError(
                 f"a kernel of op '{self.op.name}' reports a fault, or raised an error",
                 hint="an index that is out of bounds, or an exception in the file's function",
                 location=self.op.locations,
             )
-        return [self.buffers[v].copy() for v in self.op.results]
+        return [
+            native_elements(int(self.buffers[v]), self.kinds[v]) if v in self.kinds
+            else [self.buffers[v].copy()]
+            for v in self.op.results
+        ]  # fmt: skip
+
+    def _stop(self) -> None:
+        self.status.value = STOPPED
 
 
 def _bytes(count: int) -> Array:
@@ -300,14 +372,14 @@ def _aligned(kind: TensorType) -> Array:
     return made
 
 
-def _interleaved(runs: Sequence[_Run], arrays: Sequence[Array], seconds: float) -> list[list[int]]:
+def _interleaved(runs: Sequence[_Run], given: _Arguments, seconds: float) -> list[list[int]]:
     """The nanoseconds of each run, one after the other in turn."""
     times: list[list[int]] = [[] for _ in runs]
     end = time.perf_counter() + seconds
     clock: Callable[[], int] = time.perf_counter_ns
     for _ in range(RUNS):
         for run, held in zip(runs, times, strict=True):
-            run.fill(arrays)
+            run.fill(given)
             begin = clock()
             run()
             held.append(clock() - begin)

@@ -19,6 +19,7 @@ import numpy as np
 
 from weft.codegen.call import Address
 from weft.codegen.loops.program import PlannedCall
+from weft.codegen.loops.register_source import loop_source
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.codegen.numba.calls import nest_kernel, sources_of
@@ -27,6 +28,7 @@ from weft.codegen.numba.source import KernelSource, View
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.graph import Graph, Operation, Value
+from weft.ir.ops.control_flow import CONTROL
 from weft.ir.text.printer import print_graph
 from weft.passes.memory.block import ArenaRange, MemoryPlan
 from weft.runtime.native.executable import Executable
@@ -107,15 +109,21 @@ class StepKernel:
 
 def ops_of(op: Operation) -> list[str]:
     """The names of the ops that a kernel of `op` carries out."""
-    inner = op.regions[0].ops if op.name == "fused" else (op,)
-    return [o.name for o in inner if o.name != "constant"]
+    return [o.name for o in _inside(op) if o.name != "constant"]
+
+
+def _inside(op: Operation) -> Sequence[Operation]:
+    """The ops that are one kernel."""
+    if op.name == "fused":
+        return op.regions[0].ops
+    inside = [o for region in op.regions for o in region.walk()]
+    return [op, *(o for o in inside if o.name != "fused")]
 
 
 def header_of(kernel: StepKernel) -> list[str]:
     """What a kernel is and where it comes from."""
     op = kernel.op
-    inner = op.regions[0].ops if op.name == "fused" else (op,)
-    places = dict.fromkeys(at for o in inner for at in o.locations[:1])
+    places = dict.fromkeys(at for o in _inside(op) for at in o.locations[:1])
     lines = [
         f"{kernel.name}, of the step '{kernel.step}'",
         f"ops: {', '.join(dict.fromkeys(ops_of(op)))}",
@@ -132,6 +140,8 @@ def header_of(kernel: StepKernel) -> list[str]:
         )
     if kernel.made.checks:
         lines.append("  faults: takes reports of indices out of bounds")
+    if kernel.made.stops:
+        lines.append("  faults, worker: whom a loop asks whether it is to end")
     return lines
 
 
@@ -161,10 +171,6 @@ def _all_kernels(name: str, calls: Sequence[PlannedCall]) -> Iterator[StepKernel
         op = planned.op
         if op is None or op in done:
             continue
-        if op.name in ("while", "scan", "cond"):  # a loop in registers: its ops have no kernel
-            yield _unprinted(name, planned, "a loop that is one kernel has no Numba source")
-            done.add(op)
-            continue
         done.add(op)
         shared = planned.nest.in_place if planned.nest is not None else ()
         try:
@@ -178,7 +184,7 @@ def _all_kernels(name: str, calls: Sequence[PlannedCall]) -> Iterator[StepKernel
                 )
                 made = [source]
             else:
-                made = [source for source, _ in sources_of(op, shared)]
+                made = printed_kernels(op, shared)
         except UnsupportedError as error:
             yield StepKernel(planned.call.kernel.name, planned.call.kernel.key, op, name, error)
             continue
@@ -186,10 +192,14 @@ def _all_kernels(name: str, calls: Sequence[PlannedCall]) -> Iterator[StepKernel
             yield StepKernel(source.name, source.key, op, name, source, number, shared)
 
 
-def _unprinted(name: str, planned: PlannedCall, why: str) -> StepKernel:
-    assert planned.op is not None
-    error = UnsupportedError(why, hint="`.llvm` shows its code", location=planned.op.locations)
-    return StepKernel(planned.call.kernel.name, planned.call.kernel.key, planned.op, name, error)
+def printed_kernels(
+    op: Operation, in_place: tuple[tuple[int, int], ...] = ()
+) -> list[KernelSource]:
+    """The kernels of an op of a plan as source, in the order of their calls; of control flow, which
+    is one kernel. UnsupportedError for an op that has no source."""
+    if op.name in CONTROL:
+        return [loop_source(op)]
+    return [source for source, _ in sources_of(op, in_place)]
 
 
 # -------------------------------------------------------------------------------------------- dumps

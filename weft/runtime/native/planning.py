@@ -136,8 +136,8 @@ def planned(
     fused, reports = run_passes(graph, passes, options=options)
     check_supported(fused)
     small_loops = in_registers if fuse_folds not in passes else _of_one_element
-    if engine() == "numba":  # loops are the walker's, one iteration after another
-        memory = plan_memory(fused, donated=donated)
+    if engine() == "numba":  # its kernels have no such scratch
+        memory = plan_memory(fused, small_loops, donated, runs_in_parts)
     else:
         memory = plan_memory(fused, small_loops, donated, runs_in_parts, large_scratch)
     return fused, reports, memory, step_program(fused, memory)
