@@ -377,6 +377,8 @@ def test_events_name_the_ops(folder: Path) -> None:
 class Recorder:
     """What `TraceRecorder` is to a step."""
 
+    device, region, kernels = "", 0, True
+
     def __init__(self) -> None:
         self.rows: list[Any] = []
 

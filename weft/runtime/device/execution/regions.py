@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from weft.codegen.stacks import leaves_stacks
@@ -89,17 +90,20 @@ class GpuRegion:
         self.graph, self.step, self._back = graph, step, tuple(back)
         self._keeps = leaves_stacks(graph.block)
 
-    def start(self, arrays: list[Any], done: Done, cancel: CancelToken) -> None:
-        """Ask the device for it; what must be read back is waited for."""
-        self._begin(arrays, done, cancel, None)
-
     def recorded(self, recorder: AnyRecorder) -> Start:
-        """As `start`, with a recorder of its launches, each of which is waited for."""
-        return lambda arrays, done, cancel: self._begin(arrays, done, cancel, recorder)
+        """`start`, with a recorder of its launches."""
+        return partial(self.start, recorder=recorder)
 
-    def _begin(
-        self, arrays: list[Any], done: Done, cancel: CancelToken, recorder: AnyRecorder | None
+    # one function: the frames of an error's traceback hold the locals of those that called them
+    def start(
+        self,
+        arrays: list[Any],
+        done: Done,
+        cancel: CancelToken,
+        recorder: AnyRecorder | None = None,
     ) -> None:
+        """Ask the device for it; what must be read back is waited for. With a recorder of its
+        launches each of them is."""
         step = self.step
         try:
             if step.kind == "sized":
