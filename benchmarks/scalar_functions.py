@@ -90,6 +90,14 @@ def farthest(a: Any, b: Any) -> Any:
     return a if abs(a) >= abs(b) else b
 
 
+@wf.reducer(init=float("-inf"))
+def largest(a: Any, b: Any) -> Any:
+    """What `wf.max` gives of numbers that are not NaN, with a branch."""
+    if a >= b:
+        return a
+    return b
+
+
 def fused(rounds: int) -> list[Comparison]:
     """Each function in each surrounding, f32 and f64."""
     rows = []
@@ -110,14 +118,16 @@ def _over(f: Formula, axis: int, x: Any) -> Any:
 
 
 def reducers(rounds: int) -> list[Comparison]:
-    """A reducer that has to be compiled, beside a sum of as many elements."""
+    """Reducers that have to be compiled: one beside `wf.max`, which is the same formula, and one
+    that no op is, beside a sum of as many elements."""
     rows = []
-    for shape, axis in (((1 << 20,), 0), ((1024, 1024), 1), ((1024, 1024), 0)):
-        x = wf.asarray(np.random.default_rng(0).normal(size=shape).astype("f4"))
-        mine = wf.compile(partial(_over, farthest, axis))
-        theirs = wf.compile(partial(_over, wf.sum, axis))
-        runs = {"weft": partial(mine, x), "wf.sum": partial(theirs, x)}
-        rows.append(compare(f"farthest, {shape} over axis {axis}", runs, rounds=rounds))
+    for mine, op, peer in ((largest, wf.max, "wf.max"), (farthest, wf.sum, "wf.sum")):
+        for shape, axis in (((1 << 20,), 0), ((1024, 1024), 1), ((1024, 1024), 0)):
+            x = wf.asarray(np.random.default_rng(0).normal(size=shape).astype("f4"))
+            reduced, beside = (wf.compile(partial(_over, f, axis)) for f in (mine, op))
+            runs = {"weft": partial(reduced, x), peer: partial(beside, x)}
+            name = f"{mine.__name__}, {shape} over axis {axis}"
+            rows.append(compare(name, runs, rounds=rounds))
     return rows
 
 

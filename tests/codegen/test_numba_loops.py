@@ -110,7 +110,7 @@ class TestInRegisters:
         for n in (-1, 0, 1, 6):
             one_kernel(f, np.array(n), floats(6))
         with pytest.raises(InvalidArgumentError, match=r"index 6 .*axis 0 of size 6"):
-            wf.compile(f)(np.array(7), floats(6))
+            wf.compile(f)(np.array(7), -np.ones(6, np.float32))  # a > 0
 
     def test_loops_in_loops_and_values_that_change_places(self) -> None:
         def step(i: Any, a: Any, b: Any) -> Any:
