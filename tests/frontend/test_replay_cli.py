@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wrong_kernels import tanh_by
 
 import weft as wf
 from weft.frontend.tools.main import DIFFERENT, ERROR, SUCCESS, main
-from weft.ir.ops.scalar_function import REPLACED
 
 HERE = "test_replay_cli.py"
 LINE = 1 + Path(__file__).read_text("utf-8").splitlines().index(
@@ -50,9 +50,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def wrong_tanh() -> Iterator[None]:
-    wf.register_kernel("tanh", dtypes=wf.float32, replace=True)(halved)
-    yield
-    REPLACED.clear()
+    with tanh_by(halved):
+        yield
 
 
 def halved(x: Any) -> Any:

@@ -5,11 +5,10 @@ The truth is finite differences, the same computation unrolled in Python, or a s
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -386,48 +385,38 @@ def arena_bytes() -> int:
     return sum(o.total for o in gc.get_objects() if isinstance(o, StackArena))
 
 
-GIVEN_BACK = """
-import gc
-import numpy as np
-import weft as wf
-from weft.runtime.native import activation
+def test_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a step that kept 160 MB, and with the step itself."""
+    monkeypatch.setattr(stacks, "KEPT", 8 << 20)
+    before = arena_bytes()
 
-activation.KEPT = 8 << 20
+    def f(a: Any) -> Any:
+        x, _ = wf.while_loop(
+            lambda x, n: n < wf.astype(a[0], "int64"),
+            lambda x, n: (wf.sin(x) + a[1], n + 1),
+            (a, 0),
+        )
+        return wf.sum(x)
 
-
-def arena_bytes():
-    gc.collect()
-    return sum(o.total for o in gc.get_objects() if isinstance(o, activation.StackArena))
-
-
-def f(a):
-    x, _ = wf.while_loop(
-        lambda x, n: n < wf.astype(a[0], "int64"),
-        lambda x, n: (wf.sin(x) + a[1], n + 1),
-        (a, 0),
-    )
-    return wf.sum(x)
-
-
-g = wf.compile(wf.grad(f))
-a = np.full(10_000, 1000.0)
-for _ in range(2):
-    g(a)
-assert 0 < arena_bytes() <= 8 << 20, arena_bytes()
-a[0] = 3.0
-wanted = wf.grad(f)(a)
-np.testing.assert_allclose(g(a), wanted, rtol=1e-9)
-del g
-assert arena_bytes() == 0, arena_bytes()
-"""
+    g = wf.compile(wf.grad(f))
+    a = np.full(10_000, 1000.0)
+    for _ in range(2):
+        g(a)
+    assert before < arena_bytes() <= before + (8 << 20)
+    a[0] = 3.0
+    wanted = wf.grad(f)(a)
+    np.testing.assert_allclose(g(a), wanted, rtol=1e-9)
+    del g
+    assert arena_bytes() == before
 
 
-def test_memory_is_given_back() -> None:
-    """After a step that kept 160 MB, and with the step itself. In a process of its own: after ten
-    other modules something held the step, and its memory, for good (2026-11-29; not found)."""
-    command = [sys.executable, "-c", GIVEN_BACK]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+def test_memory_is_given_back_whatever_prototypes_others_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As numba.cuda sets them when it is imported: they are one for the process."""
+    for name in ("Py_IncRef", "Py_DecRef"):
+        monkeypatch.setattr(getattr(ctypes.pythonapi, name), "argtypes", [ctypes.py_object])
+    test_memory_is_given_back(monkeypatch)
 
 
 def test_a_failed_step_gives_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:

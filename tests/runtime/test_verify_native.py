@@ -3,8 +3,6 @@ the program is shrunk to it."""
 
 from __future__ import annotations
 
-import math
-import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from clusters import local_cluster
+from wrong_kernels import almost_tanh, found, tanh_by
 
 import weft as wf
-from weft.ir.ops.scalar_function import REPLACED
 from weft.runtime.record.agreement import disagreements
 from weft.runtime.record.replay import run_again
 from weft.runtime.record.shrink import shrink_record
-from weft.runtime.record.step_record import StepRecord, load_record
+from weft.runtime.record.step_record import load_record
 
 VerifyError = wf.errors.VerifyError
 
@@ -39,22 +37,8 @@ def verify(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def wrong_tanh() -> Iterator[None]:
     """tanh has a kernel that is wrong from 1 on."""
-    wf.register_kernel("tanh", dtypes=wf.float32, replace=True)(almost_tanh)
-    yield
-    REPLACED.clear()
-
-
-def almost_tanh(x: Any) -> Any:
-    if x > 1:
-        return x
-    return math.tanh(x)
-
-
-def found(error: VerifyError) -> StepRecord:
-    """The record of the small program that an error names."""
-    match = re.search(r"weft replay (\S+) --engine", str(error.hint))
-    assert match, error
-    return load_record(Path(match[1]))
+    with tanh_by(almost_tanh):
+        yield
 
 
 def model(x: Any, w: Any) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from weft.ir.process import cpython
+
 CPU, CUDA, MANAGED = 1, 2, 13  # kDLCPU, kDLCUDA, kDLCUDAManaged
 _BFLOAT = 4  # kDLBfloat
 _COPIED = 2  # a flag of versioned capsules
@@ -16,9 +18,9 @@ _COPIED = 2  # a flag of versioned capsules
 _DEVICE_AT = {b"dltensor": 8, b"dltensor_versioned": 40}
 _FLAGS_AT = {b"dltensor_versioned": 24}
 
-_name_of = ctypes.pythonapi.PyCapsule_GetName
+_name_of = cpython.PyCapsule_GetName
 _name_of.restype, _name_of.argtypes = ctypes.c_char_p, (ctypes.py_object,)
-_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of = cpython.PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 

@@ -9,11 +9,14 @@ many of them Python's cyclic collector would look through all that there are wit
 anything to free. That is a quarter of the time that Python takes for a transformer's training step,
 and a tenth of loading. `collector_paused` turns it off; reference counts free what is dropped.
 
+C: `cpython` are the functions of CPython's C API, with prototypes of weft's own.
+
 Loading: `load` imports a module of weft with the first use of one of its names. A child that is
 forked meanwhile would have half a module, so the fork waits (`loading`)."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
@@ -24,6 +27,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+
+#: The functions of `ctypes.pythonapi` are one for the whole process, and other libraries set their
+#: prototypes: with numba.cuda's, `Py_DecRef` of an address drops a reference to the number.
+cpython = ctypes.PyDLL(ctypes.pythonapi._name, handle=ctypes.pythonapi._handle)
 
 
 class ForkLock:

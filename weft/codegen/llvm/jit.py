@@ -25,7 +25,7 @@ from weft.codegen.llvm.target import LEVELS, NATIVE, default_isa, isa, using
 from weft.ir import process
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
-from weft.ir.process import ForkLock, around_fork
+from weft.ir.process import ForkLock, around_fork, cpython
 
 
 class CodegenError(RuntimeError):
@@ -101,7 +101,7 @@ _compiled: dict[str, Code] = {}
 _for_good: set[str] = set()
 _live: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
 # Never freed, not even at exit: LLVM's bindings may be gone by then, and code may still run.
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_compiled))
+cpython.Py_IncRef(ctypes.py_object(_compiled))
 _counts = {"compiled": 0, "loaded": 0}
 # Reentrant: the thread that forks may hold it.
 _lock = threading.RLock()

@@ -28,6 +28,7 @@ from typing import Any
 from weft.codegen.llvm.target import binding, create_machine
 from weft.ir.dataclass import dataclass
 from weft.ir.ops.elementwise import mathematics
+from weft.ir.process import cpython
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 _RELOCATABLE, _X86_64 = 1, 62  # e_type, e_machine
@@ -337,7 +338,7 @@ def _library() -> ctypes.CDLL | None:
 
 def _capsule_address(routine: str) -> int:
     capsule = importlib.import_module("scipy.linalg.cython_blas").__pyx_capi__[routine]
-    api = ctypes.pythonapi
+    api = cpython
     api.PyCapsule_GetName.restype = ctypes.c_char_p
     api.PyCapsule_GetName.argtypes = [ctypes.py_object]
     api.PyCapsule_GetPointer.restype = ctypes.c_void_p

@@ -17,6 +17,7 @@ import numpy as np
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import _current
+from weft.ir.process import cpython
 from weft.runtime.native import layout as at
 from weft.runtime.native.api import NativeApi, native_api, word_of
 from weft.runtime.native.step import NativeStep
@@ -247,7 +248,7 @@ def callable_class(base: type) -> type:
     slots = (_Slot * 2)(_Slot(_TP_MEMBERS, ctypes.addressof(members)), _Slot())
     spec = _Spec(name, size + 8 * _HEAD, 0, _BASETYPE | _HAVE_VECTORCALL, ctypes.addressof(slots))
     _specs.append((spec, slots, members, name))
-    make = ctypes.pythonapi.PyType_FromSpecWithBases
+    make = cpython.PyType_FromSpecWithBases
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object]
     made: type = make(ctypes.addressof(spec), (base,))
     made.__module__, made.__qualname__ = base.__module__, base.__qualname__

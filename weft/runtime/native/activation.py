@@ -30,6 +30,7 @@ from weft.codegen.steps.walker import CALL_WORDS, HEADER
 from weft.ir.errors import CancelledError, InvalidArgumentError, ResourceExhaustedError
 from weft.ir.graph import Block, Graph, Operation
 from weft.ir.interpreter.state import CHECKPOINT_HINT, too_large
+from weft.ir.process import cpython
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.runtime.native.python_calls import python_object
@@ -64,7 +65,7 @@ def raise_stopped(kept: int) -> NoReturn:
     if not kept:
         raise CancelledError("the step was stopped")
     error: BaseException = ctypes.cast(kept, ctypes.py_object).value
-    ctypes.pythonapi.Py_DecRef(ctypes.py_object(error))
+    cpython.Py_DecRef(ctypes.py_object(error))
     raise error
 
 
@@ -75,13 +76,13 @@ def _api() -> int:
         return 0
     words = (ctypes.c_int64 * len(API))(*map(_address, API))
     # steps may run after this module is gone
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
+    cpython.Py_IncRef(ctypes.py_object(words))
     return ctypes.addressof(words)
 
 
 def _address(name: str) -> int:
     """Of a function of CPython or libc; 0 for one that libc does not have."""
-    library = ctypes.pythonapi if name.startswith("Py") else ctypes.CDLL(None)
+    library = cpython if name.startswith("Py") else ctypes.CDLL(None)
     found = getattr(library, name, None)
     return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
 

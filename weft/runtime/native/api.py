@@ -32,7 +32,7 @@ from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import float64
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.process import around_fork
+from weft.ir.process import around_fork, cpython
 from weft.runtime.native import call_path
 from weft.runtime.native import layout as at
 from weft.runtime.resources.variables import VariableState
@@ -151,7 +151,7 @@ def word_of(instance: object, value: object) -> int:
 
 def function_address(name: str) -> int:
     """The address of a function of CPython."""
-    found = getattr(ctypes.pythonapi, name)
+    found = getattr(cpython, name)
     return ctypes.cast(found, ctypes.c_void_p).value or 0
 
 
@@ -197,7 +197,7 @@ def _make() -> NativeApi:
     made.set(at.HANDLER, id(handler))
     made.keep += [handler, numpy_table]
     # results may die after this module does: nothing that frees them may go before
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    cpython.Py_IncRef(ctypes.py_object(made))
     return made
 
 
@@ -268,7 +268,7 @@ _HANDLER_NAME = b"mem_handler"
 def _handler(functions: dict[str, int], pool: Any) -> Any:
     steps = (functions[f"pool_{name}"] for name in ("malloc", "calloc", "realloc", "free"))
     held = _Handler(b"weft", 1, ctypes.addressof(pool), *steps)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))  # lives as long as the process
+    cpython.Py_IncRef(ctypes.py_object(held))  # lives as long as the process
     return new_capsule(ctypes.addressof(held), _HANDLER_NAME)
 
 
@@ -278,7 +278,7 @@ _NAMES: dict[bytes, Any] = {}  # CPython keeps no copy of a capsule's name
 def new_capsule(address: int, name: bytes) -> Any:
     """A PyCapsule without destructor."""
     held = _NAMES.setdefault(name, ctypes.create_string_buffer(name))
-    make = ctypes.pythonapi.PyCapsule_New
+    make = cpython.PyCapsule_New
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     return make(address, ctypes.addressof(held), None)
@@ -287,7 +287,7 @@ def new_capsule(address: int, name: bytes) -> Any:
 # ----------------------------------------------------------------------------------------- probing
 def _numpy_table() -> Any:
     capsule = np._core.multiarray._ARRAY_API  # type: ignore[attr-defined]
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer = cpython.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table = pointer(capsule, None)
     if not table:

@@ -35,7 +35,7 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Graph
 from weft.ir.ops.control_flow import STACK_OPS
-from weft.ir.process import collector_paused
+from weft.ir.process import collector_paused, cpython
 from weft.passes.manager import (
     STANDARD,
     PassOptions,
@@ -341,7 +341,7 @@ class Executable(Step):
             activation = Activation(self._linked, *self.pool_and_threads())
         except MemoryError:
             self.raise_no_memory()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(activation))
+        cpython.Py_IncRef(ctypes.py_object(activation))
         return ctypes.addressof(activation.native)
 
     def raise_no_memory(self, *_: int) -> NoReturn:

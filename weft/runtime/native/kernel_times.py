@@ -27,6 +27,7 @@ from weft.codegen.steps.walker import (
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import Locations
+from weft.ir.process import cpython
 from weft.ir.types import TensorType
 from weft.passes.memory.block import MemoryPlan
 from weft.runtime.native.activation import Activation
@@ -275,7 +276,7 @@ class TracedWalk:
         """Have the step fail with an error that the walk has met, Ctrl-C for one, where native code
         has called it."""
         activation = self.activation
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))  # `raise_stopped` gives it back
+        cpython.Py_IncRef(ctypes.py_object(error))  # `raise_stopped` gives it back
         activation.status.index, activation.status.value = id(error), STOPPED
         activation.failed.value = self._at
 

@@ -32,7 +32,7 @@ from weft.codegen.pool import (
 )
 from weft.ir.cost.thresholds import SPIN_SECONDS, WAKE_AFTER_NS
 from weft.ir.errors import UnsupportedError
-from weft.ir.process import around_fork
+from weft.ir.process import around_fork, cpython
 from weft.runtime.native.machine import default_threads, usable_processors
 
 _log = logging.getLogger("weft.compile")
@@ -107,10 +107,10 @@ class Pool:
         self._control = _CONTROL_TYPE(addresses[CONTROL.key])
         memory = (ctypes.c_int64 * (TOTAL_WORDS + 16))()
         # steps may outlive the interpreter in daemon threads: these words are never freed
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+        cpython.Py_IncRef(ctypes.py_object(memory))
         start = -ctypes.addressof(memory) % 128
         words = (ctypes.c_int64 * TOTAL_WORDS).from_buffer(memory, start)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
+        cpython.Py_IncRef(ctypes.py_object(words))
         started = time.perf_counter()
         self._control(ctypes.addressof(words), SPIN, 0, 0)
         each = (time.perf_counter() - started) / SPINS

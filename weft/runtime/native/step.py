@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.process import cpython
 from weft.runtime.native import layout as at
 from weft.runtime.native.api import NativeApi, new_capsule
 from weft.runtime.resources.variables import VariableState
 
 _METH_O = 8
-_py = ctypes.pythonapi
-_py.PyCFunction_NewEx.restype = ctypes.py_object
-_py.PyCFunction_NewEx.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+cpython.PyCFunction_NewEx.restype = ctypes.py_object
+cpython.PyCFunction_NewEx.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
 
 
 class _MethodDef(ctypes.Structure):
@@ -79,7 +79,7 @@ class NativeStep:
         pair = (ctypes.c_int64 * 2)(api.table, self.address)
         self._keep += [pair, rows, held]
         capsule = new_capsule(ctypes.addressof(pair), b"weft.step")
-        self.run: Callable[[list[Any]], list[Any] | None] = _py.PyCFunction_NewEx(
+        self.run: Callable[[list[Any]], list[Any] | None] = cpython.PyCFunction_NewEx(
             _method(api.functions["run_list"]), capsule, None
         )
 
@@ -124,7 +124,7 @@ def _free_activations(step: Any) -> None:
     while activation:
         words = (ctypes.c_int64 * 2).from_address(activation)
         activation = words[at.F_NEXT // 8]
-        _py.Py_DecRef(ctypes.c_void_p(words[at.F_OWNER // 8]))
+        cpython.Py_DecRef(ctypes.c_void_p(words[at.F_OWNER // 8]))
 
 
 def activation_words(
