@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from clusters import local_cluster
-from wrong_kernels import almost_tanh, found, tanh_by
+from wrong_kernels import almost_tanh, named_record, tanh_by
 
 import weft as wf
 from weft.runtime.record.agreement import disagreements
@@ -61,7 +61,7 @@ def test_in_a_compiled_function(verify: Path) -> None:
         error
     )
     assert error.locations[0].file == __file__
-    small = found(error)
+    small = load_record(named_record(error))
     assert [op.name for op in small.graph.ops] == ["tanh"]
     assert small.inputs[0].shape == (2, 2)  # with the values that it really had
     np.testing.assert_allclose(small.inputs[0], np.exp(0.3) + 1, rtol=1e-6)
@@ -82,7 +82,7 @@ def test_in_an_iteration_of_a_loop(verify: Path) -> None:
     f(np.full((4, 3), 0.001, np.float32))  # where it is right
     with pytest.raises(VerifyError) as caught:
         f(np.array([[0.001], [0.002], [2.0], [3.0]], np.float32))
-    small = found(caught.value)
+    small = load_record(named_record(caught.value))
     assert [op.name for op in small.graph.ops] == ["tanh"]
     assert small.inputs[0].tolist() == [2.0]
 
@@ -105,7 +105,7 @@ def test_in_a_step_with_ops_of_the_host(how: Any) -> None:
         session.run(update)
         with pytest.raises(VerifyError, match=r"a program of 1 ops shows it .tanh.") as caught:
             session.run(update)
-    assert found(caught.value).inputs[0].tolist() == [2, 2]
+    assert load_record(named_record(caught.value)).inputs[0].tolist() == [2, 2]
 
 
 @pytest.mark.usefixtures("verify")
@@ -136,7 +136,7 @@ def test_files_of_what_is_found_have_names_of_their_own(verify: Path) -> None:
         for _ in range(2):
             with pytest.raises(VerifyError, match="in 'a/b'") as caught:
                 session.run(y, {x: 2})
-            assert [op.name for op in found(caught.value).graph.ops] == ["tanh"]
+            assert [op.name for op in load_record(named_record(caught.value)).graph.ops] == ["tanh"]
     assert (
         len([file for file in verify.iterdir() if file.name.startswith("verify-native-a_b-")]) == 2
     )
@@ -194,7 +194,7 @@ def test_on_a_cluster() -> None:
         session.run(put)
         with pytest.raises(VerifyError, match=r"a program of 1 ops shows it .tanh.") as caught:
             session.run(y)
-    assert found(caught.value).inputs[0].tolist() == [2, 3]
+    assert load_record(named_record(caught.value)).inputs[0].tolist() == [2, 3]
 
 
 # --------------------------------------------------------------------------------- what is no fault

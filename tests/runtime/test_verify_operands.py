@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from clusters import local_cluster
-from wrong_kernels import almost_tanh, found, tanh_by
+from wrong_kernels import almost_tanh, named_record, tanh_by
 
 import weft as wf
+from weft.runtime.record.step_record import load_record
 from weft.runtime.run_log import HostKey, RunLog
 
 VerifyError = wf.errors.VerifyError
@@ -39,7 +40,8 @@ def tells(function: Any, *args: Any) -> VerifyError:
     """The error of a call, whose small program is one tanh."""
     with pytest.raises(VerifyError) as caught:
         function(*args)
-    assert [op.name for op in found(caught.value).graph.ops] == ["tanh"], caught.value
+    small = load_record(named_record(caught.value))
+    assert [op.name for op in small.graph.ops] == ["tanh"], caught.value
     return caught.value
 
 
@@ -100,7 +102,7 @@ def test_in_an_iteration_of_a_native_loop() -> None:
     f(f32(0.1, 0.2, 0.3))
     error = tells(f, f32(0.1, 0.2, 3, 4))
     assert ", iteration 2) at [0] is np.float32(6.0) instead of" in error.what
-    assert found(error).inputs[0].tolist() == 3
+    assert load_record(named_record(error)).inputs[0].tolist() == 3
 
 
 @pytest.mark.usefixtures("wrong_tanh")
@@ -117,7 +119,7 @@ def test_what_an_iteration_before_has_made() -> None:
 
     error = tells(f, f32(0.1, 3, 0.2))
     assert ", iteration 2)" in error.what
-    assert found(error).inputs[0].tolist() == 3
+    assert load_record(named_record(error)).inputs[0].tolist() == 3
 
 
 @pytest.mark.usefixtures("wrong_tanh")
@@ -194,7 +196,7 @@ def test_in_an_iteration_of_a_loop_on_the_executor(how: Any) -> None:
         session.run(last, {x: -3})
         error = tells(lambda: session.run(last, {x: -0.5}))
     assert ", iteration 3)" in error.what
-    np.testing.assert_allclose(found(error).inputs[0], 1.6, rtol=1e-6)
+    np.testing.assert_allclose(load_record(named_record(error)).inputs[0], 1.6, rtol=1e-6)
 
 
 @pytest.mark.usefixtures("wrong_tanh")

@@ -11,7 +11,6 @@ from typing import Any
 
 import weft as wf
 from weft.ir.ops.scalar_function import REPLACED
-from weft.runtime.record.step_record import StepRecord, load_record
 
 
 @contextmanager
@@ -31,8 +30,8 @@ def almost_tanh(x: Any) -> Any:
     return math.tanh(x)
 
 
-def found(error: wf.errors.VerifyError) -> StepRecord:
-    """The record of the small program that an error names."""
+def named_record(error: wf.errors.VerifyError) -> Path:
+    """The file of the small program that an error names."""
     match = re.search(r"weft replay (\S+) --engine", str(error.hint))
     assert match, error
-    return load_record(Path(match[1]))
+    return Path(match[1])

@@ -284,6 +284,12 @@ class TestSteps:
         with pytest.raises(UnsupportedError, match="calls a function of yours that Numba compiled"):
             wf.compile(lambda x: bent(x) + 1, device="gpu:0", engine="numba")(x)
 
+    def test_checks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        use_device("check", monkeypatch)
+        f = wf.compile(lambda x: wf.exp(x), device="gpu:0", engine="numba")
+        with pytest.raises(UnsupportedError, match="looks for no races"):
+            f(np.ones(3, np.float32))
+
     def test_reproducible_steps(self) -> None:
         f = wf.compile(
             lambda x: wf.exp(x) * 2, device="gpu:0", engine="numba", passes="gpu_reproducible"

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from llvmlite import ir
 
@@ -50,6 +52,7 @@ from weft.ir.ops.reduction import FOLDS
 from weft.ir.spec import ConstArray, int_attr, ints_attr
 from weft.ir.types import TensorType
 
+T = TypeVar("T")
 #: Bumped whenever the code that is emitted changes.
 EMITTER_VERSION = 3
 LOOPS = frozenset({"while", "scan"})
@@ -320,7 +323,125 @@ def _store(e: Emitter, values: Held, target: ir.Value, dtype: str) -> None:
         store_element(e, value, e.at(target, e.index(k)), dtype)
 
 
-class _Writer:
+class RegisterWriter(ABC, Generic[T]):
+    """Writes the ops of a loop in registers, whichever language that is in. env: the elements of
+    values in registers, each a `T`; of arrays in memory, where they are."""
+
+    scribe: Scribe
+    env: dict[Value, list[T]]
+
+    def block(self, block: Block) -> list[list[T]]:
+        """The results of a region whose arguments are in `env`."""
+        for op in block.ops:
+            self._op(op)
+        return [self.env[v] for v in block.results]
+
+    def inline(self, op: Operation, given: Sequence[list[T]]) -> None:
+        """The region of an op that runs it once."""
+        (region,) = op.regions
+        self.bind(region, given)
+        self.env.update(zip(op.results, self.block(region), strict=True))
+
+    def bind(self, region: Block, values: Sequence[list[T]]) -> None:
+        """What the arguments of a region are."""
+        self.env.update(zip(region.args, values, strict=True))
+
+    def control(self, op: Operation, given: Sequence[list[T]], outputs: Sequence[T]) -> None:
+        """A loop or branch on the operands `given`; `outputs`: where a scan stacks."""
+        if op.name == "unrolled":
+            self.inline(op, given)
+        elif op.name == "cond":
+            self.cond(op, given)
+        else:
+            self.loop(op, given, outputs)
+
+    def _op(self, op: Operation) -> None:
+        env, first = self.env, op.operands[0] if op.operands else None
+        if op.name in CONTROL:
+            self.control(op, [env[v] for v in op.operands], ())
+        elif op.name in KERNELS:
+            self.inline(op, [env[v] for v in op.operands])
+        elif op.name == "constant":
+            if (op, "value") not in self.scribe.number:  # else it is there from the beginning
+                held = op.attrs["value"]
+                assert isinstance(held, ConstArray)
+                env[op.result] = [self.literal(_short(op.result), held.array.reshape(()).item())]
+        elif op.name == "iota":
+            (made,) = evaluate_op("iota", (), op.attrs)
+            env[op.result] = [self.literal(_short(op.result), x) for x in made.reshape(-1).tolist()]
+        elif op.name == "slice" and first is not None and not self.scribe.fits(first):
+            env[op.result] = [self.element_at(op)]
+        elif op.name in MOVES:
+            env[op.result] = [env[op.operands[k]][j] for k, j in moved(op)]
+        elif op.name in FOLDS:
+            env[op.result] = [self._fold(op, row) for row in folded(op)]
+        elif op.name == "matmul":
+            env[op.result] = [self.dot(op, pairs) for pairs in multiplied(op)]
+        elif op.name in READS:
+            env[op.result] = [self.read(op)]
+        elif op.name in WRITES:
+            self.update(op, WRITES[op.name])
+            env[op.result] = env[op.operands[0]]
+        elif op.name == "arena_push":
+            env[op.result] = [self.push(op)]
+        elif op.name == "arena_pop":
+            self.pop(op)
+        else:
+            dtype, result = _short(op.operands[-1]), _short(op.result)
+            columns = zip(*(env[v] for v in op.operands), strict=True)
+            env[op.result] = [self.scalar(op.name, dtype, list(a), result) for a in columns]
+
+    def _fold(self, op: Operation, row: Sequence[int]) -> T:
+        """The fold of some elements of the operand, from the first to the last."""
+        given, dtype = self.env[op.operands[0]], _short(op.result)
+        total = given[row[0]]
+        for k in row[1:]:
+            total = self.scalar(FOLDS[op.name], dtype, [total, given[k]], dtype)
+        return total
+
+    @abstractmethod
+    def scalar(self, name: str, dtype: str, args: list[T], result: str) -> T:
+        """An elementwise op of operands of `dtype`, which gives a `result`."""
+
+    @abstractmethod
+    def literal(self, dtype: str, value: object) -> T:
+        """A number."""
+
+    @abstractmethod
+    def dot(self, op: Operation, pairs: Sequence[tuple[int, int]]) -> T:
+        """The sum of products of elements of both operands."""
+
+    @abstractmethod
+    def element_at(self, op: Operation) -> T:
+        """The element of an array that a slice says."""
+
+    @abstractmethod
+    def read(self, op: Operation) -> T:
+        """The element of an array that an index says."""
+
+    @abstractmethod
+    def update(self, op: Operation, combine: str | None) -> None:
+        """Change the element of an array that an index says: put a value there, or what `combine`
+        makes of both."""
+
+    @abstractmethod
+    def push(self, op: Operation) -> T:
+        """The handle of a stack with one more value."""
+
+    @abstractmethod
+    def pop(self, op: Operation) -> None:
+        """What is on top of a stack, and the handle of the rest, are results."""
+
+    @abstractmethod
+    def cond(self, op: Operation, given: Sequence[list[T]]) -> None:
+        """A branch on the operands `given`."""
+
+    @abstractmethod
+    def loop(self, op: Operation, given: Sequence[list[T]], outputs: Sequence[T]) -> None:
+        """A loop on the operands `given`; `outputs`: where a scan stacks."""
+
+
+class _Writer(RegisterWriter[ir.Value]):
     """Writes the kernel. env: the elements of values in registers, the address of arrays."""
 
     def __init__(
@@ -337,99 +458,61 @@ class _Writer:
         self.scribe = scribe
         self.status = status
         self.numbers = numbers
-        self.constants = constants
         self.asks = asks
         self.left = e.alloca(I64)  # iterations of any loop until it looks whether to go on
         self.b.store(e.index(MOST), self.left)
-        self.env: dict[Value, Held] = {}
+        self.env = {
+            op.result: constants[k] for (op, tag), k in scribe.number.items() if tag == "value"
+        }
 
     def _number(self, op: Operation, tag: str) -> ir.Value:
         return self.numbers[self.scribe.number[op, tag]]
 
-    def _block(self, block: Block) -> list[Held]:
-        for op in block.ops:
-            self._op(op)
-        return [self.env[v] for v in block.results]
+    def scalar(self, name: str, dtype: str, args: list[ir.Value], result: str) -> ir.Value:
+        """As of `RegisterWriter`."""
+        return emit_scalar(self.e, name, dtype, args, {"dtype": result})
 
-    def _op(self, op: Operation) -> None:
-        env, first = self.env, op.operands[0] if op.operands else None
-        if op.name in CONTROL:
-            self.control(op, [env[v] for v in op.operands], ())
-        elif op.name in KERNELS:
-            (region,) = op.regions
-            env.update(zip(region.args, (env[v] for v in op.operands), strict=True))
-            env.update(zip(op.results, self._block(region), strict=True))
-        elif op.name == "constant":
-            env[op.result] = self._constant(op)
-        elif op.name == "iota":
-            env[op.result] = self._iota(op)
-        elif op.name == "slice" and first is not None and not self.scribe.fits(first):
-            at = self.e.at(env[first][0], self._number(op, "offset"))
-            env[op.result] = [load_element(self.e, at, _short(first))]
-        elif op.name in MOVES:
-            env[op.result] = [env[op.operands[k]][j] for k, j in moved(op)]
-        elif op.name in FOLDS:
-            env[op.result] = [self._fold(op, row) for row in folded(op)]
-        elif op.name == "matmul":
-            env[op.result] = [self._dot(op, pairs) for pairs in multiplied(op)]
-        elif op.name in READS:
-            at = self._element(op)
-            env[op.result] = [load_element(self.e, at, _short(op.result))]
-        elif op.name in WRITES:
-            self._update(op)
-        elif op.name == "arena_push":
-            env[op.result] = [self._push(op)]
-        elif op.name == "arena_pop":
-            below, top = op.results
-            made = emit_pop(self.e, env[op.operands[0]][0], tensor(top), elements(top))
-            env[below], env[top] = made[:1], made[1:]
-        else:
-            dtype, attrs = _short(op.operands[-1]), {"dtype": _short(op.result)}
-            columns = zip(*(env[v] for v in op.operands), strict=True)
-            env[op.result] = [
-                emit_scalar(self.e, op.name, dtype, list(args), attrs) for args in columns
-            ]
+    def literal(self, dtype: str, value: Any) -> ir.Value:
+        """As of `RegisterWriter`."""
+        return constant(dtype, value)
 
-    def _constant(self, op: Operation) -> Held:
-        if (op, "value") in self.scribe.number:
-            return self.constants[self.scribe.number[op, "value"]]
-        held = op.attrs["value"]
-        assert isinstance(held, ConstArray)
-        return [constant(_short(op.result), held.array.reshape(()).item())]
-
-    def _iota(self, op: Operation) -> Held:
-        (made,) = evaluate_op("iota", (), op.attrs)
-        return [constant(_short(op.result), x) for x in made.reshape(-1).tolist()]
-
-    def _fold(self, op: Operation, row: Sequence[int]) -> ir.Value:
-        """The fold of some elements of the operand, from the first to the last."""
-        given, dtype = self.env[op.operands[0]], _short(op.result)
-        total = given[row[0]]
-        for k in row[1:]:
-            total = emit_scalar(self.e, FOLDS[op.name], dtype, [total, given[k]], {})
-        return total
-
-    def _dot(self, op: Operation, pairs: Sequence[tuple[int, int]]) -> ir.Value:
+    def dot(self, op: Operation, pairs: Sequence[tuple[int, int]]) -> ir.Value:
+        """As of `RegisterWriter`; products and sums are fused where the target does that."""
         a, b = (self.env[v] for v in op.operands)
-        e, dtype, total = self.e, _short(op.result), None
+        dtype, total = _short(op.result), None
         for i, j in pairs:
             if total is None or not multiplies_and_adds() or dtype not in ("f32", "f64"):
-                term = emit_scalar(e, "multiply", dtype, [a[i], b[j]], {})
-                total = term if total is None else emit_scalar(e, "add", dtype, [total, term], {})
+                term = self.scalar("multiply", dtype, [a[i], b[j]], dtype)
+                total = term if total is None else self.scalar("add", dtype, [total, term], dtype)
             else:
-                total = emit_scalar(e, "fma", dtype, [a[i], b[j], total], {})
+                total = self.scalar("fma", dtype, [a[i], b[j], total], dtype)
         return constant(dtype, 0) if total is None else total
 
-    def _update(self, op: Operation) -> None:
-        at, combine, dtype = self._element(op), WRITES[op.name], _short(op.result)
+    def element_at(self, op: Operation) -> ir.Value:
+        """As of `RegisterWriter`."""
+        (array, *_) = op.operands
+        at = self.e.at(self.env[array][0], self._number(op, "offset"))
+        return load_element(self.e, at, _short(array))
+
+    def read(self, op: Operation) -> ir.Value:
+        """As of `RegisterWriter`."""
+        return load_element(self.e, self._element(op), _short(op.result))
+
+    def update(self, op: Operation, combine: str | None) -> None:
+        """As of `RegisterWriter`."""
+        at, dtype = self._element(op), _short(op.result)
         (value,) = self.env[op.operands[2]]
         if combine is not None:
-            held = load_element(self.e, at, dtype)
-            value = emit_scalar(self.e, combine, dtype, [held, value], {})
+            value = self.scalar(combine, dtype, [load_element(self.e, at, dtype), value], dtype)
         store_element(self.e, value, at, dtype)
-        self.env[op.result] = self.env[op.operands[0]]
 
-    def _push(self, op: Operation) -> ir.Value:
+    def pop(self, op: Operation) -> None:
+        """As of `RegisterWriter`."""
+        below, top = op.results
+        made = emit_pop(self.e, self.env[op.operands[0]][0], tensor(top), elements(top))
+        self.env[below], self.env[top] = made[:1], made[1:]
+
+    def push(self, op: Operation) -> ir.Value:
         """The handle; where there is no room, the kernel ends."""
         b, e, (stack, value) = self.b, self.e, op.operands
         given = self.env[stack][0], self.env[value], tensor(value)
@@ -463,26 +546,16 @@ class _Writer:
 
     # -- control flow -----------------------------------------------------------------------------
 
-    def control(self, op: Operation, given: Sequence[Held], outputs: Sequence[ir.Value]) -> None:
-        """Emit a loop or branch on the operands `given`; `outputs`: where a scan stacks."""
-        if op.name == "unrolled":
-            (region,) = op.regions
-            self._bind(region, given)
-            self.env.update(zip(op.results, self._block(region), strict=True))
-        elif op.name == "cond":
-            self._cond(op, given)
-        else:
-            self._loop(op, given, outputs)
-
-    def _cond(self, op: Operation, given: Sequence[Held]) -> None:
+    def cond(self, op: Operation, given: Sequence[Held]) -> None:
+        """As of `RegisterWriter`."""
         b = self.b
         then, orelse, after = (b.append_basic_block(n) for n in ("then", "orelse", "after"))
         b.cbranch(given[0][0], then, orelse)
         ends: list[tuple[ir.Block, list[Held]]] = []
         for block, region in zip((then, orelse), op.regions, strict=True):
             b.position_at_end(block)
-            self._bind(region, given[1:])
-            values = self._block(region)
+            self.bind(region, given[1:])
+            values = self.block(region)
             ends.append((b.block, values))
             b.branch(after)
         b.position_at_end(after)
@@ -497,10 +570,8 @@ class _Writer:
     def _phis(self, value: Value) -> Held:
         return [self.b.phi(register_type(_short(value))) for _ in range(elements(value))]
 
-    def _bind(self, region: Block, values: Sequence[Held]) -> None:
-        self.env.update(zip(region.args, values, strict=True))
-
-    def _loop(self, op: Operation, given: Sequence[Held], outputs: Sequence[ir.Value]) -> None:
+    def loop(self, op: Operation, given: Sequence[Held], outputs: Sequence[ir.Value]) -> None:
+        """As of `RegisterWriter`."""
         b, e = self.b, self.e
         carries = int_attr(op.attrs, "carries")
         before = b.block
@@ -530,8 +601,8 @@ class _Writer:
         if op.name == "scan":
             return self.b.icmp_signed("<", count, self._number(op, "length"))
         test = op.regions[0]
-        self._bind(test, held)
-        ((decision,),) = self._block(test)
+        self.bind(test, held)
+        ((decision,),) = self.block(test)
         if (op, "limit") in self.scribe.number:
             below = self.b.icmp_signed("<", count, self._number(op, "limit"))
             return self.b.and_(below, decision)
@@ -549,8 +620,8 @@ class _Writer:
             held = list(held)
             for k in sequences_of(op):
                 held[k] = self._row(op, k, held[k], count)
-        self._bind(region, held)
-        values = self._block(region)
+        self.bind(region, held)
+        values = self.block(region)
         for value, given, target in zip(
             region.results[carries:], values[carries:], outputs[carries:], strict=True
         ):

@@ -13,31 +13,20 @@ from functools import partial
 
 from weft.codegen.call import Address, Pool, Stacks
 from weft.codegen.loops.in_registers import (
-    MOVES,
-    READS,
-    STACKS,
-    WRITES,
     elements,
-    folded,
     in_registers,
     is_single,
-    moved,
-    multiplied,
     sequences_of,
     tensor,
 )
 from weft.codegen.loops.interrupt import MOST
-from weft.codegen.loops.register_kernel import LOOPS, Scribe
+from weft.codegen.loops.register_kernel import LOOPS, RegisterWriter, Scribe
 from weft.codegen.numba.scalars import scalar_text
 from weft.codegen.numba.source import KernelSource, Lines, Names, Number, Param, View, numpy_name
 from weft.codegen.numba.stacks import arena_view
-from weft.ir.analysis.verify import KERNELS
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.interpreter.evaluate import evaluate_op
-from weft.ir.ops.control_flow import CONTROL
-from weft.ir.ops.reduction import FOLDS
-from weft.ir.spec import ConstArray, int_attr
+from weft.ir.spec import int_attr
 
 #: The names, or short expressions, of a value's elements; of an array in memory, its name.
 Held = list[str]
@@ -63,11 +52,7 @@ def _short(value: Value) -> str:
     return tensor(value).dtype.short
 
 
-def _literal(dtype: str, value: object) -> str:
-    return str(value) if dtype == "bool" else f"{numpy_name(dtype)}({value})"
-
-
-class _Printer:
+class _Printer(RegisterWriter[str]):
     """Writes the kernel. env: what each value is called; loops: whether one is inside."""
 
     def __init__(self, scribe: Scribe) -> None:
@@ -126,7 +111,7 @@ class _Printer:
         for at, name in constants.items():
             self.env[at.result] = self._loaded(name, at.result)
         given = [self._operand(k, v) for k, v in enumerate(op.operands)]
-        self._control(op, given, self.outputs)
+        self.control(op, given, self.outputs)
         for value, target in zip(op.results, self.outputs, strict=True):
             if value in self.env and scribe.fits(value):
                 self._store(self.env[value], value, target, None)
@@ -166,86 +151,43 @@ class _Printer:
             place = str(k) if row is None else _place(row, count, k)
             self.out(f"{target}[{place}] = {text}")
 
-    def _scalar(self, name: str, dtype: str, args: Sequence[str], result: str) -> str:
-        return self._assign(scalar_text(name, dtype, args, result, self.helpers))
-
     def _calls(self, name: str) -> str:
         self.helpers.add(name)
         return name
 
     # -- ops --------------------------------------------------------------------------------------
-    def _block(self, block: Block) -> list[Held]:
-        for op in block.ops:
-            self._op(op)
-        return [self.env[v] for v in block.results]
+    def scalar(self, name: str, dtype: str, args: list[str], result: str) -> str:
+        """As of `RegisterWriter`."""
+        return self._assign(scalar_text(name, dtype, args, result, self.helpers))
 
-    def _op(self, op: Operation) -> None:
-        env, first = self.env, op.operands[0] if op.operands else None
-        if op.name in CONTROL:
-            self._control(op, [env[v] for v in op.operands], ())
-        elif op.name in KERNELS:
-            self._inline(op, [env[v] for v in op.operands])
-        elif op.name == "constant":
-            self._constant(op)
-        elif op.name == "iota":
-            (made,) = evaluate_op("iota", (), op.attrs)
-            env[op.result] = [_literal(_short(op.result), x) for x in made.reshape(-1).tolist()]
-        elif op.name == "slice" and first is not None and not self.scribe.fits(first):
-            env[op.result] = [self._assign(f"{env[first][0]}[{self.numbers[op, 'offset']}]")]
-        elif op.name in MOVES:
-            env[op.result] = [env[op.operands[k]][j] for k, j in moved(op)]
-        elif op.name in FOLDS:
-            env[op.result] = [self._fold(op, row) for row in folded(op)]
-        elif op.name == "matmul":
-            env[op.result] = [self._dot(op, pairs) for pairs in multiplied(op)]
-        elif op.name in READS:
-            env[op.result] = [self._assign(self._element(op))]
-        elif op.name in WRITES:
-            self._update(op)
-        elif op.name in STACKS:
-            (self._push if op.name == "arena_push" else self._pop)(op)
-        else:
-            dtype, result = _short(op.operands[-1]), _short(op.result)
-            columns = zip(*(env[v] for v in op.operands), strict=True)
-            env[op.result] = [self._scalar(op.name, dtype, args, result) for args in columns]
+    def literal(self, dtype: str, value: object) -> str:
+        """As of `RegisterWriter`."""
+        return str(value) if dtype == "bool" else f"{numpy_name(dtype)}({value})"
 
-    def _inline(self, op: Operation, given: Sequence[Held]) -> None:
-        (region,) = op.regions
-        self._bind(region, given)
-        self.env.update(zip(op.results, self._block(region), strict=True))
-
-    def _bind(self, region: Block, values: Sequence[Held]) -> None:
-        self.env.update(zip(region.args, values, strict=True))
-
-    def _constant(self, op: Operation) -> None:
-        held = op.attrs["value"]
-        assert isinstance(held, ConstArray)
-        if (op, "value") not in self.numbers:
-            self.env[op.result] = [_literal(_short(op.result), held.array.reshape(()).item())]
-
-    def _fold(self, op: Operation, row: Sequence[int]) -> str:
-        """The fold of some elements of the operand, from the first to the last."""
-        given, dtype = self.env[op.operands[0]], _short(op.result)
-        total = given[row[0]]
-        for k in row[1:]:
-            total = self._scalar(FOLDS[op.name], dtype, [total, given[k]], dtype)
-        return total
-
-    def _dot(self, op: Operation, pairs: Sequence[tuple[int, int]]) -> str:
+    def dot(self, op: Operation, pairs: Sequence[tuple[int, int]]) -> str:
+        """As of `RegisterWriter`."""
         (a, b), dtype = (self.env[v] for v in op.operands), _short(op.result)
         total = ""
         for i, j in pairs:
-            term = self._scalar("multiply", dtype, [a[i], b[j]], dtype)
-            total = self._scalar("add", dtype, [total, term], dtype) if total else term
-        return total or _literal(dtype, 0)
+            term = self.scalar("multiply", dtype, [a[i], b[j]], dtype)
+            total = self.scalar("add", dtype, [total, term], dtype) if total else term
+        return total or self.literal(dtype, 0)
 
-    def _update(self, op: Operation) -> None:
-        data, combine, dtype = self._element(op), WRITES[op.name], _short(op.result)
+    def element_at(self, op: Operation) -> str:
+        """As of `RegisterWriter`."""
+        return self._assign(f"{self.env[op.operands[0]][0]}[{self.numbers[op, 'offset']}]")
+
+    def read(self, op: Operation) -> str:
+        """As of `RegisterWriter`."""
+        return self._assign(self._element(op))
+
+    def update(self, op: Operation, combine: str | None) -> None:
+        """As of `RegisterWriter`."""
+        data, dtype = self._element(op), _short(op.result)
         (value,) = self.env[op.operands[2]]
         if combine is not None:
-            value = self._scalar(combine, dtype, [self._assign(data), value], dtype)
+            value = self.scalar(combine, dtype, [self._assign(data), value], dtype)
         self.out(f"{data} = {value}")
-        self.env[op.result] = self.env[op.operands[0]]
 
     def _element(self, op: Operation) -> str:
         """The element that the op's index says; out of bounds, the kernel ends."""
@@ -262,7 +204,8 @@ class _Printer:
         self.out("    return")
 
     # -- stacks -----------------------------------------------------------------------------------
-    def _push(self, op: Operation) -> None:
+    def push(self, op: Operation) -> str:
+        """As of `RegisterWriter`; where there is no room, the kernel ends."""
         stack, value = op.operands
         (below,), held = self.env[stack], tensor(value)
         place = self._assign(f"{self._calls('arena_push')}(arena, {below}, {held.nbytes})")
@@ -272,7 +215,7 @@ class _Printer:
         if (op, "limit") in self.numbers:
             taken = self._assign(f"{self._calls('arena_held')}(arena, {place})")
             self._ends(f"{taken} > {self.numbers[op, 'limit']}", taken, op)
-        self.env[op.result] = [place]
+        return place
 
     def _top(self, stack: str, value: Value) -> str:
         """The array of the elements of the top, which is of the type of `value`."""
@@ -281,12 +224,16 @@ class _Printer:
         self.out(f"{name} = {self._calls('top_of')}({stack}, {elements(value)}, {kind})")
         return name
 
-    def _pop(self, op: Operation) -> None:
+    def pop(self, op: Operation) -> None:
+        """As of `RegisterWriter`."""
         below, top = op.results
         (stack,) = self.env[op.operands[0]]
         names = [self.names.number("v") for _ in range(1 + elements(top))]
         self.out(f"if {stack} == 0:")
-        zeros = [_literal("i64", 0), *[_literal(_short(top), _zero(_short(top)))] * elements(top)]
+        zeros = [
+            self.literal("i64", 0),
+            *[self.literal(_short(top), _zero(_short(top)))] * elements(top),
+        ]
         self._inside(lambda: self._set(names, zeros))
         self.out("else:")
 
@@ -322,16 +269,12 @@ class _Printer:
             self.out(f"{name} = {value}")
 
     # -- control flow -----------------------------------------------------------------------------
-    def _control(self, op: Operation, given: Sequence[Held], outputs: Sequence[str]) -> None:
-        """A loop or branch on the operands `given`; `outputs`: where a scan stacks."""
-        if op.name == "unrolled":
-            self._inline(op, given)
-        elif op.name == "cond":
-            self._cond(op, given)
-        else:
-            _Loop(self, op, given, outputs).run()
+    def loop(self, op: Operation, given: Sequence[Held], outputs: Sequence[str]) -> None:
+        """As of `RegisterWriter`."""
+        _Loop(self, op, given, outputs).run()
 
-    def _cond(self, op: Operation, given: Sequence[Held]) -> None:
+    def cond(self, op: Operation, given: Sequence[Held]) -> None:
+        """As of `RegisterWriter`."""
         fits = [self.scribe.fits(v) for v in op.results]
         made: list[Held] = [
             [self.names.number("v") for _ in range(elements(v))] if held else []
@@ -340,8 +283,8 @@ class _Printer:
         arrays: list[Held] = []
 
         def branch(region: Block) -> None:
-            self._bind(region, given[1:])
-            values = self._block(region)
+            self.bind(region, given[1:])
+            values = self.block(region)
             arrays[:] = values
             for names, held, value in zip(made, fits, values, strict=True):
                 if held:
@@ -401,8 +344,8 @@ class _Loop:
     def _tested(self, head: int) -> None:
         """The test, in the loop's line `head` if it is one expression, and the body."""
         p, test = self.p, self.op.regions[0]
-        p._bind(test, self.held)
-        ((decision,),) = p._block(test)
+        p.bind(test, self.held)
+        ((decision,),) = p.block(test)
         made = [line.strip() for line in p.out.lines[head + 1 :]]
         name, _, text = made[0].partition(" = ") if made else (decision, "", decision)
         if p.out.lines[head].endswith("while True:") and len(made) <= 1 and name == decision:
@@ -417,8 +360,8 @@ class _Loop:
         held = list(self.held)
         for k in sequences_of(self.op):
             held[k] = self._row(k, held[k], count)
-        p._bind(region, held)
-        values = p._block(region)
+        p.bind(region, held)
+        values = p.block(region)
         rows = slice(self.carries, None)
         for value, given, target in zip(
             region.results[rows], values[rows], self.outputs[rows], strict=True

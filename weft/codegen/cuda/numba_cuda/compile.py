@@ -54,7 +54,9 @@ def numba_ptx(kernel: CudaKernel, symbol: str, cc: tuple[int, int]) -> str:
 
 
 def _compiled(kernel: CudaKernel, symbol: str, cc: tuple[int, int]) -> str:
+    from cuda.pathfinder import DynamicLibNotFoundError
     from numba import cuda
+    from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
 
     from weft.codegen.cuda.numba_cuda.names import pointer_to, type_of
 
@@ -73,9 +75,7 @@ def _compiled(kernel: CudaKernel, symbol: str, cc: tuple[int, int]) -> str:
             scope[kernel.name].py_func, numba.types.void(*given),
             device=False, abi="numba", cc=cc, launch_bounds=bounds,
         )  # fmt: skip
-    except RuntimeError as error:  # of cuda.pathfinder: a library that is not there
-        if type(error).__name__ != "DynamicLibNotFoundError":
-            raise
+    except (DynamicLibNotFoundError, CudaSupportError, NvvmSupportError) as error:
         raise ToolchainError(
             f"numba-cuda lacks a library of the CUDA toolkit: {str(error).splitlines()[0]}",
             hint=INSTALL,

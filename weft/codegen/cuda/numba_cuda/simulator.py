@@ -1,8 +1,8 @@
 """Launches of kernels on Numba's CUDA simulator: Python runs the printed text, with a thread of
 this process for each thread of a block. It needs Numba alone; blocks follow each other.
 
-It is for reading and for a second opinion: some thousand times slower than the emulator of weft's
-own (`codegen/cuda/emulator`), which knows nothing of Numba."""
+It is for reading and for a second opinion: hundreds to thousands of times slower than the emulator
+of weft's own (`codegen/cuda/emulator`), which knows nothing of Numba."""
 
 from __future__ import annotations
 

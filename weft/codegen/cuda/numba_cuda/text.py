@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from weft.codegen.cuda.source.kernel import (
     ATOMICS,
-    BARRIERS,
     BITS,
     CASTS,
     DIVISIONS,
@@ -29,10 +28,8 @@ from weft.ir.errors import UnsupportedError
 LANGUAGE = "weft.codegen.cuda.numba_cuda.language"
 #: What decorates functions that kernels call.
 DEVICE = "device"
-#: Functions that are read as they stand, below `cuda` in the kernel language.
-OWN_BARRIERS = ("syncthreads_or",)
-
-_OWN = (*SHUFFLES, *VOTES, *OWN_BARRIERS, *MMAS)
+#: What is below `cuda` in the kernel language, and a name of weft's own here.
+_OWN = (*SHUFFLES, *VOTES, "syncthreads_or", *MMAS)
 _ATOMIC = re.compile(rf"\bcuda\.atomic\.({'|'.join(ATOMICS)})\b")
 _BELOW_CUDA = re.compile(rf"\bcuda\.({'|'.join(_OWN)})\b")
 _HEAD = re.compile(r"^def (\w+)", re.MULTILINE)
@@ -43,7 +40,6 @@ NAMES = frozenset([
     "boolean", DEVICE, *CASTS, *BITS, *DIVISIONS, *FUNCTIONS, *LOADS.values(), *STORES.values(),
     *_OWN, *(f"atomic_{name}" for name in ATOMICS),
 ])  # fmt: skip
-assert set(OWN_BARRIERS) < set(BARRIERS)
 
 
 def check_printable(kernel: CudaKernel) -> None:

@@ -215,6 +215,12 @@ class EmulatedDevice:
             args.append(self._view(int(word), span - span % dtype.itemsize).view(dtype))
         kernel, threads = launch.kernel, launch.block_threads
         if kernel.engine == "numba":
+            if self._checks:
+                raise UnsupportedError(
+                    'Numba\'s simulator, which runs kernels of the engine "numba", looks for no '
+                    "races",
+                    hint='WEFT_EMULATE_GPU=1, or WEFT_ENGINE=llvm (engine="llvm")',
+                )
             simulate(kernel, launch.blocks, threads, args)
         else:
             run(kernel, launch.blocks, threads, args, check=self._checks)
