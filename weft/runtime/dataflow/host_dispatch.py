@@ -29,6 +29,7 @@ from weft.passes.control.dataflow_regions import HANDLES, origin
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.dataflow.host_ops.rows import STRING_ROWS
+from weft.runtime.recorder import AnyRecorder
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext, Step
@@ -90,7 +91,7 @@ def at_once(run: Callable[[list[Array]], list[Any]]) -> Start:
     return start
 
 
-def step_start(step: Step, recorder: Any = None, *, keeps: bool = False) -> Start:
+def step_start(step: Step, recorder: AnyRecorder | None = None, *, keeps: bool = False) -> Start:
     """As `at_once`, for a plan. recorder: of its kernels. keeps: its results are stacks, and its
     activation is kept as long as the step."""
 

@@ -97,8 +97,9 @@ def _unknown(record: StepRecord) -> Iterator[Operation]:
     gave = {number for group in record.host if group.rows for number in group.ops}
     ended = record.outcome is not None and record.outcome.error is None
     for op in record.graph.ops:
+        inside = (op, *(inner for region in op.regions for inner in region.walk()))
         under_way = is_outside(op.name) and numbers[op] not in gave and not ended
-        if under_way or any(_said_nothing(record, inner) for inner in _inside(op)):
+        if under_way or any(_said_nothing(record, inner) for inner in inside):
             yield op
 
 
@@ -109,11 +110,3 @@ def _said_nothing(record: StepRecord, op: Operation) -> bool:
     if op.name == "variable":
         return str(op.attrs["name"]) not in record.variables
     return is_outside(op.name)
-
-
-def _inside(op: Operation) -> Iterator[Operation]:
-    """An op, and those of the regions in it."""
-    yield op
-    for region in op.regions:
-        for inner in region.ops:
-            yield from _inside(inner)
