@@ -86,6 +86,26 @@ def test_switch_and_merge_over_tasks(target: str) -> None:
             assert session.run(merged, {x: ones, p: False}).tolist() == [0.0] * 1000
 
 
+@pytest.mark.parametrize("elsewhere", [P0, W0])
+def test_what_comes_after_a_dead_value_does_not_run(target: str, elsewhere: str) -> None:
+    """Though nothing else needs the value."""
+    with wf.Graph().as_default():
+        x, p = wf.placeholder(wf.float32, []), wf.placeholder(wf.bool_, [])
+        with wf.device(elsewhere):
+            no, yes = wf.switch(x, p)
+        with wf.device(P0):
+            queue = wf.FIFOQueue(9, wf.float32, shapes=[[]], name=f"after {elsewhere}")
+            puts = []
+            for value, number in ((no, 1), (yes, 2)):
+                with wf.control_dependencies([value]):
+                    puts.append(queue.enqueue(number))
+            first, size = queue.dequeue(), queue.size()
+        with wf.Session(target) as session:
+            session.run(puts, {x: 3, p: True})
+            assert session.run(size) == 1
+            assert session.run(first) == 2
+
+
 def test_deadline_in_a_loop(target: str) -> None:
     with wf.Graph().as_default():
         x = wf.placeholder(wf.float32, [])

@@ -25,6 +25,7 @@ dead decides whether the op runs."""
 
 from __future__ import annotations
 
+from weft.ir.analysis.frames import is_dataflow
 from weft.ir.graph import WITH_DEAD_VALUES, Block, Graph, Operation, Value, canonical_block
 from weft.ir.locations import Locations
 from weft.ir.ops import lookup
@@ -108,7 +109,8 @@ def _exact(value: object) -> object:
 
 def dce(graph: Graph) -> Graph:
     """Drop dead ops, inside regions too. Arguments and results of the graph stay."""
-    return with_block(graph, _dce_block(graph.block, graph.stage in WITH_DEAD_VALUES))
+    may_be_dead = graph.stage in WITH_DEAD_VALUES or is_dataflow(graph.block)
+    return with_block(graph, _dce_block(graph.block, may_be_dead))
 
 
 def _dce_block(block: Block, control_counts: bool = False) -> Block:
