@@ -181,13 +181,12 @@ class TestSimulated:
             made.astype(np.float32), wanted.astype(np.float32), rtol=2e-2, atol=2e-2
         )
 
-    def test_a_lane_that_does_not_come(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(simulated, "PATIENCE", 0.2)
+    def test_a_lane_that_does_not_come(self) -> None:
         source = (
             "def k(p):\n    lane = u32(cuda.threadIdx.x)\n    if lane > u32(0):\n"
             "        p[lane] = cuda.shfl_xor_sync(0xFFFFFFFF, p[lane], i32(1))\n"
         )
-        with pytest.raises(Exception, match="tid="):
+        with pytest.raises(RuntimeError, match=r"tid=\[1\] ctaid=\[0\]: it waits for threads"):
             simulate(CudaKernel("k", source, (P,), 32), 1, 32, [np.zeros(32, np.float32)])
 
 
@@ -210,7 +209,7 @@ class TestMany:
     def test_rows_of_whole_numbers(self, case: GraphCase) -> None:
         check_exactly(case)
 
-    @given(row_cases((dtypes.float32,), sizes=(3, 70, 257), columns=(3, 40, 300)))
+    @given(row_cases((dtypes.float32,), sizes=(3, 70), columns=(3, 40)))
     @examples(20)
     def test_columns(self, case: GraphCase) -> None:
         check_roughly(case)

@@ -1,5 +1,6 @@
 """The names of the kernel language for kernels that Python runs thread by thread on Numba's CUDA
 simulator: casts that wrap, NumPy's functions, shuffles and votes, which the simulator has not.
+Its threads are those of `simulator.py`, or Numba's own in a process with NUMBA_ENABLE_CUDASIM=1.
 
 Integers of less than 64 bits are computed in 64: a cast to them takes the lower bits."""
 
@@ -91,7 +92,7 @@ def _atomic(name: str) -> Callable[..., Value]:
 
 # ------------------------------------------------------------------------------------------- warps
 class _Meeting:
-    """Where lanes of a warp bring a value each, and take those of the others."""
+    """Where lanes of a warp, threads that run at once, bring a value each and take the others'."""
 
     def __init__(self, lanes: int) -> None:
         self.brought: list[Value] = [None] * WARP
@@ -112,19 +113,28 @@ _meetings_lock = threading.Lock()
 def _together(mask: Value, value: Value) -> tuple[int, list[Value]]:
     """This thread's lane, and what each lane of the mask has brought."""
     thread: Any = threading.current_thread()
-    block = thread._manager
-    warp, lane = divmod(thread.thread_id, WARP)
+    lane = thread.thread_id % WARP
     mask = int(mask) & ((1 << WARP) - 1)
     if not mask >> lane & 1:
         raise ValueError(f"lane {lane} is not in the mask {mask:#x} that it gives")
+    if hasattr(thread, "exchange"):
+        brought: list[Value] = [None] * WARP
+        for other, its in thread.exchange(mask, value):
+            brought[other] = its
+        return lane, brought
+    return lane, _meeting(thread, mask).exchange(lane, value)
+
+
+def _meeting(thread: Any, mask: int) -> _Meeting:
+    """Where the lanes of the mask meet that are threads of Numba's own simulator."""
+    block = thread._manager
+    warp = thread.thread_id // WARP
     there = min(WARP, int(np.prod(block._block_dim)) - warp * WARP)
     with _meetings_lock:
-        meetings = block.__dict__.setdefault("weft_meetings", {})
-        known = meetings.get((warp, mask))
-        if known is None:
-            lanes = (mask & ((1 << there) - 1)).bit_count()
-            known = meetings[warp, mask] = _Meeting(lanes)
-    return lane, known.exchange(lane, value)
+        meetings: dict[Any, _Meeting] = block.__dict__.setdefault("weft_meetings", {})
+        if (warp, mask) not in meetings:
+            meetings[warp, mask] = _Meeting((mask & ((1 << there) - 1)).bit_count())
+        return meetings[warp, mask]
 
 
 def _shuffle(name: str) -> Callable[..., Value]:
