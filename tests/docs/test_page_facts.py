@@ -30,7 +30,7 @@ from weft.runtime.cluster.spec import CONNECT_TIMEOUT, Cluster
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 #: Names that pages say are not weft's, by the page.
 NOT_THERE = {
-    "docs/coming-from.md": {"vmap", "concatenate", "nn.Linear"},
+    "docs/coming-from.md": {"pmap", "concatenate", "nn.Linear"},
 }
 
 

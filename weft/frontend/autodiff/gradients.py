@@ -1,4 +1,4 @@
-"""Derivatives: `grad`, `value_and_grad`, `vjp`, `jvp`, `gradients`, `stop_gradient`,
+"""Derivatives backward: `grad`, `value_and_grad`, `vjp`, `gradients`, `stop_gradient`,
 `custom_gradient`.
 
 While a trace is current they add ops to it, so derivatives of derivatives need nothing special.
@@ -269,10 +269,10 @@ def value_and_grad(
                 full[i] = tree
             out = fn(*full, **kwargs)
             loss = _loss(out, has_aux, fn)
-            found = pytree.unflatten(structure, _gradients([loss], symbolic))
+            found = pytree.unflatten(structure, cotangents_of([loss], symbolic))
             return (loss, out[1]) if has_aux else loss, found[0] if single else found
 
-        return _in_trace(f"grad_{function_name(fn)}", compute, inputs)
+        return in_trace(f"grad_{function_name(fn)}", compute, inputs)
 
     return value_and_gradient
 
@@ -297,10 +297,10 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
             f"vjp_{function_name(fn)}",
             lambda xs: fn(*pytree.unflatten(structure, xs)),
             inputs,
-            _gradients,
+            cotangents_of,
         )
         return done.out, functools.partial(_pull_back, done, structure)
-    xs = [_fresh(t) for t in inputs]
+    xs = [fresh(t) for t in inputs]
     out = fn(*pytree.unflatten(structure, xs))
     ys, nesting = pytree.flatten(out)
     ys = [as_tensor(y) for y in ys]
@@ -311,7 +311,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
             if t._data is None:
                 check_usable(t, current_trace())
         given = checked_cotangents(cotangent, nesting, [(y.dtype, y.shape) for y in ys])
-        result: tuple[Any, ...] = pytree.unflatten(structure, _gradients(ys, xs, given))
+        result: tuple[Any, ...] = pytree.unflatten(structure, cotangents_of(ys, xs, given))
         return result
 
     return pytree.unflatten(nesting, ys), pullback
@@ -323,56 +323,6 @@ def _pull_back(done: Linearized, structure: pytree.Structure, cotangent: Any) ->
         structure, done.pull_back(checked_cotangents(cotangent, done.structure, types))
     )
     return result
-
-
-@shows_as_seen
-def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """(fn(*primals), its directional derivative along `tangents`), nested like the result.
-
-    Made of two reverse passes: the pullback u -> J^T u is linear, and its own pullback at
-    `tangents` is J t (the double-backward trick of Townsend, 2017). Costs a few times the function.
-    Integer results have the tangent zero. GradientError for primals that are not floating or
-    complex.
-
-    >>> y, moved = wf.jvp(lambda x: x**2, (wf.asarray([1.0, 3.0]),), (wf.asarray([1.0, 0.5]),))
-    >>> print(y, moved)
-    Tensor([1., 9.], dtype=float32) Tensor([2., 3.], dtype=float32)
-    """
-    for name, given in (("primals", primals), ("tangents", tangents)):
-        if not isinstance(given, (tuple, list)):
-            raise InvalidArgumentError(
-                f"jvp: {name} is a {type(given).__name__}, not a tuple with an entry for each "
-                "argument",
-                hint="for a function of one argument: wf.jvp(fn, (x,), (tangent,))",
-                location=caller_location(),
-            )
-    leaves, structure = pytree.flatten(tuple(primals))
-    directions, other = pytree.flatten(tuple(tangents))
-    pytree.same_structure("jvp: primals and tangents", structure, other)
-    inputs = inexact_inputs("jvp", leaves, pytree.paths(structure, "primals"))
-    along = checked_cotangents(
-        pytree.unflatten(other, directions),
-        structure,
-        [(t.dtype, t.shape) for t in inputs],
-        "tangent",
-    )
-
-    def compute(symbolic: list[Tensor]) -> Any:
-        xs, ts = symbolic[: len(inputs)], symbolic[len(inputs) :]
-        out = fn(*pytree.unflatten(structure, xs))
-        ys, nesting = pytree.flatten(out)
-        ys = [as_tensor(y) for y in ys]
-        moved = [y for y in ys if y.dtype.is_inexact]
-        dummies = [_fresh(_zeros(y)) for y in moved]
-        pulled = _gradients(moved, xs, dummies, unconnected=None)
-        pairs = [(g, t) for g, t in zip(pulled, ts, strict=True) if g is not None]
-        pushed = _gradients([g for g, _ in pairs], dummies, [t for _, t in pairs])
-        found = iter(pushed)
-        parts = [next(found) if y.dtype.is_inexact else _zeros(y) for y in ys]
-        return pytree.unflatten(nesting, ys), pytree.unflatten(nesting, parts)
-
-    out, tangent = _in_trace(f"jvp_{function_name(fn)}", compute, [*inputs, *along])
-    return out, tangent
 
 
 def gradients(
@@ -432,7 +382,7 @@ def source_gradients(
     refuse_live(trace, xs, outputs)
     groups = [_sources(x, trace) for x in xs]
     sources = [t for group in groups for t in group]
-    flat = iter(_gradients(outputs, sources, seeded, unconnected=None, colocated=colocated))
+    flat = iter(cotangents_of(outputs, sources, seeded, unconnected=None, colocated=colocated))
     pairs = [[(t, next(flat)) for t in group] for group in groups]
     return [[of_value_before(t, g) for t, g in group if g is not None] for group in pairs]
 
@@ -458,7 +408,7 @@ def stop_gradient(x: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------------------ helpers
-def _gradients(
+def cotangents_of(
     ys: Sequence[Tensor],
     xs: Sequence[Tensor],
     grad_ys: Sequence[Tensor | None] | None = None,
@@ -482,27 +432,27 @@ def _gradients(
         functools.partial(colocate, trace, set(trace.builder.ops)) if colocated else None,
     )
     place_new(trace, start)
-    missing = _zeros if unconnected else lambda x: None
+    missing = zeros_of if unconnected else lambda x: None
     return [
         missing(x) if g is None else trace.tensor(g, x.weak) for x, g in zip(xs, found, strict=True)
     ]
 
 
-def _in_trace(name: str, compute: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
+def in_trace(name: str, compute: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
     """`compute` in the current trace on copies of `inputs`, or traced and run if there is none."""
     if current_trace() is not None:
-        return compute([_fresh(t) for t in inputs])
+        return compute([fresh(t) for t in inputs])
     return run_traced(name, compute, inputs)
 
 
-def _fresh(t: Tensor) -> Tensor:
+def fresh(t: Tensor) -> Tensor:
     """A value equal to `t` of its own: what else depends on `t` stays out of the derivative."""
     copy = apply("identity", t)
     copy.weak = t.weak
     return copy
 
 
-def _zeros(t: Tensor) -> Tensor:
+def zeros_of(t: Tensor) -> Tensor:
     zeros = apply("broadcast_to", Tensor(np.zeros((), t.dtype.numpy)), shape=t.shape)
     zeros.weak = t.weak
     return zeros

@@ -53,15 +53,13 @@ _ROWS: dict[str, dict[str, str]] = {
     "wf": {
         # transformations
         "jit function jit_compile": "wf.compile compiles a function (jax.jit, tf.function)",
-        "vmap vectorized_map": "weft has no vmap: give the function a batch axis; wf.matmul, "
-        "wf.einsum and most functions take leading axes, wf.map_fn loops",
+        "vectorized_map": "wf.vmap makes a function of one example one of a batch; wf.map_fn loops",
         "pmap shard_map": "weft has no pmap: a session runs a graph on the tasks of "
         "wf.train.ClusterSpec, wf.train.SyncReplicas trains on several (docs/guide/replicas.md)",
-        "jacfwd jacrev jacobian hessian": "weft has none: wf.vjp and wf.jvp give the products with "
-        "a vector, column by column",
+        "jacobian": "wf.jacfwd for more results than inputs, wf.jacrev for fewer",
         "checkpoint remat": "weft has none: its pass rematerialize computes again what is "
         "cheap, where memory is short",
-        "custom_vjp custom_jvp": "wf.custom_gradient gives a function a gradient of its own",
+        "custom_vjp": "wf.custom_gradient gives a function a gradient of its own",
         "GradientTape autograd": "wf.value_and_grad(f)(x) gives a function's value and gradients",
         "no_grad inference_mode enable_grad": "nothing is recorded unless a function is passed to "
         "wf.grad; wf.stop_gradient(x) cuts inside of one",

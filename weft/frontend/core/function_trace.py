@@ -267,7 +267,12 @@ def run_traced(name: str, fn: Callable[[list[Tensor]], Any], inputs: Sequence[Te
 
 @dataclass(frozen=True, slots=True)
 class Linearized:
-    """A function that has run once, and the graph of its pullback with the values saved for it."""
+    """A function that has run once, and the graph of its derivative, which is linear, with the
+    values saved for it.
+
+    backward: from cotangents of the results to those of the inputs; or, made by
+    `linearize(forward=True)`, from tangents of the inputs to those of the results.
+    """
 
     out: Any
     structure: pytree.Structure
@@ -276,7 +281,7 @@ class Linearized:
     saved: tuple[Array, ...]
 
     def pull_back(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
-        """The gradients of the inputs; part of the current trace if there is one."""
+        """What the derivative gives; part of the current trace if there is one."""
         given = [c for c in cotangents if c.dtype.is_inexact]
         trace = current_trace()
         if trace is not None:
@@ -291,9 +296,11 @@ def linearize(
     fn: Callable[[list[Tensor]], Any],
     inputs: Sequence[Tensor],
     differentiate: Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]],
+    *,
+    forward: bool = False,
 ) -> Linearized:
-    """Run `fn` and prepare its pullback; `differentiate(ys, xs, cotangents)` adds the gradient
-    ops."""
+    """Run `fn` and prepare its derivative; `differentiate(ys, xs, seeds)` adds the ops of that.
+    seeds: cotangents of the ys, or with `forward` tangents of the xs."""
     trace = Trace("function", name)
     trace.symbols = set()
     with trace.scope():
@@ -304,13 +311,14 @@ def linearize(
         values = [trace.lift(y) for y in ys]
         split = len(trace.builder.ops)
         moved = [y for y in ys if y.dtype.is_inexact]
-        seeds = [trace.tensor(trace.add_arg(y._type, "cotangent")) for y in moved]
+        seeded = xs if forward else moved
+        seeds = [trace.tensor(trace.add_arg(t._type, "seed")) for t in seeded]
         gradients = [trace.lift(g) for g in differentiate(moved, xs, seeds)]
     ops = trace.builder.ops
     args = trace.builder.args
     cut = _Cut(ops[:split], ops[split:], args[: len(xs)], args[len(xs) :], gradients)
     results = (*values, *cut.saved)
-    forward = Graph(
+    first = Graph(
         name,
         Block(tuple(args[: len(xs)]), tuple(ops[:split]), results),
         tuple(trace.arg_names[: len(xs)]),
@@ -318,14 +326,15 @@ def linearize(
     states = {n: v.state for n, v in trace.variables.items()}
     with locked(states) as state:
         given = _arrays(inputs)
-        arrays = [contiguous(a) for a in interpret(on_local_device(forward), given, state)]
+        arrays = [contiguous(a) for a in interpret(on_local_device(first), given, state)]
     out = [Tensor(a, weak=y.weak) for a, y in zip(arrays, ys, strict=False)]
     types = tuple(y._type for y in out)
     saved = tuple(arrays[len(values) :])
     backward = cut.backward(name)
     if is_symbolic(backward.block):  # all sizes are known now
-        seeded = [t.static_shape for t in types if t.dtype.is_inexact]
-        backward = specialize_inputs(backward, [*seeded, *(a.shape for a in saved)])
+        sizes = [a.shape for a in given] if forward else []
+        sizes = sizes or [t.static_shape for t in types if t.dtype.is_inexact]
+        backward = specialize_inputs(backward, [*sizes, *(a.shape for a in saved)])
     return Linearized(pytree.unflatten(structure, out), structure, types, backward, saved)
 
 
@@ -340,10 +349,19 @@ class _Cut:
         seeds: Sequence[Value],
         results: Sequence[Value],
     ) -> None:
-        made = [v for op in forward for v in op.results]
-        before = dict.fromkeys([*inputs, *made])
-        used = [v for op in backward for v in op.operands] + list(results)
-        self.saved = list(dict.fromkeys(v for v in used if v in before))
+        before = dict.fromkeys([*inputs, *(v for op in forward for v in op.results)])
+        again: set[Operation] = set()
+        while True:
+            ops = [*(op for op in forward if op in again), *backward]
+            made = {v for op in ops for v in op.results}
+            used = [v for op in ops for v in op.operands] + list(results)
+            self.saved = list(dict.fromkeys(v for v in used if v in before and v not in made))
+            # stacks, which hold what a loop keeps for its gradient, are no arrays: made again
+            stacks = {v.op for v in self.saved if v.op and not isinstance(v.type, TensorType)}
+            if not stacks:
+                break
+            again |= stacks
+        backward = ops
         self.saved += deciding(backward, [*seeds, *self.saved], before)
         self._ops, self._seeds, self._results = backward, seeds, results
 

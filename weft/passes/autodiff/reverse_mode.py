@@ -283,7 +283,7 @@ def gradients(
         )
     ops = builder.ops[: _last_position(builder, ys) + 1]
     given = [_seed(builder, y, seed) for y, seed in zip(ys, seeds, strict=True)]
-    return _pull_back(builder, ops, ys, given, xs, placed)
+    return pull_back(builder, ops, ys, given, xs, placed)
 
 
 def differentiate(graph: Graph, wrt: Sequence[int] | None = None) -> Graph:
@@ -300,7 +300,7 @@ def differentiate(graph: Graph, wrt: Sequence[int] | None = None) -> Graph:
         )
     builder = extend(graph.block)
     builder.ops = list(graph.ops)
-    xs = [a for a in graph.args if _is_inexact(a)] if wrt is None else [graph.args[i] for i in wrt]
+    xs = [a for a in graph.args if is_inexact(a)] if wrt is None else [graph.args[i] for i in wrt]
     grads = gradients(builder, [loss], xs)
     place = _locations_of(loss)
     filled = [
@@ -351,7 +351,7 @@ def _fits(grad: Value, value: Value) -> bool:
     return tensors and a.dtype is b.dtype and fits(a.shape, b.shape)  # type: ignore[union-attr]
 
 
-def _pull_back(
+def pull_back(
     builder: Builder,
     ops: Sequence[Operation],
     ys: Sequence[Value],
@@ -385,14 +385,15 @@ def _pull_back(
 
 def _depends_on(xs: Iterable[Value], ops: Sequence[Operation]) -> set[Value]:
     """The xs and what depends on them by way of differentiable ops."""
-    active = {x for x in xs if _is_inexact(x)}
+    active = {x for x in xs if is_inexact(x)}
     for op in ops:
         if op.name not in NO_GRADIENT and any(v in active for v in op.operands):
-            active.update(r for r in op.results if _is_inexact(r))
+            active.update(r for r in op.results if is_inexact(r))
     return active
 
 
-def _is_inexact(value: Value) -> bool:
+def is_inexact(value: Value) -> bool:
+    """Whether it can have a cotangent or a tangent."""
     held = value.type.tensor if isinstance(value.type, StackType) else value.type
     return isinstance(held, TensorType) and held.dtype.is_inexact
 
@@ -430,7 +431,7 @@ def _apply_rule(
             tuple(map(at_op, op.results)),
             tuple(None if g is None else at_op(g.value) for g in arrived),
             tuple(v in active and v not in twin.given for v in twin.op.operands),
-            _pull_back if placed is None else partial(_pull_back, placed=placed),
+            pull_back if placed is None else partial(pull_back, placed=placed),
             _depends_on,
         )
     )

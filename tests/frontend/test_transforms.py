@@ -1,0 +1,351 @@
+"""`vmap` against a Python loop, forward derivatives against finite differences, and both composed.
+
+The tables of ops are tested in tests/passes/test_batching.py and test_forward_mode.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.ir.errors import GradientError, InvalidArgumentError, ShapeError, UnsupportedError
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(0)
+X, P = RNG.standard_normal((5, 3)), RNG.random((5, 3)) + 0.5
+STACK = RNG.standard_normal((5, 4, 3))
+W = RNG.standard_normal((3, 2))
+IMAGES, KERNEL = RNG.standard_normal((5, 2, 6, 6, 3)), RNG.standard_normal((3, 3, 3, 4))
+INDEX = RNG.integers(0, 3, (5, 2))
+
+
+def zero() -> Any:
+    return wf.zeros((), dtype=wf.float64)
+
+
+def grows(a: Any) -> Any:
+    return wf.while_loop(lambda v: wf.sum(v * v) < 100, lambda v: v * 1.5 + 0.1 * wf.sin(v), a)
+
+
+def thrice(a: Any) -> Any:
+    return wf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, wf.sin(v) + a), (0, a))[1]
+
+
+def running(a: Any) -> Any:
+    return wf.scan(lambda c, r: (c + wf.sum(r), c * r), zero(), a)
+
+
+def branch(a: Any) -> Any:
+    return wf.cond(wf.sum(a) > 0, lambda: a * a, lambda: wf.ones_like(a))
+
+
+def loss(w: Any, x: Any) -> Any:
+    return wf.sum(wf.tanh(x @ w) ** 2)
+
+
+@wf.custom_gradient
+def clipped(x: Any) -> Any:
+    return x * 2, lambda dy: wf.clip(dy, -1.0, 1.0) * x
+
+
+#: name: (function of one example, arguments, in_axes)
+BATCHED: dict[str, tuple[Callable[..., Any], Sequence[Array], Any]] = {
+    "dot": (lambda a, b: wf.sum(a * b), (X, X), 0),
+    "x @ w": (lambda w, x: x @ w, (W, X), (None, 0)),
+    "w @ x": (lambda w, x: w.T @ x, (W, X), (None, 0)),
+    "rows": (lambda a, b: a @ b, (STACK, W), (0, None)),
+    "left": (lambda a, b: b @ a, (STACK, RNG.standard_normal((6, 4))), (0, None)),
+    "each its own": (lambda a: a @ a.T, (STACK,), 0),
+    "another axis": (lambda a: a.sum(axis=0) * 2, (STACK,), 1),
+    "negative axis": (lambda a: a.sum(axis=0) * 2, (STACK,), -1),
+    "softmax": (wf.nn.softmax, (X,), 0),
+    "take, both": (lambda a, i: wf.take(a, i, axis=1), (STACK, INDEX), 0),
+    "take, indices": (lambda a, i: wf.take(a, i, axis=1), (STACK[0], INDEX), (None, 0)),
+    "take, array": (lambda a, i: wf.take(a, i, axis=1), (STACK, INDEX[0]), (0, None)),
+    "an element": (lambda a, i: a[i], (X, INDEX[:, 0]), 0),
+    "sort": (lambda a: (wf.sort(a), wf.argsort(a), wf.argmax(a)), (X,), 0),
+    "searchsorted": (lambda a: wf.searchsorted(wf.sort(a), a), (X,), 0),
+    "cumulative": (wf.cumulative_sum, (X,), 0),
+    "gradient": (wf.grad(lambda a: wf.sum(wf.tanh(a) ** 2)), (X,), 0),
+    "gradient of rows": (
+        wf.grad(lambda a, i: wf.sum(wf.take(a, i, axis=1) ** 3)), (STACK, INDEX), 0,
+    ),
+    "per-example gradients": (wf.grad(loss), (W, X), (None, 0)),
+    "second derivatives": (
+        wf.grad(lambda a: wf.sum(wf.grad(lambda b: wf.sum(b**3))(a) ** 2)), (X,), 0,
+    ),
+    "cond": (branch, (X,), 0),
+    "shared cond": (
+        lambda p, a: wf.cond(p > 0, lambda: a * 2, lambda: wf.ones_like(a)),
+        (np.float64(1), X), (None, 0),
+    ),
+    "loop in a branch": (
+        lambda a: wf.cond(wf.sum(a) > 0, lambda: thrice(a), lambda: -a), (X,), 0,
+    ),
+    "while": (grows, (X,), 0),
+    "while of one length": (thrice, (X,), 0),
+    "gradient of while of one length": (wf.grad(lambda a: wf.sum(thrice(a))), (X,), 0),
+    "scan": (running, (STACK,), 0),
+    "gradient of scan": (wf.grad(lambda a: wf.sum(running(a)[1])), (STACK,), 0),
+    "convolution": (lambda a, k: wf.nn.conv2d(a, k, padding="SAME"), (IMAGES, KERNEL), (0, None)),
+    "kernels": (
+        lambda a, k: wf.nn.conv2d(a, k, padding="VALID"),
+        (IMAGES, RNG.standard_normal((5, 3, 3, 3, 4))), 0,
+    ),
+    "per-example gradients of kernels": (
+        wf.grad(lambda a, k: wf.sum(wf.nn.conv2d(a, k, padding="VALID") ** 2), argnums=(0, 1)),
+        (IMAGES, KERNEL), (0, None),
+    ),
+    "pooling": (
+        wf.grad(lambda a: wf.sum(wf.nn.max_pool(a, 2, 2, "VALID") ** 2)), (IMAGES,), 0,
+    ),
+    "custom gradient": (wf.grad(lambda a: wf.sum(clipped(a) ** 2)), (X,), 0),
+    "keys": (
+        lambda k: wf.random.normal(k, (3,)),
+        (np.stack([np.asarray(wf.random.key(i)) for i in range(5)]),), 0,
+    ),
+    "keys by number": (
+        lambda k, i: wf.random.uniform(wf.random.fold_in(k, i), (3,)),
+        (np.asarray(wf.random.key(1)), np.arange(5)), (None, 0),
+    ),
+    "vmap": (wf.vmap(lambda a: wf.sum(a * a)), (STACK,), 0),
+    "jvp": (lambda a: wf.jvp(lambda b: wf.sin(b) * b, (a,), (a * a,)), (X,), 0),
+    "einsum": (lambda a, b: wf.einsum("ij,jk->ik", a, b), (STACK, W), (0, None)),
+}  # fmt: skip
+
+
+class TestVmap:
+    @pytest.mark.parametrize("compiled", [False, True], ids=["at once", "compiled"])
+    @pytest.mark.parametrize("name", BATCHED)
+    def test_as_a_loop(self, name: str, compiled: bool) -> None:
+        fn, args, in_axes = BATCHED[name]
+        axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
+        batched = wf.vmap(fn, in_axes)
+        made = (wf.compile(batched) if compiled else batched)(*map(wf.asarray, args))
+        for k in range(5 if "axis" not in name else STACK.shape[axes[0]]):
+            rows = [
+                wf.asarray(a if ax is None else np.take(a, k, ax))
+                for a, ax in zip(args, axes, strict=True)
+            ]
+            for got, want in zip(wf.tree_leaves(made), wf.tree_leaves(fn(*rows)), strict=True):
+                np.testing.assert_allclose(np.asarray(got)[k], want, rtol=1e-6, atol=1e-9)
+
+    def test_in_a_session(self) -> None:
+        with wf.Graph().as_default(), wf.Session() as session:
+            x = wf.placeholder(wf.float32, (None, 3))
+            made = wf.vmap(lambda a: wf.sum(a) * a)(x)
+            for rows in (1, 4):
+                given = X[:rows].astype(np.float32)
+                got = session.run(made, {x: given})
+                want = given.sum(axis=1, keepdims=True) * given
+                np.testing.assert_allclose(got, want, rtol=1e-6)
+
+    def test_gradient_of_a_batch(self) -> None:
+        total = wf.grad(lambda w: wf.sum(wf.vmap(lambda x: loss(w, x))(wf.asarray(X))))(W)
+        each = [np.asarray(wf.grad(loss)(W, x)) for x in X]
+        np.testing.assert_allclose(total, np.sum(each, axis=0), rtol=1e-9)
+
+    def test_trees_and_axes(self) -> None:
+        tree = {"a": X, "b": (STACK, 2.0)}
+        made = wf.vmap(
+            lambda t, n=0.0: {"y": t["a"] * t["b"][1], "z": wf.sum(t["b"][0]) + n},
+            in_axes=({"a": 0, "b": (0, None)},),
+            out_axes={"y": 1, "z": 0},
+        )(tree)
+        np.testing.assert_allclose(made["y"], (X * 2).T)
+        np.testing.assert_allclose(made["z"], STACK.sum(axis=(1, 2)))
+
+    def test_keyword_arguments_have_the_examples_first(self) -> None:
+        made = wf.vmap(lambda a, b: a - b)(X, b=P)
+        np.testing.assert_allclose(made, X - P)
+
+    def test_results_that_all_share(self) -> None:
+        both = wf.vmap(lambda a: (a, wf.ones(2)), out_axes=(0, None))(X)
+        assert both[1].shape == (2,)
+        assert wf.vmap(lambda a: wf.ones(2))(X).shape == (5, 2)
+        assert wf.vmap(lambda: wf.ones(2), axis_size=4)().shape == (4, 2)
+
+    def test_generators_differ_by_example(self) -> None:
+        rng = wf.random.Generator(1)
+        drawn = np.asarray(wf.vmap(lambda a: rng.normal((4,)) + a)(wf.zeros(3)))
+        assert len({tuple(row) for row in drawn}) == 3
+        again = np.asarray(wf.vmap(lambda a: rng.normal((4,)) + a)(wf.zeros(3)))
+        assert not np.array_equal(drawn, again)
+        key = wf.random.key(1)
+        same = np.asarray(wf.vmap(lambda a: wf.random.normal(key, (4,)) + a)(wf.zeros(3)))
+        assert len({tuple(row) for row in same}) == 1
+
+    def test_variables(self) -> None:
+        v = wf.Variable(np.ones(3))
+        np.testing.assert_allclose(wf.vmap(lambda a: a * v)(X), X)
+        wf.vmap(lambda a: v.assign(v * 2))(X)
+        np.testing.assert_allclose(v, np.full(3, 2.0))
+        with pytest.raises(UnsupportedError, match="one value for each example"):
+            wf.vmap(lambda a: v.assign(a))(X)
+
+    def test_errors(self) -> None:
+        with pytest.raises(InvalidArgumentError, match="names 2 arguments"):
+            wf.vmap(lambda a: a, (0, 0))(X)
+        with pytest.raises(InvalidArgumentError, match="axis 2 for"):
+            wf.vmap(lambda a: a, 2)(X)
+        with pytest.raises(InvalidArgumentError, match="no argument has an axis"):
+            wf.vmap(lambda a: a, None)(X)
+        with pytest.raises(ShapeError, match="has 5 examples, and"):
+            wf.vmap(lambda a, b: a)(X, X[:4])
+        with pytest.raises(InvalidArgumentError, match="out_axes is None"):
+            wf.vmap(lambda a: a, out_axes=None)(X)
+        with pytest.raises(InvalidArgumentError, match="not a function"):
+            wf.vmap(3)  # type: ignore[arg-type]
+        with pytest.raises(UnsupportedError, match="would differ from row to row"):
+            wf.vmap(wf.unique_values)(X)
+        with pytest.raises(UnsupportedError, match="gradient of the batched function"):
+            wf.vmap(wf.grad(lambda a: wf.sum(grows(a))))(X)
+
+
+#: name: (function, arguments)
+MOVED: dict[str, tuple[Callable[..., Any], Sequence[Array]]] = {
+    "elementwise": (lambda a: wf.exp(wf.sin(a)) / wf.sqrt(a), (P,)),
+    "binary": (lambda a, b: wf.pow(a, b) + wf.atan2(a, b) * wf.hypot(a, b), (P, P + 0.3)),
+    "products": (lambda a, b: wf.tanh(a @ b), (X, W)),
+    "softmax": (wf.nn.softmax, (X,)),
+    "sort": (lambda a: wf.sort(a, axis=1), (X,)),
+    "extrema": (lambda a: wf.max(a, axis=0) * wf.min(a, axis=0), (X,)),
+    "prod": (lambda a: wf.prod(a, axis=1), (X,)),
+    "cumulative": (lambda a: wf.cumulative_prod(a, axis=1) + wf.cumulative_logsumexp(a, axis=1),
+                   (X,)),
+    "indices": (lambda a: wf.take(a, np.array([0, 2, 2]), axis=1) ** 2, (X,)),
+    "cond": (branch, (X,)),
+    "while": (grows, (X,)),
+    "while, with others": (thrice, (X,)),
+    "scan": (running, (X,)),
+    "gradient": (wf.grad(lambda a: wf.sum(wf.tanh(a) ** 3)), (X,)),
+    "gradient of scan": (wf.grad(lambda a: wf.sum(running(a)[1])), (X,)),
+    "gradient of while": (wf.grad(lambda a: wf.sum(grows(a))), (X,)),
+    "convolution": (lambda a, k: wf.nn.conv2d(a, k, padding="SAME"), (IMAGES[0], KERNEL)),
+    "pooling": (lambda a: wf.nn.max_pool(a, 2, 2, "VALID"), (IMAGES[0],)),
+    "complex": (lambda a: wf.exp(a) * wf.conj(a) / a + wf.abs(a), (X + 1j * P,)),
+    "vmap": (wf.vmap(wf.grad(lambda a: wf.sum(a**3))), (X,)),
+    "jvp": (lambda a: wf.jvp(lambda b: wf.sin(b) * b, (a,), (a * a,))[1], (X,)),
+}  # fmt: skip
+
+
+def finite(fn: Callable[..., Any], args: Sequence[Array], along: Sequence[Array]) -> list[Array]:
+    sides = []
+    for step in (1e-6, -1e-6):
+        made = fn(*(wf.asarray(a + step * t) for a, t in zip(args, along, strict=True)))
+        sides.append([np.asarray(y) for y in wf.tree_leaves(made)])
+    return [(a - b) / 2e-6 for a, b in zip(*sides, strict=True)]
+
+
+class TestForward:
+    @pytest.mark.parametrize("way", ["jvp", "compiled", "linearize"])
+    @pytest.mark.parametrize("name", MOVED)
+    def test_against_finite_differences(self, name: str, way: str) -> None:
+        fn, args = MOVED[name]
+        rng = np.random.default_rng(1)
+        along = [rng.standard_normal(a.shape) + (1j * a.real if a.dtype.kind == "c" else 0)
+                 for a in args]  # fmt: skip
+        xs, ts = tuple(map(wf.asarray, args)), tuple(map(wf.asarray, along))
+        if way == "linearize":
+            out, pushforward = wf.linearize(fn, *xs)
+            made = out, pushforward(*ts)
+        elif way == "compiled":
+            made = wf.compile(lambda x, t: wf.jvp(fn, tuple(x), tuple(t)))(xs, ts)
+        else:
+            made = wf.jvp(fn, xs, ts)
+        for got, want in zip(wf.tree_leaves(made[0]), wf.tree_leaves(fn(*xs)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+        wanted = finite(fn, args, along)
+        for got, want in zip(wf.tree_leaves(made[1]), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+    def test_variables_are_assigned_once(self) -> None:
+        v = wf.Variable(np.float64(1))
+
+        def counted(x: Any) -> Any:
+            v.assign(v + 1)
+            return x * v
+
+        y, moved = wf.jvp(counted, (wf.asarray(3.0),), (wf.asarray(1.0),))
+        assert (float(y), float(moved), float(v)) == (6.0, 2.0, 2.0)
+
+    def test_integer_results_have_the_tangent_zero(self) -> None:
+        out, moved = wf.jvp(lambda x: (x, wf.argmax(x)), (wf.asarray(P[0]),), (wf.asarray(X[0]),))
+        assert moved[1].dtype == out[1].dtype
+        assert int(moved[1]) == 0
+
+    def test_jacobians(self) -> None:
+        def fn(v: Any) -> Any:
+            return {"a": wf.stack([v[0] * v[1], wf.sin(v[1]), v[0] ** 2]), "b": wf.sum(v)}
+
+        v = np.array([2.0, 3.0])
+        want = [[3.0, 2.0], [0.0, np.cos(3.0)], [4.0, 0.0]]
+        for jacobian in (wf.jacfwd, wf.jacrev):
+            for made in (jacobian(fn)(v), wf.compile(jacobian(fn))(v)):
+                np.testing.assert_allclose(made["a"], want)
+                np.testing.assert_allclose(made["b"], [1, 1])
+
+    def test_jacobians_of_several_arguments(self) -> None:
+        for jacobian in (wf.jacfwd, wf.jacrev):
+            a, b = jacobian(lambda x, y: x @ y, argnums=(0, 1))(X, W)
+            assert a.shape == (5, 2, 5, 3)
+            assert b.shape == (5, 2, 3, 2)
+            np.testing.assert_allclose(a[2, 1, 2], W[:, 1])
+            np.testing.assert_allclose(b[2, 1, :, 1], X[2])
+            np.testing.assert_allclose(b[2, 1, :, 0], 0)
+
+    def test_hessian(self) -> None:
+        made = wf.hessian(lambda d: wf.sum(d["a"] ** 2 * d["b"]))(
+            {"a": np.array([1.0, 2.0]), "b": np.array([3.0, 4.0])}
+        )
+        np.testing.assert_allclose(made["a"]["a"], np.diag([6.0, 8.0]))
+        np.testing.assert_allclose(made["a"]["b"], np.diag([2.0, 4.0]))
+        np.testing.assert_allclose(made["b"]["b"], np.zeros((2, 2)))
+
+    def test_products_with_the_hessian(self) -> None:
+        def fn(x: Any) -> Any:
+            return wf.sum(wf.sin(x) * wf.sum(x))
+
+        t = np.array([1.0, -2.0, 0.5])
+        (made,) = wf.hvp(fn, (P[0],), (t,))
+        np.testing.assert_allclose(made, np.asarray(wf.hessian(fn)(P[0])) @ t, rtol=1e-9)
+
+    def test_custom_jvp(self) -> None:
+        @wf.custom_jvp
+        def safe(x: Any) -> Any:
+            return wf.log(x)
+
+        with pytest.raises(GradientError, match="has no rule"):
+            wf.grad(safe)(wf.asarray(0.25))
+
+        @safe.defjvp
+        def rule(primals: Any, tangents: Any) -> Any:
+            (x,), (t,) = primals, tangents
+            return safe(x), t / wf.maximum(x, 0.5)
+
+        x, t = wf.asarray(0.25), wf.asarray(3.0)
+        assert float(safe(x)) == pytest.approx(np.log(0.25))
+        assert float(wf.grad(safe)(x)) == 2.0
+        assert float(wf.compile(wf.grad(safe))(x)) == 2.0
+        assert float(wf.jvp(safe, (x,), (t,))[1]) == 6.0
+        np.testing.assert_allclose(wf.vmap(wf.grad(safe))(wf.asarray([0.25, 1.0])), [2, 1])
+
+    def test_custom_jvp_with_static_arguments(self) -> None:
+        @wf.custom_jvp
+        def power(n: int, x: Any) -> Any:
+            return x**n
+
+        power.nondiff_argnums = (0,)
+        power.defjvp(lambda n, p, t: (p[0] ** n, 100.0 * n * t[0]))
+        assert float(wf.grad(lambda x: power(2, x))(wf.asarray(3.0))) == 200.0
+
+    def test_errors(self) -> None:
+        with pytest.raises(GradientError, match="Jacobians are of real functions"):
+            wf.jacfwd(lambda x: x)(X + 1j)
+        with pytest.raises(GradientError, match="only real floating results"):
+            wf.jacrev(wf.argmax)(X)
+        with pytest.raises(InvalidArgumentError, match="not a tuple with an entry"):
+            wf.jvp(wf.sin, X, X)  # type: ignore[arg-type]

@@ -1,0 +1,400 @@
+"""Batching of a block: each op on one example becomes an op on all examples.
+
+Before, for one row ``%x : f32[3]`` and ``%w : f32[3,2]`` that all rows share::
+
+    %0 = sin(%x) : f32[3]
+    %1 = reshape(%0) {shape=[1,3]} : f32[1,3]
+    %2 = matmul(%1, %w) : f32[1,2]
+
+After, for ``%x : f32[8,3]``::
+
+    %0 = sin(%x) : f32[8,3]
+    %1 = reshape(%0) {shape=[8,1,3]} : f32[8,1,3]
+    %2 = reshape(%1) {shape=[8,3]} : f32[8,3]
+    %3 = matmul(%2, %w) : f32[8,2]
+    %4 = reshape(%3) {shape=[8,1,2]} : f32[8,1,2]
+
+One walk in program order. A batched value has the batch axis first; an op none of whose operands is
+batched stays as it is, so what all rows share is computed once. Rules by op are in `rules.py`; here
+is control flow. A branch whose predicate differs by row computes both sides and selects; if they
+hold loops, a scan takes row by row. A loop whose test differs by row goes on as long as any row
+does, and rows that have ended keep their carries. An op without a rule is run row by row by a scan.
+
+Random numbers: what is drawn with a key that the block gets from a variable (a generator's state)
+differs by row; a key that all rows are given gives all the same numbers, as in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from weft.ir.dims import Dim
+from weft.ir.errors import UnsupportedError
+from weft.ir.graph import Block, Operation, Value
+from weft.ir.ops import lookup
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import CONTROL
+from weft.ir.spec import int_attr
+from weft.ir.types import StackType, TensorType, Type
+from weft.passes.batching.rules import RULES, Site, batched_type, draw_rows, with_rows
+from weft.passes.rewriting.expression import Expr
+
+Batched = tuple[Value, bool]
+
+
+def batch_block(
+    builder: Builder,
+    block: Block,
+    operands: Sequence[Batched],
+    size: Dim,
+    states: Iterable[Value] = (),
+) -> list[Batched]:
+    """Append the block's ops for a batch of `size`; its results, and whether each is batched.
+
+    operands: for each argument of the block the outer value, and whether it has the batch axis in
+    front. states: arguments that are read from variables; keys derived from them differ by row.
+    UnsupportedError for an op that cannot be done for many rows.
+    """
+    walk = _Walk(builder, size, set(states))
+    for arg, operand in zip(block.args, operands, strict=True):
+        walk.known[arg] = operand
+    for op in block.ops:
+        walk.op(op)
+    return [walk.known[v] for v in block.results]
+
+
+class _Walk:
+    """The state of the walk over one block: by old value, the new one and whether it is batched."""
+
+    def __init__(self, builder: Builder, size: Dim, states: set[Value]) -> None:
+        self.builder, self.size = builder, size
+        self.known: dict[Value, Batched] = {}
+        #: Old values that are keys from variables.
+        self.states = states
+
+    def op(self, op: Operation) -> None:
+        """Append what does the work of `op` for all rows."""
+        if op.name == "random_fold_in" and op.operands[0] in self.states:
+            self.states.update(op.results)
+        if op.name in CONTROL and (self._any(op) or self._draws(op)):
+            found = getattr(self, f"_{op.name}")(op)
+        elif op.name == "custom_gradient" and self._any(op):
+            found = self._custom_gradient(op)
+        elif op.name == "random_bits" and op.operands[0] in self.states and not self._any(op):
+            found = [(draw_rows(self._site(op)).value, True)]
+        elif not self._any(op):
+            mapping = {old: new for old, (new, _) in self.known.items()}
+            found = [(value, False) for value in self.builder.clone(op, mapping)]
+        else:
+            found = self._by_rule(op)
+        self.known.update(zip(op.results, found, strict=True))
+
+    def _any(self, op: Operation) -> bool:
+        return any(self.known[v][1] for v in op.operands)
+
+    def _draws(self, op: Operation) -> bool:
+        """Whether the regions of an op may draw numbers with keys from variables."""
+        return any(v in self.states for v in op.operands)
+
+    def _site(self, op: Operation) -> Site:
+        known = [self.known[v] for v in op.operands]
+        return Site(
+            op,
+            self.builder,
+            self.size,
+            tuple(Expr(self.builder, v, op.locations) for v, _ in known),
+            tuple(b for _, b in known),
+        )
+
+    def _by_rule(self, op: Operation) -> list[Batched]:
+        if op.name == "dim_size":
+            (x, _), axis = self.known[op.operands[0]], int_attr(op.attrs, "axis")
+            size = self.builder.emit1("dim_size", x, locations=op.locations, axis=axis + 1)
+            return [(size, False)]
+        rule = RULES.get(op.name)
+        made = None if rule is None else rule(self._site(op))
+        if made is None:
+            return self._row_by_row(op)
+        values = [x.value for x in made]
+        for value in values:
+            if value.op is not None and value.op is self.builder.ops[-1]:
+                value.op.device, value.op.group = op.device, op.group
+        return [(value, True) for value in values]
+
+    # -- one row after the other ------------------------------------------------------------------
+
+    def _row_by_row(self, op: Operation) -> list[Batched]:
+        """The op in a scan over the rows."""
+        self._check_rows(op)
+        known = [self.known[v] for v in op.operands]
+        order = sorted(range(len(known)), key=lambda i: not known[i][1])
+        rows = sum(b for _, b in known)
+        body = Builder([op.operands[i].type for i in order])
+        mapping = {op.operands[i]: a for i, a in zip(order, body.args, strict=True)}
+        clone = Operation(
+            op.name,
+            [mapping[v] for v in op.operands],
+            op.attrs,
+            [r.type for r in op.results],
+            op.regions,
+            (),
+            op.locations,
+        )
+        body.ops.append(clone)
+        attrs = {"carries": 0, "sequences": rows, "length": self.size}
+        made = self.builder.emit(
+            "scan",
+            [known[i][0] for i in order],
+            attrs,
+            regions=(body.block(clone.results),),
+            locations=op.locations,
+        )
+        return [(value, True) for value in made]
+
+    def _check_rows(self, op: Operation) -> None:
+        """UnsupportedError for an op that rows cannot have one after the other."""
+        traits, where = lookup(op.name).traits, op.locations
+        if op.attrs.get("sizes"):
+            raise UnsupportedError(
+                f"vmap: the size of what op '{op.name}' gives depends on values, and would differ "
+                "from row to row",
+                hint="give it what all rows share, or call the function for each row",
+                location=where,
+            )
+        if traits & {"host", "writes_state", "handle"}:
+            raise UnsupportedError(
+                f"vmap: op '{op.name}' acts outside the graph, and is given values that differ "
+                "from row to row",
+                hint="do it outside of what wf.vmap is given, or use wf.scan over the rows",
+                location=where,
+            )
+        if not all(isinstance(v.type, TensorType) for v in (*op.operands, *op.results)):
+            raise UnsupportedError(
+                f"vmap: op '{op.name}' holds a stack, the memory of the gradient of a loop whose "
+                "length differs from row to row",
+                hint="take the gradient of the batched function: wf.grad outside, wf.vmap inside",
+                location=where,
+            )
+
+    # -- control flow -----------------------------------------------------------------------------
+
+    def _region(
+        self, op: Operation, number: int, flags: Sequence[bool], forced: Sequence[bool] | None
+    ) -> tuple[Block, list[bool]]:
+        """A region for arguments that are batched as `flags` say, and which results are; `forced`:
+        those that have to be."""
+        region = op.regions[number]
+        kinds = [self._kind(a.type, b) for a, b in zip(region.args, flags, strict=True)]
+        builder = Builder(kinds)
+        offset = len(op.operands) - len(region.args)
+        states = [
+            a for a, v in zip(region.args, op.operands[offset:], strict=True) if v in self.states
+        ]
+        found = batch_block(
+            builder, region, list(zip(builder.args, flags, strict=True)), self.size, states
+        )
+        out = [b for _, b in found]
+        if forced is not None:
+            found = [
+                (self._forced(builder, v, b, op) if f else v, f)
+                for (v, b), f in zip(found, forced, strict=True)
+            ]
+        return builder.block([v for v, _ in found]), out
+
+    def _kind(self, kind: Type, batched: bool) -> Type:
+        return batched_type(kind, self.size) if batched else kind
+
+    def _forced(self, builder: Builder, value: Value, batched: bool, op: Operation) -> Value:
+        """The value with a batch axis."""
+        return value if batched else with_rows(builder, value, self.size, op.locations)
+
+    def _cond(self, op: Operation) -> list[Batched]:
+        pred, *operands = (self.known[v] for v in op.operands)
+        flags = [b for _, b in operands]
+        if pred[1]:
+            if any(_loops(region) for region in op.regions):
+                return self._row_by_row(op)
+            return self._select(op, pred[0])
+        sides = [self._region(op, k, flags, None)[1] for k in range(2)]
+        forced = [a or b for a, b in zip(*sides, strict=True)]
+        regions = [self._region(op, k, flags, forced)[0] for k in range(2)]
+        made = self.builder.emit(
+            "cond",
+            [pred[0], *(v for v, _ in operands)],
+            regions=regions,
+            control=self._control(op),
+            locations=op.locations,
+        )
+        return list(zip(made, forced, strict=True))
+
+    def _control(self, op: Operation) -> list[Value]:
+        return [self.known[v][0] for v in op.control if v in self.known]
+
+    def _select(self, op: Operation, pred: Value) -> list[Batched]:
+        """Both sides, and of each row what its predicate chooses."""
+        operands = [self.known[v] for v in op.operands[1:]]
+        sides = []
+        for region in op.regions:
+            self._check_pure(op, region)
+            pairs = zip(region.args, op.operands[1:], strict=True)
+            states = [a for a, v in pairs if v in self.states]
+            sides.append(batch_block(self.builder, region, operands, self.size, states))
+        out: list[Batched] = []
+        for (a, a_batched), (b, b_batched) in zip(*sides, strict=True):
+            yes, no = (
+                self._forced(self.builder, a, a_batched, op),
+                self._forced(self.builder, b, b_batched, op),
+            )
+            out.append((where_rows(self.builder, op, pred, yes, no), True))
+        return out
+
+    def _check_pure(self, op: Operation, region: Block) -> None:
+        for inner in region.ops:
+            if lookup(inner.name).traits & {"host", "writes_state"}:
+                raise UnsupportedError(
+                    f"vmap: the predicate of a branch differs from row to row, and op "
+                    f"'{inner.name}' in it acts outside the graph",
+                    hint="do it outside of the branch, or use wf.scan over the rows",
+                    location=inner.locations or op.locations,
+                )
+            for block in inner.regions:
+                self._check_pure(op, block)
+
+    def _while(self, op: Operation) -> list[Batched]:
+        known = [self.known[v] for v in op.operands]
+        count = int_attr(op.attrs, "carries")
+        flags = [b for _, b in known]
+        while True:
+            test = self._region(op, 0, flags, None)[1][0]
+            after = self._region(op, 1, flags, None)[1]
+            found = [test or a or b for a, b in zip(flags[:count], after, strict=True)]
+            if found == flags[:count]:
+                break
+            flags[:count] = found
+        if test:
+            regions = (self._any_row(op, flags), self._masked(op, flags, count))
+        else:
+            regions = (
+                self._region(op, 0, flags, None)[0],
+                self._region(op, 1, flags, flags[:count])[0],
+            )
+        return self._looped(op, known, flags, count, regions)
+
+    def _any_row(self, op: Operation, flags: Sequence[bool]) -> Block:
+        """The test of a loop that goes on as long as any row does."""
+        builder, test = self._test(op, flags)
+        row = builder.emit1("any", test, locations=op.locations, axes=(0,), keepdims=False)
+        return builder.block([row])
+
+    def _test(self, op: Operation, flags: Sequence[bool]) -> tuple[Builder, Value]:
+        region = op.regions[0]
+        kinds = [self._kind(a.type, b) for a, b in zip(region.args, flags, strict=True)]
+        builder = Builder(kinds)
+        operands = list(zip(builder.args, flags, strict=True))
+        ((test, _),) = batch_block(builder, region, operands, self.size)
+        return builder, test
+
+    def _masked(self, op: Operation, flags: Sequence[bool], count: int) -> Block:
+        """The body of such a loop: rows that have ended keep their carries."""
+        builder, test = self._test(op, flags)
+        region = op.regions[1]
+        self._check_pure(op, region)
+        operands = list(zip(builder.args, flags, strict=True))
+        states = [a for a, v in zip(region.args, op.operands, strict=True) if v in self.states]
+        found = batch_block(builder, region, operands, self.size, states)
+        results = [
+            where_rows(builder, op, test, self._forced(builder, v, b, op), before)
+            for (v, b), before in zip(found, builder.args[:count], strict=True)
+        ]
+        return builder.block(results)
+
+    def _scan(self, op: Operation) -> list[Batched]:
+        known = [self.known[v] for v in op.operands]
+        count, rows = int_attr(op.attrs, "carries"), int_attr(op.attrs, "sequences")
+        flags = [b for _, b in known]
+        while True:
+            after = self._region(op, 0, flags, None)[1]
+            found = [a or b for a, b in zip(flags[:count], after[:count], strict=True)]
+            if found == flags[:count]:
+                break
+            flags[:count] = found
+        forced = [*flags[:count], *after[count:]]
+        region, _ = self._region(op, 0, flags, forced)
+        for k in range(count, count + rows):
+            value, is_batched = known[k]
+            if is_batched:  # (rows of the batch, steps, ...): a step has all rows of the batch
+                known[k] = (_swapped(self.builder, value, op), True)
+        made = self._looped(op, known, flags, count, (region,), forced)
+        ys = [(_swapped(self.builder, v, op), True) if b else (v, b) for v, b in made[count:]]
+        return [*made[:count], *ys]
+
+    def _looped(
+        self,
+        op: Operation,
+        known: Sequence[Batched],
+        flags: Sequence[bool],
+        count: int,
+        regions: Sequence[Block],
+        results: Sequence[bool] | None = None,
+    ) -> list[Batched]:
+        operands = [
+            self._forced(self.builder, v, b, op) if f and k < count else v
+            for k, ((v, b), f) in enumerate(zip(known, flags, strict=True))
+        ]
+        made = self.builder.emit(
+            op.name,
+            operands,
+            op.attrs,
+            regions=regions,
+            control=self._control(op),
+            locations=op.locations,
+        )
+        return list(zip(made, results or flags[:count], strict=True))
+
+    def _custom_gradient(self, op: Operation) -> list[Batched]:
+        """Results and inputs batched as they are; the gradient of an input that all rows share is
+        the sum of those of the rows."""
+        outputs, inputs = int_attr(op.attrs, "outputs"), int_attr(op.attrs, "inputs")
+        known = [self.known[v] for v in op.operands]
+        flags = [b for _, b in known]
+        found, region = [], op.regions[0]
+        marks = [True] * outputs + flags[outputs + inputs :]
+        kinds = [self._kind(a.type, b) for a, b in zip(region.args, marks, strict=True)]
+        builder = Builder(kinds)
+        pairs = batch_block(builder, region, list(zip(builder.args, marks, strict=True)), self.size)
+        for (value, is_batched), wanted in zip(
+            pairs, flags[outputs : outputs + inputs], strict=True
+        ):
+            g = Expr(builder, self._forced(builder, value, is_batched, op), op.locations)
+            found.append(g.value if wanted else g.sum((0,)).value)
+        operands = [
+            self._forced(self.builder, v, b, op) if k < outputs else v
+            for k, (v, b) in enumerate(known)
+        ]
+        made = self.builder.emit(
+            op.name, operands, op.attrs, regions=(builder.block(found),), locations=op.locations
+        )
+        return [(value, True) for value in made]
+
+
+def where_rows(builder: Builder, op: Operation, pred: Value, yes: Value, no: Value) -> Value:
+    """Of each row `yes` where the predicate, a bool for each row, is true, else `no`."""
+    if isinstance(yes.type, StackType) or isinstance(no.type, StackType):
+        raise UnsupportedError(
+            "vmap: the gradient of a loop or branch whose length or side differs from row to row",
+            hint="take the gradient of the batched function: wf.grad outside, wf.vmap inside",
+            location=op.locations,
+        )
+    a = Expr(builder, yes, op.locations)
+    mask = a.wrap(pred)
+    mask = mask.reshape((*mask.shape, *(1,) * (a.rank - 1))).broadcast_to(a.shape)
+    return mask.where(a, a.wrap(no)).value
+
+
+def _swapped(builder: Builder, value: Value, op: Operation) -> Value:
+    """The value with its first two axes exchanged."""
+    x = Expr(builder, value, op.locations)
+    return x.permute((1, 0, *range(2, x.rank))).value
+
+
+def _loops(region: Block) -> bool:
+    return any(op.name in ("while", "scan") or any(map(_loops, op.regions)) for op in region.ops)
