@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def parameters(widths: tuple[int, ...]) -> list[tuple[np.ndarray[Any, Any], np.n
     rng = np.random.default_rng(0)
     return [
         ((rng.standard_normal((a, b)) / a**0.5).astype(np.float32), np.zeros(b, np.float32))
-        for a, b in zip(widths, widths[1:], strict=False)
+        for a, b in pairwise(widths)
     ]
 
 
@@ -53,50 +54,70 @@ def contest(
     return compare(name, contestants, rounds=rounds, inner=inner)
 
 
-def cases(rounds: int) -> list[Comparison]:
-    """All programs."""
+def forward_and_gradients(rounds: int, params: Any, xs: Any, ys: Any) -> list[Comparison]:
+    """The network by `vmap`, and the gradient of each example's loss."""
     import jax
     import jax.numpy as jnp
 
+    by_hand = wf.compile(lambda p, x: mlp(wf, p, x))
+    what = f"MLP 64-128-128-10, batch {len(xs)}"
+    return [
+        contest(
+            f"{what}: forward by vmap",
+            wf.vmap(lambda p, x: mlp(wf, p, x), in_axes=(None, 0)),
+            jax.vmap(lambda p, x: mlp(jnp, p, x), in_axes=(None, 0)),
+            (params, xs),
+            rounds,
+            10,
+            by_hand=lambda: by_hand(params, xs),
+        ),
+        contest(
+            f"{what}: gradient of each example",
+            wf.vmap(wf.grad(lambda p, x, y: loss(wf, p, x, y)), in_axes=(None, 0, 0)),
+            jax.vmap(jax.grad(lambda p, x, y: loss(jnp, p, x, y)), in_axes=(None, 0, 0)),
+            (params, xs, ys),
+            rounds,
+            3,
+        ),
+    ]
+
+
+def hessian_product(rounds: int, params: Any, xs: Any, ys: Any) -> Comparison:
+    """The Hessian of the whole loss times the parameters; the peer `gradient` is weft's."""
+    import jax
+    import jax.numpy as jnp
+
+    gradient = wf.compile(wf.grad(lambda p, x, y: loss(wf, p, x, y)))
+
+    def theirs(p: Any, t: Any, x: Any, y: Any) -> Any:
+        return jax.jvp(jax.grad(lambda q: loss(jnp, q, x, y)), (p,), (t,))[1]
+
+    return contest(
+        f"MLP 64-128-128-10, batch {len(xs)}: product with the Hessian",
+        lambda p, t, x, y: wf.hvp(lambda q: loss(wf, q, x, y), (p,), (t,)),
+        theirs,
+        (params, params, xs, ys),
+        rounds,
+        5,
+        gradient=lambda: gradient(params, xs, ys),
+    )
+
+
+def loss(xp: Any, params: Any, x: Any, y: Any) -> Any:
+    """The squared error, summed."""
+    return xp.sum((mlp(xp, params, x) - y) ** 2)
+
+
+def cases(rounds: int) -> list[Comparison]:
+    """All programs."""
     params = parameters((64, 128, 128, 10))
     rng = np.random.default_rng(1)
     out = []
     for batch in (16, 256):
         xs = rng.standard_normal((batch, 64)).astype(np.float32)
         ys = rng.standard_normal((batch, 10)).astype(np.float32)
-        by_hand = wf.compile(lambda p, x: mlp(wf, p, x))
-        out.append(
-            contest(
-                f"MLP 64-128-128-10, batch {batch}: forward by vmap",
-                wf.vmap(lambda p, x: mlp(wf, p, x), in_axes=(None, 0)),
-                jax.vmap(lambda p, x: mlp(jnp, p, x), in_axes=(None, 0)),
-                (params, xs), rounds, 10,
-                by_hand=lambda f=by_hand, xs=xs: f(params, xs),
-            )  # fmt: skip
-        )
-
-        def loss(xp: Any, p: Any, x: Any, y: Any) -> Any:
-            return xp.sum((mlp(xp, p, x) - y) ** 2)
-
-        out.append(
-            contest(
-                f"MLP 64-128-128-10, batch {batch}: gradient of each example",
-                wf.vmap(wf.grad(lambda p, x, y: loss(wf, p, x, y)), in_axes=(None, 0, 0)),
-                jax.vmap(jax.grad(lambda p, x, y: loss(jnp, p, x, y)), in_axes=(None, 0, 0)),
-                (params, xs, ys), rounds, 3,
-            )  # fmt: skip
-        )
-        gradient = wf.compile(wf.grad(lambda p: loss(wf, p, xs, ys)))
-        jax_gradient = jax.grad(lambda p, x=xs, y=ys: loss(jnp, p, x, y))
-        out.append(
-            contest(
-                f"MLP 64-128-128-10, batch {batch}: product with the Hessian",
-                lambda p, t, x=xs, y=ys: wf.hvp(lambda q: loss(wf, q, x, y), (p,), (t,)),
-                lambda p, t, g=jax_gradient: jax.jvp(g, (p,), (t,))[1],
-                (params, params), rounds, 5,
-                gradient=lambda f=gradient: f(params),
-            )  # fmt: skip
-        )
+        out += forward_and_gradients(rounds, params, xs, ys)
+        out.append(hessian_product(rounds, params, xs, ys))
     return out
 
 

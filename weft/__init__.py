@@ -78,10 +78,12 @@ if TYPE_CHECKING:
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, stop_gradient, value_and_grad, vjp,
     )
+    from weft.frontend.transforms.checkpoint import checkpoint
     from weft.frontend.transforms.forward import (
         custom_jvp, hessian, hvp, jacfwd, jacrev, jvp, linearize,
     )
     from weft.frontend.transforms.vmap import vmap
+    from weft.frontend.control.associative import associative_scan
     from weft.frontend.control.branches import cond, switch_case
     from weft.frontend.control.loops import fori_loop, map_fn, scan, while_loop
     from weft.frontend.tools.bench_report import bench
@@ -129,9 +131,11 @@ _MODULES = ("data", "lookup", "nn", "random", "summary", "testing", "tf1", "trai
 _LATER = {
     "weft.frontend.autodiff.gradients":
         "grad gradients stop_gradient value_and_grad vjp custom_gradient",
+    "weft.frontend.transforms.checkpoint": "checkpoint",
     "weft.frontend.transforms.forward":
         "custom_jvp hessian hvp jacfwd jacrev jvp linearize",
     "weft.frontend.transforms.vmap": "vmap",
+    "weft.frontend.control.associative": "associative_scan",
     "weft.frontend.control.branches": "cond switch_case",
     "weft.frontend.control.loops": "fori_loop while_loop map_fn scan",
     "weft.frontend.tools.bench_report": "bench",
@@ -231,12 +235,12 @@ __all__ = [
     "PriorityQueue", "RandomShuffleQueue", "RecompileWarning", "RunMetadata", "RunOptions",
     "Session", "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable",
     "WholeFileReader", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin",
-    "argsort", "argwhere", "asarray", "asin", "asinh", "assert_finite", "astype", "atan", "atan2",
-    "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast", "bitwise_and", "bitwise_invert",
-    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
-    "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil", "check", "chrome_trace",
-    "clip", "colocate_with", "compile", "complex128", "complex64", "concat", "cond", "conj",
-    "control_dependencies", "copysign", "cos", "cosh", "count_nonzero",
+    "argsort", "argwhere", "asarray", "asin", "asinh", "assert_finite", "associative_scan",
+    "astype", "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
+    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil", "check",
+    "checkpoint", "chrome_trace", "clip", "colocate_with", "compile", "complex128", "complex64",
+    "concat", "cond", "conj", "control_dependencies", "copysign", "cos", "cosh", "count_nonzero",
     "create_partitioned_variables", "cross", "cumulative_logsumexp", "cumulative_max",
     "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient", "custom_jvp", "data",
     "debug_callback", "deg2rad", "device", "devices", "diag", "diagonal", "diff", "digamma",

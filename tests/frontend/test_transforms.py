@@ -349,3 +349,115 @@ class TestForward:
             wf.jacrev(wf.argmax)(X)
         with pytest.raises(InvalidArgumentError, match="not a tuple with an entry"):
             wf.jvp(wf.sin, X, X)  # type: ignore[arg-type]
+
+
+class TestCheckpoint:
+    @staticmethod
+    def layer(w: Any, h: Any) -> Any:
+        return wf.tanh(wf.tap("inner", wf.tanh(wf.tanh(h @ w) * 2)) @ w)
+
+    @pytest.mark.parametrize("policy", [None, "products", ("inner",), lambda op: op == "tanh"])
+    def test_the_same_gradient(self, policy: Any) -> None:
+        weights = [RNG.standard_normal((4, 4)) for _ in range(3)]
+        x = RNG.standard_normal((5, 4))
+
+        def loss(block: Any) -> Any:
+            def total(ws: Any) -> Any:
+                h = wf.asarray(x)
+                for w in ws:
+                    h = block(w, h)
+                return wf.sum(h * h)
+
+            return total
+
+        block = wf.checkpoint(self.layer, policy=policy)
+        want = wf.grad(loss(self.layer))(weights)
+        for made in (wf.grad(loss(block))(weights), wf.compile(wf.grad(loss(block)))(weights)):
+            for got, wanted in zip(made, want, strict=True):
+                np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-12)
+        along = [w * 0.5 for w in weights]
+        both = [wf.hvp(loss(b), (weights,), (along,))[0] for b in (block, self.layer)]
+        for got, wanted in zip(*both, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-12)
+
+    def test_less_memory(self) -> None:
+        weights = [RNG.standard_normal((16, 16)) for _ in range(8)]
+
+        def bytes_between(block: Any) -> int:
+            def total(ws: Any) -> Any:
+                h = wf.ones((64, 16), dtype=wf.float64)
+                for w in ws:
+                    h = block(w, h)
+                return wf.sum(h * h)
+
+            return int(wf.compile(wf.grad(total)).cost(weights).peak_bytes)
+
+        assert bytes_between(wf.checkpoint(self.layer)) < 0.7 * bytes_between(self.layer)
+
+    def test_what_it_closes_over_has_a_gradient(self) -> None:
+        def loss(w: Any) -> Any:
+            return wf.sum(wf.checkpoint(lambda x: wf.sin(x @ w))(wf.asarray(X)))
+
+        want = wf.grad(lambda w: wf.sum(wf.sin(wf.asarray(X) @ w)))(W)
+        np.testing.assert_allclose(wf.grad(loss)(W), want)
+
+    def test_loops_and_rows(self) -> None:
+        fn = wf.checkpoint(lambda a: wf.sum(running(a)[1]))
+        want = wf.vmap(wf.grad(lambda a: wf.sum(running(a)[1])))(STACK)
+        np.testing.assert_allclose(wf.vmap(wf.grad(fn))(STACK), want, rtol=1e-9)
+
+    def test_as_a_decorator(self) -> None:
+        @wf.checkpoint(policy="products")
+        def fn(x: Any, *, scale: float = 2.0) -> Any:
+            return wf.sin(x) * scale, 3
+
+        assert wf.grad(lambda x: fn(x, scale=3.0)[0])(0.0).item() == 3.0
+
+    def test_errors(self) -> None:
+        v = wf.Variable(1.0)
+        with pytest.raises(UnsupportedError, match="assigns to variables"):
+            wf.grad(wf.checkpoint(lambda x: x * v.assign(v + 1)))(wf.asarray(1.0))
+        with pytest.raises(InvalidArgumentError, match="policy is 3"):
+            wf.checkpoint(wf.sin, policy=3)  # type: ignore[arg-type]
+
+
+class TestAssociativeScan:
+    @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 13, 16, 31])
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_prefixes(self, count: int, reverse: bool) -> None:
+        matrices = RNG.standard_normal((count, 2, 2))
+        made = wf.associative_scan(lambda a, b: a @ b, matrices, reverse=reverse)
+        order = matrices[::-1] if reverse else matrices
+        want, total = [], np.eye(2)
+        for m in order:
+            total = total @ m
+            want.append(total)
+        np.testing.assert_allclose(made, want[::-1] if reverse else want, rtol=1e-9)
+
+    def test_trees_along_another_axis(self) -> None:
+        a, b = RNG.standard_normal((3, 6)), RNG.standard_normal((3, 6))
+
+        def linear(first: Any, second: Any) -> Any:  # h -> a h + b, one after the other
+            return {"a": first["a"] * second["a"], "b": second["a"] * first["b"] + second["b"]}
+
+        def fn(a: Any, b: Any) -> Any:
+            return wf.associative_scan(linear, {"a": a, "b": b}, axis=-1)["b"]
+
+        h, want = np.zeros(3), []
+        for k in range(6):
+            h = a[:, k] * h + b[:, k]
+            want.append(h)
+        for made in (fn(a, b), wf.compile(fn)(a, b)):
+            np.testing.assert_allclose(made, np.stack(want, axis=1), rtol=1e-9)
+        step = 1e-6
+        slope = wf.grad(lambda a: wf.sum(fn(a, b)))(a)
+        moved = [np.asarray(wf.sum(fn(a + s * np.ones_like(a), b))) for s in (step, -step)]
+        np.testing.assert_allclose(np.sum(slope), (moved[0] - moved[1]) / (2 * step), rtol=1e-5)
+
+    def test_errors(self) -> None:
+        with pytest.raises(ShapeError, match="sizes along axis 0 are 5, 4"):
+            wf.associative_scan(lambda a, b: a, (X, X[:4]))
+        with pytest.raises(wf.errors.TypeRuleError, match="fn changes a type"):
+            wf.associative_scan(lambda a, b: wf.sum(a), X)
+        with pytest.raises(InvalidArgumentError, match="axis 2"):
+            wf.associative_scan(lambda a, b: a, X, axis=2)

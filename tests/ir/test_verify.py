@@ -492,6 +492,7 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
         **{n: op(n, [w.result, rows.result, x], [F2]) for n in UPDATES if "scatter" in n},
         "group": op("group", [], [TOKEN]),
         "tap": op("tap", [x], [F2], {"name": "h"}),
+        "optimization_barrier": op("optimization_barrier", [x], [F2]),
         "fused": fused([x], region),
         "unrolled": op("unrolled", [x], [F2], {}, [region]),
         "custom_gradient": op(
@@ -586,6 +587,7 @@ def test_legality_by_stage() -> None:
         "identity": traced,
         "stop_gradient": traced,
         "tap": traced,
+        "optimization_barrier": ("traced", "optimized", "dataflow", "partitioned"),
         "custom_gradient": traced,
         **dict.fromkeys(("fused", "unrolled"), ("fused", "planned", "dataflow", "partitioned")),
         **dict.fromkeys(sorted(UPDATES), traced),
@@ -615,5 +617,6 @@ def test_a_nest_is_pure(name: str) -> None:
     only = dict.fromkeys(DATAFLOW, "dataflow, partitioned")
     only |= dict.fromkeys(GRADIENT_ONLY, "traced, dataflow, partitioned")
     only |= dict.fromkeys(COMMUNICATION, "partitioned")
+    only["optimization_barrier"] = "traced, optimized, dataflow, partitioned"
     where = f"at stage 'fused', only at: {only[name]}" if name in only else NOT_IN_A_NEST
     assert faults == [f"is not legal {where}"]

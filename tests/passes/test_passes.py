@@ -50,7 +50,7 @@ def prepared(name: str, graph: Graph) -> Graph:
     if name in ("strip_gradient_ops", "unroll", *FUSING):
         graph = PASSES["lower_stacks"](graph)
     if name in ("unroll", *FUSING):
-        graph = PASSES["strip_gradient_ops"](graph)
+        graph = PASSES["strip_barriers"](PASSES["strip_gradient_ops"](graph))
     return PASSES["fuse"](graph) if name == "unroll" else graph  # `unrolled` ops come after fusion
 
 

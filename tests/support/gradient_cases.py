@@ -136,6 +136,7 @@ def structural_cases() -> list[Case]:
         Case("astype", [z(3)], {"dtype": complex128}),
         Case("identity", [f(3)]),
         Case("tap", [f(3)], {"name": "h"}),
+        Case("optimization_barrier", [f(3)]),
         Case("reshape", [f(2, 3)], {"shape": (3, 1, 2)}),
         Case("permute_dims", [f(2, 3, 4)], {"axes": (2, 0, 1)}),
         Case("permute_dims", [z(2, 3)], {"axes": (1, 0)}),

@@ -224,6 +224,7 @@ MAKERS: dict[str, Maker] = {
     "count_up_to": state.count_up_to,
     "identity": same,
     "stop_gradient": same,
+    "optimization_barrier": same,
     "tap": tap,
     "group": group,
     "custom_gradient": custom_gradient,

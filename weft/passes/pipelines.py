@@ -31,6 +31,7 @@ from weft.passes.simplify.effects import (
     expand_updates,
     merge_reads,
     order_effects,
+    strip_barriers,
     strip_gradient_ops,
     strip_marks,
 )
@@ -45,6 +46,7 @@ PASSES: dict[str, Pass] = {
     "strip_gradient_ops": strip_gradient_ops,
     "merge_reads": merge_reads,
     "strip_marks": strip_marks,
+    "strip_barriers": strip_barriers,
     "lower_stacks": lower_stacks,
     "dce": dce,
     "fold": fold,
@@ -91,6 +93,7 @@ STANDARD: tuple[Pass, ...] = (
     simplify,  # algebra, views of views, transposes into matmul's flags
     cse,  # gradients recompute what the forward pass has; after simplify equal things look equal
     simplify_control,  # equal operands and bodies show which loops are one, what is invariant
+    strip_barriers,  # equal ops are merged: those that are to be done twice are two now
     sparse_updates,  # algebra has shown what updates are; what it makes is still simplified
     fuse_attention,  # while a softmax is ops that can be told; its transposes are simplified next
     simplify,  # merged values open new rules: x - x, where(c, x, x)
@@ -121,6 +124,7 @@ REPRODUCIBLE: tuple[Pass, ...] = (
     simplify_exactly,
     cse,
     simplify_control_exactly,
+    strip_barriers,
     simplify_exactly,
     fold_exactly,
     dce,

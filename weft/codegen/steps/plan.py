@@ -77,6 +77,7 @@ NO_CODE = frozenset(
         "identity",
         "stop_gradient",
         "tap",
+        "optimization_barrier",
     }
 )
 

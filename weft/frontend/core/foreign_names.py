@@ -57,8 +57,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "pmap shard_map": "weft has no pmap: a session runs a graph on the tasks of "
         "wf.train.ClusterSpec, wf.train.SyncReplicas trains on several (docs/guide/replicas.md)",
         "jacobian": "wf.jacfwd for more results than inputs, wf.jacrev for fewer",
-        "checkpoint remat": "weft has none: its pass rematerialize computes again what is "
-        "cheap, where memory is short",
+        "remat": "wf.checkpoint(f): its gradient computes what is inside again",
         "custom_vjp": "wf.custom_gradient gives a function a gradient of its own",
         "GradientTape autograd": "wf.value_and_grad(f)(x) gives a function's value and gradients",
         "no_grad inference_mode enable_grad": "nothing is recorded unless a function is passed to "

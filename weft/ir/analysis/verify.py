@@ -59,6 +59,7 @@ LEGALITY: Mapping[str, Legality] = {
     "identity": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "stop_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "tap": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
+    "optimization_barrier": Legality((*_TRACED, "optimized", *_DATAFLOW), in_nest=False),
     "custom_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "fused": Legality(_FROM_FUSED, in_nest=False),
     "unrolled": Legality(_FROM_FUSED, in_nest=False),

@@ -91,6 +91,15 @@ TABLE = (
         _VIEW,
     ),
     OpSpec(
+        "optimization_barrier",
+        1,
+        _identity_type,
+        lambda arrays, attrs: arrays[0],
+        "The operand itself, which no pass merges with what it is: what follows is computed again.",
+        {},
+        _VIEW | {"no_cse", "no_fold"},
+    ),
+    OpSpec(
         "group",
         0,
         _group_type,

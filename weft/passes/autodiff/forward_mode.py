@@ -41,7 +41,8 @@ from weft.passes.rewriting.expression import Expr
 LINEAR: Mapping[str, tuple[int, ...] | None] = {
     **dict.fromkeys(
         (
-            "identity", "tap", "reshape", "permute_dims", "broadcast_to", "sum", "slice", "concat",
+            "identity", "tap", "optimization_barrier", "reshape", "permute_dims", "broadcast_to",
+            "sum", "slice", "concat",
             "pad", "negative", "add", "subtract", "conj", "real", "imag", "cumulative_sum",
             "window_sum", "window_spread", "slice_update", "stack_push", "stack_pop", "stack_add",
         )
@@ -150,10 +151,9 @@ class _Walk:
         for k in moving:
             t = given[k]
             operands[k] = zero_tangent(self.builder, op.operands[k], where) if t is None else t
-        attrs = (
-            {**op.attrs, "name": f"{op.attrs['name']}/tangent"} if op.name == "tap" else op.attrs
-        )
-        return list(self.builder.emit(op.name, operands, attrs, locations=where))
+        # a tap names the value alone
+        name, attrs = ("identity", {}) if op.name == "tap" else (op.name, op.attrs)
+        return list(self.builder.emit(name, operands, attrs, locations=where))
 
     def _multilinear(
         self, op: Operation, given: Sequence[Value | None], where: Locations

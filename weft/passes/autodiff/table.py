@@ -721,6 +721,7 @@ GRADIENTS: dict[str, Rule] = {
     "scalar_function": _of_scalar_function,
     "identity": lambda s: [s.g],
     "tap": lambda s: [s.g],
+    "optimization_barrier": lambda s: [s.g],
     "py_function": _of_py_function,
     "custom_gradient": _custom_gradient,
     **dict.fromkeys(("fused", "unrolled"), _fused),

@@ -368,6 +368,7 @@ RULES: Mapping[str, Rule] = {
             "identity",
             "stop_gradient",
             "tap",
+            "optimization_barrier",
             "stack_push",
             "stack_pop",
             "stack_add",

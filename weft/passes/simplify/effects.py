@@ -300,6 +300,12 @@ def strip_marks(graph: Graph) -> Graph:
     return rewrite(graph, strip_mark)
 
 
+def strip_barriers(graph: Graph) -> Graph:
+    """Replace each `optimization_barrier` by its operand, when no pass follows that merges equal
+    ops."""
+    return rewrite(graph, lambda _, op: op.operands if op.name == "optimization_barrier" else None)
+
+
 def strip_mark(builder: Builder, op: Operation) -> Sequence[Value] | None:
     """The rule by which one mark goes; marks that take part in the order of effects stay."""
     if op.name in ("identity", "stop_gradient", "tap"):
