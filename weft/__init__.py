@@ -52,14 +52,14 @@ with _collector_paused(old=True):
     from weft.frontend.ops.indexing import gather, take, take_along_axis
     from weft.frontend.ops.reduction import (
         all, any, argmax, argmin, argsort, count_nonzero, cumulative_logsumexp, cumulative_max,
-        cumulative_min, cumulative_prod, cumulative_sum, logsumexp, max, mean, min, prod,
+        cumulative_min, cumulative_prod, cumulative_sum, isin, logsumexp, max, mean, min, prod,
         searchsorted, segment_max, segment_mean, segment_min, segment_sum, sort, std, sum, top_k,
         var, vector_norm,
     )
     from weft.frontend.ops.manipulation import (
-        broadcast_arrays, broadcast_to, concat, diff, expand_dims, flatten, flip, matrix_transpose,
-        moveaxis, pad, permute_dims, repeat, reshape, roll, rot90, shape, size, split, squeeze,
-        stack, swapaxes, tile, transpose, unstack,
+        broadcast_arrays, broadcast_shapes, broadcast_to, concat, diff, expand_dims, flatten, flip,
+        matrix_transpose, moveaxis, pad, permute_dims, repeat, reshape, roll, rot90, shape, size,
+        split, squeeze, stack, swapaxes, tile, transpose, unstack,
     )
     from weft.frontend.core.pytree import register_pytree, tree_leaves, tree_map
     from weft.frontend.core.tensor import Tensor
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         DeviceArray, set_transfer_guard, to_device, transfer_guard,
     )
     from weft.runtime.device.backends.info import DeviceInfo
+    from weft.frontend.tools.array_api import __array_namespace_info__
     from weft.frontend.tools.devices import devices
     from weft.frontend.train.parameter_servers import create_partitioned_variables
     from weft.ir.device import DeviceSpec
@@ -132,6 +133,7 @@ _LATER = {
         "bfloat16_transfer colocate_with device control_dependencies group name_scope no_op",
     "weft.frontend.core.device_array": "DeviceArray to_device set_transfer_guard transfer_guard",
     "weft.runtime.device.backends.info": "DeviceInfo",
+    "weft.frontend.tools.array_api": "__array_namespace_info__",
     "weft.frontend.tools.devices": "devices",
     "weft.frontend.train.parameter_servers": "create_partitioned_variables",
     "weft.ir.device": "DeviceSpec",
@@ -213,51 +215,50 @@ del TYPE_CHECKING  # no name of weft's
 # ------------------------------------------------------------------------------------- constants
 e, inf, nan, pi = _math.e, _math.inf, _math.nan, _math.pi
 newaxis = None
-__array_api_version__ = "2024.12"
+__array_api_version__ = "2025.12"
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CancelToken", "CompiledFunction", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec",
-    "DeviceWarning", "Effect", "FIFOQueue", "FixedLengthRecordReader", "Float64Warning",
-    "Graph", "GraphGrowthWarning", "IndexedSlices", "PaddingFIFOQueue", "PerformanceWarning",
+    "DeviceWarning", "Effect", "FIFOQueue", "FixedLengthRecordReader", "Float64Warning", "Graph",
+    "GraphGrowthWarning", "IndexedSlices", "PaddingFIFOQueue", "PerformanceWarning",
     "PriorityQueue", "RandomShuffleQueue", "RecompileWarning", "RunMetadata", "RunOptions",
     "Session", "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable",
-    "WholeFileReader", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax",
-    "argmin", "argsort", "argwhere", "asarray", "asin", "asinh", "assert_finite", "astype",
-    "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
-    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil",
-    "check", "chrome_trace", "clip", "colocate_with", "compile", "complex128", "complex64",
-    "concat", "cond", "conj", "control_dependencies", "copysign", "cos", "cosh",
-    "count_nonzero", "create_partitioned_variables", "cross", "cumulative_logsumexp",
-    "cumulative_max", "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient",
-    "data", "debug_callback", "deg2rad", "device", "devices", "diag", "diagonal", "diff",
-    "digamma", "divide", "dot", "dynamic_partition", "dynamic_stitch", "e", "einsum",
-    "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv",
-    "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip",
+    "WholeFileReader", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any",
+    "arange", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh",
+    "assert_finite", "astype", "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer",
+    "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_shapes",
+    "broadcast_to", "can_cast", "cbrt", "ceil", "check", "chrome_trace", "clip", "colocate_with",
+    "compile", "complex128", "complex64", "concat", "cond", "conj", "control_dependencies",
+    "copysign", "cos", "cosh", "count_nonzero", "create_partitioned_variables", "cross",
+    "cumulative_logsumexp", "cumulative_max", "cumulative_min", "cumulative_prod",
+    "cumulative_sum", "custom_gradient", "data", "debug_callback", "deg2rad", "device", "devices",
+    "diag", "diagonal", "diff", "digamma", "divide", "dot", "dynamic_partition", "dynamic_stitch",
+    "e", "einsum", "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc",
+    "erfinv", "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip",
     "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
     "full", "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
     "gradients", "greater", "greater_equal", "group", "hypot", "iinfo", "imag", "inf", "inner",
-    "int16", "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf",
-    "isnan", "jvp", "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10",
-    "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "logsumexp", "lookup", "map_fn", "matmul", "matrix_norm", "matrix_power",
-    "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
-    "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis",
-    "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
-    "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "print", "prod",
-    "py_function", "rad2deg", "random", "real", "reciprocal", "record", "reducer",
-    "register_function", "register_gradient", "register_kernel", "register_op",
-    "register_pytree", "remainder", "repeat", "replay", "reshape", "result_type", "roll",
-    "rot90", "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean",
+    "int16", "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isin", "isinf",
+    "isnan", "jvp", "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10", "log1p",
+    "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
+    "lookup", "map_fn", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "max",
+    "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "name_scope",
+    "name_tensor", "nan", "nan_to_num", "negative", "newaxis", "nextafter", "nn", "no_op",
+    "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pi",
+    "placeholder", "positive", "pow", "print", "prod", "py_function", "rad2deg", "random", "real",
+    "reciprocal", "record", "reducer", "register_function", "register_gradient", "register_kernel",
+    "register_op", "register_pytree", "remainder", "repeat", "replay", "reshape", "result_type",
+    "roll", "rot90", "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean",
     "segment_min", "segment_sum", "set_num_threads", "set_transfer_guard", "shape", "sigmoid",
-    "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square",
-    "squeeze", "stack", "std", "stop_gradient", "string", "subtract", "sum", "summary",
-    "swapaxes", "switch_case", "take", "take_along_axis", "tan", "tanh", "tap", "tensordot",
-    "testing", "tf1", "tile", "to_device", "top_k", "trace", "train", "transfer_guard",
-    "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16", "uint32",
-    "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse", "unique_values",
-    "unstack", "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "where", "while_loop",
-    "xlog1py", "xlogy", "zeros", "zeros_like",
+    "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square", "squeeze",
+    "stack", "std", "stop_gradient", "string", "subtract", "sum", "summary", "swapaxes",
+    "switch_case", "take", "take_along_axis", "tan", "tanh", "tap", "tensordot", "testing", "tf1",
+    "tile", "to_device", "top_k", "trace", "train", "transfer_guard", "transpose", "tree_leaves",
+    "tree_map", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values", "unstack", "value_and_grad", "var",
+    "vecdot", "vector_norm", "vjp", "where", "while_loop", "xlog1py", "xlogy", "zeros",
+    "zeros_like",
 ]

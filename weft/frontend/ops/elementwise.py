@@ -17,7 +17,7 @@ import ml_dtypes
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.eager.numpy_calls import quick_where
-from weft.frontend.ops.dispatch import apply, in_order
+from weft.frontend.ops.dispatch import apply, in_order, on_device
 from weft.frontend.ops.promotion import (
     TensorLike,
     binary,
@@ -581,8 +581,11 @@ def _where(condition: TensorLike, x1: TensorLike, x2: TensorLike) -> Tensor:
     return weaken(apply("where", *operands), held)
 
 
-def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:
+def astype(
+    x: TensorLike, dtype: object, /, *, copy: bool = True, device: str | None = None
+) -> Tensor:
     """x converted to `dtype` (a weft or NumPy dtype, or a name). Tensors are immutable: no copy.
+    device: where the result is to be, as for `wf.zeros`.
 
     Floats convert to integers by truncation; out of the integer's range the result is unspecified.
 
@@ -591,6 +594,8 @@ def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:
     >>> wf.astype([1.9, -1.9, 0.0], "bool")
     Tensor([ True,  True, False], dtype=bool)
     """
+    if device is not None:
+        return on_device(device, astype, x, dtype, copy=copy)
     t = as_tensor(x)
     made = cast(t, check_dtype(dtype))
     return in_order(made) if made is t else made

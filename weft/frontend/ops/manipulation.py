@@ -29,6 +29,7 @@ from weft.frontend.ops.promotion import (
     infer_shape,
     is_concrete,
     promote_tensors,
+    renamed,
     scalar_tensor,
     strong_tensor,
     weaken,
@@ -45,6 +46,7 @@ from weft.ir.dims import (
     product,
     same,
 )
+from weft.ir.dims import broadcast_shapes as common_shape
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.locations import caller_location
@@ -223,13 +225,27 @@ def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
     return in_order(made) if made is t else made
 
 
-def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
+def broadcast_arrays(*arrays: TensorLike) -> tuple[Tensor, ...]:
     """The arrays broadcast against each other; dtypes stay.
 
     >>> wf.broadcast_arrays([1, 2], [[0.5]])
-    [Tensor([[1, 2]], dtype=int64), Tensor([[0.5, 0.5]], dtype=float32)]
+    (Tensor([[1, 2]], dtype=int64), Tensor([[0.5, 0.5]], dtype=float32))
     """
-    return broadcast_tensors(*(strong_tensor(a) for a in arrays))
+    return tuple(broadcast_tensors(*(strong_tensor(a) for a in arrays)))
+
+
+def broadcast_shapes(*shapes: Sequence[Dim]) -> Shape:
+    """The shape to which arrays of these shapes broadcast; symbolic sizes of graphs may be among
+    them. ShapeError where there is none.
+
+    >>> wf.broadcast_shapes((3, 1), (4,), ())
+    (3, 4)
+    """
+    given = [check_shape("broadcast_shapes", s) for s in shapes]
+    try:
+        return common_shape(*given)
+    except ShapeError as error:
+        raise renamed(error, "broadcast_shapes") from None
 
 
 def shape(x: TensorLike, /) -> Tensor:

@@ -417,7 +417,8 @@ def widened(t: Tensor) -> Tensor:
     return cast(t, float32) if t.dtype in (float16, bfloat16) else t
 
 
-_KINDS: dict[str, tuple[str, ...]] = {
+#: The kinds of dtypes in the array API, as those of `DType.kind`.
+KINDS: dict[str, tuple[str, ...]] = {
     "bool": ("bool",),
     "signed integer": ("int",),
     "unsigned integer": ("uint",),
@@ -430,7 +431,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class FloatInfo:
-    """The range and precision of a floating dtype (of the parts, for a complex one)."""
+    """The range and precision of a floating dtype. For a complex one all, `dtype` too, is that of
+    its parts."""
 
     dtype: DType
     bits: int
@@ -506,14 +508,14 @@ def isdtype(dtype: object, kind: object) -> bool:
     given = check_dtype(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(given, k) for k in kind)
-    if isinstance(kind, str) and kind in _KINDS and kind != "bool":
-        return given.kind in _KINDS[kind]
+    if isinstance(kind, str) and kind in KINDS and kind != "bool":
+        return given.kind in KINDS[kind]
     try:
         return given is check_dtype(kind)
     except WeftError:
         raise InvalidArgumentError(
             f"wf.isdtype: {kind!r} is neither a dtype nor a kind",
-            hint="the kinds are " + ", ".join(_KINDS),
+            hint="the kinds are " + ", ".join(KINDS),
             location=caller_location(),
         ) from None
 
@@ -535,7 +537,7 @@ def finfo(type: object, /) -> FloatInfo:
     eps, top, bottom, normal = (
         float(v) for v in (info.eps, info.max, info.min, info.smallest_normal)
     )
-    return FloatInfo(dtype, part.bits, eps, top, bottom, normal)
+    return FloatInfo(part, part.bits, eps, top, bottom, normal)
 
 
 def iinfo(type: object, /) -> IntegerInfo:
