@@ -564,6 +564,18 @@ CORNERS: dict[str, tuple[Any, Any]] = {
     "broadcast_arrays": (
         lambda x: wf.broadcast_arrays(x, x[0]), [*np.broadcast_arrays(X, X[0])]),
     "expand_dims": (lambda x: wf.expand_dims(x, (0, -1)), X[None, :, :, None]),
+    "arange, down": (lambda x: 1 / wf.arange(0, -1, -0.5), np.float32([np.inf, -2])),
+    "mask without axes": (lambda x: [x[np.asarray(True)], x[np.asarray(False)]],
+                          [X[None], X[None][:0]]),
+    "clip, ends": (lambda x: wf.clip(x, -(10**9), 10**9), X),
+    "clip, wide": (lambda x: wf.clip(x, np.int64(2), np.array([10**9])), np.clip(X, 2, 9)),
+    "clip, all": (lambda x: wf.clip(x, np.uint64([2**60])), np.full_like(X, 2**15 - 1)),
+    "clip, unsigned": (
+        lambda x: wf.clip(wf.astype(x, wf.uint8), np.int8([-1]), max=np.int32(4)),
+        np.clip(X, 0, 4).astype(np.uint8)),
+    "clip, floats": (
+        lambda x: wf.clip(x.astype(wf.float32), np.array([1.1]), 3),
+        np.clip(X.astype(np.float32), np.float32(1.1), 3)),
     "isin": (lambda x: wf.isin(x, [5, 3]), np.isin(X, [5, 3])),
     "isin, none": (lambda x: wf.isin(x, [5, 3], invert=True), ~np.isin(X, [5, 3])),
     "isin, number": (lambda x: wf.isin(x, 4), X == 4),

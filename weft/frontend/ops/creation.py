@@ -394,7 +394,8 @@ def _symbolic_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
 def _steps(start: int | float, step: int | float, length: int, dtype: DType) -> Tensor:
     index = apply("iota", dtype=dtype, shape=(length,), axis=0)
     scaled = index if step == 1 else multiply(index, step)
-    return scaled if start == 0 else add(scaled, start)
+    # the sum makes a first -0, of a negative step, 0
+    return scaled if start == 0 and not (dtype.is_floating and step < 0) else add(scaled, start)
 
 
 def linspace(

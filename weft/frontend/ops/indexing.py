@@ -47,7 +47,7 @@ from weft.ir.dims import (
     positive,
     same,
 )
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import bool_, int64
 from weft.ir.errors import (
     InvalidArgumentError,
     ShapeError,
@@ -159,7 +159,8 @@ def _item(item: Any) -> Any:
     if index.dtype.kind == "bool" and index.ndim == 0:
         raise UnsupportedError(
             f"indexing with the single bool {item} is not supported",
-            hint="use wf.expand_dims or wf.where, or index with an array of bools",
+            hint="use wf.expand_dims or wf.where, or index with an array of bools (one without "
+            "axes must be the whole index)",
             location=caller_location(),
         )
     if index.dtype.kind == "bool" and not is_concrete(index) and not open_sizes():
@@ -293,6 +294,11 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     """
     t = as_tensor(x)
     whole = Tensor(t._data, t._value, t._trace) if t.weak else t
+    if isinstance(key, (Tensor, np.ndarray)) and not key.ndim and key.dtype == bool_:
+        # a mask of no axes: a new axis in front, which it keeps or empties
+        mask = as_tensor(key)
+        key = as_tensor(mask.numpy()[None]) if is_concrete(mask) else reshape(mask, (1,))
+        whole = reshape(whole, (1, *whole.shape))
     return weaken(_part(whole, resolve(whole, key)), [t])
 
 
