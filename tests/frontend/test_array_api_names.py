@@ -601,7 +601,7 @@ def test_results_are_tuples_with_the_names_of_fields() -> None:
         (wf.unique_counts, ("values", "counts")),
         (wf.unique_inverse, ("values", "inverse_indices")),
     ]:
-        assert type(function(X)).__match_args__ == fields
+        assert type(function(X)).__match_args__ == fields  # type: ignore[attr-defined]
 
 
 def test_unique_of_nan_and_zeros() -> None:

@@ -31,6 +31,13 @@ from weft.frontend.core.tensor import (
     plain_array,
 )
 from weft.frontend.core.trace import current_trace, graph_around
+from weft.frontend.eager.numpy_moves import (
+    counted,
+    quick_filled,
+    quick_made,
+    quick_moved,
+    triangle,
+)
 from weft.frontend.ops.dispatch import apply, in_order, on_device
 from weft.frontend.ops.elementwise import add, equal, greater_equal, multiply, subtract, where
 from weft.frontend.ops.promotion import (
@@ -43,8 +50,8 @@ from weft.frontend.ops.promotion import (
     common_dtype,
     concrete_array,
     expand,
+    filled,
     is_scalar,
-    scalar_tensor,
     strong_tensor,
     to_inexact,
 )
@@ -214,7 +221,8 @@ def full(
             hint="wf.broadcast_to repeats an array",
             location=caller_location(),
         )
-    return expand(value, wanted)
+    made = None if value._data is None else quick_filled(wanted, value._data, value.dtype)
+    return expand(value, wanted) if made is None else made
 
 
 def zeros(shape: Any, *, dtype: object = None, device: str | None = None) -> Tensor:
@@ -228,7 +236,7 @@ def zeros(shape: Any, *, dtype: object = None, device: str | None = None) -> Ten
     """
     if device is not None:
         return on_device(device, zeros, shape, dtype=dtype)
-    return expand(scalar_tensor(0, check_dtype(dtype, DEFAULT_FLOAT)), check_shape("zeros", shape))
+    return filled(0, check_dtype(dtype, DEFAULT_FLOAT), check_shape("zeros", shape))
 
 
 def ones(shape: Any, *, dtype: object = None, device: str | None = None) -> Tensor:
@@ -239,7 +247,7 @@ def ones(shape: Any, *, dtype: object = None, device: str | None = None) -> Tens
     """
     if device is not None:
         return on_device(device, ones, shape, dtype=dtype)
-    return expand(scalar_tensor(1, check_dtype(dtype, DEFAULT_FLOAT)), check_shape("ones", shape))
+    return filled(1, check_dtype(dtype, DEFAULT_FLOAT), check_shape("ones", shape))
 
 
 def empty(shape: Any, *, dtype: object = None, device: str | None = None) -> Tensor:
@@ -368,8 +376,12 @@ def arange(
     target = check_dtype(dtype, DEFAULT_INT if integral else DEFAULT_FLOAT)
     if integral:
         length = max(0, -((int(a) - int(b)) // int(s)))
-        return cast(_steps(int(a), int(s), length, int64), target)
+        made = quick_made(counted, a, s, length, int64, target)
+        return cast(_steps(int(a), int(s), length, int64), target) if made is None else made
     length = max(0, math.ceil((b - a) / s))
+    made = quick_made(counted, a, s, length, float64, target)
+    if made is not None:
+        return made
     with in_float64():
         return cast(_steps(float(a), float(s), length, float64), target)
 
@@ -466,9 +478,14 @@ def eye(
     if device is not None:
         return on_device(device, eye, n_rows, n_cols, k=k, dtype=dtype)
     shape = check_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    offset, target = check_int("eye", k, "k"), check_dtype(dtype, DEFAULT_FLOAT)
+    if target.kind != "string":
+        made = quick_made(np.eye, *shape, offset, target.numpy)
+        if made is not None:
+            return made
     row, column = _grid(shape)
-    shifted = add(row, check_int("eye", k, "k")) if k else row
-    return cast(equal(shifted, column), check_dtype(dtype, DEFAULT_FLOAT))
+    shifted = add(row, offset) if k else row
+    return cast(equal(shifted, column), target)
 
 
 def _grid(shape: Shape) -> tuple[Tensor, Tensor]:
@@ -481,6 +498,9 @@ def _grid(shape: Shape) -> tuple[Tensor, Tensor]:
 
 
 def _triangle(op: Literal["tril", "triu"], x: TensorLike, k: int) -> Tensor:
+    made = quick_moved(triangle, x, k, int(op == "triu"))
+    if made is not None:
+        return made
     t = strong_tensor(x)
     if t.ndim < 2:
         raise InvalidArgumentError(

@@ -26,11 +26,10 @@ from weft.frontend.ops.promotion import (
     check_dtype,
     common_dtype,
     elementwise,
-    expand,
+    filled,
     iinfo,
     is_scalar,
     promote_tensors,
-    scalar_tensor,
     unary,
     weaken,
 )
@@ -401,7 +400,7 @@ def isclose(
 def _float_test(op: str, x: TensorLike) -> Tensor:
     t = as_tensor(x)
     if t.dtype.is_integer or t.dtype.kind == "bool":  # every integer is finite and no NaN
-        return expand(scalar_tensor(op == "isfinite", bool_), t.shape)
+        return filled(op == "isfinite", bool_, t.shape)
     return unary(op, t)
 
 

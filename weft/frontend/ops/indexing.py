@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.eager.numpy_moves import quick_part, quick_taken
 from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.dispatch import apply, nonzero_columns, open_sizes
 from weft.frontend.ops.elementwise import where
@@ -292,6 +293,9 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     TracerError for a mask that is traced for a compiled function. An index out of bounds in an
     array raises when it is used. Part of a weak tensor is weak.
     """
+    made = quick_part(x, key)
+    if made is not None:
+        return made
     t = as_tensor(x)
     whole = Tensor(t._data, t._value, t._trace) if t.weak else t
     if isinstance(key, (Tensor, np.ndarray)) and not key.ndim and key.dtype == bool_:
@@ -539,6 +543,9 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
         ...
     weft.ir.errors.InvalidArgumentError: wf.take on (i64[3], i64[]): index 3 is out of ...
     """
+    made = quick_taken(x, indices, axis)
+    if made is not None:
+        return made
     t = strong_tensor(x)
     if axis is None:
         if t.ndim != 1:

@@ -25,6 +25,7 @@ from weft.frontend.core.trace import at_once, current_trace
 from weft.frontend.eager import numpy_calls
 from weft.frontend.eager.native import EagerCalls, runs_native
 from weft.frontend.eager.numpy_calls import SWITCH, alike, quick_number, quick_row, tensor_of
+from weft.frontend.eager.numpy_moves import quick_filled
 from weft.frontend.ops.dispatch import apply
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, broadcast_shapes, format_shape, product
@@ -279,6 +280,12 @@ def broadcast_tensors(*xs: Tensor, op: str = "broadcast_arrays") -> list[Tensor]
 def expand(x: Tensor, shape: Shape) -> Tensor:
     """`x` broadcast to `shape`; `x` itself if it has that shape."""
     return x if x.shape == shape else apply("broadcast_to", x, shape=shape)
+
+
+def filled(value: Scalar, dtype: DType, shape: Shape) -> Tensor:
+    """A tensor of `shape` and exactly `dtype`, every element `value`. Errors as `scalar_tensor`."""
+    made = quick_filled(shape, value, dtype)
+    return expand(scalar_tensor(value, dtype), shape) if made is None else made
 
 
 def unary(op: str, x: TensorLike, inexact: bool = False) -> Tensor:

@@ -160,6 +160,10 @@ def min(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tenso
 
 
 @runs_native
+def _truth(op: str, x: TensorLike, axis: Axes, keepdims: bool) -> Tensor:
+    return _reduce(op, cast(x, bool_), axis, keepdims)
+
+
 def all(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Whether all elements over `axis` are true (numbers: not 0) -> bool; true over none.
 
@@ -168,10 +172,10 @@ def all(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tenso
     >>> wf.all([])
     Tensor(True, dtype=bool)
     """
-    return _reduce("all", cast(x, bool_), axis, keepdims)
+    made = quick_fold("all", x, axis, keepdims)
+    return _truth("all", x, axis, keepdims) if made is None else made
 
 
-@runs_native
 def any(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Whether some element over `axis` is true (numbers: not 0) -> bool; false over none.
 
@@ -180,7 +184,8 @@ def any(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tenso
     >>> wf.any([np.nan])
     Tensor(True, dtype=bool)
     """
-    return _reduce("any", cast(x, bool_), axis, keepdims)
+    made = quick_fold("any", x, axis, keepdims)
+    return _truth("any", x, axis, keepdims) if made is None else made
 
 
 @runs_native

@@ -138,8 +138,10 @@ def _reference(function: Function, result: Result, native: bool) -> Reference:
     return reference
 
 
-#: What an op does to arrays of the dtypes that NumPy has.
+#: What an op does to arrays of the dtypes that NumPy has; ON_REALS: NumPy's own, where these alone
+#: are the same.
 FUNCTIONS: dict[str, Function] = {}
+ON_REALS: dict[str, Function] = {}
 
 
 def unary(
@@ -155,7 +157,9 @@ def unary(
     """The row of a one-operand op whose NumPy meaning is `function` (given f16 and bf16 as f32);
     on_reals: NumPy's own, which is the same for real operands."""
     rule, reference = _rule(name, allowed, result), _reference(function, result, False)
-    FUNCTIONS[name] = on_reals or function
+    FUNCTIONS[name] = function
+    if on_reals is not None:
+        ON_REALS[name] = on_reals
     return OpSpec(name, 1, rule, reference, doc, traits=_ELEMENTWISE, scalar=scalar)
 
 
@@ -237,6 +241,14 @@ def _sign(a: Array) -> Any:
     """NaN + NaN i where a part is NaN (the array API); NumPy forgets it beside an infinite one."""
     out = np.sign(a)
     return np.where(np.isnan(a), complex(np.nan, np.nan), out) if a.dtype.kind == "c" else out
+
+
+def _real(a: Array) -> Any:
+    return np.real(a).copy()
+
+
+def _imag(a: Array) -> Any:
+    return np.imag(a).copy()
 
 
 def _expm1(a: Array) -> Any:
@@ -340,8 +352,8 @@ UNARY = (
     unary("logical_not", BOOL, np.logical_not, "not a", "Not a."),
     unary("bitwise_invert", _BITS, np.invert, "~a", "All bits flipped; not a for bools."),
     unary("conj", NUMERIC, np.conj, "conj(a)", "Complex conjugate; a itself if real."),
-    unary("real", NUMERIC, np.real, "real(a)", "Real part.", "real"),
-    unary("imag", NUMERIC, np.imag, "imag(a)", "Imaginary part; 0 if a is real.", "real"),
+    unary("real", NUMERIC, _real, "real(a)", "Real part.", "real"),
+    unary("imag", NUMERIC, _imag, "imag(a)", "Imaginary part; 0 if a is real.", "real"),
 )
 
 BINARY = (
