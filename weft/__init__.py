@@ -52,14 +52,14 @@ with _collector_paused(old=True):
     from weft.frontend.ops.indexing import gather, take, take_along_axis
     from weft.frontend.ops.reduction import (
         all, any, argmax, argmin, argsort, count_nonzero, cumulative_logsumexp, cumulative_max,
-        cumulative_min, cumulative_prod, cumulative_sum, logsumexp, max, mean, min, prod,
+        cumulative_min, cumulative_prod, cumulative_sum, isin, logsumexp, max, mean, min, prod,
         searchsorted, segment_max, segment_mean, segment_min, segment_sum, sort, std, sum, top_k,
         var, vector_norm,
     )
     from weft.frontend.ops.manipulation import (
-        broadcast_arrays, broadcast_to, concat, diff, expand_dims, flatten, flip, matrix_transpose,
-        moveaxis, pad, permute_dims, repeat, reshape, roll, rot90, shape, size, split, squeeze,
-        stack, swapaxes, tile, transpose, unstack,
+        broadcast_arrays, broadcast_shapes, broadcast_to, concat, diff, expand_dims, flatten, flip,
+        matrix_transpose, moveaxis, pad, permute_dims, repeat, reshape, roll, rot90, shape, size,
+        split, squeeze, stack, swapaxes, tile, transpose, unstack,
     )
     from weft.frontend.core.pytree import register_pytree, tree_leaves, tree_map
     from weft.frontend.core.tensor import Tensor
@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         DeviceArray, set_transfer_guard, to_device, transfer_guard,
     )
     from weft.runtime.device.backends.info import DeviceInfo
+    from weft.frontend.tools.array_api import __array_namespace_info__
     from weft.frontend.tools.devices import devices
     from weft.frontend.train.parameter_servers import create_partitioned_variables
     from weft.ir.device import DeviceSpec
@@ -143,6 +144,7 @@ _LATER = {
         "bfloat16_transfer colocate_with device control_dependencies group name_scope no_op",
     "weft.frontend.core.device_array": "DeviceArray to_device set_transfer_guard transfer_guard",
     "weft.runtime.device.backends.info": "DeviceInfo",
+    "weft.frontend.tools.array_api": "__array_namespace_info__",
     "weft.frontend.tools.devices": "devices",
     "weft.frontend.train.parameter_servers": "create_partitioned_variables",
     "weft.ir.device": "DeviceSpec",
@@ -224,7 +226,7 @@ del TYPE_CHECKING  # no name of weft's
 # ------------------------------------------------------------------------------------- constants
 e, inf, nan, pi = _math.e, _math.inf, _math.nan, _math.pi
 newaxis = None
-__array_api_version__ = "2024.12"
+__array_api_version__ = "2025.12"
 
 __version__ = "0.1.0"
 
@@ -234,13 +236,14 @@ __all__ = [
     "GraphGrowthWarning", "IndexedSlices", "PaddingFIFOQueue", "PerformanceWarning",
     "PriorityQueue", "RandomShuffleQueue", "RecompileWarning", "RunMetadata", "RunOptions",
     "Session", "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable",
-    "WholeFileReader", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin",
-    "argsort", "argwhere", "asarray", "asin", "asinh", "assert_finite", "associative_scan",
-    "astype", "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
-    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "cbrt", "ceil", "check",
-    "checkpoint", "chrome_trace", "clip", "colocate_with", "compile", "complex128", "complex64",
-    "concat", "cond", "conj", "control_dependencies", "copysign", "cos", "cosh", "count_nonzero",
+    "WholeFileReader", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any",
+    "arange", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh",
+    "assert_finite", "associative_scan", "astype", "atan", "atan2", "atanh", "bench", "bfloat16",
+    "bfloat16_transfer", "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays",
+    "broadcast_shapes", "broadcast_to", "can_cast", "cbrt", "ceil", "check", "checkpoint",
+    "chrome_trace", "clip", "colocate_with", "compile", "complex128", "complex64", "concat",
+    "cond", "conj", "control_dependencies", "copysign", "cos", "cosh", "count_nonzero",
     "create_partitioned_variables", "cross", "cumulative_logsumexp", "cumulative_max",
     "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient", "custom_jvp", "data",
     "debug_callback", "deg2rad", "device", "devices", "diag", "diagonal", "diff", "digamma",
@@ -250,9 +253,9 @@ __all__ = [
     "floor", "floor_divide", "fma", "fori_loop", "from_dlpack", "full", "full_like", "gather",
     "get_num_threads", "global_variables_initializer", "grad", "gradients", "greater",
     "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag", "inf", "inner", "int16",
-    "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf", "isnan", "jacfwd",
-    "jacrev", "jvp", "less", "less_equal", "lgamma", "linalg", "linearize", "linspace", "log",
-    "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or",
+    "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isin", "isinf", "isnan",
+    "jacfwd", "jacrev", "jvp", "less", "less_equal", "lgamma", "linalg", "linearize", "linspace",
+    "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or",
     "logical_xor", "logsumexp", "lookup", "map_fn", "matmul", "matrix_norm", "matrix_power",
     "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
     "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis",

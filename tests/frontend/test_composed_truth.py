@@ -81,12 +81,13 @@ EXEMPT = {
     "types, and what is known of them":
         "DType Tensor TensorType IndexedSlices DeviceArray finfo iinfo isdtype can_cast "
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
-        "nn.Moments",
+        "nn.Moments __array_namespace_info__",
     "it says what a size is, and changes nothing: test_dynamic_ops.py": "ensure_shape",
     "devices and threads: where, not what":
         "DeviceInfo DeviceSpec DeviceWarning device devices colocate_with to_device "
         "set_transfer_guard transfer_guard bfloat16_transfer get_num_threads set_num_threads bench "
         "from_dlpack",
+    "a shape of shapes: test_array_api_names.py": "broadcast_shapes",
     "what a program adds to weft: test_extend.py":
         "register_op register_kernel register_gradient register_function py_function elementwise "
         "reducer",

@@ -19,7 +19,7 @@ LOADED = (
     "weft.frontend.core.device_scope", "weft.frontend.core.operators", "weft.frontend.core.pytree",
     "weft.frontend.core.float64", "weft.frontend.core.public_names", "weft.frontend.core.slow",
     "weft.frontend.core.tensor", "weft.frontend.core.trace", "weft.frontend.eager.native",
-    "weft.frontend.eager.numpy_calls",
+    "weft.frontend.eager.numpy_calls", "weft.frontend.eager.numpy_moves",
 )  # fmt: skip
 PACKAGES = {"weft", "weft.frontend", "weft.frontend.core", "weft.frontend.eager"}
 #: Other people's packages, and Python's own, that it must not load.

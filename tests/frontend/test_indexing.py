@@ -209,6 +209,7 @@ def test_eager_mask() -> None:
         (([0, 1], [0, 1, 2]), "index arrays do not fit together"),
         (np.ones(4, bool), r"a mask of shape \[4\] does not fit axis 0"),
         (True, "single bool True"),
+        ((np.asarray(True), 0), "single bool"),
     ],
 )
 def test_bad_keys(key: Any, message: str) -> None:

@@ -410,7 +410,7 @@ def test_eager() -> None:
     assert x.device == "cpu"
     assert x.to_device("/cpu:0") is x is x.to_device("cpu")
     with pytest.raises(wf.errors.InvalidArgumentError, match="no device"):
-        x.to_device("/gpu:0")
+        x.to_device("/job:ps/gpu:0")
 
 
 def test_grad_outside_graphs() -> None:

@@ -691,6 +691,16 @@ def _(d: Drawn) -> Trial:
     return Trial(plain, [x, v], np.searchsorted(x, v, side), "i8")
 
 
+@truth("isin")
+def _(d: Drawn) -> Trial:
+    dtype = d.one(["i8", "f8", "u1", "?", "c16"])
+    x, y = d.ints(d.shape(0, 2), dtype), d.ints(d.shape(0, 2), dtype)
+    y = np.tile(y, d.one([1, 40]))  # more elements are sorted first
+    invert = d.bool()
+    call = lambda x, y: wf.isin(x, y, invert=invert)  # noqa: E731
+    return Trial(call, [x, y], np.isin(x, y, invert=invert), "?")
+
+
 # -------------------------------------------------------------------------------- linear algebra
 _PRODUCTS = ("f8", "f4", "i8", "c16")
 

@@ -497,8 +497,13 @@ def complex_exp2(x):  # type: ignore[no-untyped-def]
 
 @njit
 def complex_expm1(x):  # type: ignore[no-untyped-def]
-    """exp(x) - 1: expm1(a) cos(b) - 2 sin(b/2)**2 + i e**a sin(b), as NumPy."""
+    """exp(x) - 1: expm1(a) cos(b) - 2 sin(b/2)**2 + i e**a sin(b), as NumPy; real where b is 0;
+    where a is infinite and b has no angle -1 + 0i or inf + NaN i."""
     a, b = x.real, x.imag
+    if b == 0:
+        return complex(math.expm1(a), b)
+    if math.isinf(a) and not math.isfinite(b):
+        return complex(math.expm1(a), math.copysign(0.0, b) if a < 0 else math.nan)
     half = math.sin(b / 2)
     return complex(math.expm1(a) * math.cos(b) - 2 * half * half, math.exp(a) * math.sin(b))
 
@@ -565,11 +570,13 @@ def complex_power(x, y):  # type: ignore[no-untyped-def]
 
 @njit
 def complex_sign(x):  # type: ignore[no-untyped-def]
-    """x / |x|, 0 for 0; of one infinite part its sign, NaN of two."""
+    """x / |x|, 0 for 0; of one infinite part its sign, NaN of two; NaN + NaN i of NaN."""
     zero = type(x.real)(0)
     size = np.hypot(x.real, x.imag)
     if size == 0:
         return type(x)(complex(0.0, 0.0))
+    if math.isnan(x.real) or math.isnan(x.imag):
+        return type(x)(complex(math.nan, math.nan))
     if size == math.inf:
         first, second = abs(x.real) == math.inf, abs(x.imag) == math.inf
         if first and second:

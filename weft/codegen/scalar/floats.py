@@ -266,12 +266,15 @@ def _abs(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
 
 
 def _complex_sign(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-    """z / |z|, 0 for 0; of one infinite part its sign, NaN of two (NumPy 2)."""
+    """z / |z|, 0 for 0; of one infinite part its sign, NaN of two; NaN + NaN i of NaN."""
     m = FloatBuilder(e.builder, PART[dtype])
     magnitude = _abs(e, dtype, args)
     is_zero, is_far = m.compare("==", magnitude, 0.0), m.compare("==", magnitude, math.inf)
     infinite = [m.compare("==", m.abs(part), math.inf) for part in parts(e, args[0])]
     both = e.builder.and_(*infinite)
+    unknown = e.builder.or_(*(m.is_nan(part) for part in parts(e, args[0])))
+    both = e.builder.or_(both, unknown)
+    is_far = e.builder.or_(is_far, unknown)
     result = []
     for part, far in zip(parts(e, args[0]), infinite, strict=True):
         one = m.copysign(1.0, part)
@@ -331,7 +334,8 @@ def _exp2(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
 
 
 def _expm1(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-    """expm1(x) cos(y) - 2 sin(y/2)**2 + i e**x sin(y), as NumPy."""
+    """expm1(x) cos(y) - 2 sin(y/2)**2 + i e**x sin(y), as NumPy; real where y is 0; where x is
+    infinite and y has no angle -1 + 0i or inf + NaN i (as the op's meaning)."""
     real, imaginary = parts(e, widen(e, dtype, args[0]))
     m = FloatBuilder(e.builder, "f64")
     half_sine = call_libm(e, "sin", F64, [m.mul(imaginary, 0.5)])
@@ -340,7 +344,14 @@ def _expm1(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
     correction = m.mul(m.mul(half_sine, half_sine), 2.0)
     result_real = m.sub(m.mul(growth, cosine), correction)
     exponential = call_libm(e, "exp", F64, [real])
-    return narrow(e, dtype, make_complex(e, result_real, m.mul(exponential, sine)))
+    result_imaginary = m.mul(exponential, sine)
+    flat = m.compare("==", imaginary, 0.0)
+    endless = m.compare("==", m.abs(real), math.inf)
+    lost = e.builder.and_(endless, e.builder.not_(m.compare("<", m.abs(imaginary), math.inf)))
+    low = e.builder.and_(lost, m.compare("<", real, 0.0))
+    result_real = m.select(e.builder.or_(flat, lost), growth, result_real)
+    level = m.select(low, m.copysign(0.0, imaginary), result_imaginary)
+    return narrow(e, dtype, make_complex(e, result_real, m.select(flat, imaginary, level)))
 
 
 def _log1p(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:

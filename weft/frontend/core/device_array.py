@@ -225,7 +225,7 @@ class DeviceArray(Tensor):
             raise error.at(caller_location()) from None
         return self
 
-    def to_device(self, device: str, /, *, stream: object = None) -> Tensor:  # type: ignore[override]
+    def to_device(self, device: str, /, *, stream: object = None) -> Tensor:
         """A copy on another device; this array if it is there."""
         if stream is not None:
             raise InvalidArgumentError(
@@ -260,7 +260,7 @@ class DeviceArray(Tensor):
         """(2, number): a CUDA device; (1, 0), the CPU, for the memory of an emulated one."""
         return self._held.device.dlpack
 
-    def __dlpack__(  # type: ignore[override]  # that of the host passes all to NumPy
+    def __dlpack__(
         self,
         *,
         stream: Any = None,

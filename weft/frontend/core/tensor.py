@@ -14,7 +14,7 @@ from __future__ import annotations
 import array
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 
 Array = np.ndarray[Any, Any]
+#: The versions of the array API whose names `weft` has, with the meaning of the last.
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 #: Python's own arrays, which NumPy takes by their buffers; bytes are a string.
 BUFFERS = (memoryview, bytearray, array.array)
 
@@ -170,15 +172,23 @@ def is_foreign(x: object) -> bool:
     return hasattr(x, "__dlpack__") or hasattr(x, "__array_interface__")
 
 
+class NotShown(TypeRuleError, BufferError):
+    """An array that its library does not show through DLPack: the array API's BufferError."""
+
+
+class NoDLPack(TypeRuleError, AttributeError):
+    """What has no `__dlpack__`: the array API's AttributeError."""
+
+
 def foreign_array(x: Any) -> Array:
-    """The memory of `x` as an array, not copied. TypeRuleError for what has no DLPack, is on
-    another device or has a dtype that NumPy does not have."""
+    """The memory of `x` as an array, not copied. NotShown for what has no DLPack, is on another
+    device or has a dtype that NumPy does not have."""
     kind = f"{type(x).__module__.split('.')[0]} {type(x).__name__}"
     if not hasattr(x, "__dlpack__"):
         return np.asarray(x)
     device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (CPU, 0)
     if device[0] != CPU:
-        raise TypeRuleError(
+        raise NotShown(
             f"this {kind} is on another device (DLPack device {tuple(map(int, device))})",
             hint="copy it to the CPU first",
             location=caller_location(),
@@ -188,7 +198,7 @@ def foreign_array(x: Any) -> Array:
             return _bfloat16_array(x)
         return np.from_dlpack(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise TypeRuleError(
+        raise NotShown(
             f"this {kind} cannot be taken through DLPack: {error}",
             hint="detach it if it is part of a gradient; convert other dtypes first",
             location=caller_location(),
@@ -348,15 +358,22 @@ class Tensor(Operators):
         anywhere = self._trace is not None and self._trace.root().kind == "graph"
         return (op.device if op is not None else "") or ("" if anywhere else "cpu")
 
-    def to_device(self, device: str, /, *, stream: object = None) -> Self:
-        """This tensor, for "cpu". `wf.to_device` copies to a GPU, `wf.device` is for graphs."""
-        if stream is not None or not is_local(named_device(device)):
+    def to_device(self, device: str, /, *, stream: object = None) -> Tensor:
+        """This tensor, for "cpu"; for a GPU of this process a copy there (`wf.to_device`). Where a
+        graph is built this tensor alone: `wf.device` is for graphs."""
+        if stream is None and is_local(named_device(device)):
+            return self
+        if stream is not None or self._data is None:
             raise InvalidArgumentError(
                 f"there is no device {device!r} with stream {stream!r}",
-                hint='the device of such a tensor is "cpu"; wf.to_device copies it to "gpu:0"',
+                hint='the device of such a tensor is "cpu"; in a graph wf.device says others',
                 location=caller_location(),
             )
-        return self
+        # who has no GPU does not wait for this module when weft is imported
+        from weft.frontend.core.device_array import to_device
+
+        moved: Tensor = to_device(self, device)
+        return moved
 
     def describe(self) -> str:
         """Type and origin, for messages: `f32[2,3] (made at model.py:7:4: h = x @ w)`."""
@@ -533,13 +550,33 @@ class Tensor(Operators):
     __array_ufunc__ = array_ufunc
     __array_function__ = array_function
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return export(self._concrete("exporting a tensor through DLPack", NUMPY_HINT), options)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule of the memory (copy=True: of a copy), read-only to who knows DLPack 1.0.
+
+        BufferError for another device than the CPU, (1, 0), and for strings; RuntimeError for a
+        stream, which the CPU does not have.
+        """
+        data = self._concrete("exporting a tensor through DLPack", NUMPY_HINT)
+        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+        return export(data, {**options, "copy": copy})
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU
 
-    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+        if api_version is not None and api_version not in API_VERSIONS:
+            raise InvalidArgumentError(
+                f"weft has no namespace of version {api_version!r} of the array API",
+                hint=f"it has {', '.join(API_VERSIONS)}, all in one",
+                location=caller_location(),
+            )
         return sys.modules["weft"]
 
 

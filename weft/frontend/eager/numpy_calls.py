@@ -25,7 +25,7 @@ from weft.frontend.core.trace import at_once
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.ops import lookup
-from weft.ir.ops.elementwise import FUNCTIONS, choose
+from weft.ir.ops.elementwise import FUNCTIONS, ON_REALS, choose
 from weft.ir.spec import QUIET, quietly
 from weft.ir.types import TensorType
 
@@ -60,7 +60,7 @@ SWITCH = Switch()
 
 Array = np.ndarray[Any, Any]
 #: dtype.char of dtypes that NumPy itself computes as weft does.
-_CHARS = frozenset("fdlqiIhHbBLQ?")
+_CHARS = frozenset("fdlqiIhHbBLQ?FD")
 _BOOL = np.dtype(np.bool_)
 _EXACT_INT = 1 << 53  # smaller integers are float64, then rounded once
 
@@ -80,6 +80,9 @@ MOST_NUMBERS = 256
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.add.reduce, "prod": np.multiply.reduce,
     "max": np.maximum.reduce, "min": np.minimum.reduce,
+}  # fmt: skip
+_TRUTHS: dict[str, Callable[..., Any]] = {
+    "all": np.logical_and.reduce, "any": np.logical_or.reduce,
 }  # fmt: skip
 _POSITIONS: dict[str, Callable[..., Any]] = {
     "argmax": np.ndarray.argmax, "argmin": np.ndarray.argmin,
@@ -135,20 +138,25 @@ def quick_where(condition: Any, x1: Any, x2: Any) -> Tensor | None:
 
 
 def quick_fold(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
-    """As `quick_where` for a reduction over `axis` whose result has the dtype of x."""
+    """As `quick_where` for a reduction over `axis` whose result has the dtype of x, or is bool."""
     if not SWITCH.on or type(x) is not Tensor or x.weak:
         return None
     a = x._data
-    if a is None or a.size >= LARGE or a.dtype.char not in "fdl" or not at_once():
+    if a is None or a.size >= LARGE or not at_once():
+        return None
+    truth = _TRUTHS.get(op)
+    if a.dtype.char not in ("fdl" if truth is None else _CHARS):
         return None
     if axis is not None and type(axis) is not int:
         if type(axis) is not tuple or not all(type(n) is int for n in axis):
             return None
+    fold = truth or REDUCTIONS[op]
     try:
-        made = np.asarray(QUIET.run(REDUCTIONS[op], a, axis=axis, keepdims=bool(keepdims)))
+        made = np.asarray(QUIET.run(fold, a, axis=axis, keepdims=bool(keepdims)))
     except Exception:  # no such axis, no elements
         return None
-    if made.dtype != a.dtype or not (made.flags.owndata and made.flags.c_contiguous):
+    dtype = a.dtype if truth is None else _BOOL
+    if made.dtype != dtype or not (made.flags.owndata and made.flags.c_contiguous):
         return None
     return tensor_of(made)
 
@@ -156,12 +164,12 @@ def quick_fold(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
 def quick_position(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
     """As `quick_fold` for argmax and argmin, whose NumPy functions are also the faster ones on rows
     of any number."""
-    if not SWITCH.on or type(x) is not Tensor or type(axis) is not int:
+    if not SWITCH.on or type(x) is not Tensor or (axis is not None and type(axis) is not int):
         return None
     a = x._data
     if a is None or a.dtype.char not in "fdl" or not at_once():
         return None
-    if a.size >= LARGE and axis not in (-1, a.ndim - 1):
+    if a.size >= LARGE and (axis is None or axis not in (-1, a.ndim - 1)):
         return None
     try:
         made = np.asarray(_POSITIONS[op](a, axis, None, keepdims=bool(keepdims)))
@@ -204,7 +212,7 @@ def quick_number(x: Any, beside: Array) -> Array | None:
 
 
 def _function(op: str, dtype: Any, count: int) -> Callable[..., Any] | None:
-    function = FUNCTIONS.get(op)
+    function = FUNCTIONS.get(op) if dtype.kind == "c" else ON_REALS.get(op, FUNCTIONS.get(op))
     if function is None or dtype.char not in _CHARS:
         return None
     operand = TensorType(as_dtype(dtype), ())

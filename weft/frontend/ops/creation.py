@@ -5,6 +5,10 @@ dtype or a name; None means what the values suggest: the default float (float32)
 integers. Inside a trace these are ops, not stored arrays. Errors, at the caller's line: ShapeError
 for a negative size, TypeRuleError for an unknown dtype, TracerError where a number must be known at
 trace time but is traced.
+
+`device` is "cpu" or a GPU of this process ("gpu:0"), as tensors have it as `.device`; None (the
+default) is where the arguments are, or the CPU. In a graph it is what `wf.device` takes. What a
+device cannot be raises as `weft.frontend.ops.dispatch.on_device` says.
 """
 
 from __future__ import annotations
@@ -12,10 +16,29 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import numpy as np
+
 from weft.frontend.core.float64 import in_float64
-from weft.frontend.core.tensor import Tensor, as_tensor, contiguous, foreign_array
+from weft.frontend.core.operators import Operators
+from weft.frontend.core.tensor import (
+    BUFFERS,
+    NoDLPack,
+    Tensor,
+    as_tensor,
+    contiguous,
+    foreign_array,
+    is_foreign,
+    plain_array,
+)
 from weft.frontend.core.trace import current_trace, graph_around
-from weft.frontend.ops.dispatch import apply, in_order
+from weft.frontend.eager.numpy_moves import (
+    counted,
+    quick_filled,
+    quick_made,
+    quick_moved,
+    triangle,
+)
+from weft.frontend.ops.dispatch import apply, in_order, on_device
 from weft.frontend.ops.elementwise import add, equal, greater_equal, multiply, subtract, where
 from weft.frontend.ops.promotion import (
     TensorLike,
@@ -27,8 +50,8 @@ from weft.frontend.ops.promotion import (
     common_dtype,
     concrete_array,
     expand,
+    filled,
     is_scalar,
-    scalar_tensor,
     strong_tensor,
     to_inexact,
 )
@@ -42,17 +65,26 @@ from weft.ir.dtypes import (
     complex128,
     float64,
     int64,
+    string,
 )
-from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError
+from weft.ir.errors import InvalidArgumentError, TracerError
 from weft.ir.locations import caller_location
 
 
-def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None) -> Tensor:
+def asarray(
+    x: TensorLike,
+    /,
+    *,
+    dtype: object = None,
+    device: str | None = None,
+    copy: bool | None = None,
+) -> Tensor:
     """x as a tensor: NumPy arrays keep their dtype, Python numbers take the default one of their
-    kind.
+    kind. The result is not weak.
 
-    Tensors are immutable: `copy` is accepted and changes nothing that can be seen. The result is
-    not weak.
+    Tensors are immutable, so arrays are copied, and tensors need not be. copy=True: they are, too
+    (outside of traces), and may be donated apart. copy=False: the result shares the memory of an
+    array, as `from_dlpack`'s does; InvalidArgumentError, a ValueError, where it cannot.
 
     >>> wf.asarray([1, 2.5]), wf.asarray(3)
     (Tensor([1. , 2.5], dtype=float32), Tensor(3, dtype=int64))
@@ -62,12 +94,53 @@ def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None)
     >>> tensor
     Tensor([0., 0.], dtype=float64)
     """
-    if dtype is None:
-        return strong_tensor(x)
-    target = check_dtype(dtype)
-    if isinstance(x, (list, tuple)):
-        return as_tensor(x, target)
-    return cast(x if is_scalar(x) else as_tensor(x), target)
+    if device is not None:
+        return on_device(device, asarray, x, dtype=dtype, copy=copy)
+    target = None if dtype is None else check_dtype(dtype)
+    if copy is False and not isinstance(x, Operators):
+        return _shared(x, target)
+    if target is None:
+        made = strong_tensor(x)
+    elif isinstance(x, (list, tuple)):
+        made = as_tensor(x, target)
+    else:
+        made = cast(x if is_scalar(x) else as_tensor(x), target)
+    if made is not x:
+        if copy is False and isinstance(x, Tensor):
+            raise _cannot_share(f"{x.dtype.name} as {made.dtype.name}")
+        return made
+    return _copied(made) if copy else made
+
+
+def _copied(t: Tensor) -> Tensor:
+    """A tensor of its own memory; a symbolic one, which has none yet, itself."""
+    if type(t) is not Tensor:  # on a GPU
+        return t.__deepcopy__(None)
+    return t if t._data is None else Tensor(t._data.copy())
+
+
+def _shared(x: Any, target: DType | None) -> Tensor:
+    """A tensor on the memory of an array or buffer."""
+    if isinstance(x, (np.ndarray, *BUFFERS)):
+        array = plain_array(x)
+    elif is_foreign(x):
+        array = foreign_array(x)
+    else:
+        raise _cannot_share(f"a {type(x).__name__}")
+    dtype, held = check_dtype(array.dtype), contiguous(array)
+    if held is not array:
+        raise _cannot_share("an array that is not contiguous, aligned and of native byte order")
+    if dtype is string or (target is not None and dtype is not target):
+        raise _cannot_share(f"{dtype.name} as {(target or string).name}")
+    return Tensor(held)
+
+
+def _cannot_share(what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"wf.asarray(copy=False) would have to copy {what}",
+        hint="leave copy out",
+        location=caller_location(),
+    )
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
@@ -76,7 +149,8 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
 
     It shares the memory where that is contiguous, unless `copy`: do not write to `x` while the
     tensor is in use. device: where the result is to be, as `wf.to_device` names it (None: where
-    `x` is). BufferError if copy=False and a copy is needed; TypeRuleError for what has no DLPack,
+    `x` is). BufferError if copy=False and a copy is needed; TypeRuleError (an AttributeError,
+    too) for what has no DLPack,
     and on a GPU for what is not contiguous.
 
     >>> array = np.arange(3)
@@ -93,7 +167,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
 
         return from_device(x, device, copy)
     if not hasattr(x, "__dlpack__"):
-        raise TypeRuleError(
+        raise NoDLPack(
             f"a {type(x).__name__} has no DLPack", hint="use wf.asarray", location=caller_location()
         )
     array = foreign_array(x)
@@ -126,7 +200,9 @@ def constant(value: TensorLike, dtype: object = None, shape: Any = None) -> Tens
     return apply("reshape", t, shape=wanted)
 
 
-def full(shape: Any, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
+def full(
+    shape: Any, fill_value: TensorLike, *, dtype: object = None, device: str | None = None
+) -> Tensor:
     """A tensor of `shape` with every element `fill_value` (a number or a 0-d tensor).
 
     >>> wf.full((2, 2), 7)
@@ -135,6 +211,8 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
     >>> wf.full(3, True)
     Tensor([ True,  True,  True], dtype=bool)
     """
+    if device is not None:
+        return on_device(device, full, shape, fill_value, dtype=dtype)
     wanted = check_shape("full", shape)
     value = asarray(fill_value, dtype=dtype)
     if value.ndim:
@@ -143,10 +221,11 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
             hint="wf.broadcast_to repeats an array",
             location=caller_location(),
         )
-    return expand(value, wanted)
+    made = None if value._data is None else quick_filled(wanted, value._data, value.dtype)
+    return expand(value, wanted) if made is None else made
 
 
-def zeros(shape: Any, *, dtype: object = None) -> Tensor:
+def zeros(shape: Any, *, dtype: object = None, device: str | None = None) -> Tensor:
     """A tensor of `shape` filled with 0 (float32 by default).
 
     >>> wf.zeros(3)
@@ -155,28 +234,46 @@ def zeros(shape: Any, *, dtype: object = None) -> Tensor:
     Tensor([[0, 0],
             [0, 0]], dtype=int32)
     """
-    return expand(scalar_tensor(0, check_dtype(dtype, DEFAULT_FLOAT)), check_shape("zeros", shape))
+    if device is not None:
+        return on_device(device, zeros, shape, dtype=dtype)
+    return filled(0, check_dtype(dtype, DEFAULT_FLOAT), check_shape("zeros", shape))
 
 
-def ones(shape: Any, *, dtype: object = None) -> Tensor:
+def ones(shape: Any, *, dtype: object = None, device: str | None = None) -> Tensor:
     """A tensor of `shape` filled with 1 (float32 by default).
 
     >>> wf.ones((1, 3), dtype="bfloat16")
     Tensor([[1, 1, 1]], dtype=bfloat16)
     """
-    return expand(scalar_tensor(1, check_dtype(dtype, DEFAULT_FLOAT)), check_shape("ones", shape))
+    if device is not None:
+        return on_device(device, ones, shape, dtype=dtype)
+    return filled(1, check_dtype(dtype, DEFAULT_FLOAT), check_shape("ones", shape))
 
 
-def empty(shape: Any, *, dtype: object = None) -> Tensor:
+def empty(shape: Any, *, dtype: object = None, device: str | None = None) -> Tensor:
     """A tensor of `shape` whose values mean nothing. Tensors are immutable, so they are all 0.
 
     >>> wf.empty(2).shape
     (2,)
     """
-    return zeros(shape, dtype=dtype)
+    return zeros(shape, dtype=dtype, device=device)
 
 
-def full_like(x: TensorLike, /, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
+def _beside(x: Tensor, device: str | None) -> str | None:
+    """The device of an array like `x`: that of an array on a GPU, where nothing else is said and
+    the array is made at once."""
+    away = device is None and type(x) is not Tensor and current_trace() is None
+    return x.device if away else device
+
+
+def full_like(
+    x: TensorLike,
+    /,
+    fill_value: TensorLike,
+    *,
+    dtype: object = None,
+    device: str | None = None,
+) -> Tensor:
     """A tensor with the shape of x (and its dtype, by default) filled with `fill_value`.
 
     >>> wf.full_like([1, 2], 0.5)  # int64, as x
@@ -185,10 +282,10 @@ def full_like(x: TensorLike, /, fill_value: TensorLike, *, dtype: object = None)
     Tensor([0.5, 0.5], dtype=float32)
     """
     t = strong_tensor(x)
-    return full(t.shape, fill_value, dtype=check_dtype(dtype, t.dtype))
+    return full(t.shape, fill_value, dtype=check_dtype(dtype, t.dtype), device=_beside(t, device))
 
 
-def zeros_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
+def zeros_like(x: TensorLike, /, *, dtype: object = None, device: str | None = None) -> Tensor:
     """A tensor with the shape of x (and its dtype, by default) filled with 0.
 
     >>> wf.zeros_like([[1, 2]])
@@ -197,27 +294,27 @@ def zeros_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
     Tensor([[False, False]], dtype=bool)
     """
     t = strong_tensor(x)
-    return zeros(t.shape, dtype=check_dtype(dtype, t.dtype))
+    return zeros(t.shape, dtype=check_dtype(dtype, t.dtype), device=_beside(t, device))
 
 
-def ones_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
+def ones_like(x: TensorLike, /, *, dtype: object = None, device: str | None = None) -> Tensor:
     """A tensor with the shape of x (and its dtype, by default) filled with 1.
 
     >>> wf.ones_like(np.array([0.5, 2.0]))
     Tensor([1., 1.], dtype=float64)
     """
     t = strong_tensor(x)
-    return ones(t.shape, dtype=check_dtype(dtype, t.dtype))
+    return ones(t.shape, dtype=check_dtype(dtype, t.dtype), device=_beside(t, device))
 
 
-def empty_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
+def empty_like(x: TensorLike, /, *, dtype: object = None, device: str | None = None) -> Tensor:
     """`empty` with the shape of x and, by default, its dtype.
 
     >>> x = wf.empty_like([1, 2])
     >>> x.shape, x.dtype
     ((2,), weft.int64)
     """
-    return zeros_like(x, dtype=dtype)
+    return zeros_like(x, dtype=dtype, device=device)
 
 
 def iota(shape: Any, axis: int = 0, *, dtype: object = None) -> Tensor:
@@ -245,7 +342,15 @@ def _known_number(op: str, value: object, name: str) -> int | float:
     return number
 
 
-def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: object = None) -> Tensor:
+def arange(
+    start: Any,
+    /,
+    stop: Any = None,
+    step: Any = 1,
+    *,
+    dtype: object = None,
+    device: str | None = None,
+) -> Tensor:
     """The numbers start, start + step, ... before `stop`; with one argument 0, 1, ... before it.
 
     The length is ceil((stop - start) / step), at least 0. Integers give int64, floats float32 by
@@ -257,6 +362,8 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: object = No
     >>> wf.arange(0, 1, 0.25)  # NumPy gives float64
     Tensor([0.  , 0.25, 0.5 , 0.75], dtype=float32)
     """
+    if device is not None:
+        return on_device(device, arange, start, stop, step, dtype=dtype)
     low, high = (0, start) if stop is None else (start, stop)
     if isinstance(low, SymbolicDim) or isinstance(high, SymbolicDim):
         return _symbolic_range(low, high, step, dtype)
@@ -269,8 +376,12 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: object = No
     target = check_dtype(dtype, DEFAULT_INT if integral else DEFAULT_FLOAT)
     if integral:
         length = max(0, -((int(a) - int(b)) // int(s)))
-        return cast(_steps(int(a), int(s), length, int64), target)
+        made = quick_made(counted, a, s, length, int64, target)
+        return cast(_steps(int(a), int(s), length, int64), target) if made is None else made
     length = max(0, math.ceil((b - a) / s))
+    made = quick_made(counted, a, s, length, float64, target)
+    if made is not None:
+        return made
     with in_float64():
         return cast(_steps(float(a), float(s), length, float64), target)
 
@@ -295,7 +406,8 @@ def _symbolic_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
 def _steps(start: int | float, step: int | float, length: int, dtype: DType) -> Tensor:
     index = apply("iota", dtype=dtype, shape=(length,), axis=0)
     scaled = index if step == 1 else multiply(index, step)
-    return scaled if start == 0 else add(scaled, start)
+    # the sum makes a first -0, of a negative step, 0
+    return scaled if start == 0 and not (dtype.is_floating and step < 0) else add(scaled, start)
 
 
 def linspace(
@@ -305,6 +417,7 @@ def linspace(
     num: int,
     *,
     dtype: object = None,
+    device: str | None = None,
     endpoint: bool = True,
 ) -> Tensor:
     """`num` evenly spaced numbers from `start` to `stop` (which is left out without `endpoint`).
@@ -319,6 +432,8 @@ def linspace(
     >>> wf.linspace(-1, 1, 4, dtype=wf.int64)  # rounded down
     Tensor([-1, -1,  0,  1], dtype=int64)
     """
+    if device is not None:
+        return on_device(device, linspace, start, stop, num, dtype=dtype, endpoint=endpoint)
     count = check_int("linspace", num, "num")
     if count < 0:
         raise InvalidArgumentError(
@@ -345,17 +460,32 @@ def linspace(
         return cast(values if result.is_inexact else apply("floor", values), result)
 
 
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: object = None) -> Tensor:
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: object = None,
+    device: str | None = None,
+) -> Tensor:
     """A matrix with ones on the k-th diagonal (above the main one if k > 0) and zeros elsewhere.
 
     >>> wf.eye(2, 3, k=1)
     Tensor([[0., 1., 0.],
             [0., 0., 1.]], dtype=float32)
     """
+    if device is not None:
+        return on_device(device, eye, n_rows, n_cols, k=k, dtype=dtype)
     shape = check_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    offset, target = check_int("eye", k, "k"), check_dtype(dtype, DEFAULT_FLOAT)
+    if target.kind != "string":
+        made = quick_made(np.eye, *shape, offset, target.numpy)
+        if made is not None:
+            return made
     row, column = _grid(shape)
-    shifted = add(row, check_int("eye", k, "k")) if k else row
-    return cast(equal(shifted, column), check_dtype(dtype, DEFAULT_FLOAT))
+    shifted = add(row, offset) if k else row
+    return cast(equal(shifted, column), target)
 
 
 def _grid(shape: Shape) -> tuple[Tensor, Tensor]:
@@ -368,6 +498,9 @@ def _grid(shape: Shape) -> tuple[Tensor, Tensor]:
 
 
 def _triangle(op: Literal["tril", "triu"], x: TensorLike, k: int) -> Tensor:
+    made = quick_moved(triangle, x, k, int(op == "triu"))
+    if made is not None:
+        return made
     t = strong_tensor(x)
     if t.ndim < 2:
         raise InvalidArgumentError(
@@ -403,7 +536,7 @@ def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
     return _triangle("triu", x, k)
 
 
-def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
+def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> tuple[Tensor, ...]:
     """Coordinate grids of vectors: the i-th result varies along axis i only.
 
     indexing "ij": axes in the order of the arguments; "xy" (Cartesian): the first two exchanged.
@@ -433,7 +566,7 @@ def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[
     for place, vector in zip(order, vectors, strict=True):
         line = tuple(d if i == place else 1 for i, d in enumerate(sizes))
         out.append(expand(apply("reshape", vector, shape=line), tuple(sizes)))
-    return out
+    return tuple(out)
 
 
 def one_hot(

@@ -7,10 +7,16 @@ at once in a `wf.device` runs where it would anyway: the device must be one of t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 from weakref import WeakKeyDictionary
 
-from weft.frontend.core.device_scope import device_scopes, scopes_spec
+from weft.frontend.core.device_scope import (
+    Scope,
+    device_scopes,
+    enter_scopes,
+    leave_scopes,
+    scopes_spec,
+)
 from weft.frontend.core.public_names import as_public
 from weft.frontend.core.tensor import Tensor, contiguous
 from weft.frontend.core.trace import (
@@ -22,9 +28,14 @@ from weft.frontend.core.trace import (
     unique_name,
 )
 from weft.frontend.eager.numpy_calls import REDUCTIONS, quick_fold
-from weft.ir.device import check_local
+from weft.ir.device import DeviceSpec, check_local, is_local, named_device
 from weft.ir.dims import SymbolicDim, format_shape
-from weft.ir.errors import TracerError, WeftError
+from weft.ir.errors import (
+    TracerError,
+    TypeRuleError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.graph import Value
 from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.locations import caller_location
@@ -44,6 +55,62 @@ def _devices() -> Sequence[str]:
     from weft.runtime.device.backends.local import local_devices
 
     return local_devices()
+
+
+_P = ParamSpec("_P")
+
+
+def on_device(
+    device: str, make: Callable[_P, Tensor], *args: _P.args, **options: _P.kwargs
+) -> Tensor:
+    """`make(*args, **options)` with its result on a device: what `device=` of the array API's
+    functions does.
+
+    Outside of traces "cpu" or a GPU of this process, to which the result is copied. In a graph as
+    in a `wf.device`. A compiled function is for one device, which all tensors in it call "cpu".
+    TypeRuleError for what is no name, InvalidArgumentError for a device that is not there,
+    UnsupportedError for another one than its own in a compiled function.
+    """
+    spec = _device_argument(device)
+    trace = current_trace()
+    if trace is None:
+        return _moved(make(*args, **options), spec, device)
+    if trace.root().kind == "graph":
+        token = enter_scopes((*device_scopes(), Scope(spec)))
+        try:
+            made = make(*args, **options)
+            # a constant is where it is needed, so it needs an op that is on the device
+            placed = made._value is not None and made._value.op is not None
+            return made if placed and made.device == str(spec) else apply("identity", made)
+        finally:
+            leave_scopes(token)
+    if not is_local(spec):
+        raise UnsupportedError(
+            f"device={device!r} inside '{trace.root().name}', which runs on one device",
+            hint="wf.compile(device=...) says which; in a wf.Graph each op may have one",
+            location=caller_location(),
+        )
+    return make(*args, **options)
+
+
+def _device_argument(device: object) -> DeviceSpec:
+    if not isinstance(device, str):
+        raise TypeRuleError(
+            f"device= takes the name of a device, got {device!r:.60}",
+            hint='a name such as "cpu" or "gpu:0", or the .device of a tensor',
+            location=caller_location(),
+        )
+    return named_device(device)
+
+
+def _moved(made: Tensor, spec: DeviceSpec, device: str) -> Tensor:
+    if type(made) is Tensor and is_local(spec):
+        return made
+    # who has no GPU does not wait for this module when weft is imported
+    from weft.frontend.core.device_array import to_device
+
+    moved: Tensor = to_device(made, device)
+    return moved
 
 
 def apply(op_name: str, *operands: Tensor, **attrs: AttrValue) -> Tensor:

@@ -17,7 +17,7 @@ import ml_dtypes
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.eager.numpy_calls import quick_where
-from weft.frontend.ops.dispatch import apply, in_order
+from weft.frontend.ops.dispatch import apply, in_order, on_device
 from weft.frontend.ops.promotion import (
     TensorLike,
     binary,
@@ -26,14 +26,14 @@ from weft.frontend.ops.promotion import (
     check_dtype,
     common_dtype,
     elementwise,
-    expand,
+    filled,
+    iinfo,
     is_scalar,
     promote_tensors,
-    scalar_tensor,
     unary,
     weaken,
 )
-from weft.ir.dtypes import bool_
+from weft.ir.dtypes import DType, bool_
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.locations import caller_location
 
@@ -239,6 +239,10 @@ def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 @runs_native
 def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Tensor:
     """minimum(maximum(x, min), max), either bound left out if None; NaN stays NaN. Real numbers.
+    The dtype is that of x, unless a bound is of a higher kind.
+
+    Bounds beyond the range of an integer x are its ends; InvalidArgumentError for a Python number
+    that no element of the dtype can satisfy.
 
     >>> wf.clip([-2.0, 0.5, np.nan, 9.0], 0, 1)
     Tensor([0. , 0.5, nan, 1. ], dtype=float32)
@@ -246,11 +250,37 @@ def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Te
     Tensor([-2,  3], dtype=int64)
     """
     out: TensorLike = x if is_scalar(x) else as_tensor(x)
-    if min is not None:
-        out = maximum(out, min)
-    if max is not None:
-        out = minimum(out, max)
+    given = out.dtype if isinstance(out, Tensor) and not out.weak else None
+    if min is not None and not _beyond(given, min, -1):
+        out = maximum(out, _bound(given, min))
+    if max is not None and not _beyond(given, max, 1):
+        out = minimum(out, _bound(given, max))
     return as_tensor(out)
+
+
+def _beyond(dtype: DType | None, bound: TensorLike, side: int) -> bool:
+    """Whether a Python integer lies beyond all numbers of an integer dtype, above (side 1) or
+    below."""
+    if dtype is None or not dtype.is_integer or type(bound) is not int:
+        return False
+    info = iinfo(dtype)
+    return bound > info.max if side > 0 else bound < info.min
+
+
+def _bound(dtype: DType | None, bound: TensorLike) -> TensorLike:
+    """A bound of the kind of x in its dtype: floats rounded, which keeps the order, so that it is
+    the clipped number that is rounded; integers at the ends of its range, at most."""
+    if dtype is None or is_scalar(bound):
+        return bound
+    t = as_tensor(bound)
+    if t.weak or t.dtype is dtype:
+        return t
+    if dtype.is_integer and t.dtype.is_integer:
+        own, other = iinfo(dtype), iinfo(t.dtype)
+        t = maximum(t, own.min) if own.min > other.min else t
+        t = minimum(t, own.max) if own.max < other.max else t
+        return cast(t, dtype)
+    return cast(t, dtype) if dtype.is_floating and t.dtype.is_floating else t
 
 
 def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -370,7 +400,7 @@ def isclose(
 def _float_test(op: str, x: TensorLike) -> Tensor:
     t = as_tensor(x)
     if t.dtype.is_integer or t.dtype.kind == "bool":  # every integer is finite and no NaN
-        return expand(scalar_tensor(op == "isfinite", bool_), t.shape)
+        return filled(op == "isfinite", bool_, t.shape)
     return unary(op, t)
 
 
@@ -581,8 +611,11 @@ def _where(condition: TensorLike, x1: TensorLike, x2: TensorLike) -> Tensor:
     return weaken(apply("where", *operands), held)
 
 
-def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:
+def astype(
+    x: TensorLike, dtype: object, /, *, copy: bool = True, device: str | None = None
+) -> Tensor:
     """x converted to `dtype` (a weft or NumPy dtype, or a name). Tensors are immutable: no copy.
+    device: where the result is to be, as for `wf.zeros`.
 
     Floats convert to integers by truncation; out of the integer's range the result is unspecified.
 
@@ -591,6 +624,8 @@ def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:
     >>> wf.astype([1.9, -1.9, 0.0], "bool")
     Tensor([ True,  True, False], dtype=bool)
     """
+    if device is not None:
+        return on_device(device, astype, x, dtype, copy=copy)
     t = as_tensor(x)
     made = cast(t, check_dtype(dtype))
     return in_order(made) if made is t else made

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.eager.numpy_moves import quick_part, quick_taken
 from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.dispatch import apply, nonzero_columns, open_sizes
 from weft.frontend.ops.elementwise import where
@@ -47,7 +48,7 @@ from weft.ir.dims import (
     positive,
     same,
 )
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import bool_, int64
 from weft.ir.errors import (
     InvalidArgumentError,
     ShapeError,
@@ -159,7 +160,8 @@ def _item(item: Any) -> Any:
     if index.dtype.kind == "bool" and index.ndim == 0:
         raise UnsupportedError(
             f"indexing with the single bool {item} is not supported",
-            hint="use wf.expand_dims or wf.where, or index with an array of bools",
+            hint="use wf.expand_dims or wf.where, or index with an array of bools (one without "
+            "axes must be the whole index)",
             location=caller_location(),
         )
     if index.dtype.kind == "bool" and not is_concrete(index) and not open_sizes():
@@ -291,8 +293,16 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     TracerError for a mask that is traced for a compiled function. An index out of bounds in an
     array raises when it is used. Part of a weak tensor is weak.
     """
+    made = quick_part(x, key)
+    if made is not None:
+        return made
     t = as_tensor(x)
     whole = Tensor(t._data, t._value, t._trace) if t.weak else t
+    if isinstance(key, (Tensor, np.ndarray)) and not key.ndim and key.dtype == bool_:
+        # a mask of no axes: a new axis in front, which it keeps or empties
+        mask = as_tensor(key)
+        key = as_tensor(mask.numpy()[None]) if is_concrete(mask) else reshape(mask, (1,))
+        whole = reshape(whole, (1, *whole.shape))
     return weaken(_part(whole, resolve(whole, key)), [t])
 
 
@@ -533,6 +543,9 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
         ...
     weft.ir.errors.InvalidArgumentError: wf.take on (i64[3], i64[]): index 3 is out of ...
     """
+    made = quick_taken(x, indices, axis)
+    if made is not None:
+        return made
     t = strong_tensor(x)
     if axis is None:
         if t.ndim != 1:

@@ -14,6 +14,14 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.eager.numpy_moves import (
+    quick_joined,
+    quick_moved,
+    quick_parts,
+    reshaped,
+    rolled,
+    turned,
+)
 from weft.frontend.ops.dispatch import apply, apply_dynamic, in_order, open_sizes
 from weft.frontend.ops.elementwise import subtract
 from weft.frontend.ops.promotion import (
@@ -29,6 +37,7 @@ from weft.frontend.ops.promotion import (
     infer_shape,
     is_concrete,
     promote_tensors,
+    renamed,
     scalar_tensor,
     strong_tensor,
     weaken,
@@ -45,6 +54,7 @@ from weft.ir.dims import (
     product,
     same,
 )
+from weft.ir.dims import broadcast_shapes as common_shape
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.locations import caller_location
@@ -60,6 +70,9 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
     Tensor([[1, 2, 3],
             [4, 5, 6]], dtype=int64)
     """
+    made = quick_moved(reshaped, x, shape)
+    if made is not None:
+        return made
     t = strong_tensor(x)
     wanted = infer_shape("reshape", check_shape("reshape", shape, infer=True), t.shape)
     return in_order(t) if wanted == t.shape else apply("reshape", t, shape=wanted)
@@ -71,6 +84,9 @@ def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
     >>> wf.permute_dims(wf.zeros((2, 3, 4)), (2, 0, 1)).shape
     (4, 2, 3)
     """
+    made = quick_moved(turned, x, axes)
+    if made is not None:
+        return made
     t = strong_tensor(x)
     given = axes if isinstance(axes, (tuple, list)) else (axes,)
     order = tuple(check_axis("permute_dims", a, t.ndim, "axes") for a in given)
@@ -176,7 +192,7 @@ def expand_dims(x: TensorLike, /, axis: int | Sequence[int] = 0) -> Tensor:
     shape = list(t.shape)
     for a in axes:
         shape.insert(a, 1)
-    return apply("reshape", t, shape=tuple(shape)) if axes else in_order(t)
+    return reshape(t, tuple(shape)) if axes else in_order(t)
 
 
 def squeeze(x: TensorLike, /, axis: Axes = None) -> Tensor:
@@ -223,13 +239,27 @@ def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
     return in_order(made) if made is t else made
 
 
-def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
+def broadcast_arrays(*arrays: TensorLike) -> tuple[Tensor, ...]:
     """The arrays broadcast against each other; dtypes stay.
 
     >>> wf.broadcast_arrays([1, 2], [[0.5]])
-    [Tensor([[1, 2]], dtype=int64), Tensor([[0.5, 0.5]], dtype=float32)]
+    (Tensor([[1, 2]], dtype=int64), Tensor([[0.5, 0.5]], dtype=float32))
     """
-    return broadcast_tensors(*(strong_tensor(a) for a in arrays))
+    return tuple(broadcast_tensors(*(strong_tensor(a) for a in arrays)))
+
+
+def broadcast_shapes(*shapes: Sequence[Dim]) -> Shape:
+    """The shape to which arrays of these shapes broadcast; symbolic sizes of graphs may be among
+    them. ShapeError where there is none.
+
+    >>> wf.broadcast_shapes((3, 1), (4,), ())
+    (3, 4)
+    """
+    given = [check_shape("broadcast_shapes", s) for s in shapes]
+    try:
+        return common_shape(*given)
+    except ShapeError as error:
+        raise renamed(error, "broadcast_shapes") from None
 
 
 def shape(x: TensorLike, /) -> Tensor:
@@ -296,6 +326,9 @@ def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0) -> Tensor:
     Tensor([[1, 3],
             [2, 4]], dtype=int64)
     """
+    made = quick_joined(np.concatenate, arrays, axis)
+    if made is not None:
+        return made
     parts = _joined("concat", arrays)
     if axis is None:
         parts, axis = [flatten(p) for p in parts], 0
@@ -310,6 +343,9 @@ def stack(arrays: Sequence[TensorLike], /, axis: int = 0) -> Tensor:
     Tensor([[1, 3],
             [2, 4]], dtype=int64)
     """
+    made = quick_joined(np.stack, arrays, axis)
+    if made is not None:
+        return made
     parts = _joined("stack", arrays)
     along = check_axis("stack", axis, parts[0].ndim + 1)
     for p in parts[1:]:
@@ -374,6 +410,9 @@ def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     >>> wf.unstack([[1, 2], [3, 4]], axis=1)
     (Tensor([1, 3], dtype=int64), Tensor([2, 4], dtype=int64))
     """
+    parts = quick_parts(x, axis)
+    if parts is not None:
+        return parts
     t = strong_tensor(x)
     along = check_axis("unstack", axis, t.ndim)
     size = t.shape[along]
@@ -394,6 +433,9 @@ def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
     Tensor([[1, 2],
             [1, 2]], dtype=int64)
     """
+    made = quick_moved(np.tile, x, repetitions)
+    if made is not None:
+        return made
     t = strong_tensor(x)
     given = repetitions if isinstance(repetitions, (tuple, list)) else (repetitions,)
     reps = [check_int("tile", r, "a repetition") for r in given]
@@ -427,6 +469,9 @@ def repeat(
             [3, 4],
             [3, 4]], dtype=int64)
     """
+    made = quick_moved(np.ndarray.repeat, x, repeats, axis) if type(repeats) is int else None
+    if made is not None:
+        return made
     t = strong_tensor(x)
     if axis is None:
         t, axis = flatten(t), 0
@@ -487,6 +532,9 @@ def roll(
             [2, 1],
             [4, 3]], dtype=int64)
     """
+    made = quick_moved(rolled, x, shift, axis)
+    if made is not None:
+        return made
     t = strong_tensor(x)
     if axis is None:
         return reshape(roll(flatten(t), shift, axis=0), t.shape)
@@ -532,6 +580,9 @@ def flip(x: TensorLike, /, *, axis: Axes = None) -> Tensor:
     Tensor([[2, 1],
             [4, 3]], dtype=int64)
     """
+    made = quick_moved(np.flip, x, axis)
+    if made is not None:
+        return made
     t = strong_tensor(x)
     axes = check_axes("flip", axis, t.ndim)
     if not axes:

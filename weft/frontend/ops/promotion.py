@@ -25,6 +25,7 @@ from weft.frontend.core.trace import at_once, current_trace
 from weft.frontend.eager import numpy_calls
 from weft.frontend.eager.native import EagerCalls, runs_native
 from weft.frontend.eager.numpy_calls import SWITCH, alike, quick_number, quick_row, tensor_of
+from weft.frontend.eager.numpy_moves import quick_filled
 from weft.frontend.ops.dispatch import apply
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, broadcast_shapes, format_shape, product
@@ -281,6 +282,12 @@ def expand(x: Tensor, shape: Shape) -> Tensor:
     return x if x.shape == shape else apply("broadcast_to", x, shape=shape)
 
 
+def filled(value: Scalar, dtype: DType, shape: Shape) -> Tensor:
+    """A tensor of `shape` and exactly `dtype`, every element `value`. Errors as `scalar_tensor`."""
+    made = quick_filled(shape, value, dtype)
+    return expand(scalar_tensor(value, dtype), shape) if made is None else made
+
+
 def unary(op: str, x: TensorLike, inexact: bool = False) -> Tensor:
     """As `elementwise` for one operand: of few elements one call of NumPy."""
     if type(x) is Tensor and not x.weak and SWITCH.on:
@@ -417,7 +424,8 @@ def widened(t: Tensor) -> Tensor:
     return cast(t, float32) if t.dtype in (float16, bfloat16) else t
 
 
-_KINDS: dict[str, tuple[str, ...]] = {
+#: The kinds of dtypes in the array API, as those of `DType.kind`.
+KINDS: dict[str, tuple[str, ...]] = {
     "bool": ("bool",),
     "signed integer": ("int",),
     "unsigned integer": ("uint",),
@@ -430,7 +438,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class FloatInfo:
-    """The range and precision of a floating dtype (of the parts, for a complex one)."""
+    """The range and precision of a floating dtype. For a complex one all, `dtype` too, is that of
+    its parts."""
 
     dtype: DType
     bits: int
@@ -506,14 +515,14 @@ def isdtype(dtype: object, kind: object) -> bool:
     given = check_dtype(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(given, k) for k in kind)
-    if isinstance(kind, str) and kind in _KINDS and kind != "bool":
-        return given.kind in _KINDS[kind]
+    if isinstance(kind, str) and kind in KINDS and kind != "bool":
+        return given.kind in KINDS[kind]
     try:
         return given is check_dtype(kind)
     except WeftError:
         raise InvalidArgumentError(
             f"wf.isdtype: {kind!r} is neither a dtype nor a kind",
-            hint="the kinds are " + ", ".join(_KINDS),
+            hint="the kinds are " + ", ".join(KINDS),
             location=caller_location(),
         ) from None
 
@@ -535,7 +544,7 @@ def finfo(type: object, /) -> FloatInfo:
     eps, top, bottom, normal = (
         float(v) for v in (info.eps, info.max, info.min, info.smallest_normal)
     )
-    return FloatInfo(dtype, part.bits, eps, top, bottom, normal)
+    return FloatInfo(part, part.bits, eps, top, bottom, normal)
 
 
 def iinfo(type: object, /) -> IntegerInfo:

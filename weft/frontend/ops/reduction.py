@@ -40,6 +40,8 @@ from weft.frontend.ops.elementwise import (
     greater,
     isfinite,
     less,
+    logical_and,
+    logical_not,
     maximum,
     multiply,
     not_equal,
@@ -48,7 +50,7 @@ from weft.frontend.ops.elementwise import (
     where,
 )
 from weft.frontend.ops.indexing import as_indices
-from weft.frontend.ops.manipulation import cut, expand_dims, reshape
+from weft.frontend.ops.manipulation import concat, cut, expand_dims, reshape
 from weft.frontend.ops.promotion import (
     Axes,
     TensorLike,
@@ -158,6 +160,10 @@ def min(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tenso
 
 
 @runs_native
+def _truth(op: str, x: TensorLike, axis: Axes, keepdims: bool) -> Tensor:
+    return _reduce(op, cast(x, bool_), axis, keepdims)
+
+
 def all(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Whether all elements over `axis` are true (numbers: not 0) -> bool; true over none.
 
@@ -166,10 +172,10 @@ def all(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tenso
     >>> wf.all([])
     Tensor(True, dtype=bool)
     """
-    return _reduce("all", cast(x, bool_), axis, keepdims)
+    made = quick_fold("all", x, axis, keepdims)
+    return _truth("all", x, axis, keepdims) if made is None else made
 
 
-@runs_native
 def any(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Whether some element over `axis` is true (numbers: not 0) -> bool; false over none.
 
@@ -178,7 +184,8 @@ def any(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tenso
     >>> wf.any([np.nan])
     Tensor(True, dtype=bool)
     """
-    return _reduce("any", cast(x, bool_), axis, keepdims)
+    made = quick_fold("any", x, axis, keepdims)
+    return _truth("any", x, axis, keepdims) if made is None else made
 
 
 @runs_native
@@ -701,6 +708,36 @@ def searchsorted(
     if sorter is not None:
         data = apply("take", data, strong_tensor(sorter), axis=0)
     return apply("searchsorted", data, values, side=side)
+
+
+#: So few numbers are looked for one by one; more of them are sorted first.
+_FEW_NUMBERS = 16
+
+
+@runs_native
+def isin(x1: TensorLike, x2: TensorLike, /, *, invert: bool = False) -> Tensor:
+    """Whether each element of x1 is equal to one of x2 -> bool, the shape of x1; invert: to none.
+
+    Numbers, bools and strings, which promote; as by `equal`, NaN is in nothing, and 0. is -0.
+    Takes O((n + m) log m) for m real numbers in x2, O(nm) if they are complex or strings.
+
+    >>> wf.isin([1, 2, 5], [5, 1])
+    Tensor([ True, False,  True], dtype=bool)
+    >>> wf.isin([[0.0, np.nan]], [np.nan, -0.0], invert=True)
+    Tensor([[False,  True]], dtype=bool)
+    """
+    values, given = promote_tensors(x1, x2, op="isin")
+    count = product(given.shape)
+    one_by_one = isinstance(count, int) and count <= _FEW_NUMBERS
+    if count is None or one_by_one or given.dtype.kind in ("complex", "string"):
+        found = any(equal(expand_dims(values, -1), reshape(given, -1)), axis=-1)
+    else:
+        # one element more, so that the place after all others is one, too
+        ordered = sort(reshape(given, -1))
+        place = apply("searchsorted", ordered, values, side="left")
+        near = apply("take", concat([ordered, zeros(1, dtype=given.dtype)]), place, axis=0)
+        found = logical_and(equal(near, values), less(place, count))
+    return logical_not(found) if invert else found
 
 
 @runs_native

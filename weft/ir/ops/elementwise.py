@@ -138,8 +138,10 @@ def _reference(function: Function, result: Result, native: bool) -> Reference:
     return reference
 
 
-#: What an op does to arrays of the dtypes that NumPy has.
+#: What an op does to arrays of the dtypes that NumPy has; ON_REALS: NumPy's own, where these alone
+#: are the same.
 FUNCTIONS: dict[str, Function] = {}
+ON_REALS: dict[str, Function] = {}
 
 
 def unary(
@@ -149,10 +151,15 @@ def unary(
     scalar: str,
     doc: str,
     result: Result = "same",
+    *,
+    on_reals: Function | None = None,
 ) -> OpSpec:
-    """The row of a one-operand op whose NumPy meaning is `function` (given f16 and bf16 as f32)."""
+    """The row of a one-operand op whose NumPy meaning is `function` (given f16 and bf16 as f32);
+    on_reals: NumPy's own, which is the same for real operands."""
     rule, reference = _rule(name, allowed, result), _reference(function, result, False)
     FUNCTIONS[name] = function
+    if on_reals is not None:
+        ON_REALS[name] = on_reals
     return OpSpec(name, 1, rule, reference, doc, traits=_ELEMENTWISE, scalar=scalar)
 
 
@@ -230,6 +237,35 @@ def _nextafter(a: Array, b: Array) -> Any:
     return np.where(a == b, b, out) if a.dtype.itemsize == 2 else out
 
 
+def _sign(a: Array) -> Any:
+    """NaN + NaN i where a part is NaN (the array API); NumPy forgets it beside an infinite one."""
+    out = np.sign(a)
+    return np.where(np.isnan(a), complex(np.nan, np.nan), out) if a.dtype.kind == "c" else out
+
+
+def _real(a: Array) -> Any:
+    return np.real(a).copy()
+
+
+def _imag(a: Array) -> Any:
+    return np.imag(a).copy()
+
+
+def _expm1(a: Array) -> Any:
+    """NumPy's, and for complex a + bi at the borders the array API's, as C's cexp has them: real
+    for real a, whatever e**a; at a = -inf without an angle -1, at a = inf without one inf + NaN i.
+    """
+    out = np.asarray(np.expm1(a))
+    if a.dtype.kind != "c":
+        return out
+    real, imaginary = a.real, a.imag
+    lost = np.isinf(real) & ~np.isfinite(imaginary)
+    flat, low = imaginary == 0, lost & (real < 0)
+    out.real = np.where(flat | lost, np.expm1(real), out.real)
+    out.imag = np.where(flat, imaginary, np.where(low, np.copysign(0, imaginary), out.imag))
+    return out
+
+
 def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind == "i":
         # NumPy refuses negative exponents; here the exact power is truncated: 0 unless |a| is 1
@@ -237,6 +273,12 @@ def _power(a: Array, b: Array) -> Array:
         inverse = np.where(np.abs(a) == 1, unit, 0)
         return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
     out: Array = np.power(a, b)
+    if a.dtype.kind == "f" and (b.size == 1 or 0 in b.strides):
+        # NumPy takes the root for an exponent of 0.5 for all: that of -inf is NaN, of -0 -0
+        half = b == 0.5
+        if half.any():
+            out = np.where(half & (a == -np.inf), np.asarray(np.inf, out.dtype), np.asarray(out))
+            out = np.where(half & (a == 0), np.zeros((), out.dtype), out)
     return out
 
 
@@ -256,7 +298,14 @@ _SHIFT_RIGHT = "Bits moved down by b, the sign copied in; no bit stays unless 0 
 
 UNARY = (
     unary("abs", NUMERIC, np.abs, "abs(a)", "Absolute value; |a|, a real, if complex.", "real"),
-    unary("sign", NUMERIC, np.sign, _SIGN, "-1, 0 or 1; a / |a| if complex; NaN of NaN."),
+    unary(
+        "sign",
+        NUMERIC,
+        _sign,
+        _SIGN,
+        "-1, 0 or 1; a / |a| if complex; NaN of NaN.",
+        on_reals=np.sign,
+    ),
     unary("negative", NUMERIC, np.negative, "-a", "-a; wraps around for integers."),
     unary("square", NUMERIC, np.square, "a * a", "a times a."),
     unary("sqrt", INEXACT, np.sqrt, "sqrt(a)", "Square root, the principal one if complex."),
@@ -265,7 +314,7 @@ UNARY = (
     unary("reciprocal", INEXACT, np.reciprocal, "1 / a", "One over a."),
     unary("exp", INEXACT, np.exp, "exp(a)", "e to the power a."),
     unary("exp2", INEXACT, np.exp2, "exp2(a)", "2 to the power a."),
-    unary("expm1", INEXACT, np.expm1, "expm1(a)", "exp(a) - 1, accurate near 0."),
+    unary("expm1", INEXACT, _expm1, "expm1(a)", "exp(a) - 1, accurate near 0.", on_reals=np.expm1),
     unary("log", INEXACT, np.log, "log(a)", "Natural logarithm."),
     unary("log1p", INEXACT, np.log1p, "log1p(a)", "log(1 + a), accurate near 0."),
     unary("log2", INEXACT, np.log2, "log2(a)", "Logarithm to base 2."),
@@ -303,8 +352,8 @@ UNARY = (
     unary("logical_not", BOOL, np.logical_not, "not a", "Not a."),
     unary("bitwise_invert", _BITS, np.invert, "~a", "All bits flipped; not a for bools."),
     unary("conj", NUMERIC, np.conj, "conj(a)", "Complex conjugate; a itself if real."),
-    unary("real", NUMERIC, np.real, "real(a)", "Real part.", "real"),
-    unary("imag", NUMERIC, np.imag, "imag(a)", "Imaginary part; 0 if a is real.", "real"),
+    unary("real", NUMERIC, _real, "real(a)", "Real part.", "real"),
+    unary("imag", NUMERIC, _imag, "imag(a)", "Imaginary part; 0 if a is real.", "real"),
 )
 
 BINARY = (
