@@ -73,7 +73,9 @@ with _collector_paused(old=True):
 # ---------------------------------------------------------------- names that are loaded when used
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
-    from weft.frontend import data, lookup, nn, random, summary, testing, tf1, train
+    from weft.frontend import (
+        data, lookup, losses, nn, random, summary, testing, tf1, train,
+    )
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, jvp, stop_gradient, value_and_grad, vjp,
@@ -121,7 +123,9 @@ if TYPE_CHECKING:
     from weft.runtime.resources.attempts import CancelToken
 
 # public modules, of weft.frontend
-_MODULES = ("data", "lookup", "nn", "random", "summary", "testing", "tf1", "train")
+_MODULES = (
+    "data", "lookup", "losses", "nn", "random", "summary", "testing", "tf1", "train",
+)
 _LATER = {
     "weft.frontend.autodiff.gradients":
         "grad gradients jvp stop_gradient value_and_grad vjp custom_gradient",
@@ -242,7 +246,7 @@ __all__ = [
     "int16", "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf",
     "isnan", "jvp", "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10",
     "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "logsumexp", "lookup", "map_fn", "matmul", "matrix_norm", "matrix_power",
+    "logsumexp", "lookup", "losses", "map_fn", "matmul", "matrix_norm", "matrix_power",
     "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
     "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis",
     "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",

@@ -25,7 +25,8 @@ TABLE = {**composed_truth.TABLE, **composed_nn_truth.TABLE}
 #: Numbers that come from a key cannot be made simpler, and each compiles kernels of its own.
 RANDOM = sorted(n for n in TABLE if n.startswith("random") or n == "truncated_normal")
 SPACES = {"": wf, "tf1.": wf.tf1, "nn.": wf.nn, "random.": wf.random, "train.": wf.train,
-          "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup}  # fmt: skip
+          "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup,
+          "losses.": wf.losses}  # fmt: skip
 
 #: One op of the IR, whose meaning test_ops_reference.py checks on every dtype; `test_one_op` says
 #: that this is so.
@@ -36,6 +37,12 @@ ONE_OP = """abs acos acosh add asin asinh atan atan2 atanh bitcast bitwise_and b
     logical_not logical_or logical_xor maximum minimum multiply negative nextafter not_equal
     reciprocal remainder round rsqrt sigmoid sign signbit sin sinh sqrt square subtract tan tanh
     trunc"""
+
+LOSSES = """absolute_difference categorical_hinge contrastive_loss cosine_distance hinge_loss
+    huber_loss kl_divergence log_cosh log_loss log_poisson margin_ranking_loss
+    mean_pairwise_squared_error mean_squared_error poisson sigmoid_cross_entropy
+    sigmoid_focal_cross_entropy softmax_cross_entropy softmax_focal_cross_entropy squared_hinge
+    triplet_margin_loss"""
 
 #: Property tests that stand elsewhere: the truth, and the test.
 ELSEWHERE = {
@@ -50,6 +57,24 @@ ELSEWHERE = {
     "train.RMSProp": ("TF1's formula in float64", "test_train.py", "test_formula_eager"),
     "train.LBFGS": ("Nocedal and Wright 7.4 in float64", "test_train.py", "test_formula_eager"),
     "random.Generator": ("the keys one after the other", "test_random.py", "test_generator_state"),
+    "losses.compute_weighted_loss": (
+        "NumPy in float64",
+        "test_losses.py",
+        "test_weights_and_reductions",
+    ),
+    "losses.sparse_softmax_cross_entropy": (
+        "NumPy in float64, scikit-learn",
+        "test_losses.py",
+        "test_sparse_softmax_cross_entropy",
+    ),
+    **{
+        f"losses.{name}": ("NumPy in float64", "test_losses.py", "test_regularizers")
+        for name in ("l1_regularizer", "l2_regularizer", "l1_l2_regularizer")
+    },
+    **{  # test_every_loss_has_a_case says that these are all
+        f"losses.{name}": ("NumPy in float64, SciPy", "test_losses.py", "test_values")
+        for name in LOSSES.split()
+    },
 }
 
 #: Why public functions and classes have no row. A name stands once.
@@ -81,7 +106,9 @@ EXEMPT = {
     "types, and what is known of them":
         "DType Tensor TensorType IndexedSlices DeviceArray finfo iinfo isdtype can_cast "
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
-        "nn.Moments",
+        "nn.Moments losses.Reduction",
+    "penalties of variables: test_losses.py":
+        "losses.get_regularization_loss losses.get_regularization_losses",
     "it says what a size is, and changes nothing: test_dynamic_ops.py": "ensure_shape",
     "devices and threads: where, not what":
         "DeviceInfo DeviceSpec DeviceWarning device devices colocate_with to_device "

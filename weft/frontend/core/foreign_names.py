@@ -199,8 +199,49 @@ _ROWS: dict[str, dict[str, str]] = {
         "ctc_loss": "weft has none",
         "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",
         "batchnorm batch_norm2d": "wf.nn.batch_norm",
-        "log_poisson_loss": "weft has none",
+        "log_poisson_loss": "wf.losses.log_poisson",
+        "cosine_similarity": "1 - wf.losses.cosine_distance(a, b)",
+        "huber_loss smooth_l1_loss": "wf.losses.huber_loss",
+        "l1_loss": "wf.losses.absolute_difference",
+        "kl_div": "wf.losses.kl_divergence",
         "max_pool3d avg_pool3d": "wf.nn.max_pool, wf.nn.avg_pool",
+    },
+    "wf.losses": {
+        "mse mse_loss MSELoss MeanSquaredError squared_error l2_loss": "wf.losses."
+        "mean_squared_error; half the sum of squares is wf.nn.l2_loss",
+        "mae l1_loss L1Loss MeanAbsoluteError mean_absolute_error absolute_error": "wf.losses."
+        "absolute_difference",
+        "huber Huber HuberLoss smooth_l1_loss SmoothL1Loss": "wf.losses.huber_loss",
+        "hinge Hinge": "wf.losses.hinge_loss, with labels 0 and 1",
+        "SquaredHinge": "wf.losses.squared_hinge, with labels 0 and 1",
+        "CategoricalHinge": "wf.losses.categorical_hinge",
+        "LogCosh logcosh": "wf.losses.log_cosh",
+        "Poisson": "wf.losses.poisson",
+        "PoissonNLLLoss poisson_nll_loss log_poisson_loss": "wf.losses.log_poisson",
+        "KLDivergence KLDivLoss kl_div kld convex_kl_divergence": "wf.losses.kl_divergence",
+        "CosineSimilarity cosine_similarity CosineEmbeddingLoss": "wf.losses.cosine_distance, "
+        "which is 1 minus the similarity",
+        "binary_cross_entropy BCELoss": "wf.losses.log_loss, of probabilities",
+        "binary_crossentropy BinaryCrossentropy BCEWithLogitsLoss "
+        "binary_cross_entropy_with_logits sigmoid_binary_cross_entropy": "wf.losses."
+        "sigmoid_cross_entropy, of logits; of probabilities wf.losses.log_loss",
+        "categorical_crossentropy CategoricalCrossentropy": "wf.losses.softmax_cross_entropy, of "
+        "logits",
+        "cross_entropy CrossEntropyLoss sparse_categorical_crossentropy "
+        "SparseCategoricalCrossentropy softmax_cross_entropy_with_integer_labels": "wf.losses."
+        "sparse_softmax_cross_entropy, of logits",
+        "binary_focal_crossentropy BinaryFocalCrossentropy sigmoid_focal_loss sigmoid_focal_"
+        "crossentropy": "wf.losses.sigmoid_focal_cross_entropy",
+        "categorical_focal_crossentropy CategoricalFocalCrossentropy": "wf.losses."
+        "softmax_focal_cross_entropy",
+        "TripletMarginLoss triplet_loss triplet_semihard_loss": "wf.losses.triplet_margin_loss",
+        "MarginRankingLoss": "wf.losses.margin_ranking_loss",
+        "L1 l1": "wf.losses.l1_regularizer",
+        "L2 l2": "wf.losses.l2_regularizer",
+        "L1L2 l1_l2": "wf.losses.l1_l2_regularizer",
+        "get_losses get_total_loss add_loss": "weft keeps no list of losses: add the numbers, and "
+        "wf.losses.get_regularization_loss() of the variables",
+        "ctc_loss": "weft has none",
     },
     "wf.random": {
         "PRNGKey seed manual_seed default_rng": "wf.random.key(seed)",
