@@ -74,7 +74,7 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        data, lookup, losses, nn, random, summary, testing, tf1, train,
+        data, initializers, lookup, losses, nn, random, summary, testing, tf1, train,
     )
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
@@ -124,7 +124,8 @@ if TYPE_CHECKING:
 
 # public modules, of weft.frontend
 _MODULES = (
-    "data", "lookup", "losses", "nn", "random", "summary", "testing", "tf1", "train",
+    "data", "initializers", "lookup", "losses", "nn", "random", "summary", "testing", "tf1",
+    "train",
 )
 _LATER = {
     "weft.frontend.autodiff.gradients":
@@ -242,7 +243,8 @@ __all__ = [
     "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip",
     "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
     "full", "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
-    "gradients", "greater", "greater_equal", "group", "hypot", "iinfo", "imag", "inf", "inner",
+    "gradients", "greater", "greater_equal", "group", "hypot", "iinfo", "imag", "inf",
+    "initializers", "inner",
     "int16", "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf",
     "isnan", "jvp", "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10",
     "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",

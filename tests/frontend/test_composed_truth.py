@@ -26,7 +26,7 @@ TABLE = {**composed_truth.TABLE, **composed_nn_truth.TABLE}
 RANDOM = sorted(n for n in TABLE if n.startswith("random") or n == "truncated_normal")
 SPACES = {"": wf, "tf1.": wf.tf1, "nn.": wf.nn, "random.": wf.random, "train.": wf.train,
           "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup,
-          "losses.": wf.losses}  # fmt: skip
+          "losses.": wf.losses, "initializers.": wf.initializers}  # fmt: skip
 
 #: One op of the IR, whose meaning test_ops_reference.py checks on every dtype; `test_one_op` says
 #: that this is so.
@@ -43,6 +43,9 @@ LOSSES = """absolute_difference categorical_hinge contrastive_loss cosine_distan
     mean_pairwise_squared_error mean_squared_error poisson sigmoid_cross_entropy
     sigmoid_focal_cross_entropy softmax_cross_entropy softmax_focal_cross_entropy squared_hinge
     triplet_margin_loss"""
+
+INITIALIZERS = """uniform normal truncated_normal variance_scaling glorot_normal glorot_uniform
+    he_normal he_uniform lecun_normal lecun_uniform"""
 
 #: Property tests that stand elsewhere: the truth, and the test.
 ELSEWHERE = {
@@ -70,6 +73,19 @@ ELSEWHERE = {
     **{
         f"losses.{name}": ("NumPy in float64", "test_losses.py", "test_regularizers")
         for name in ("l1_regularizer", "l2_regularizer", "l1_l2_regularizer")
+    },
+    "initializers.orthogonal": (
+        "np.linalg.qr of the same matrix",
+        "test_initializers.py",
+        "test_orthogonal",
+    ),
+    **{
+        f"initializers.{name}": ("NumPy", "test_initializers.py", "test_constants")
+        for name in ("zeros", "ones", "constant", "identity")
+    },
+    **{
+        f"initializers.{name}": ("SciPy's distributions", "test_initializers.py", "test_draws")
+        for name in INITIALIZERS.split()
     },
     **{  # test_every_loss_has_a_case says that these are all
         f"losses.{name}": ("NumPy in float64, SciPy", "test_losses.py", "test_values")
@@ -106,7 +122,7 @@ EXEMPT = {
     "types, and what is known of them":
         "DType Tensor TensorType IndexedSlices DeviceArray finfo iinfo isdtype can_cast "
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
-        "nn.Moments losses.Reduction",
+        "nn.Moments losses.Reduction initializers.Initializer",
     "penalties of variables: test_losses.py":
         "losses.get_regularization_loss losses.get_regularization_losses",
     "it says what a size is, and changes nothing: test_dynamic_ops.py": "ensure_shape",

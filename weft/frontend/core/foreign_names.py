@@ -179,8 +179,9 @@ _ROWS: dict[str, dict[str, str]] = {
         "Transformer MultiheadAttention Parameter functional": "weft has no classes for layers: "
         "a model is a function of its parameters, with the functions of wf.nn in it",
         "linear dense": "wf.matmul(x, w) + b",
-        "init initializers glorot_uniform xavier_uniform_ he_normal kaiming_normal_": "weft has "
-        "no initializers: wf.random.normal(key, shape, stddev=rows**-0.5)",
+        "init initializers": "wf.initializers",
+        "xavier_uniform_": "wf.initializers.glorot_uniform()(shape)",
+        "kaiming_normal_": "wf.initializers.he_normal()(shape)",
         "swish": "wf.nn.silu",
         "attention dot_product_attention": "wf.nn.scaled_dot_product_attention",
         "cross_entropy CrossEntropyLoss softmax_cross_entropy": "wf.nn."
@@ -205,6 +206,28 @@ _ROWS: dict[str, dict[str, str]] = {
         "l1_loss": "wf.losses.absolute_difference",
         "kl_div": "wf.losses.kl_divergence",
         "max_pool3d avg_pool3d": "wf.nn.max_pool, wf.nn.avg_pool",
+    },
+    "wf.initializers": {
+        "xavier_uniform xavier_uniform_ GlorotUniform glorot_uniform_initializer "
+        "xavier_initializer": "wf.initializers.glorot_uniform()",
+        "xavier_normal xavier_normal_ GlorotNormal glorot_normal_initializer": "wf.initializers."
+        "glorot_normal()",
+        "kaiming_uniform kaiming_uniform_ HeUniform": "wf.initializers.he_uniform()",
+        "kaiming_normal kaiming_normal_ HeNormal": "wf.initializers.he_normal()",
+        "LecunUniform": "wf.initializers.lecun_uniform()",
+        "LecunNormal": "wf.initializers.lecun_normal()",
+        "VarianceScaling variance_scaling_initializer": "wf.initializers.variance_scaling()",
+        "RandomUniform random_uniform random_uniform_initializer uniform_": "wf.initializers."
+        "uniform(minval, maxval)",
+        "RandomNormal random_normal random_normal_initializer normal_": "wf.initializers.normal("
+        "stddev=...)",
+        "TruncatedNormal truncated_normal_initializer trunc_normal_": "wf.initializers."
+        "truncated_normal(stddev=...)",
+        "Orthogonal orthogonal_ orthogonal_initializer": "wf.initializers.orthogonal()",
+        "Identity eye eye_": "wf.initializers.identity()",
+        "Zeros zeros_ zeros_initializer": "wf.initializers.zeros()",
+        "Ones ones_ ones_initializer": "wf.initializers.ones()",
+        "Constant constant_ constant_initializer": "wf.initializers.constant(value)",
     },
     "wf.losses": {
         "mse mse_loss MSELoss MeanSquaredError squared_error l2_loss": "wf.losses."

@@ -5,7 +5,6 @@ Each graph has its own names; outside of graphs they are those of the default gr
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,9 +14,11 @@ from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.core.operators import METHODS
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace
+from weft.frontend.nn.initial_values import Initializer as NamedInitializer
+from weft.frontend.nn.initial_values import glorot_uniform
 from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.promotion import check_shape
-from weft.frontend.random.generator import is_graph_state, random_uniform
+from weft.frontend.random.generator import is_graph_state
 from weft.frontend.session.graph import get_default_graph, graph_trace
 from weft.frontend.state.scopes import group, name_scope
 from weft.frontend.state.variable import FullName, Variable, variables_of
@@ -385,7 +386,7 @@ def _made(
     full: str, shape: tuple[int, ...] | None, dtype: DType, asked: bool, initializer: Any,
     trainable: bool,
 ) -> Variable:  # fmt: skip
-    if initializer is None and shape is None:
+    if shape is None and (initializer is None or isinstance(initializer, NamedInitializer)):
         raise ShapeError(
             f"wf.tf1.get_variable: the new variable '{full}' needs a shape",
             hint="pass shape=, or an initializer that is a value",
@@ -433,7 +434,4 @@ def _default(full: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
             f"wf.tf1.get_variable: variable '{full}' of dtype {dtype.name} needs an initializer",
             location=caller_location(),
         )
-    field = math.prod(shape[:-2])
-    fans = (1, 1) if not shape else (shape[0], shape[0]) if len(shape) == 1 else shape[-2:]
-    limit = math.sqrt(6.0 / max(field * (fans[0] + fans[1]), 1))
-    return random_uniform(shape, -limit, limit, dtype=dtype)
+    return glorot_uniform()(shape, dtype)
