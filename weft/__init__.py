@@ -74,7 +74,7 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        data, initializers, lookup, losses, nn, random, summary, testing, tf1, train,
+        data, initializers, lookup, losses, metrics, nn, random, summary, testing, tf1, train,
     )
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
@@ -124,8 +124,8 @@ if TYPE_CHECKING:
 
 # public modules, of weft.frontend
 _MODULES = (
-    "data", "initializers", "lookup", "losses", "nn", "random", "summary", "testing", "tf1",
-    "train",
+    "data", "initializers", "lookup", "losses", "metrics", "nn", "random", "summary", "testing",
+    "tf1", "train",
 )
 _LATER = {
     "weft.frontend.autodiff.gradients":
@@ -249,7 +249,8 @@ __all__ = [
     "isnan", "jvp", "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10",
     "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
     "logsumexp", "lookup", "losses", "map_fn", "matmul", "matrix_norm", "matrix_power",
-    "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
+    "matrix_transpose", "max", "maximum", "mean", "meshgrid", "metrics", "min", "minimum",
+    "moveaxis",
     "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis",
     "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
     "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "print", "prod",

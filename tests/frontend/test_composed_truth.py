@@ -26,7 +26,8 @@ TABLE = {**composed_truth.TABLE, **composed_nn_truth.TABLE}
 RANDOM = sorted(n for n in TABLE if n.startswith("random") or n == "truncated_normal")
 SPACES = {"": wf, "tf1.": wf.tf1, "nn.": wf.nn, "random.": wf.random, "train.": wf.train,
           "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup,
-          "losses.": wf.losses, "initializers.": wf.initializers}  # fmt: skip
+          "losses.": wf.losses, "initializers.": wf.initializers,
+          "metrics.": wf.metrics}  # fmt: skip
 
 #: One op of the IR, whose meaning test_ops_reference.py checks on every dtype; `test_one_op` says
 #: that this is so.
@@ -46,6 +47,12 @@ LOSSES = """absolute_difference categorical_hinge contrastive_loss cosine_distan
 
 INITIALIZERS = """uniform normal truncated_normal variance_scaling glorot_normal glorot_uniform
     he_normal he_uniform lecun_normal lecun_uniform"""
+
+METRICS = """AUC Accuracy ConfusionMatrix MeanAbsoluteError MeanIoU MeanSquaredError Precision
+    Recall RootMeanSquaredError SensitivityAtSpecificity SpecificityAtSensitivity TopKAccuracy"""
+PAIRS = """accuracy auc mean_absolute_error mean_iou mean_squared_error precision recall
+    root_mean_squared_error sensitivity_at_specificity specificity_at_sensitivity
+    streaming_confusion_matrix top_k_accuracy"""
 
 #: Property tests that stand elsewhere: the truth, and the test.
 ELSEWHERE = {
@@ -87,6 +94,17 @@ ELSEWHERE = {
         f"initializers.{name}": ("SciPy's distributions", "test_initializers.py", "test_draws")
         for name in INITIALIZERS.split()
     },
+    **{
+        f"metrics.{name}": ("scikit-learn, NumPy", "test_metrics.py", test)
+        for names, test in (
+            (METRICS, "test_of_many_batches"),
+            (PAIRS, "test_pairs_in_a_session"),
+            ("Mean mean", "test_mean"),
+            ("confusion_matrix", "test_confusion_matrix"),
+            ("in_top_k", "test_in_top_k"),
+        )
+        for name in names.split()
+    },
     **{  # test_every_loss_has_a_case says that these are all
         f"losses.{name}": ("NumPy in float64, SciPy", "test_losses.py", "test_values")
         for name in LOSSES.split()
@@ -122,7 +140,7 @@ EXEMPT = {
     "types, and what is known of them":
         "DType Tensor TensorType IndexedSlices DeviceArray finfo iinfo isdtype can_cast "
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
-        "nn.Moments losses.Reduction initializers.Initializer",
+        "nn.Moments losses.Reduction initializers.Initializer metrics.Streaming",
     "penalties of variables: test_losses.py":
         "losses.get_regularization_loss losses.get_regularization_losses",
     "it says what a size is, and changes nothing: test_dynamic_ops.py": "ensure_shape",
@@ -152,7 +170,8 @@ EXEMPT = {
         "data.read_npz data.read_tfrecords data.resize_image",
     "pipelines of elements: test_data_pipeline.py":
         "data.Dataset data.DatasetIterator data.progress",
-    "the common part of optimizers": "train.Optimizer",
+    "the common part of optimizers and metrics":
+        "train.Optimizer metrics.Metric metrics.Comparison",
     "means of several replicas: test_replicas_sync.py":
         "train.mean_gradients train.microbatch_gradients train.SyncReplicas",
     "training's surroundings: sessions, hooks, queues, clusters, checkpoints":

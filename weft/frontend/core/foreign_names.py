@@ -155,6 +155,8 @@ _ROWS: dict[str, dict[str, str]] = {
         "half": "wf.float16",
         "long": "wf.int64",
         "int": "wf.int32, or wf.int64",
+        "confusion_matrix": "wf.metrics.confusion_matrix",
+        "metric": "wf.metrics",
         # models, input, output
         "Module keras layers": "weft has no classes for layers: a model is a function of its "
         "parameters, or of wf.Variable objects; parts are in wf.nn",
@@ -191,6 +193,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "mse_loss MSELoss": "wf.nn.mean_squared_error",
         "embed": "wf.nn.embedding_lookup",
         "one_hot": "wf.one_hot",
+        "in_top_k": "wf.metrics.in_top_k",
         "logsigmoid": "wf.nn.log_sigmoid",
         "hardsigmoid": "wf.nn.hard_sigmoid",
         "normalize": "wf.nn.l2_normalize",
@@ -206,6 +209,23 @@ _ROWS: dict[str, dict[str, str]] = {
         "l1_loss": "wf.losses.absolute_difference",
         "kl_div": "wf.losses.kl_divergence",
         "max_pool3d avg_pool3d": "wf.nn.max_pool, wf.nn.avg_pool",
+    },
+    "wf.metrics": {
+        "BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy accuracy_score": "wf.metrics."
+        "Accuracy, of classes: wf.argmax(scores, axis=-1), or scores > 0.5",
+        "SparseTopKCategoricalAccuracy TopKCategoricalAccuracy top_k_accuracy_score": "wf.metrics."
+        "TopKAccuracy",
+        "precision_score": "wf.metrics.Precision().compute(labels, predictions)",
+        "recall_score": "wf.metrics.Recall().compute(labels, predictions)",
+        "AUROC roc_auc_score roc_curve": "wf.metrics.AUC()",
+        "average_precision_score streaming_auc": "wf.metrics.AUC(curve='PR')",
+        "MeanIOU jaccard_score JaccardIndex": "wf.metrics.MeanIoU",
+        "RMSE": "wf.metrics.RootMeanSquaredError",
+        "Sum": "wf.metrics.Mean: its variables() are the sum and the count",
+        "F1Score f1_score FBetaScore": "weft has none: 2 * p * r / (p + r) of wf.metrics.Precision "
+        "and wf.metrics.Recall",
+        "mean_per_class_accuracy recall_at_k sparse_average_precision_at_k": "weft has none; "
+        "wf.metrics.TopKAccuracy and wf.metrics.ConfusionMatrix are near",
     },
     "wf.initializers": {
         "xavier_uniform xavier_uniform_ GlorotUniform glorot_uniform_initializer "

@@ -126,7 +126,7 @@ def _reduced(op: str, losses: Tensor, weights: TensorLike, reduction: str) -> Te
         if reduction == "none":
             return losses
         return cast(sum(wide) if reduction == "sum" else mean(wide), dtype)
-    weight = _weights(op, wide, weights)
+    weight = fitted_weights(op, wide, weights)
     weighted = where(equal(weight, 0), 0, multiply(wide, weight))
     if reduction == "none":
         return cast(weighted, dtype)
@@ -141,7 +141,7 @@ def _reduced(op: str, losses: Tensor, weights: TensorLike, reduction: str) -> Te
     return cast(where(nothing, 0, divide(total, where(nothing, 1, by))), dtype)
 
 
-def _weights(op: str, losses: Tensor, weights: TensorLike) -> Tensor:
+def fitted_weights(op: str, losses: Tensor, weights: TensorLike) -> Tensor:
     """The weights in the dtype and shape of the losses."""
     w = cast(strong_tensor(weights), losses.dtype)
     fits = w.ndim in (0, losses.ndim) and builtins.all(
