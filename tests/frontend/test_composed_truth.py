@@ -81,6 +81,16 @@ ELSEWHERE = {
         f"losses.{name}": ("NumPy in float64", "test_losses.py", "test_regularizers")
         for name in ("l1_regularizer", "l2_regularizer", "l1_l2_regularizer")
     },
+    **{
+        f"train.{name}": ("the formula in float64", "test_more_optimizers.py", test)
+        for names, test in (
+            ("Adafactor Ftrl Lamb Lion", "test_formula"),
+            ("GradientAccumulation", "test_accumulation"),
+            ("LossScaling", "test_scales"),
+            ("ExponentialMovingAverage", "test_moving_average"),
+        )
+        for name in names.split()
+    },
     "initializers.orthogonal": (
         "np.linalg.qr of the same matrix",
         "test_initializers.py",

@@ -308,7 +308,11 @@ _ROWS: dict[str, dict[str, str]] = {
     "wf.train": {
         "adam": "wf.train.Adam",
         "sgd": "wf.train.SGD",
-        "Lion Adamax Nadam Ftrl": "weft has none: wf.train.Optimizer is the base of one's own",
+        "Adamax Nadam AMSGrad": "weft has none: wf.train.Optimizer is the base of one's own",
+        "FTRL": "wf.train.Ftrl", "LAMB": "wf.train.Lamb", "lion": "wf.train.Lion",
+        "EMA ema ModelAverage AveragedModel SWA": "wf.train.ExponentialMovingAverage",
+        "MultiSteps": "wf.train.GradientAccumulation",
+        "LossScaleOptimizer GradScaler DynamicLossScale": "wf.train.LossScaling",
         "AdaGrad": "wf.train.Adagrad",
         "RMSprop": "wf.train.RMSProp",
         "apply_updates": "optimizer.apply_gradients(zip(gradients, variables))",
