@@ -73,7 +73,9 @@ with _collector_paused(old=True):
 # ---------------------------------------------------------------- names that are loaded when used
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
-    from weft.frontend import data, lookup, nn, random, summary, testing, tf1, train
+    from weft.frontend import (
+        data, initializers, lookup, losses, metrics, nn, random, summary, testing, tf1, train,
+    )
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, stop_gradient, value_and_grad, vjp,
@@ -128,7 +130,10 @@ if TYPE_CHECKING:
     from weft.runtime.resources.attempts import CancelToken
 
 # public modules, of weft.frontend
-_MODULES = ("data", "lookup", "nn", "random", "summary", "testing", "tf1", "train")
+_MODULES = (
+    "data", "initializers", "lookup", "losses", "metrics", "nn", "random", "summary", "testing",
+    "tf1", "train",
+)
 _LATER = {
     "weft.frontend.autodiff.gradients":
         "grad gradients stop_gradient value_and_grad vjp custom_gradient",
@@ -252,25 +257,26 @@ __all__ = [
     "expand_dims", "expm1", "eye", "finfo", "flatten", "flip", "float16", "float32", "float64",
     "floor", "floor_divide", "fma", "fori_loop", "from_dlpack", "full", "full_like", "gather",
     "get_num_threads", "global_variables_initializer", "grad", "gradients", "greater",
-    "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag", "inf", "inner", "int16",
-    "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isin", "isinf", "isnan",
-    "jacfwd", "jacrev", "jvp", "less", "less_equal", "lgamma", "linalg", "linearize", "linspace",
-    "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "logsumexp", "lookup", "map_fn", "matmul", "matrix_norm", "matrix_power",
-    "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
-    "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis",
-    "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
-    "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "print", "prod", "py_function",
-    "rad2deg", "random", "real", "reciprocal", "record", "reducer", "register_function",
-    "register_gradient", "register_kernel", "register_op", "register_pytree", "remainder",
-    "repeat", "replay", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",
-    "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_sum", "set_num_threads",
-    "set_transfer_guard", "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size",
-    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "string",
-    "subtract", "sum", "summary", "swapaxes", "switch_case", "take", "take_along_axis", "tan",
-    "tanh", "tap", "tensordot", "testing", "tf1", "tile", "to_device", "top_k", "trace", "train",
-    "transfer_guard", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16",
-    "uint32", "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse", "unique_values",
-    "unstack", "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "vmap", "where",
-    "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like",
+    "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag", "inf", "initializers",
+    "inner", "int16", "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isin",
+    "isinf", "isnan", "jacfwd", "jacrev", "jvp", "less", "less_equal", "lgamma", "linalg",
+    "linearize", "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logsumexp", "lookup", "losses", "map_fn",
+    "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "max", "maximum", "mean",
+    "meshgrid", "metrics", "min", "minimum", "moveaxis", "multiply", "name_scope", "name_tensor",
+    "nan", "nan_to_num", "negative", "newaxis", "nextafter", "nn", "no_op", "nonzero", "not_equal",
+    "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pi", "placeholder",
+    "positive", "pow", "print", "prod", "py_function", "rad2deg", "random", "real", "reciprocal",
+    "record", "reducer", "register_function", "register_gradient", "register_kernel",
+    "register_op", "register_pytree", "remainder", "repeat", "replay", "reshape", "result_type",
+    "roll", "rot90", "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean",
+    "segment_min", "segment_sum", "set_num_threads", "set_transfer_guard", "shape", "sigmoid",
+    "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square", "squeeze",
+    "stack", "std", "stop_gradient", "string", "subtract", "sum", "summary", "swapaxes",
+    "switch_case", "take", "take_along_axis", "tan", "tanh", "tap", "tensordot", "testing", "tf1",
+    "tile", "to_device", "top_k", "trace", "train", "transfer_guard", "transpose", "tree_leaves",
+    "tree_map", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values", "unstack", "value_and_grad", "var",
+    "vecdot", "vector_norm", "vjp", "vmap", "where", "while_loop", "xlog1py", "xlogy", "zeros",
+    "zeros_like",
 ]

@@ -25,7 +25,9 @@ TABLE = {**composed_truth.TABLE, **composed_nn_truth.TABLE}
 #: Numbers that come from a key cannot be made simpler, and each compiles kernels of its own.
 RANDOM = sorted(n for n in TABLE if n.startswith("random") or n == "truncated_normal")
 SPACES = {"": wf, "tf1.": wf.tf1, "nn.": wf.nn, "random.": wf.random, "train.": wf.train,
-          "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup}  # fmt: skip
+          "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup,
+          "losses.": wf.losses, "initializers.": wf.initializers,
+          "metrics.": wf.metrics}  # fmt: skip
 
 #: One op of the IR, whose meaning test_ops_reference.py checks on every dtype; `test_one_op` says
 #: that this is so.
@@ -36,6 +38,21 @@ ONE_OP = """abs acos acosh add asin asinh atan atan2 atanh bitcast bitwise_and b
     logical_not logical_or logical_xor maximum minimum multiply negative nextafter not_equal
     reciprocal remainder round rsqrt sigmoid sign signbit sin sinh sqrt square subtract tan tanh
     trunc"""
+
+LOSSES = """absolute_difference categorical_hinge contrastive_loss cosine_distance hinge_loss
+    huber_loss kl_divergence log_cosh log_loss log_poisson margin_ranking_loss
+    mean_pairwise_squared_error mean_squared_error poisson sigmoid_cross_entropy
+    sigmoid_focal_cross_entropy softmax_cross_entropy softmax_focal_cross_entropy squared_hinge
+    triplet_margin_loss"""
+
+INITIALIZERS = """uniform normal truncated_normal variance_scaling glorot_normal glorot_uniform
+    he_normal he_uniform lecun_normal lecun_uniform"""
+
+METRICS = """AUC Accuracy ConfusionMatrix MeanAbsoluteError MeanIoU MeanSquaredError Precision
+    Recall RootMeanSquaredError SensitivityAtSpecificity SpecificityAtSensitivity TopKAccuracy"""
+PAIRS = """accuracy auc mean_absolute_error mean_iou mean_squared_error precision recall
+    root_mean_squared_error sensitivity_at_specificity specificity_at_sensitivity
+    streaming_confusion_matrix top_k_accuracy"""
 
 #: Property tests that stand elsewhere: the truth, and the test.
 ELSEWHERE = {
@@ -50,6 +67,58 @@ ELSEWHERE = {
     "train.RMSProp": ("TF1's formula in float64", "test_train.py", "test_formula_eager"),
     "train.LBFGS": ("Nocedal and Wright 7.4 in float64", "test_train.py", "test_formula_eager"),
     "random.Generator": ("the keys one after the other", "test_random.py", "test_generator_state"),
+    "losses.compute_weighted_loss": (
+        "NumPy in float64",
+        "test_losses.py",
+        "test_weights_and_reductions",
+    ),
+    "losses.sparse_softmax_cross_entropy": (
+        "NumPy in float64, scikit-learn",
+        "test_losses.py",
+        "test_sparse_softmax_cross_entropy",
+    ),
+    **{
+        f"losses.{name}": ("NumPy in float64", "test_losses.py", "test_regularizers")
+        for name in ("l1_regularizer", "l2_regularizer", "l1_l2_regularizer")
+    },
+    **{
+        f"train.{name}": ("the formula in float64", "test_more_optimizers.py", test)
+        for names, test in (
+            ("Adafactor Ftrl Lamb Lion", "test_formula"),
+            ("GradientAccumulation", "test_accumulation"),
+            ("LossScaling", "test_scales"),
+            ("ExponentialMovingAverage", "test_moving_average"),
+        )
+        for name in names.split()
+    },
+    "initializers.orthogonal": (
+        "np.linalg.qr of the same matrix",
+        "test_initializers.py",
+        "test_orthogonal",
+    ),
+    **{
+        f"initializers.{name}": ("NumPy", "test_initializers.py", "test_constants")
+        for name in ("zeros", "ones", "constant", "identity")
+    },
+    **{
+        f"initializers.{name}": ("SciPy's distributions", "test_initializers.py", "test_draws")
+        for name in INITIALIZERS.split()
+    },
+    **{
+        f"metrics.{name}": ("scikit-learn, NumPy", "test_metrics.py", test)
+        for names, test in (
+            (METRICS, "test_of_many_batches"),
+            (PAIRS, "test_pairs_in_a_session"),
+            ("Mean mean", "test_mean"),
+            ("confusion_matrix", "test_confusion_matrix"),
+            ("in_top_k", "test_in_top_k"),
+        )
+        for name in names.split()
+    },
+    **{  # test_every_loss_has_a_case says that these are all
+        f"losses.{name}": ("NumPy in float64, SciPy", "test_losses.py", "test_values")
+        for name in LOSSES.split()
+    },
 }
 
 #: Why public functions and classes have no row. A name stands once.
@@ -81,7 +150,10 @@ EXEMPT = {
     "types, and what is known of them":
         "DType Tensor TensorType IndexedSlices DeviceArray finfo iinfo isdtype can_cast "
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
-        "nn.Moments __array_namespace_info__",
+        "nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
+        "metrics.Streaming",
+    "penalties of variables: test_losses.py":
+        "losses.get_regularization_loss losses.get_regularization_losses",
     "it says what a size is, and changes nothing: test_dynamic_ops.py": "ensure_shape",
     "devices and threads: where, not what":
         "DeviceInfo DeviceSpec DeviceWarning device devices colocate_with to_device "
@@ -110,7 +182,8 @@ EXEMPT = {
         "data.read_npz data.read_tfrecords data.resize_image",
     "pipelines of elements: test_data_pipeline.py":
         "data.Dataset data.DatasetIterator data.progress",
-    "the common part of optimizers": "train.Optimizer",
+    "the common part of optimizers and metrics":
+        "train.Optimizer metrics.Metric metrics.Comparison",
     "means of several replicas: test_replicas_sync.py":
         "train.mean_gradients train.microbatch_gradients train.SyncReplicas",
     "training's surroundings: sessions, hooks, queues, clusters, checkpoints":

@@ -152,6 +152,8 @@ _ROWS: dict[str, dict[str, str]] = {
         "half": "wf.float16",
         "long": "wf.int64",
         "int": "wf.int32, or wf.int64",
+        "confusion_matrix": "wf.metrics.confusion_matrix",
+        "metric": "wf.metrics",
         # models, input, output
         "Module keras layers": "weft has no classes for layers: a model is a function of its "
         "parameters, or of wf.Variable objects; parts are in wf.nn",
@@ -176,8 +178,9 @@ _ROWS: dict[str, dict[str, str]] = {
         "Transformer MultiheadAttention Parameter functional": "weft has no classes for layers: "
         "a model is a function of its parameters, with the functions of wf.nn in it",
         "linear dense": "wf.matmul(x, w) + b",
-        "init initializers glorot_uniform xavier_uniform_ he_normal kaiming_normal_": "weft has "
-        "no initializers: wf.random.normal(key, shape, stddev=rows**-0.5)",
+        "init initializers": "wf.initializers",
+        "xavier_uniform_": "wf.initializers.glorot_uniform()(shape)",
+        "kaiming_normal_": "wf.initializers.he_normal()(shape)",
         "swish": "wf.nn.silu",
         "attention dot_product_attention": "wf.nn.scaled_dot_product_attention",
         "cross_entropy CrossEntropyLoss softmax_cross_entropy": "wf.nn."
@@ -187,6 +190,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "mse_loss MSELoss": "wf.nn.mean_squared_error",
         "embed": "wf.nn.embedding_lookup",
         "one_hot": "wf.one_hot",
+        "in_top_k": "wf.metrics.in_top_k",
         "logsigmoid": "wf.nn.log_sigmoid",
         "hardsigmoid": "wf.nn.hard_sigmoid",
         "normalize": "wf.nn.l2_normalize",
@@ -196,8 +200,88 @@ _ROWS: dict[str, dict[str, str]] = {
         "ctc_loss": "weft has none",
         "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",
         "batchnorm batch_norm2d": "wf.nn.batch_norm",
-        "log_poisson_loss": "weft has none",
+        "log_poisson_loss": "wf.losses.log_poisson",
+        "cosine_similarity": "1 - wf.losses.cosine_distance(a, b)",
+        "huber_loss smooth_l1_loss": "wf.losses.huber_loss",
+        "l1_loss": "wf.losses.absolute_difference",
+        "kl_div": "wf.losses.kl_divergence",
         "max_pool3d avg_pool3d": "wf.nn.max_pool, wf.nn.avg_pool",
+    },
+    "wf.metrics": {
+        "BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy accuracy_score": "wf.metrics."
+        "Accuracy, of classes: wf.argmax(scores, axis=-1), or scores > 0.5",
+        "SparseTopKCategoricalAccuracy TopKCategoricalAccuracy top_k_accuracy_score": "wf.metrics."
+        "TopKAccuracy",
+        "precision_score": "wf.metrics.Precision().compute(labels, predictions)",
+        "recall_score": "wf.metrics.Recall().compute(labels, predictions)",
+        "AUROC roc_auc_score roc_curve": "wf.metrics.AUC()",
+        "average_precision_score streaming_auc": "wf.metrics.AUC(curve='PR')",
+        "MeanIOU jaccard_score JaccardIndex": "wf.metrics.MeanIoU",
+        "RMSE": "wf.metrics.RootMeanSquaredError",
+        "Sum": "wf.metrics.Mean: its variables() are the sum and the count",
+        "F1Score f1_score FBetaScore": "weft has none: 2 * p * r / (p + r) of wf.metrics.Precision "
+        "and wf.metrics.Recall",
+        "mean_per_class_accuracy recall_at_k sparse_average_precision_at_k": "weft has none; "
+        "wf.metrics.TopKAccuracy and wf.metrics.ConfusionMatrix are near",
+    },
+    "wf.initializers": {
+        "xavier_uniform xavier_uniform_ GlorotUniform glorot_uniform_initializer "
+        "xavier_initializer": "wf.initializers.glorot_uniform()",
+        "xavier_normal xavier_normal_ GlorotNormal glorot_normal_initializer": "wf.initializers."
+        "glorot_normal()",
+        "kaiming_uniform kaiming_uniform_ HeUniform": "wf.initializers.he_uniform()",
+        "kaiming_normal kaiming_normal_ HeNormal": "wf.initializers.he_normal()",
+        "LecunUniform": "wf.initializers.lecun_uniform()",
+        "LecunNormal": "wf.initializers.lecun_normal()",
+        "VarianceScaling variance_scaling_initializer": "wf.initializers.variance_scaling()",
+        "RandomUniform random_uniform random_uniform_initializer uniform_": "wf.initializers."
+        "uniform(minval, maxval)",
+        "RandomNormal random_normal random_normal_initializer normal_": "wf.initializers.normal("
+        "stddev=...)",
+        "TruncatedNormal truncated_normal_initializer trunc_normal_": "wf.initializers."
+        "truncated_normal(stddev=...)",
+        "Orthogonal orthogonal_ orthogonal_initializer": "wf.initializers.orthogonal()",
+        "Identity eye eye_": "wf.initializers.identity()",
+        "Zeros zeros_ zeros_initializer": "wf.initializers.zeros()",
+        "Ones ones_ ones_initializer": "wf.initializers.ones()",
+        "Constant constant_ constant_initializer": "wf.initializers.constant(value)",
+    },
+    "wf.losses": {
+        "mse mse_loss MSELoss MeanSquaredError squared_error l2_loss": "wf.losses."
+        "mean_squared_error; half the sum of squares is wf.nn.l2_loss",
+        "mae l1_loss L1Loss MeanAbsoluteError mean_absolute_error absolute_error": "wf.losses."
+        "absolute_difference",
+        "huber Huber HuberLoss smooth_l1_loss SmoothL1Loss": "wf.losses.huber_loss",
+        "hinge Hinge": "wf.losses.hinge_loss, with labels 0 and 1",
+        "SquaredHinge": "wf.losses.squared_hinge, with labels 0 and 1",
+        "CategoricalHinge": "wf.losses.categorical_hinge",
+        "LogCosh logcosh": "wf.losses.log_cosh",
+        "Poisson": "wf.losses.poisson",
+        "PoissonNLLLoss poisson_nll_loss log_poisson_loss": "wf.losses.log_poisson",
+        "KLDivergence KLDivLoss kl_div kld convex_kl_divergence": "wf.losses.kl_divergence",
+        "CosineSimilarity cosine_similarity CosineEmbeddingLoss": "wf.losses.cosine_distance, "
+        "which is 1 minus the similarity",
+        "binary_cross_entropy BCELoss": "wf.losses.log_loss, of probabilities",
+        "binary_crossentropy BinaryCrossentropy BCEWithLogitsLoss "
+        "binary_cross_entropy_with_logits sigmoid_binary_cross_entropy": "wf.losses."
+        "sigmoid_cross_entropy, of logits; of probabilities wf.losses.log_loss",
+        "categorical_crossentropy CategoricalCrossentropy": "wf.losses.softmax_cross_entropy, of "
+        "logits",
+        "cross_entropy CrossEntropyLoss sparse_categorical_crossentropy "
+        "SparseCategoricalCrossentropy softmax_cross_entropy_with_integer_labels": "wf.losses."
+        "sparse_softmax_cross_entropy, of logits",
+        "binary_focal_crossentropy BinaryFocalCrossentropy sigmoid_focal_loss sigmoid_focal_"
+        "crossentropy": "wf.losses.sigmoid_focal_cross_entropy",
+        "categorical_focal_crossentropy CategoricalFocalCrossentropy": "wf.losses."
+        "softmax_focal_cross_entropy",
+        "TripletMarginLoss triplet_loss triplet_semihard_loss": "wf.losses.triplet_margin_loss",
+        "MarginRankingLoss": "wf.losses.margin_ranking_loss",
+        "L1 l1": "wf.losses.l1_regularizer",
+        "L2 l2": "wf.losses.l2_regularizer",
+        "L1L2 l1_l2": "wf.losses.l1_l2_regularizer",
+        "get_losses get_total_loss add_loss": "weft keeps no list of losses: add the numbers, and "
+        "wf.losses.get_regularization_loss() of the variables",
+        "ctc_loss": "weft has none",
     },
     "wf.random": {
         "PRNGKey seed manual_seed default_rng": "wf.random.key(seed)",
@@ -221,7 +305,11 @@ _ROWS: dict[str, dict[str, str]] = {
     "wf.train": {
         "adam": "wf.train.Adam",
         "sgd": "wf.train.SGD",
-        "Lion Adamax Nadam Ftrl": "weft has none: wf.train.Optimizer is the base of one's own",
+        "Adamax Nadam AMSGrad": "weft has none: wf.train.Optimizer is the base of one's own",
+        "FTRL": "wf.train.Ftrl", "LAMB": "wf.train.Lamb", "lion": "wf.train.Lion",
+        "EMA ema ModelAverage AveragedModel SWA": "wf.train.ExponentialMovingAverage",
+        "MultiSteps": "wf.train.GradientAccumulation",
+        "LossScaleOptimizer GradScaler DynamicLossScale": "wf.train.LossScaling",
         "AdaGrad": "wf.train.Adagrad",
         "RMSprop": "wf.train.RMSProp",
         "apply_updates": "optimizer.apply_gradients(zip(gradients, variables))",

@@ -69,7 +69,7 @@ class Moments(NamedTuple):
     variance: Tensor
 
 
-def _pair(op: str, labels: TensorLike, logits: TensorLike) -> tuple[Tensor, Tensor]:
+def paired(op: str, labels: TensorLike, logits: TensorLike) -> tuple[Tensor, Tensor]:
     """Labels and logits as floats of one dtype and one shape."""
     a, b = promote_tensors(labels, logits, op=op)
     a, b = broadcast_tensors(inexact_tensor(a, op), inexact_tensor(b, op), op=op)
@@ -90,7 +90,7 @@ def softmax_cross_entropy_with_logits(
     array([1.099, 1.099], dtype=float32)
     """
     op = "nn.softmax_cross_entropy_with_logits"
-    target, scores = _pair(op, labels, logits)
+    target, scores = paired(op, labels, logits)
     along = check_axis(op, axis, scores.ndim)
     wide, logs = widened(target), log_softmax(widened(scores), along)
     unused = logical_and(equal(wide, 0), equal(logs, float("-inf")))
@@ -163,7 +163,7 @@ def sigmoid_cross_entropy_with_logits(*, labels: TensorLike, logits: TensorLike)
     >>> wf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits).numpy().round(3)
     array([  0.693,   0.693, 100.   ], dtype=float32)
     """
-    labels, logits = _pair("nn.sigmoid_cross_entropy_with_logits", labels, logits)
+    labels, logits = paired("nn.sigmoid_cross_entropy_with_logits", labels, logits)
     z, x = widened(labels), widened(logits)
     linear = where(greater(x, 0), multiply(subtract(1, z), x), negative(multiply(z, x)))
     return cast(add(linear, softplus_tail(x)), logits.dtype)
@@ -184,7 +184,7 @@ def weighted_cross_entropy_with_logits(
     ... ).numpy().round(3)
     array([2.079, 0.693], dtype=float32)
     """
-    labels, logits = _pair("nn.weighted_cross_entropy_with_logits", labels, logits)
+    labels, logits = paired("nn.weighted_cross_entropy_with_logits", labels, logits)
     dtype = common_dtype("nn.weighted_cross_entropy_with_logits", [logits, pos_weight])
     z, x = widened(labels), widened(logits)
     q = pos_weight if is_scalar(pos_weight) else widened(as_tensor(pos_weight))
@@ -212,7 +212,7 @@ def mean_squared_error(labels: TensorLike, predictions: TensorLike) -> Tensor:
     >>> wf.nn.mean_squared_error([1.0, 2.0], wf.asarray([1.0, 4.0]))
     Tensor(2., dtype=float32)
     """
-    z, x = _pair("nn.mean_squared_error", labels, predictions)
+    z, x = paired("nn.mean_squared_error", labels, predictions)
     return cast(mean(square(subtract(widened(x), widened(z)))), x.dtype)
 
 

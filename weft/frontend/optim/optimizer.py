@@ -266,13 +266,17 @@ class Optimizer:
         )
 
     def _slot(self, var: Variable, name: str, initial: float = 0.0) -> Variable:
-        """The slot of a variable: same shape and dtype, filled with `initial` when it is made."""
+        """The slot of a variable: same dtype, filled with `initial` when it is made."""
         with self._lock, suspend_trace():
             if (var, name) not in self._slots:
-                start = np.full(var.shape, initial, var.dtype.numpy)
+                start = np.full(self._slot_shape(var, name), initial, var.dtype.numpy)
                 label = f"{var.name}/{self.name}/{name}"
                 self._slots[var, name] = Variable(start, trainable=False, name=label)
         return put_beside(self._slots[var, name], var)
+
+    def _slot_shape(self, var: Variable, name: str) -> tuple[int, ...]:
+        """The shape of a slot: that of the variable, unless a subclass says otherwise."""
+        return var.shape
 
     def _state_type(self, name: str, stored: TensorType) -> TensorType | None:
         """The type of the optimizer's own variable (no slot) of that name, which a checkpoint has
@@ -394,7 +398,7 @@ class Momentum(Optimizer):
         return [accum.assign(velocity), var.assign_sub(multiply(step, self._rate(var)))]
 
 
-def _decayed(slot: Variable, decay: TensorLike, new: Tensor) -> Tensor:
+def decayed(slot: Variable, decay: TensorLike, new: Tensor) -> Tensor:
     """decay*slot + (1 - decay)*new."""
     rest = 1 - decay if is_scalar(decay) else subtract(1, decay)
     return add(multiply(slot, decay), multiply(new, rest))
@@ -459,12 +463,12 @@ class Adadelta(Optimizer):
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         accum, updates = self._slot(var, "accum"), self._slot(var, "accum_update")
         rho, epsilon = hyper(self.rho, var), hyper(self.epsilon, var)
-        squares = _decayed(accum, rho, square(grad))
+        squares = decayed(accum, rho, square(grad))
         ratio = multiply(sqrt(add(updates, epsilon)), rsqrt(add(squares, epsilon)))
         step = multiply(ratio, grad)
         return [
             accum.assign(squares),
-            updates.assign(_decayed(updates, rho, square(step))),
+            updates.assign(decayed(updates, rho, square(step))),
             var.assign_sub(multiply(step, self._rate(var))),
         ]
 
@@ -501,12 +505,12 @@ class RMSProp(Optimizer):
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         decay = hyper(self.decay, var)
         ms, mom = self._slot(var, "rms", 1.0), self._slot(var, "momentum")
-        squares = _decayed(ms, decay, square(grad))
+        squares = decayed(ms, decay, square(grad))
         done = [ms.assign(squares)]
         spread = squares
         if self.centered:
             mg = self._slot(var, "mg")
-            mean = _decayed(mg, decay, grad)
+            mean = decayed(mg, decay, grad)
             done.append(mg.assign(mean))
             spread = subtract(squares, square(mean))
         root = rsqrt(add(spread, hyper(self.epsilon, var)))
@@ -515,7 +519,49 @@ class RMSProp(Optimizer):
         return [*done, mom.assign(step), var.assign_sub(step)]
 
 
-class Adam(Optimizer):
+class CountedOptimizer(Optimizer):
+    """The common part of optimizers whose formula has the number of the step in it."""
+
+    def __init__(self, learning_rate: Hyper, name: str | None = None) -> None:
+        super().__init__(learning_rate, name)
+        self.step: Variable | None = None
+
+    def variables(self) -> list[Variable]:
+        """The slots, and the number of steps made."""
+        return ([] if self.step is None else [self.step]) + super().variables()
+
+    def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+        first = pairs[0][1]
+        with beside(first):
+            done = [count := put_beside(self._counter(), first).assign_add(1)]
+        shared: dict[DType, Tensor] = {}  # the rates, of which those of one dtype are the same
+        for g, v in pairs:
+            with beside(v):
+                done += self._step(g, v, count, {} if device_scopes() else shared)
+        return done
+
+    def _step(
+        self, grad: Tensor, var: Variable, count: Tensor, shared: dict[DType, Tensor]
+    ) -> list[Tensor]:
+        """Change one variable in step `count`, from 1 on. shared: for what those of one dtype
+        share."""
+        raise NotImplementedError
+
+    def _counter(self) -> Variable:
+        with self._lock, suspend_trace():
+            if self.step is None:
+                start = np.zeros((), np.int64)
+                self.step = Variable(start, trainable=False, name=f"{self.name}/step")
+        return self.step
+
+    def _state_type(self, name: str, stored: TensorType) -> TensorType | None:
+        return TensorType(int64, ()) if name == "step" else None
+
+    def _make_state(self, name: str, wanted: TensorType) -> Variable:
+        return self._counter()
+
+
+class Adam(CountedOptimizer):
     """Steps of running means of grad over roots of running means of grad^2 (Kingma and Ba 2014).
 
     m = beta1*m + (1-beta1)*grad; v = beta2*v + (1-beta2)*grad^2; var -= learning_rate * sqrt(1 -
@@ -545,42 +591,14 @@ class Adam(Optimizer):
         self.beta1 = self._checked("beta1", beta1, below=1)
         self.beta2 = self._checked("beta2", beta2, below=1)
         self.epsilon = self._checked("epsilon", epsilon)
-        self.step: Variable | None = None
-
-    def variables(self) -> list[Variable]:
-        """The slots, and the number of steps made."""
-        return ([] if self.step is None else [self.step]) + super().variables()
-
-    def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
-        first = pairs[0][1]
-        with beside(first):
-            done = [count := put_beside(self._counter(), first).assign_add(1)]
-        shared: dict[DType, Tensor] = {}  # the rates, of which those of one dtype are the same
-        for g, v in pairs:
-            with beside(v):
-                done += self._step(g, v, count, {} if device_scopes() else shared)
-        return done
-
-    def _counter(self) -> Variable:
-        with self._lock, suspend_trace():
-            if self.step is None:
-                start = np.zeros((), np.int64)
-                self.step = Variable(start, trainable=False, name=f"{self.name}/step")
-        return self.step
-
-    def _state_type(self, name: str, stored: TensorType) -> TensorType | None:
-        return TensorType(int64, ()) if name == "step" else None
-
-    def _make_state(self, name: str, wanted: TensorType) -> Variable:
-        return self._counter()
 
     def _step(
         self, grad: Tensor, var: Variable, count: Tensor, shared: dict[DType, Tensor]
     ) -> list[Tensor]:
         m_slot, v_slot = self._slot(var, "m"), self._slot(var, "v")
         beta1, beta2 = hyper(self.beta1, var), hyper(self.beta2, var)
-        m = _decayed(m_slot, beta1, grad)
-        v = _decayed(v_slot, beta2, square(grad))
+        m = decayed(m_slot, beta1, grad)
+        v = decayed(v_slot, beta2, square(grad))
         if any(map(callable, (self.learning_rate, self.beta1, self.beta2))):
             shared = {}
         if var.dtype not in shared:

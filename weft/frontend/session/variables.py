@@ -5,18 +5,20 @@ Each graph has its own names; outside of graphs they are those of the default gr
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeAlias
 
 from weft.frontend.core.function_trace import needed_ops
+from weft.frontend.core.operators import METHODS
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace
+from weft.frontend.nn.initial_values import Initializer as NamedInitializer
+from weft.frontend.nn.initial_values import glorot_uniform
 from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.promotion import check_shape
-from weft.frontend.random.generator import is_graph_state, random_uniform
+from weft.frontend.random.generator import is_graph_state
 from weft.frontend.session.graph import get_default_graph, graph_trace
 from weft.frontend.state.scopes import group, name_scope
 from weft.frontend.state.variable import FullName, Variable, variables_of
@@ -142,12 +144,13 @@ class VariableScope:
 
     def __init__(
         self, name: str = "", reuse: Reuse = False, initializer: Initializer | None = None,
-        dtype: DType = float32,
+        dtype: DType = float32, regularizer: Callable[[Any], Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.reuse: Reuse = reuse
         self.initializer = initializer
         self.dtype = dtype
+        self.regularizer = regularizer
 
     def reuse_variables(self) -> None:
         """From now on variables of this scope must be there."""
@@ -171,6 +174,7 @@ class _Store:
         self.root = VariableScope()
         self.open = _Names()
         self.variables: dict[str, tuple[Variable, Locations]] = {}
+        self.penalized: list[tuple[Variable, Callable[[Any], Tensor]]] = []
         self.lock = ForkLock()
 
     @property
@@ -197,13 +201,14 @@ def variable_scope(
     initializer: Initializer | None = None,
     reuse: Reuse = None,
     dtype: object = None,
+    regularizer: Callable[[Any], Tensor] | None = None,
 ) -> AbstractContextManager[VariableScope]:
     """Prefix the names of `get_variable` in the block with `name/`, and of `name_scope`, too.
 
     name_or_scope: a name within the scope around, or a scope, whose place it then is; None takes
     `default_name` and makes it unique. reuse: True, AUTO_REUSE, or as around (a new scope of the
-    graph: variables must not be there). initializer, dtype: for variables that give none.
-    TypeRuleError for other arguments.
+    graph: variables must not be there). initializer, dtype, regularizer: for variables that give
+    none. TypeRuleError for other arguments.
     """
     store = _store()
     around = name_or_scope if isinstance(name_or_scope, VariableScope) else store.scope
@@ -218,7 +223,7 @@ def variable_scope(
         full = _joined(around.name, _scope_name(store, around, name_or_scope, default_name))
     made = VariableScope(
         full, reuse or around.reuse, initializer or around.initializer,
-        around.dtype if dtype is None else as_dtype(dtype),
+        around.dtype if dtype is None else as_dtype(dtype), regularizer or around.regularizer,
     )  # fmt: skip
     return _opened(store, made)
 
@@ -262,14 +267,17 @@ def get_variable(
     dtype: object = None,
     initializer: Initializer | None = None,
     trainable: bool = True,
+    regularizer: Callable[[Any], Tensor] | None = None,
 ) -> Variable:
     """The variable of that name in the scope around, made if the scope's `reuse` allows.
 
     shape: of a new variable; may be left out if `initializer` is a value or a function without
     arguments. dtype: default that of the scope, float32. initializer: default that of the scope,
     else uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010), zeros for integers
-    and bools. InvalidArgumentError for one that is there and must not be, NotFoundError for one
-    that must be there and is not, ShapeError or TypeRuleError for one of another shape or dtype.
+    and bools. regularizer: default that of the scope; a function of the variable whose value
+    `wf.losses.get_regularization_losses` lists. InvalidArgumentError for one that is there and must
+    not be, NotFoundError for one that must be there and is not, ShapeError or TypeRuleError for one
+    of another shape or dtype.
     """
     _check_name(name)
     store = _store()
@@ -293,7 +301,41 @@ def get_variable(
         given = scope.initializer if initializer is None else initializer
         made = _made(full, wanted, kind, dtype is not None, given, trainable)
         store.variables[full] = made, caller_location()
+        penalty = scope.regularizer if regularizer is None else regularizer
+        if penalty is not None:
+            store.penalized.append((made, penalty))
     return made
+
+
+def get_regularization_losses(scope: str | None = None) -> list[Tensor]:
+    """The penalty of each variable that `wf.tf1.get_variable` made with a regularizer, in the order
+    of their making (TF1's name). scope: only of variables whose names begin with it.
+
+    Computed where it is called: in a graph, a compiled function or at once.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     penalty = wf.losses.l2_regularizer(0.5)
+    ...     w = wf.tf1.get_variable("w", initializer=[1.0, 3.0], regularizer=penalty)
+    ...     session.run(wf.global_variables_initializer())
+    ...     print(session.run(wf.losses.get_regularization_losses()))
+    [np.float32(2.5)]
+    """
+    known = list(_store().penalized)
+    return [penalty(v) for v, penalty in known if scope is None or v.name.startswith(scope)]
+
+
+def get_regularization_loss(scope: str | None = None) -> Tensor:
+    """The sum of `get_regularization_losses`, to be added to the loss; 0 without any.
+
+    >>> with wf.Graph().as_default():
+    ...     wf.losses.get_regularization_loss()
+    Tensor(0., dtype=float32)
+    """
+    found = get_regularization_losses(scope)
+    total = as_tensor(found[0]) if found else zeros((), dtype=float32)
+    for other in found[1:]:
+        total = METHODS["add"](total, other)
+    return total
 
 
 def _check_name(name: object) -> None:
@@ -344,7 +386,7 @@ def _made(
     full: str, shape: tuple[int, ...] | None, dtype: DType, asked: bool, initializer: Any,
     trainable: bool,
 ) -> Variable:  # fmt: skip
-    if initializer is None and shape is None:
+    if shape is None and (initializer is None or isinstance(initializer, NamedInitializer)):
         raise ShapeError(
             f"wf.tf1.get_variable: the new variable '{full}' needs a shape",
             hint="pass shape=, or an initializer that is a value",
@@ -392,7 +434,4 @@ def _default(full: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
             f"wf.tf1.get_variable: variable '{full}' of dtype {dtype.name} needs an initializer",
             location=caller_location(),
         )
-    field = math.prod(shape[:-2])
-    fans = (1, 1) if not shape else (shape[0], shape[0]) if len(shape) == 1 else shape[-2:]
-    limit = math.sqrt(6.0 / max(field * (fans[0] + fans[1]), 1))
-    return random_uniform(shape, -limit, limit, dtype=dtype)
+    return glorot_uniform()(shape, dtype)

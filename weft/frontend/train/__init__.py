@@ -14,6 +14,7 @@ from weft.ir.process import load as _load
 # Names are loaded when they are used first, as those of weft itself: who trains in one process does
 # not wait for the modules of sessions, queues and clusters.
 if TYPE_CHECKING:
+    from weft.frontend.optim.averages import ExponentialMovingAverage
     from weft.frontend.optim.clipping import (
         clip_by_global_norm,
         clip_by_norm,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         mean_gradients,
     )
     from weft.frontend.optim.lbfgs import LBFGS
+    from weft.frontend.optim.more_optimizers import Adafactor, Ftrl, Lamb, Lion
     from weft.frontend.optim.optimizer import (
         SGD,
         Adadelta,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         piecewise_constant,
         polynomial_decay,
     )
+    from weft.frontend.optim.wrappers import GradientAccumulation, LossScaling
     from weft.frontend.queues.inputs import (
         batch,
         batch_join,
@@ -123,6 +126,7 @@ if TYPE_CHECKING:
     AdadeltaOptimizer = Adadelta
     RMSPropOptimizer = RMSProp
     AdamOptimizer = Adam
+    FtrlOptimizer = Ftrl
     SyncReplicasOptimizer = SyncReplicas
 
 _NAMES = {
@@ -135,6 +139,9 @@ _NAMES = {
     "weft.frontend.optim.clipping":
         "clip_by_global_norm clip_by_norm clip_by_value global_norm mean_gradients",
     "weft.frontend.optim.lbfgs": "LBFGS",
+    "weft.frontend.optim.more_optimizers": "Adafactor Ftrl Lamb Lion",
+    "weft.frontend.optim.wrappers": "GradientAccumulation LossScaling",
+    "weft.frontend.optim.averages": "ExponentialMovingAverage",
     "weft.frontend.train.hooks":
         "CheckpointSaverHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook "
         "SecondOrStepTimer StepCounterHook StopAtStepHook SessionRunArgs SessionRunContext "
@@ -162,6 +169,7 @@ _OLD_NAMES = {
     "AdadeltaOptimizer": "Adadelta",
     "RMSPropOptimizer": "RMSProp",
     "AdamOptimizer": "Adam",
+    "FtrlOptimizer": "Ftrl",
     "SyncReplicasOptimizer": "SyncReplicas",
 }
 _LATER = {name: (module, name) for module, names in _NAMES.items() for name in names.split()}
@@ -195,6 +203,7 @@ if not TYPE_CHECKING:
 
 __all__ = [
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -204,12 +213,18 @@ __all__ = [
     "ClusterSpec",
     "ClusterTask",
     "Coordinator",
+    "ExponentialMovingAverage",
+    "Ftrl",
+    "GradientAccumulation",
     "GreedyLoadBalancingStrategy",
     "JsonResolver",
     "KubernetesResolver",
     "LBFGS",
+    "Lamb",
+    "Lion",
     "LoggingTensorHook",
     "LooperThread",
+    "LossScaling",
     "Momentum",
     "MonitoredSession",
     "MonitoredTrainingSession",

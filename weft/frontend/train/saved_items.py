@@ -330,7 +330,8 @@ class ItemList:
 
 def _slot_of(optimizer: Optimizer, variable: Variable, slot: str) -> Awaited:
     return Awaited(
-        TensorType(variable.dtype, variable.shape), lambda: optimizer._slot(variable, slot)
+        TensorType(variable.dtype, optimizer._slot_shape(variable, slot)),
+        lambda: optimizer._slot(variable, slot),
     )
 
 
