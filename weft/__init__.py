@@ -73,7 +73,7 @@ with _collector_paused(old=True):
 # ---------------------------------------------------------------- names that are loaded when used
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
-    from weft.frontend import data, lookup, nn, random, summary, testing, tf1, train
+    from weft.frontend import data, fft, lookup, nn, random, summary, testing, tf1, train
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, jvp, stop_gradient, value_and_grad, vjp,
@@ -121,7 +121,7 @@ if TYPE_CHECKING:
     from weft.runtime.resources.attempts import CancelToken
 
 # public modules, of weft.frontend
-_MODULES = ("data", "lookup", "nn", "random", "summary", "testing", "tf1", "train")
+_MODULES = ("data", "fft", "lookup", "nn", "random", "summary", "testing", "tf1", "train")
 _LATER = {
     "weft.frontend.autodiff.gradients":
         "grad gradients jvp stop_gradient value_and_grad vjp custom_gradient",
@@ -235,7 +235,7 @@ __all__ = [
     "data", "debug_callback", "deg2rad", "device", "devices", "diag", "diagonal", "diff",
     "digamma", "divide", "dot", "dynamic_partition", "dynamic_stitch", "e", "einsum",
     "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv",
-    "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "finfo", "flatten", "flip",
+    "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fft", "finfo", "flatten", "flip",
     "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
     "full", "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
     "gradients", "greater", "greater_equal", "group", "hypot", "iinfo", "imag", "inf", "inner",
