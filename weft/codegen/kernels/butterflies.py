@@ -41,15 +41,22 @@ def lanes_of(part: str) -> int:
 def factors(n: int) -> list[int] | None:
     """Radices whose product is n, in the order of the stages; None if a prime of n is none."""
     twos = (n & -n).bit_length() - 1
-    odd, found = n >> twos, []
     eights = min(1 if twos % 2 else 2, twos // 3) if twos != 4 else 0
     found = [8] * eights + [4] * ((twos - 3 * eights) // 2) + [2] * (twos == 1)
-    primes: list[int] = []
-    for prime in range(3, LARGEST_PRIME + 1, 2):
-        while odd % prime == 0:
-            primes.append(prime)
-            odd //= prime
-    return found + primes[::-1] if odd == 1 else None
+    primes = prime_factors(n >> twos)
+    return None if primes and primes[-1] > LARGEST_PRIME else found + primes[::-1]
+
+
+def prime_factors(n: int) -> list[int]:
+    """The primes whose product is n, smallest first."""
+    found: list[int] = []
+    prime = 2
+    while prime * prime <= n:
+        while n % prime == 0:
+            found.append(prime)
+            n //= prime
+        prime += 1
+    return [*found, n] if n > 1 else found
 
 
 def roots(k: np.ndarray[tuple[int], np.dtype[np.int64]], n: int) -> np.ndarray[

@@ -44,8 +44,9 @@ from weft.ir.ops.fourier import scale_of
 from weft.ir.sizes import fixed
 from weft.ir.spec import ConstArray, int_attr
 
-#: Lines along the last axis of up to so many points are done side by side.
-SHORT_LINE = 32
+#: Lines along the last axis that are done side by side, if there are many: of up to so many
+#: points, and of an odd number of up to so many, whose stages alone do not fill vectors.
+SHORT_LINE, ODD_LINE = 16, 2500
 #: Bytes of the scratch of lines side by side, and the fewest and most of them.
 SIDE_BYTES, LEAST_SIDE, MOST_SIDE = 1 << 18, 8, 64
 
@@ -156,7 +157,8 @@ def fourier_calls(op: Operation) -> list[KernelCall]:
     itemsize = 4 if part == "f32" else 8
     m = n // 2 if op.name != "fft" and n % 2 == 0 else n
     lanes = lanes_of(part)
-    short = m <= SHORT_LINE and outer >= lanes // 2
+    odd = m % 2 == 1 and m <= ODD_LINE and factors(m) is not None
+    short = (m <= SHORT_LINE or odd) and outer >= lanes // 2
     side = inner != 1 or short
     tables = _tables(n, m, part, 1 if side else lanes)
     block = 1

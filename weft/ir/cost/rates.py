@@ -218,7 +218,7 @@ def sorted_row(n: int, digits: int, wide: bool) -> float:
 
 #: A stage of a Fourier transform does a complex point in so many nanoseconds with AVX-512, f32, and
 #: loading and storing a point takes as long as so many stages.
-NS_PER_POINT, LOADED_STAGES = 0.25, 2.0
+NS_PER_POINT, LOADED_STAGES = 0.1, 2.0
 
 
 def transformed(n: int, itemsize: int) -> float:
