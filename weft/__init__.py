@@ -74,7 +74,7 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        data, initializers, lookup, losses, metrics, nn, random, summary, testing, tf1, train,
+        data, fft, initializers, lookup, losses, metrics, nn, random, summary, testing, tf1, train,
     )
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
@@ -131,8 +131,8 @@ if TYPE_CHECKING:
 
 # public modules, of weft.frontend
 _MODULES = (
-    "data", "initializers", "lookup", "losses", "metrics", "nn", "random", "summary", "testing",
-    "tf1", "train",
+    "data", "fft", "initializers", "lookup", "losses", "metrics", "nn", "random", "summary",
+    "testing", "tf1", "train",
 )
 _LATER = {
     "weft.frontend.autodiff.gradients":
@@ -254,9 +254,9 @@ __all__ = [
     "debug_callback", "deg2rad", "device", "devices", "diag", "diagonal", "diff", "digamma",
     "divide", "dot", "dynamic_partition", "dynamic_stitch", "e", "einsum", "elementwise", "empty",
     "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv", "errors", "exp", "exp2",
-    "expand_dims", "expm1", "eye", "finfo", "flatten", "flip", "float16", "float32", "float64",
-    "floor", "floor_divide", "fma", "fori_loop", "from_dlpack", "full", "full_like", "gather",
-    "get_num_threads", "global_variables_initializer", "grad", "gradients", "greater",
+    "expand_dims", "expm1", "eye", "fft", "finfo", "flatten", "flip", "float16", "float32",
+    "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack", "full", "full_like",
+    "gather", "get_num_threads", "global_variables_initializer", "grad", "gradients", "greater",
     "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag", "inf", "initializers",
     "inner", "int16", "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isin",
     "isinf", "isnan", "jacfwd", "jacrev", "jvp", "less", "less_equal", "lgamma", "linalg",

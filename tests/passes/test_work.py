@@ -82,6 +82,14 @@ def test_cumulative_sum() -> None:
     assert only(lambda x: wf.cumulative_sum(x, axis=1), ones(8, 10)) == Work(72, 0, 320, 320)
 
 
+def test_fourier_transforms() -> None:
+    """5 n log2(n), half of it for real numbers."""
+    x = ones(3, 16, dtype=np.complex64)
+    assert only(lambda x: wf.fft.fft(x), x) == Work(3 * 5 * 16 * 4, 0, 384, 384)
+    assert only(lambda x: wf.fft.rfft(x), ones(3, 16)) == Work(3 * 160, 0, 192, 3 * 9 * 8)
+    assert only(lambda x: wf.fft.irfft(x, n=30), x).bytes_written == 3 * 30 * 4
+
+
 def test_matmul() -> None:
     found = only(lambda a, b: a @ b, ones(16, 32), ones(32, 24))
     assert found == Work(2 * 16 * 32 * 24, 0, 4 * (16 * 32 + 32 * 24), 4 * 16 * 24)

@@ -202,7 +202,23 @@ def structural_cases() -> list[Case]:
         Case("dynamic_stitch", [i(0, 3, 3), i(1, 0), z(3), z(2)], {"rows": 6}),
         Case("ensure_shape", [f(3, 4)], {"shape": (3, 4)}),
         *matmul_cases(),
+        *fourier_cases(),
     ]
+    return cases
+
+
+def fourier_cases() -> list[Case]:
+    """Both directions, even and odd lengths, every scale, both weights of mirrored elements."""
+    rng = np.random.default_rng(6)
+    cases = []
+    for n, scale in ((1, "1"), (2, "1/n"), (5, "1/sqrt(n)"), (6, "1/n")):
+        x, z, h = (draw(rng, (2, k), -1, 1, c) for k, c in ((n, 0), (n, 1), (n // 2 + 1, 1)))
+        for on in (False, True):
+            cases += [
+                Case("fft", [z.T.copy()], {"axis": 0, "inverse": on, "scale": scale}),
+                Case("rfft", [x], {"axis": 1, "mirrored": on, "scale": scale}),
+                Case("irfft", [h], {"axis": 1, "n": n, "mirrored": on, "scale": scale}),
+            ]
     return cases
 
 

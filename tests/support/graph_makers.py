@@ -205,6 +205,7 @@ MAKERS: dict[str, Maker] = {
     "sort": array.sort,
     "argsort": array.sort,
     "searchsorted": array.searchsorted,
+    **dict.fromkeys(("fft", "rfft", "irfft"), array.fourier),
     "take": array.take,
     "index_add": array.take,
     "first_occurrence": array.first_occurrence,

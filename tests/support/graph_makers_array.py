@@ -28,7 +28,7 @@ def legal_ops(stage: str, in_nest: bool = False) -> list[str]:
 def allowed_dtypes(op: str) -> list[DType]:
     """The operand dtypes that the type rule of `op` takes, found by asking it."""
     spec = OPS[op]
-    usual: dict[str, Any] = {"axes": (0,), "axis": 0, "keepdims": False}
+    usual: dict[str, Any] = {"axes": (0,), "axis": 0, "keepdims": False, "n": 2}
     attrs: Attrs = {k: usual.get(k, s.default) for k, s in spec.attrs.items()}
     rank = 2 if op == "matmul" else 1
     fits = []
@@ -164,6 +164,22 @@ def cumulative(m: GraphMaker, op: str) -> None:
 def sort(m: GraphMaker, op: str) -> None:
     x = m.some(lambda t: t.rank > 0, wanted_dtypes(m, op), low=1)
     m.emit(op, [x], axis=m.int(0, x.type.rank - 1), descending=m.flag())
+
+
+def fourier(m: GraphMaker, op: str) -> None:
+    x = m.some(
+        lambda t: t.rank > 0 and 0 not in t.shape, wanted_dtypes(m, op), low=1, nonempty=True
+    )
+    axis, scale = m.int(0, x.type.rank - 1), m.pick(["1", "1/sqrt(n)", "1/n"])
+    how: dict[str, Any] = {"inverse" if op == "fft" else "mirrored": m.flag()}
+    size = x.type.shape[axis]
+    if op == "irfft":
+        if not isinstance(size, int):
+            raise Unfit
+        how["n"] = max(1, 2 * (size - 1) + m.int(0, 1))
+        if how["n"] // 2 + 1 != size:
+            raise Unfit
+    m.emit(op, [x], axis=axis, scale=scale, **how)
 
 
 def searchsorted(m: GraphMaker, op: str) -> None:

@@ -2,7 +2,7 @@
 graphs and sessions, the `weft` command. The public names are in `weft/__init__.py`.
 
 Folders, each of which imports only those before it: `core`, `compile`, `eager`, `ops`, `state`,
-`control`, `autodiff`, `random`, `nn`, `metrics`, `optim`, `data`, `extend`, `session`, `queues`,
-`train`, `tools`. Beside them `linalg`, `lookup`, `initializers` and `losses`, which only give names
-to users (`wf.linalg`, ...). Enters: users' code. Leaves: graphs for `runtime`, and results.
-Imports: all of weft."""
+`control`, `autodiff`, `transforms`, `random`, `nn`, `metrics`, `optim`, `data`, `extend`,
+`session`, `queues`, `train`, `tools`. Beside them `fft`, `linalg`, `lookup`, `initializers` and
+`losses`, which only give names to users (`wf.linalg`, ...). Enters: users' code. Leaves: graphs for
+`runtime`, and results. Imports: all of weft."""

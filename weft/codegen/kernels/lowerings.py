@@ -18,6 +18,7 @@ from weft.codegen.kernels.data_movement import (
     lower_pad,
     lower_slice_update,
 )
+from weft.codegen.kernels.fourier import fourier_calls
 from weft.codegen.kernels.random import lower_random_bits, lower_random_fold_in
 from weft.codegen.kernels.scan import cumulative_calls, position_calls
 from weft.codegen.kernels.sort import lower_searchsorted, sort_calls
@@ -89,6 +90,10 @@ LOWERINGS: dict[str, Lowering] = {
     "sort": sort_calls,
     "argsort": sort_calls,
     "searchsorted": lower_searchsorted,
+    # Fourier transforms
+    "fft": fourier_calls,
+    "rfft": fourier_calls,
+    "irfft": fourier_calls,
     # stacks
     "arena_push": lower_push,
     "arena_pop": lower_pop,

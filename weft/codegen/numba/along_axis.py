@@ -1,10 +1,14 @@
-"""Ops along an axis as Numba source: running reductions, positions of extrema, sorting, searching;
-and random bits. The operand is (outer, size, inner)."""
+"""Ops along an axis as Numba source: running reductions, positions of extrema, sorting, searching,
+Fourier transforms; and random bits. The operand is (outer, size, inner)."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from weft.codegen.call import Pool
+from weft.codegen.kernels.butterflies import prime_factors, roots
 from weft.codegen.kernels.data_movement import tensor
 from weft.codegen.numba.scalars import (
     accumulator_dtype,
@@ -13,11 +17,13 @@ from weft.codegen.numba.scalars import (
     narrowed,
     scalar_text,
 )
-from weft.codegen.numba.source import KernelSource, Number, Param, numpy_name, stored
+from weft.codegen.numba.source import KernelSource, Number, Param, View, numpy_name, stored
 from weft.codegen.numba.structural import Printer, dense, load, template
 from weft.ir.cost.rates import NS_PER_RANDOM_BLOCK
 from weft.ir.graph import Operation
-from weft.ir.spec import int_attr
+from weft.ir.ops.fourier import scale_of
+from weft.ir.sizes import fixed
+from weft.ir.spec import ConstArray, int_attr
 
 
 def _three(op: Operation) -> tuple[int, int, int]:
@@ -178,6 +184,79 @@ def searchsorted(op: Operation, in_place: bool) -> list[KernelSource]:
     )]  # fmt: skip
 
 
+_LOADS = {
+    "fft": """
+            for j in range(n):
+                a[j] = x[o, j, i]""",
+    "rfft": """
+            for j in range(n):
+                a[j] = x[o, j, i]""",
+    "irfft": """
+            for j in range(size):
+                value = complex128(x[o, j, i]) * ($weight if 0 < 2 * j < n else 1.0)
+                if 0 < 2 * j < n:
+                    a[j], a[n - j] = value, value.conjugate()
+                else:
+                    a[j] = value.real""",
+}
+_STORES = {
+    "fft": """
+            for k in range(n):
+                out[o, k, i] = $kind(a[k] * factor[0])""",
+    "rfft": """
+            for k in range(n // 2 + 1):
+                weight = $weight if 0 < 2 * k < n else 1.0
+                out[o, k, i] = $kind(a[k] * (factor[0] * weight))""",
+    "irfft": """
+            for k in range(n):
+                out[o, k, i] = $kind(a[k].real * factor[0])""",
+}
+
+
+def fourier(op: Operation, in_place: bool) -> list[KernelSource]:
+    """Stockham's algorithm (`kernels/butterflies.py`) in complex128, a stage for each prime."""
+    dtype, sizes = tensor(op.result).dtype.short, tuple(map(fixed, _three(op)))
+    real = op.result if op.name == "irfft" else op.operands[0]
+    n = fixed(tensor(real).static_shape[int_attr(op.attrs, "axis")])
+    made = n // 2 + 1 if op.name == "rfft" else n
+    w, primes = roots(np.arange(n, dtype=np.int64), n), prime_factors(n)
+    w = w.conj() if op.name == "irfft" or op.attrs.get("inverse") else w
+    scale = np.array([scale_of(op.attrs["scale"], n)])
+    tables = ("w", "c128", w), ("radices", "i64", np.array(primes or [1])), ("factor", "f64", scale)
+    outer, _, inner = sizes
+    params: list[Param] = [
+        dense("x", op.operands[0], sizes),
+        dense("out", op.result, (outer, made, inner), written=True),
+        *(View(name, d, Pool(ConstArray(t)), t.shape, (1,)) for name, d, t in tables),
+        *_numbers((outer, sizes[1], inner)), Number("n", n), Number("stages", len(primes)),
+    ]  # fmt: skip
+    text = f"""
+    a = np.empty(n, np.complex128)
+    b = np.empty(n, np.complex128)
+    for o in range(outer):
+        for i in range(inner):{_LOADS[op.name]}
+            m, s = n, 1
+            for stage in range(stages):
+                r = radices[stage]
+                m //= r
+                for p in range(m):
+                    for k in range(r):
+                        for q in range(s):
+                            total = complex128(0)
+                            for j in range(r):
+                                turn = k * s * (j * m + p) % n
+                                total += a[q + s * (p + m * j)] * w[turn]
+                            b[q + s * (r * p + k)] = total
+                s *= r
+                a, b = b, a{_STORES[op.name]}"""
+    mirrored = bool(op.attrs.get("mirrored"))
+    weights = {"rfft": "2.0" if mirrored else "1.0", "irfft": "1.0" if mirrored else "0.5"}
+    return [template(
+        f"numba-{op.name}-{dtype}-{int(mirrored)}", op.name, params, text, set(),
+        kind=numpy_name(dtype), weight=weights.get(op.name, "1.0"),
+    )]  # fmt: skip
+
+
 def random_bits(op: Operation, in_place: bool) -> list[KernelSource]:
     """Element i is word i & 1 of the block with counter i >> 1."""
     count = math.prod(tensor(op.result).static_shape)
@@ -211,5 +290,6 @@ PRINTERS: dict[str, Printer] = {
          "cumulative_logsumexp"), cumulative,
     ),
     "argmax": position, "argmin": position, "sort": sort, "argsort": sort,
-    "searchsorted": searchsorted, "random_bits": random_bits, "random_fold_in": random_fold_in,
+    "searchsorted": searchsorted, **dict.fromkeys(("fft", "rfft", "irfft"), fourier),
+    "random_bits": random_bits, "random_fold_in": random_fold_in,
 }  # fmt: skip

@@ -74,7 +74,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "lax": "its loops and branches are wf.cond, wf.switch_case, wf.while_loop, wf.fori_loop "
         "and wf.scan; most others have their names in wf",
         "tree_util tree pytree": "wf.tree_map, wf.tree_leaves, wf.register_pytree",
-        "fft signal sparse ragged SparseTensor": "weft has no such functions",
+        "signal sparse ragged SparseTensor": "weft has no such functions",
         # creation
         "array tensor as_tensor convert_to_tensor from_numpy": "wf.asarray",
         "ndarray Array": "arrays are wf.Tensor here, made by wf.asarray",
@@ -301,6 +301,12 @@ _ROWS: dict[str, dict[str, str]] = {
         "dot": "wf.dot",
         "einsum": "wf.einsum",
         "kron": "wf.reshape(wf.tensordot(a, b, axes=0), ...) after a permutation",
+    },
+    "wf.fft": {
+        "dct idct dst idst": "weft has no cosine and sine transforms: scipy.fft on x.numpy(), or "
+        "wf.py_function",
+        "rfft3d fft3d": "wf.fft.rfftn, wf.fft.fftn, with axes=(-3, -2, -1)",
+        "fft2d ifft2d rfft2d irfft2d": "wf.fft.fft2 and the like",
     },
     "wf.train": {
         "adam": "wf.train.Adam",

@@ -11,7 +11,7 @@ from weft.ir.errors import WeftError
 from weft.ir.locations import WRAPPERS, is_ours
 
 _PREFIX = "weft.frontend."
-_PUBLIC = ("nn", "linalg", "random", "train", "data", "lookup", "losses", "initializers",
+_PUBLIC = ("nn", "linalg", "fft", "random", "train", "data", "lookup", "losses", "initializers",
            "metrics")  # fmt: skip
 
 

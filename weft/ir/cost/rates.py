@@ -216,6 +216,17 @@ def sorted_row(n: int, digits: int, wide: bool) -> float:
     return n * (NS_COMPARED * n if n <= SHORT_SORT else each)
 
 
+#: A stage of a Fourier transform does a complex point in so many nanoseconds with AVX-512, f32, and
+#: loading and storing a point takes as long as so many stages.
+NS_PER_POINT, LOADED_STAGES = 0.1, 2.0
+
+
+def transformed(n: int, itemsize: int) -> float:
+    """Nanoseconds of a Fourier transform of n complex points with parts of `itemsize` bytes."""
+    stages = max(1, n.bit_length()) / 2 + LOADED_STAGES
+    return n * stages * NS_PER_POINT * (itemsize / 4)
+
+
 #: One step of a binary search that misses the cache now and then.
 NS_PER_STEP = 2.5
 #: One Threefry block in a vectorised loop.

@@ -47,6 +47,7 @@ from weft.ir.cost.rates import (
     score,
     sorted_row,
     streamed,
+    transformed,
 )
 from weft.ir.cost.thresholds import WIDE_SHARE, WORTH_CUTTING_NS
 from weft.ir.dataclass import dataclass
@@ -192,6 +193,18 @@ def _sort(op: Operation) -> _Count:
     return _Count(0, 0, rows * sorted_row(n, item, item > 4))
 
 
+def _fourier(op: Operation) -> _Count:
+    """5 n log2(n) operations for a transform of n complex numbers, as benchmarks of FFTs count
+    whatever the algorithm is (FFTW's "mflops"); half of it for real ones."""
+    real = op.result if op.name == "irfft" else op.operands[0]
+    n = static_shape(real)[int_attr(op.attrs, "axis")]
+    lines = _size(real) // max(n, 1)
+    points = n if op.name == "fft" else n // 2
+    item = _item(real) // (2 if op.name == "fft" else 1)
+    flops = (5.0 if op.name == "fft" else 2.5) * n * math.log2(max(n, 1))
+    return _Count(lines * round(flops), 0, lines * transformed(points, item))
+
+
 def _search(op: Operation) -> _Count:
     steps = max(1, static_shape(op.operands[0])[0].bit_length())
     return _Count(0, 0, _size(op.result) * NS_PER_STEP * steps)
@@ -311,6 +324,7 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
     **dict.fromkeys(("argmax", "argmin"), _extreme),
     **dict.fromkeys(("sort", "argsort"), _sort),
     "searchsorted": _search,
+    **dict.fromkeys(("fft", "rfft", "irfft"), _fourier),
     "random_bits": _random,
     **dict.fromkeys(
         ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min",

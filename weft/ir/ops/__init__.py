@@ -14,6 +14,7 @@ from weft.ir.ops import control_flow, data_movement, io, products, reduction, re
 from weft.ir.ops import core as ops_core
 from weft.ir.ops import dynamic as ops_dynamic
 from weft.ir.ops import elementwise as ops_elementwise
+from weft.ir.ops import fourier as ops_fourier
 from weft.ir.ops import random as ops_random
 from weft.ir.ops import scalar_function as ops_scalar_function
 from weft.ir.ops import state as ops_state
@@ -30,6 +31,7 @@ _TABLES = (
     reduction.REDUCTION_TABLE,
     data_movement.INDEX_TABLE,
     reduction.SORT_TABLE,
+    ops_fourier.TABLE,
     products.MATMUL_TABLE,
     products.ATTENTION_TABLE,
     ops_random.TABLE,

@@ -706,10 +706,32 @@ def _of_scalar_function(s: Site) -> Sequence[Expr | None]:
     )
 
 
+def _fourier(adjoint: str, *kept: str) -> Rule:
+    """Transforms are linear: their adjoints are transforms of the same `scale`, which is real."""
+
+    def rule(s: Site) -> Sequence[Expr | None]:
+        attrs = {name: s.attrs[name] for name in ("axis", "scale", *kept)}
+        if adjoint == "fft":
+            attrs["inverse"] = not s.attrs["inverse"]
+        if adjoint == "irfft":
+            attrs["n"] = s.x.shape[s.axis]
+        return [s.g.op(adjoint, **attrs)]
+
+    return rule
+
+
+#: `mirrored` weighs the elements, so that even and odd lengths are no cases here.
+FOURIER_GRADIENTS: Mapping[str, Rule] = {
+    "fft": _fourier("fft"),
+    "rfft": _fourier("irfft", "mirrored"),
+    "irfft": _fourier("rfft", "mirrored"),
+}
+
 GRADIENTS: dict[str, Rule] = {
     **ELEMENTWISE_GRADIENTS,
     **ARRAY_GRADIENTS,
     **MATMUL_GRADIENTS,
+    **FOURIER_GRADIENTS,
     **control_flow.GRADIENTS,
     **CONV_GRADIENTS,
     **DYNAMIC_GRADIENTS,
