@@ -3,6 +3,6 @@ graphs and sessions, the `weft` command. The public names are in `weft/__init__.
 
 Folders, each of which imports only those before it: `core`, `compile`, `eager`, `ops`, `state`,
 `control`, `autodiff`, `random`, `nn`, `optim`, `data`, `extend`, `session`, `queues`, `train`,
-`tools`. Beside them `linalg` and `lookup`, which only give names to users (`wf.linalg`,
-`wf.lookup`). Enters: users' code. Leaves: graphs for `runtime`, and results. Imports: all of
-weft."""
+`tools`. Beside them `linalg`, functions of matrices composed from ops, and `lookup`, which only
+gives names to users. Enters: users' code. Leaves: graphs for `runtime`, and results. Imports: all
+of weft."""
