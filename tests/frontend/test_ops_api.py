@@ -309,7 +309,7 @@ WRONG: dict[str, Any] = {
     "add bool": lambda x: wf.add(x > 0, x > 0),
     "less complex": lambda x: wf.less(x, 1j),
     "bitwise float": lambda x: wf.bitwise_and(x, x),
-    "matrix_norm": lambda x: wf.matrix_norm(x, ord=2),
+    "matrix_norm": lambda x: wf.matrix_norm(x, ord=3),
     "matrix_power": lambda x: wf.matrix_power(x, 2),
 }
 

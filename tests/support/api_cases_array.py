@@ -393,7 +393,7 @@ LINALG = [
             lambda x, o=o: np.linalg.matrix_norm(x, ord=o),
             (BIG.astype("f8"),),
         )
-        for o in ("fro", 1, -1, np.inf, -np.inf)
+        for o in ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf)
     ),
     *(
         Case(

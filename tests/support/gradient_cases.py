@@ -203,6 +203,7 @@ def structural_cases() -> list[Case]:
         Case("ensure_shape", [f(3, 4)], {"shape": (3, 4)}),
         *matmul_cases(),
         *fourier_cases(),
+        *factor_cases(),
     ]
     return cases
 
@@ -234,6 +235,28 @@ def matmul_cases() -> list[Case]:
                     b = draw(rng, (*batch_b, *((3, 4) if flag_b else (4, 3))), -1, 1, cplx)
                     flags = {"transpose_a": flag_a, "transpose_b": flag_b}
                     cases.append(Case("matmul", [a, b], flags))
+    return cases
+
+
+def factor_cases() -> list[Case]:
+    """Decompositions that read all of an operand and whose results are unique; triangles."""
+    rng = np.random.default_rng(5)
+    cases = []
+    for cplx in (False, True):
+        for shape in ((3, 3), (2, 2, 2), (4, 2), (2, 3), (0, 2), (1, 1)):
+            x = draw(rng, shape, -2, 2, cplx)
+            cases += [Case("lu", [x]), Case("qr", [x], {"full": shape[-2] < shape[-1]})]
+            cases.append(Case("svd", [x], {"full": False, "vectors": False}))
+            if not cplx:
+                cases.append(Case("svd", [x], {"full": False, "vectors": True}))
+        for shape in ((3, 3), (2, 2, 2), (0, 0)):
+            a = draw(rng, shape, -1, 1, cplx) + 3 * np.eye(shape[-1])
+            b = draw(rng, (*shape[:-1], 2), -1, 1, cplx)
+            for number in range(8):
+                flags = [bool(number & k) for k in (1, 2, 4)]
+                names = ("lower", "adjoint", "unit_diagonal")
+                attrs = dict(zip(names, flags, strict=True))
+                cases.append(Case("triangular_solve", [a, b], attrs))
     return cases
 
 

@@ -26,6 +26,7 @@ from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.io import FILE_TABLE
+from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.scalar_function import code_of, define_scalar_function, full_name
 from weft.ir.ops.strings import TABLE as STRING_TABLE
@@ -212,6 +213,7 @@ MAKERS: dict[str, Maker] = {
     "take_along_axis": array.along_axis,
     "scatter_along_axis_add": array.along_axis,
     "matmul": array.matmul,
+    **dict.fromkeys(sorted(LINEAR_ALGEBRA), array.linear_algebra),
     "random_bits": array.random_bits,
     "random_fold_in": array.random_fold_in,
     "constant": constant,

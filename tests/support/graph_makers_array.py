@@ -12,6 +12,7 @@ from weft.ir.analysis.verify import illegal
 from weft.ir.dtypes import ALL, DType, uint32
 from weft.ir.errors import WeftError
 from weft.ir.ops import OPS
+from weft.ir.ops.linear_algebra import LAPACK
 from weft.ir.spec import Attrs
 from weft.ir.types import TensorType
 
@@ -249,6 +250,24 @@ def matmul(m: GraphMaker, op: str) -> None:
     batch = [m.pick([d, 1]) for d in a.type.shape[:-2]][m.int(0, a.type.rank - 2) :]
     b = m.like(a.type.dtype, (*batch, n, k) if transpose_b else (*batch, k, n))
     m.emit(op, [a, b], transpose_a=transpose_a, transpose_b=transpose_b)
+
+
+def linear_algebra(m: GraphMaker, op: str) -> None:
+    """Decompositions and solves, of matrices that may be singular."""
+    attrs = {name: m.flag() for name in OPS[op].attrs}
+    square = op not in ("lu", "qr", "svd")
+    dtypes = [d for d in LAPACK.members if d in m.dtypes]
+    if not dtypes:
+        raise Unfit
+    *batch, rows, columns = (m.pick(m.sizes) for _ in range(m.int(2, 3)))
+    columns = rows if square else columns
+    a = m.like(m.pick(sorted(dtypes, key=str)), (*batch, rows, columns))
+    operands = [a]
+    if op == "lu_solve":
+        operands += m.emit("lu", [a])[:2]
+    if op.endswith("_solve"):
+        operands.append(m.like(a.type.dtype, (*batch, rows, m.pick(m.sizes))))
+    m.emit(op, operands, **attrs)
 
 
 def random_bits(m: GraphMaker, op: str) -> None:

@@ -98,7 +98,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Routine:
-    """The address of a BLAS routine ("cgemm"): not an int, it is another one in each process."""
+    """The address of a BLAS or LAPACK routine ("cgemm"): no int: each process has another one."""
 
     name: str
 

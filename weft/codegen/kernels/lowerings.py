@@ -19,6 +19,15 @@ from weft.codegen.kernels.data_movement import (
     lower_slice_update,
 )
 from weft.codegen.kernels.fourier import fourier_calls
+from weft.codegen.kernels.linear_algebra import (
+    lower_cholesky,
+    lower_eig,
+    lower_eigh,
+    lower_lu,
+    lower_qr,
+    lower_solve,
+    lower_svd,
+)
 from weft.codegen.kernels.random import lower_random_bits, lower_random_fold_in
 from weft.codegen.kernels.scan import cumulative_calls, position_calls
 from weft.codegen.kernels.sort import lower_searchsorted, sort_calls
@@ -54,6 +63,14 @@ LOWERINGS: dict[str, Lowering] = {
     "matmul": lower_matmul,
     "attention": attention_calls,
     "attention_grad": attention_grad_calls,
+    "cholesky": lower_cholesky,
+    "lu": lower_lu,
+    "lu_solve": lower_solve,
+    "triangular_solve": lower_solve,
+    "qr": lower_qr,
+    "eigh": lower_eigh,
+    "svd": lower_svd,
+    "eig": lower_eig,
     # windows
     "conv": lower_conv,
     "conv_input": lower_conv,

@@ -1,7 +1,7 @@
 """Linking of object code into the process.
 
 A loader of x86-64 ELF objects, LLVM's linker for all others, and the addresses of the functions of
-the C library and of SciPy's BLAS that native code calls.
+the C library and of SciPy's BLAS and LAPACK that native code calls.
 
 LLVM's own linker needs LLVM in the process: 44 MB of resident memory and 30 ms before the first
 kernel from disk runs. What it does for weft's kernels is little: they refer to their own sections
@@ -310,8 +310,9 @@ LETTER = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 
 
 @cache
-def blas_address(routine: str) -> int:
-    """The address of a Fortran-convention BLAS routine ("sgemm"); KeyError if SciPy has none."""
+def routine_address(routine: str) -> int:
+    """The address of a Fortran-convention BLAS or LAPACK routine ("sgemm", "dpotrf"); KeyError if
+    SciPy has none."""
     library = _library()
     # SciPy's own wheels prefix the names of their OpenBLAS, other builds use the system's
     for symbol in (f"scipy_{routine}_", f"{routine}_"):
@@ -337,7 +338,11 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _capsule_address(routine: str) -> int:
-    capsule = importlib.import_module("scipy.linalg.cython_blas").__pyx_capi__[routine]
+    """Of a library that is not linked so: SciPy's wrapper, which has the same arguments, without
+    the lengths of strings; it does not read those."""
+    modules = [importlib.import_module(f"scipy.linalg.cython_{x}") for x in ("blas", "lapack")]
+    blas, lapack = (module.__pyx_capi__ for module in modules)
+    capsule = blas[routine] if routine in blas else lapack[routine]
     api = cpython
     api.PyCapsule_GetName.restype = ctypes.c_char_p
     api.PyCapsule_GetName.argtypes = [ctypes.py_object]

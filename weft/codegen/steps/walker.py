@@ -36,7 +36,7 @@ from llvmlite import ir
 from weft.codegen.call import PythonCall
 from weft.codegen.llvm.emitter import I8, I64, KERNEL_TYPE, Emitter
 from weft.codegen.llvm.jit import Kernel
-from weft.codegen.llvm.link import blas_address
+from weft.codegen.llvm.link import routine_address
 from weft.codegen.loops.interrupt import emit_begin, emit_count, emit_looks, emit_pace
 from weft.codegen.pool import emit_parallel_call
 from weft.ir.dataclass import dataclass
@@ -108,7 +108,7 @@ class Table:
         for word, kernel in self.codes:
             words[word] = addresses[self.kernels[kernel]]
         for word, name in self.routines:
-            words[word] = blas_address(name)
+            words[word] = routine_address(name)
         for word, number, offset in self.constants:
             words[word] = self.arrays[number].ctypes.data + offset
         return words

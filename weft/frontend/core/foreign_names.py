@@ -294,8 +294,14 @@ _ROWS: dict[str, dict[str, str]] = {
         "stateless_uniform": "wf.random.uniform, which always takes a key",
     },
     "wf.linalg": {
-        "cholesky qr svd eig eigh eigvals eigvalsh inv pinv solve lstsq det slogdet lu matrix_rank "
-        "matrix_exp expm": "weft has no decompositions: np.linalg on x.numpy(), or wf.py_function",
+        "matrix_exp": "wf.linalg.expm(x)",
+        "inverse": "wf.linalg.inv(x)",
+        "logdet": "wf.linalg.slogdet(x).logabsdet",
+        "triangular_solve": "wf.linalg.solve_triangular(x1, x2)",
+        "lu_factor lu_solve cho_factor cho_solve": "wf.linalg.solve(x1, x2), which factors a "
+        "matrix once for its gradient, too; wf.linalg.lu and wf.linalg.cholesky with "
+        "wf.linalg.solve_triangular",
+        "sqrtm logm polar schur": "weft has none: scipy.linalg on x.numpy(), or wf.py_function",
         "norm": "wf.linalg.vector_norm, or wf.linalg.matrix_norm",
         "multi_dot": "wf.einsum",
         "dot": "wf.dot",

@@ -1,4 +1,5 @@
-"""Products of vectors, matrices and tensors, by the array API's and NumPy's rules; `einsum`.
+"""Products of vectors, matrices and tensors by the rules of the array API and NumPy, with powers
+and norms of matrices; `einsum`.
 
 Dtypes promote; sums of products keep the promoted dtype (integers wrap), or are of the
 `preferred_element_type`, as in JAX (`product_operands`). Errors, at the caller's line: ShapeError
@@ -10,6 +11,7 @@ fused multiply and sum where one side has no axis of its own."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from string import ascii_letters
 from typing import Any
@@ -18,6 +20,7 @@ import numpy as np
 
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.ops.creation import eye, zeros, zeros_like
+from weft.frontend.ops.decompositions import inv, svdvals
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import conj, where
 from weft.frontend.ops.manipulation import cut, moveaxis, pad, permute_dims, reshape
@@ -389,20 +392,25 @@ def diag(x: TensorLike, /, k: int = 0) -> Tensor:
 
 
 def matrix_power(x: TensorLike, n: int, /) -> Tensor:
-    """The square matrices x multiplied n >= 0 times, by repeated squaring.
+    """The square matrices x multiplied n times, by repeated squaring; for n < 0 their inverses,
+    which takes float32, float64, complex64 or complex128 (integers become the default float).
 
     >>> wf.matrix_power([[1, 1], [1, 0]], 10)
     Tensor([[89, 55],
             [55, 34]], dtype=int64)
+    >>> wf.matrix_power(wf.asarray([[2.0, 0.0], [0.0, 4.0]]), -1)
+    Tensor([[0.5 , 0.  ],
+            [0.  , 0.25]], dtype=float32)
     """
     t = _matrix("matrix_power", x)
     power = check_int("matrix_power", n, "n")
-    if power < 0 or not same(t.shape[-1], t.shape[-2]):
+    if not same(t.shape[-1], t.shape[-2]):
         raise InvalidArgumentError(
-            f"wf.matrix_power needs square matrices and n >= 0, got shape {format_shape(t.shape)} "
-            f"and n={power}",
+            f"wf.matrix_power needs square matrices, got shape {format_shape(t.shape)}",
             location=caller_location(),
         )
+    if power < 0:
+        t, power = inv(t), -power
     out: Tensor | None = None
     while power:
         if power & 1:
@@ -418,23 +426,33 @@ def matrix_power(x: TensorLike, n: int, /) -> Tensor:
 def matrix_norm(
     x: TensorLike, /, *, keepdims: bool = False, ord: int | float | str = "fro"
 ) -> Tensor:
-    """The norm of the matrices x: "fro", 1 / -1 (column sums of |x|), inf / -inf (row sums).
+    """The norm of the matrices x: "fro", 1 / -1 (column sums of |x|), inf / -inf (row sums), 2 / -2
+    (the largest and the smallest singular value), "nuc" (the sum of the singular values).
 
-    The spectral norms 2, -2 and "nuc" need a singular value decomposition, which weft does not have
-    yet.
+    Those of singular values take float32, float64, complex64 or complex128, and matrices with
+    elements.
 
     >>> wf.matrix_norm([[3, 0], [0, 4]])
     Tensor(5., dtype=float32)
     >>> wf.matrix_norm([[1, -2], [3, 4]], ord=1), wf.matrix_norm([[1, -2], [3, 4]], ord=np.inf)
     (Tensor(6., dtype=float32), Tensor(7., dtype=float32))
+    >>> wf.matrix_norm([[3, 0], [0, 4]], ord="nuc"), wf.matrix_norm([[3, 0], [0, 4]], ord=2)
+    (Tensor(7., dtype=float32), Tensor(4., dtype=float32))
     """
     t = inexact_tensor(_matrix("matrix_norm", x), "matrix_norm")
     if ord == "fro":
         return vector_norm(t, axis=(-2, -1), keepdims=keepdims)
+    if ord in (2, -2, "nuc"):
+        values = svdvals(t)
+        if keepdims:
+            values = reshape(values, (*values.shape[:-1], 1, values.shape[-1]))
+        best = 1 if isinstance(ord, str) else math.copysign(math.inf, ord)
+        axis = (-2, -1) if keepdims else -1
+        return vector_norm(values, axis=axis, keepdims=keepdims, ord=best)
     if ord not in (1, -1, float("inf"), float("-inf")):
         raise InvalidArgumentError(
             f"wf.matrix_norm: ord {ord!r} is not there",
-            hint="ord is 'fro', 1, -1, inf or -inf",
+            hint="ord is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf",
             location=caller_location(),
         )
     axis = -2 if ord in (1, -1) else -1

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from weft.ir.cost.thresholds import SHORT_SORT
 from weft.ir.dataclass import dataclass
+from weft.ir.sizes import smallest
 
 # ------------------------------------------------------------------------------- elementwise ops
 
@@ -292,3 +293,36 @@ LINK_LATENCY_S, LINK_BYTES_PER_S, LINK_MESSAGE_S = 55e-6, 1.2e9, 40e-6
 #: Between devices of one task, and into or out of a GPU (PCIe 4.0 with 16 lanes).
 LOCAL_LATENCY_S, LOCAL_BYTES_PER_S = 10e-6, 8e9
 BUS_LATENCY_S, BUS_BYTES_PER_S = 10e-6, 20e9
+
+
+#: One operation of a decomposition at f32 or f64, and what a call of LAPACK takes besides.
+NS_PER_LAPACK_OPERATION, NS_PER_LAPACK_CALL = 0.25, 600.0
+
+
+def decomposition_operations(op: str, m: int, n: int, columns: int, vectors: bool) -> float:
+    """Operations on one matrix of m rows and n columns, with so many right sides (Golub and Van
+    Loan, Matrix Computations, 4th edition, 2013: sections 3.2, 4.2, 5.2, 7.5, 8.3 and 8.6)."""
+    k = smallest(m, n)
+    match op:
+        case "cholesky":
+            return n * n * n / 3.0
+        case "lu":
+            return 2.0 * (m * n * k) - 1.0 * (m + n) * (k * k) + (k * k * k) / 1.5
+        case "lu_solve":
+            return 2.0 * (n * n * columns)
+        case "triangular_solve":
+            return 1.0 * (n * n * columns)
+        case "qr":
+            return 4.0 * (m * n * k) - (k * k * k) * 4.0 / 3.0
+        case "eigh":
+            return (9.0 if vectors else 4.0 / 3.0) * (n * n * n)
+        case "svd":
+            plain = 4.0 * (m * n * k) - (k * k * k) * 4.0 / 3.0
+            return plain + (2.0 * (m * n * k) + 20.0 * (k * k * k) if vectors else 0.0)
+    return (25.0 if vectors else 10.0) * (n * n * n)
+
+
+def decomposition(op: str, m: int, n: int, columns: int, vectors: bool) -> float:
+    """Nanoseconds of that on real numbers."""
+    operations = decomposition_operations(op, m, n, columns, vectors)
+    return NS_PER_LAPACK_CALL + NS_PER_LAPACK_OPERATION * operations

@@ -42,6 +42,8 @@ from weft.ir.cost.rates import (
     PLAIN,
     UNKNOWN_NS,
     arithmetic,
+    decomposition,
+    decomposition_operations,
     product,
     scanned,
     score,
@@ -58,6 +60,7 @@ from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW, STACK_OPS
 from weft.ir.ops.dynamic import TABLE as DYNAMIC_OPS
 from weft.ir.ops.io import FILE_TABLE, HOST_FUNCTION_TABLE, REPORT_TABLE
+from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.state import TABLE as STATE_OPS
 from weft.ir.ops.state import UPDATES
@@ -319,6 +322,15 @@ def _attention(op: Operation) -> _Count:
     )
 
 
+def _decomposition(op: Operation) -> _Count:
+    *batch, m, n = static_shape(op.operands[0])
+    right = static_shape(op.result)[-1] if op.name.endswith("solve") else 0
+    times = math.prod(batch) * (4 if _dtype(op).is_complex else 1)
+    given = op.name, m, n, right, bool(op.attrs.get("vectors", True))
+    operations = decomposition_operations(*given)
+    return _Count(int(times * operations), 0, times * decomposition(*given))
+
+
 _RULES: dict[str, Callable[[Operation], _Count]] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "all", "any"), _fold),
     **dict.fromkeys(("argmax", "argmin"), _extreme),
@@ -337,6 +349,7 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
     **dict.fromkeys(("assign_add", "assign_sub"), _updates),
     "matmul": _matmul,
     **dict.fromkeys(("attention", "attention_grad"), _attention),
+    **dict.fromkeys(sorted(LINEAR_ALGEBRA), _decomposition),
     **dict.fromkeys(("conv", "conv_input", "conv_kernel"), _conv),
     **dict.fromkeys(
         ("window_sum", "window_spread", "window_max", "window_pick", "window_place"), _window

@@ -18,6 +18,7 @@ from weft.ir.graph import Graph, Operation
 from weft.ir.interpreter.evaluate import RunHost, Watch, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import lookup
+from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 
 Array = np.ndarray[Any, Any]
 
@@ -81,6 +82,8 @@ class Rounding(Watch):
         if not _is_inexact(op) or results[0].dtype.kind not in "fcV":
             return results
         arrays = [x for x in operands if isinstance(x, np.ndarray)]
+        if op.name in LINEAR_ALGEBRA:
+            return results if self._random is None else _decomposed(op, arrays, self._random)
         floats = [x for x in arrays if x.dtype.kind in "fcV"]
         whole = all(np.isfinite(x).all() for x in floats)
         if op.name.startswith("conv") and not whole:
@@ -97,6 +100,37 @@ class Rounding(Watch):
             made = np.where(over & (either < 1), np.sign(_wide(made).real) * most, made)
             made = made.astype(results[0].dtype)
         return [made, *results[1:]]
+
+
+def _decomposed(op: Operation, arrays: Sequence[Array], random: np.random.Generator) -> list[Array]:
+    """What LAPACK makes of operands with errors of the size of each matrix's rounding errors (it is
+    backward stable), and with other signs or phases of vectors, which are anybody's choice."""
+    given = []
+    for x in arrays:
+        if x.dtype.kind in "fc" and x.size:
+            size = np.abs(np.where(np.isfinite(x), x, 0)).max((-2, -1), keepdims=True)
+            size = size * np.finfo(x.dtype).eps
+            x = (x + ULPS * size * random.uniform(-1, 1, x.shape)).astype(x.dtype)
+        given.append(x)
+    reference = lookup(op.name).reference
+    assert reference is not None
+    made = reference(given, op.attrs)
+    made = [made] if isinstance(made, np.ndarray) else list(made)
+    if not op.attrs.get("vectors") or not made[0].size:
+        return made
+
+    def phases(x: Array, axis: int) -> Array:
+        shape = [*x.shape[:-2], x.shape[axis]]
+        if x.dtype.kind == "f":
+            return random.choice([-1, 1], shape).astype(x.dtype)
+        return np.asarray(np.exp(2j * np.pi * random.random(shape))).astype(x.dtype)
+
+    if op.name != "svd":
+        return [made[0], made[1] * phases(made[1], -1)[..., None, :]]
+    left, values, right = made
+    turns, others, count = phases(left, -1), phases(right, -2), values.shape[-1]
+    others[..., :count] = turns[..., :count].conj()
+    return [left * turns[..., None, :], values, others[..., None] * right]
 
 
 def _converted(x: Array, made: Array, random: np.random.Generator) -> Array:

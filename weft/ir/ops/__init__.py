@@ -10,7 +10,16 @@ import itertools
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, NotFoundError, suggest
 from weft.ir.locations import NO_SCOPES
-from weft.ir.ops import control_flow, data_movement, io, products, reduction, resources, windows
+from weft.ir.ops import (
+    control_flow,
+    data_movement,
+    io,
+    linear_algebra,
+    products,
+    reduction,
+    resources,
+    windows,
+)
 from weft.ir.ops import core as ops_core
 from weft.ir.ops import dynamic as ops_dynamic
 from weft.ir.ops import elementwise as ops_elementwise
@@ -34,6 +43,7 @@ _TABLES = (
     ops_fourier.TABLE,
     products.MATMUL_TABLE,
     products.ATTENTION_TABLE,
+    linear_algebra.TABLE,
     ops_random.TABLE,
     control_flow.STRUCTURED_TABLE,
     control_flow.DATAFLOW_TABLE,

@@ -28,7 +28,7 @@ from weft.ir.ops.io import FILE_TABLE, REPORT_TABLE
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.strings import TABLE as STRING_TABLE
 from weft.ir.spec import AttrValue, add_dims, int_attr, ints_attr, shape_attr
-from weft.passes.autodiff import control_flow
+from weft.passes.autodiff import control_flow, linear_algebra
 from weft.passes.autodiff.rule import Rule, Site, expand, sum_to
 from weft.passes.rewriting.expression import Expr, cos, exp, log, sin, sqrt, square
 
@@ -732,6 +732,7 @@ GRADIENTS: dict[str, Rule] = {
     **ARRAY_GRADIENTS,
     **MATMUL_GRADIENTS,
     **FOURIER_GRADIENTS,
+    **linear_algebra.GRADIENTS,
     **control_flow.GRADIENTS,
     **CONV_GRADIENTS,
     **DYNAMIC_GRADIENTS,

@@ -1,0 +1,165 @@
+"""Native decompositions and solves against the interpreter: all dtypes, shapes with empty sides,
+batches that are cut over threads, elements that are not finite, plans for other sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_checks import Case
+
+from weft.codegen.kernels.lowerings import LOWERINGS
+from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
+from weft.passes.pipelines import STANDARD
+
+Array = np.ndarray[Any, Any]
+
+DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
+SQUARE = [(3, 3), (2, 4, 4), (0, 3, 3), (2, 0, 0), (1, 1), (2, 3, 33, 33)]
+OTHERS = [(2, 5, 3), (3, 5), (0, 5), (5, 0), (70, 30), (30, 70)]
+
+
+def draw(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=shape)
+    return (x + 1j * rng.normal(size=shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
+def adjoint(x: Array) -> Array:
+    return np.asarray(np.conj(np.swapaxes(x, -1, -2)))
+
+
+def both(op: str, inputs: list[Array], **attrs: Any) -> tuple[list[Array], list[Array]]:
+    """What compiled code makes, and the interpreter."""
+    case = Case()
+    case.results += case.builder.emit(op, [case.input(x) for x in inputs], attrs, locations=())
+    case.labels += [op] * len(case.results)
+    found = case.run(STANDARD)
+    for _, x, y in found:
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+    return [x for _, x, _ in found], [y for _, _, y in found]
+
+
+def near(x: Array, y: Array, times: float = 200) -> None:
+    if y.dtype.kind == "i":
+        np.testing.assert_array_equal(x, y)
+        return
+    scale = max(1.0, float(np.abs(y).max(initial=0)))
+    eps = float(np.finfo(y.dtype).eps)
+    np.testing.assert_allclose(x, y, rtol=0, atol=times * eps * scale)
+
+
+def test_all_have_a_kernel() -> None:
+    assert set(LOWERINGS) >= LINEAR_ALGEBRA
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+class TestAgainstTheInterpreter:
+    def test_factors_that_are_unique(self, dtype: Any) -> None:
+        for shape in SQUARE + OTHERS:
+            x = draw(shape, dtype)
+            for op, attrs in (("lu", {}), ("qr", {"full": False}), ("qr", {"full": True})):
+                for got, wanted in zip(*both(op, [x], **attrs), strict=True):
+                    if op == "qr" and attrs["full"] and shape[-2] > shape[-1]:
+                        continue  # the last columns of Q: below
+                    near(got, wanted)
+            (values,), (wanted,) = both("svd", [x], full=False, vectors=False)
+            near(values, wanted)
+        for shape in SQUARE:
+            x = draw(shape, dtype)
+            x = x @ adjoint(x) + np.eye(shape[-1], dtype=dtype)
+            (factor,), (wanted,) = both("cholesky", [x])
+            near(factor, wanted)
+            (values,), (wanted,) = both("eigh", [x], vectors=False)
+            near(values, wanted)
+
+    @pytest.mark.parametrize("full", [False, True])
+    def test_bases(self, dtype: Any, full: bool) -> None:
+        for shape in SQUARE + OTHERS:
+            x = draw(shape, dtype)
+            (u, s, v), (_, wanted, _) = both("svd", [x], full=full, vectors=True)
+            near(s, wanted)
+            k = min(shape[-2:])
+            near((u[..., :k] * s[..., None, :]) @ v[..., :k, :], x)
+            q, r = both("qr", [x], full=full)[0]
+            near(q @ r, x)
+            for basis in (u, adjoint(v), q):
+                near(adjoint(basis) @ basis, np.broadcast_to(
+                    np.eye(basis.shape[-1], dtype=dtype), (*shape[:-2], *basis.shape[-1:] * 2)
+                ))  # fmt: skip
+
+    def test_eigenvectors(self, dtype: Any) -> None:
+        for shape in SQUARE:
+            x = draw(shape, dtype)
+            whole = x + adjoint(x)
+            values, vectors = both("eigh", [np.tril(whole)], vectors=True)[0]
+            near(whole @ vectors, vectors * values[..., None, :])
+            values, vectors = both("eig", [x], vectors=True)[0]
+            assert values.dtype.kind == "c"
+            near(x @ vectors, vectors * values[..., None, :])
+            near(np.linalg.norm(vectors, axis=-2), np.ones(values.shape, values.real.dtype))
+            (alone,) = both("eig", [x], vectors=False)[0]
+            for a, b in zip(alone.reshape(-1, shape[-1] or 1), values.reshape(-1, shape[-1] or 1),
+                            strict=True):  # fmt: skip
+                for value in a:
+                    near(np.abs(b - value).min(), np.zeros((), b.real.dtype), 2000)
+
+    def test_solves(self, dtype: Any) -> None:
+        for shape in SQUARE:
+            a = draw(shape, dtype) + 4 * np.eye(shape[-1], dtype=dtype)
+            b = draw((*shape[:-1], 3), dtype, 1)
+            packed, pivots, _ = both("lu", [a])[0]
+            for flag in (False, True):
+                (x,) = both("lu_solve", [a, packed, pivots, b], adjoint=flag)[0]
+                near((adjoint(a) if flag else a) @ x, b)
+                for lower in (False, True):
+                    attrs = {"lower": lower, "adjoint": flag}
+                    t = np.tril(a) if lower else np.triu(a)
+                    (x,) = both("triangular_solve", [a, b], unit_diagonal=False, **attrs)[0]
+                    if shape[-1] < 20:
+                        near((adjoint(t) if flag else t) @ x, b)
+                    small = a * 0.1
+                    made = both("triangular_solve", [small, b], unit_diagonal=True, **attrs)
+                    near(made[0][0], made[1][0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_only_the_matrix_at_fault_is_nan(dtype: Any) -> None:
+    good = np.eye(3, dtype=dtype) * 2
+    bad = good.copy()
+    bad[1, 0] = np.inf
+    x = np.stack([good, bad, good])
+    for op, attrs in (
+        ("cholesky", {}), ("eigh", {"vectors": True}), ("eigh", {"vectors": False}),
+        ("svd", {"full": True, "vectors": True}), ("svd", {"full": False, "vectors": False}),
+        ("eig", {"vectors": True}), ("eig", {"vectors": False}),
+    ):  # fmt: skip
+        for got, wanted in zip(*both(op, [x], **attrs), strict=True):
+            assert np.isnan(got[1]).all()
+            assert np.isfinite(got[[0, 2]]).all()
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    unread = good.copy()
+    unread[0, 1] = np.nan
+    for op, attrs in (("cholesky", {}), ("eigh", {"vectors": False})):
+        got, wanted = both(op, [unread], **attrs)
+        near(got[0], wanted[0])
+    not_definite = np.stack([good, -good])
+    (made,), (wanted,) = both("cholesky", [not_definite])
+    assert np.isnan(made[1]).all()
+    near(made[0], wanted[0])
+
+
+def test_a_large_batch_is_cut_over_threads() -> None:
+    x = draw((700, 6, 6), np.float64)
+    for op, attrs in (
+        ("lu", {}),
+        ("qr", {"full": False}),
+        ("svd", {"full": True, "vectors": True}),
+    ):
+        got, wanted = both(op, [x], **attrs)
+        one = both(op, [x[:1]], **attrs)[0]
+        for a, b in zip(got, one, strict=True):
+            assert a[:1].tobytes() == b.tobytes()
+        if op != "svd":
+            near(got[0], wanted[0], 2000)

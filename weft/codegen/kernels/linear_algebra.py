@@ -1,0 +1,660 @@
+"""Decompositions and linear solves by LAPACK and BLAS, called by address from the step's own code.
+
+The units are the matrices of a batch. LAPACK works in place on column-major matrices: a kernel
+copies each matrix, transposed, into the scratch memory of its thread, calls the routine, and copies
+what it made into the results. (A Cholesky factor and triangular solves need no transposing: a lower
+triangle in row-major order is an upper one in column-major order.) How much work space a routine
+wants is asked of it when the call is planned, for each shape once.
+
+A matrix with elements that are not finite, where the routine could loop or stop, is not given to
+it; that one's results are NaN, as they are where the routine finds no decomposition. A batch of
+small matrices is cut over weft's threads. Matrices of `ONE_BY_ONE` nanoseconds and more go one
+after the other: OpenBLAS has threads of its own for them.
+
+Calling convention: Fortran's, with the lengths of strings, which compilers pass last."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from weft.codegen.call import (
+    Address,
+    Arg,
+    KernelCall,
+    Routine,
+    WorkerScratch,
+    cut_call,
+    worker_stride,
+)
+from weft.codegen.kernels.data_movement import tensor
+from weft.codegen.llvm.emitter import I1, I8, I32, I64, PART, Emitter, memory_type
+from weft.codegen.llvm.jit import Kernel
+from weft.codegen.llvm.link import LETTER, routine_address
+from weft.codegen.scalar.element_access import constant
+from weft.ir.cost.rates import decomposition
+from weft.ir.cost.thresholds import ONE_BY_ONE
+from weft.ir.dtypes import as_dtype
+from weft.ir.graph import Operation, Value
+from weft.ir.sizes import largest, now, of_sizes, smallest
+
+#: Part of the keys of these kernels.
+VERSION = 1
+
+
+# ---------------------------------------------------------------------------------------- planning
+
+
+class _Work(str):
+    """An operand of a question for work space: an array of this dtype, and -1 after it."""
+
+    __slots__ = ()
+
+
+def _asked(routine: str, *operands: str | int | None) -> tuple[int, ...]:
+    """What LAPACK's `routine` says of each `_Work` operand: how many elements it wants. A str is a
+    flag, an int a size; None stands for what it does not read."""
+    held: list[Any] = []
+    found = []
+    for operand in operands:
+        if isinstance(operand, _Work):
+            found.append(np.zeros(8, as_dtype(str(operand)).numpy))
+            held += [found[-1].ctypes, ctypes.c_int(-1)]
+        elif isinstance(operand, str):
+            held.append(ctypes.c_char(operand.encode()))
+        else:
+            held.append(ctypes.c_int(operand or 0))
+    held.append(ctypes.c_int(0))
+    flags = [ctypes.c_size_t(1) for x in held if isinstance(x, ctypes.c_char)]
+    given = [x.data_as(ctypes.c_void_p) if hasattr(x, "data_as") else ctypes.byref(x) for x in held]
+    function = ctypes.CFUNCTYPE(None)(routine_address(routine))
+    function.argtypes = None  # type: ignore[assignment]
+    function(*given, *flags)
+    return tuple([max(1, math.ceil(x[0].real)) for x in found])
+
+
+def _one(n: int) -> int:
+    return max(1, n)
+
+
+@of_sizes
+def _qr_work(letter: str, dtype: str, m: int, n: int, columns: int) -> tuple[int, ...]:
+    generate = letter + ("orgqr" if letter in "sd" else "ungqr")
+    one = _asked(letter + "geqrf", m, n, None, _one(m), None, _Work(dtype))
+    two = _asked(generate, m, columns, min(m, n), None, _one(m), None, _Work(dtype))
+    return (max(*one, *two),)
+
+
+@of_sizes
+def _eigh_work(letter: str, dtype: str, job: str, n: int) -> tuple[int, ...]:
+    """Elements of work, rwork (complex only) and iwork."""
+    given = job, "L", n, None, _one(n), None, _Work(dtype)
+    if letter in "sd":
+        work, iwork = _asked(letter + "syevd", *given, _Work("i32"))
+        return work, 0, iwork
+    return _asked(letter + "heevd", *given, _Work(PART[dtype]), _Work("i32"))
+
+
+@of_sizes
+def _svd_work(letter: str, dtype: str, job: str, m: int, n: int) -> tuple[int, ...]:
+    """Elements of work, and of rwork (complex only), for which LAPACK's page has a formula."""
+    k, most = min(m, n), max(m, n)
+    left, right = (m, n) if job == "A" else (m, _one(k))
+    between: tuple[None, ...] = () if letter in "sd" else (None,)
+    (work,) = _asked(
+        letter + "gesdd", job, m, n, None, _one(m), None, None, _one(left), None, _one(right),
+        _Work(dtype), *between, None,
+    )  # fmt: skip
+    if letter in "sd":
+        return work, 0
+    return work, 7 * k if job == "N" else max(5 * k * k + 5 * k, 2 * most * k + 2 * k * k + k)
+
+
+@of_sizes
+def _eig_work(letter: str, dtype: str, job: str, n: int) -> tuple[int, ...]:
+    values: tuple[None, ...] = (None, None) if letter in "sd" else (None,)
+    between: tuple[None, ...] = () if letter in "sd" else (None,)
+    given = "N", job, n, None, _one(n), *values, None, 1, None, _one(n)
+    return _asked(letter + "geev", *given, _Work(dtype), *between)
+
+
+class _Layout:
+    """Parts of a thread's scratch memory: `part` gives the offset of a new one, in bytes."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def part(self, count: int, dtype: str) -> int:
+        start = self.nbytes
+        self.nbytes = start + worker_stride(count * as_dtype(dtype).itemsize)
+        return start
+
+
+def _shape(value: Value) -> tuple[int, int, int]:
+    """(matrices, rows, columns)"""
+    *batch, rows, columns = tensor(value).static_shape
+    return math.prod(batch), rows, columns
+
+
+def _call(
+    op: Operation, flags: str, emit: Callable[[Emitter, str], None], args: Sequence[Arg]
+) -> list[KernelCall]:
+    """The call on a batch of matrices; flags: what else than its dtype decides a kernel's code."""
+    x = op.operands[0]
+    dtype = tensor(x).dtype.short
+    name = f"{op.name}_{dtype}"
+    kernel = Kernel(f"{op.name}-{VERSION}-{flags}-{dtype}", name, lambda e: emit(e, dtype))
+    count, rows, columns = _shape(x)
+    right = tensor(op.result).static_shape[-1] if op.name.endswith("solve") else 0
+    each = decomposition(op.name, rows, columns, right, bool(op.attrs.get("vectors", True)))
+    each *= 4 if dtype in PART else 1
+    if now(each) >= ONE_BY_ONE:
+        return [KernelCall(kernel, tuple(args), count)]
+    return [cut_call(kernel, tuple(args), count, each)]
+
+
+def _letter(op: Operation) -> tuple[str, str]:
+    dtype = tensor(op.operands[0]).dtype.short
+    return LETTER[dtype], dtype
+
+
+def lower_cholesky(op: Operation) -> list[KernelCall]:
+    """args: result, operand, n, potrf."""
+    letter, _ = _letter(op)
+    _, n, _ = _shape(op.result)
+    args = (Address(op.result), Address(op.operands[0]), n, Routine(letter + "potrf"))
+    return _call(op, "", _emit_cholesky, args)
+
+
+def lower_lu(op: Operation) -> list[KernelCall]:
+    """args: packed, pivots, permutation, operand, m, n, k, scratch, its stride, int32 pivots in it,
+    getrf."""
+    letter, dtype = _letter(op)
+    _, m, n = _shape(op.operands[0])
+    k, layout = smallest(m, n), _Layout()
+    layout.part(m * n, dtype)
+    swaps = layout.part(k, "i32")
+    results: list[Arg] = [Address(v) for v in op.results]
+    scratch: tuple[Arg, ...] = WorkerScratch(layout.nbytes), worker_stride(layout.nbytes), swaps
+    args = (*results, Address(op.operands[0]), m, n, k, *scratch, Routine(letter + "getrf"))
+    return _call(op, "", _emit_lu, args)
+
+
+def lower_solve(op: Operation) -> list[KernelCall]:
+    """lu_solve and triangular_solve. args: result, matrices, right sides, n, columns of those,
+    trsm; for lu_solve pivots."""
+    letter, _ = _letter(op)
+    *given, b = op.operands
+    _, n, columns = _shape(op.result)
+    matrices = given[-2] if op.name == "lu_solve" else given[0]
+    args: list[Arg] = [Address(op.result), Address(matrices), Address(b), n, columns]
+    args.append(Routine(letter + "trsm"))
+    adjoint = bool(op.attrs["adjoint"])
+    if op.name == "lu_solve":
+        args.append(Address(given[-1]))
+        parts = [(True, True), (False, False)]
+        parts = parts[::-1] if adjoint else parts
+    else:
+        parts = [(bool(op.attrs["lower"]), bool(op.attrs["unit_diagonal"]))]
+    flags = f"{'h' if adjoint else 'n'}{parts}"
+    pivoted = op.name == "lu_solve"
+    return _call(op, flags, lambda e, t: _emit_solve(e, t, parts, adjoint, pivoted), args)
+
+
+def lower_qr(op: Operation) -> list[KernelCall]:
+    """args: Q, R, operand, m, n, columns of Q, k, scratch, its stride, tau and work in it, lwork,
+    geqrf, orgqr."""
+    letter, dtype = _letter(op)
+    _, m, n = _shape(op.operands[0])
+    columns, layout = tensor(op.results[0]).static_shape[-1], _Layout()
+    k = smallest(m, n)
+    (work,) = _qr_work(letter, dtype, m, n, columns)
+    layout.part(m * largest(n, columns), dtype)
+    tau, space = layout.part(k, dtype), layout.part(work, dtype)
+    scratch: tuple[Arg, ...] = (
+        WorkerScratch(layout.nbytes),
+        worker_stride(layout.nbytes),
+        tau,
+        space,
+        work,
+    )
+    generate = letter + ("orgqr" if letter in "sd" else "ungqr")
+    results: list[Arg] = [Address(v) for v in op.results]
+    routines = Routine(letter + "geqrf"), Routine(generate)
+    args = (*results, Address(op.operands[0]), m, n, columns, k, *scratch, *routines)
+    return _call(op, "", _emit_qr, args)
+
+
+def lower_eigh(op: Operation) -> list[KernelCall]:
+    """args: values, vectors (or 0), operand, n, scratch, its stride, work, rwork and iwork in it,
+    and the elements of each, syevd."""
+    letter, dtype = _letter(op)
+    _, n, _ = _shape(op.operands[0])
+    vectors, layout = bool(op.attrs["vectors"]), _Layout()
+    counts = _eigh_work(letter, dtype, "V" if vectors else "N", n)
+    layout.part(n * n, dtype)
+    kinds = (dtype, PART.get(dtype, dtype), "i32")
+    spaces = [layout.part(c, kind) for c, kind in zip(counts, kinds, strict=True)]
+    results: list[Arg] = [Address(op.results[0])]
+    results.append(Address(op.results[1]) if vectors else 0)
+    scratch: tuple[Arg, ...] = (
+        WorkerScratch(layout.nbytes),
+        worker_stride(layout.nbytes),
+        *spaces,
+        *counts,
+    )
+    routine = Routine(letter + ("syevd" if letter in "sd" else "heevd"))
+    args = (*results, Address(op.operands[0]), n, *scratch, routine)
+    return _call(op, "v" if vectors else "", lambda e, t: _emit_eigh(e, t, vectors), args)
+
+
+def lower_svd(op: Operation) -> list[KernelCall]:
+    """args: values, U, V^H (or 0), operand, m, n, k, columns of U, rows of V^H, scratch, its
+    stride, U, V^H, work, rwork and iwork in it, lwork, gesdd."""
+    letter, dtype = _letter(op)
+    _, m, n = _shape(op.operands[0])
+    vectors, full, layout = bool(op.attrs["vectors"]), bool(op.attrs["full"]), _Layout()
+    job, k = ("A" if full else "S") if vectors else "N", smallest(m, n)
+    left, right = (m, n) if full else (k, k)
+    work, rwork = _svd_work(letter, dtype, job, m, n)
+    layout.part(m * n, dtype)
+    spaces = [layout.part(m * left, dtype), layout.part(right * n, dtype)] if vectors else [0, 0]
+    spaces += [layout.part(work, dtype), layout.part(rwork, PART.get(dtype, dtype))]
+    spaces.append(layout.part(8 * k, "i32"))
+    u, s, v = op.results if vectors else (None, op.results[0], None)
+    results: list[Arg] = [Address(s), Address(u) if u else 0, Address(v) if v else 0]
+    scratch: tuple[Arg, ...] = (
+        WorkerScratch(layout.nbytes),
+        worker_stride(layout.nbytes),
+        *spaces,
+        work,
+    )
+    sizes = (m, n, k, left, right)
+    args = (*results, Address(op.operands[0]), *sizes, *scratch, Routine(letter + "gesdd"))
+    return _call(op, job, lambda e, t: _emit_svd(e, t, job), args)
+
+
+def lower_eig(op: Operation) -> list[KernelCall]:
+    """args: values, vectors (or 0), operand, n, scratch, its stride, values, vectors, work and
+    rwork in it, lwork, geev."""
+    letter, dtype = _letter(op)
+    _, n, _ = _shape(op.operands[0])
+    vectors, layout = bool(op.attrs["vectors"]), _Layout()
+    (work,) = _eig_work(letter, dtype, "V" if vectors else "N", n)
+    layout.part(n * n, dtype)
+    spaces = [layout.part(2 * n, dtype), layout.part(n * n if vectors else 1, dtype)]
+    spaces += [layout.part(work, dtype), layout.part(2 * n, dtype)]
+    results: list[Arg] = [Address(op.results[0])]
+    results.append(Address(op.results[1]) if vectors else 0)
+    scratch: tuple[Arg, ...] = (
+        WorkerScratch(layout.nbytes),
+        worker_stride(layout.nbytes),
+        *spaces,
+        work,
+    )
+    args = (*results, Address(op.operands[0]), n, *scratch, Routine(letter + "geev"))
+    return _call(op, "v" if vectors else "", lambda e, t: _emit_eig(e, t, vectors), args)
+
+
+# ------------------------------------------------------------------------------------------- code
+
+
+class _Matrices:
+    """What the kernels are made of: loops over the elements of a matrix, calls of LAPACK."""
+
+    def __init__(self, e: Emitter, dtype: str) -> None:
+        self.e, self.b, self.dtype = e, e.builder, dtype
+        self.real = PART.get(dtype, dtype)
+        self.zero, self.one = e.index(0), e.index(1)
+
+    def scratch(self, position: int) -> ir.Value:
+        """The address, as i64, of this thread's scratch memory; its stride is the next argument."""
+        e = self.e
+        return self.b.add(e.argument(position), self.b.mul(e.worker, e.argument(position + 1)))
+
+    def pointer(self, address: ir.Value, dtype: str, offset: ir.Value | None = None) -> ir.Value:
+        """A pointer to elements of dtype, `offset` bytes behind an address."""
+        address = address if offset is None else self.b.add(address, offset)
+        return self.b.inttoptr(address, memory_type(dtype).as_pointer())
+
+    @contextmanager
+    def units(self) -> Iterator[ir.Value]:
+        with self.e.for_range(self.e.lo, self.e.hi) as unit:
+            yield unit
+
+    @contextmanager
+    def elements(self, rows: ir.Value, columns: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
+        with self.e.for_range(self.zero, rows) as i, self.e.for_range(self.zero, columns) as j:
+            yield i, j
+
+    def flag(self) -> ir.Value:
+        """A bool in memory: false."""
+        slot = self.e.alloca(I1)
+        self.b.store(ir.Constant(I1, 0), slot)
+        return slot
+
+    def raise_flag(self, slot: ir.Value, by: ir.Value) -> None:
+        self.b.store(self.b.or_(self.b.load(slot), by), slot)
+
+    def is_not_finite(self, value: ir.Value) -> ir.Value:
+        b = self.b
+        parts = [value]
+        if self.dtype in PART:
+            parts = [b.extract_value(value, k) for k in (0, 1)]
+        found = [b.fcmp_unordered("uno", d, d) for d in (b.fsub(p, p) for p in parts)]
+        return found[0] if len(found) == 1 else b.or_(*found)
+
+    def transposed(
+        self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
+        bad: ir.Value | None = None, lower: bool = False,
+    ) -> None:  # fmt: skip
+        """target[j, i] = source[i, j] for the rows and columns of source, without gaps. bad: is set
+        where an element is not finite; lower: the other triangle does not count."""
+        e, b = self.e, self.b
+        with self.elements(rows, columns) as (i, j):
+            value = b.load(e.at(source, b.add(b.mul(i, columns), j)))
+            if bad is not None:
+                wrong = self.is_not_finite(value)
+                if lower:
+                    wrong = b.and_(wrong, b.icmp_signed("<=", j, i))
+                self.raise_flag(bad, wrong)
+            b.store(value, e.at(target, b.add(b.mul(j, rows), i)))
+
+    def fill(self, target: ir.Value, count: ir.Value, number: float, dtype: str) -> None:
+        value = constant(dtype, number)
+        with self.e.for_range(self.zero, count) as k:
+            self.b.store(value, self.e.at(target, k))
+
+    def identity(self, target: ir.Value, n: ir.Value) -> None:
+        e, b = self.e, self.b
+        with self.elements(n, n) as (i, j):
+            at = e.at(target, b.add(b.mul(i, n), j))
+            with b.if_else(b.icmp_signed("==", i, j)) as (on, off):
+                with on:
+                    b.store(constant(self.dtype, 1), at)
+                with off:
+                    b.store(constant(self.dtype, 0), at)
+
+    def cell(self, value: ir.Value) -> ir.Value:
+        """A slot of the stack that holds a size, as int32, or any other value as it is."""
+        value = self.b.trunc(value, I32) if value.type == I64 else value
+        slot = self.e.alloca(value.type)
+        self.b.store(value, slot)
+        return slot
+
+    def at_least_one(self, value: ir.Value) -> ir.Value:
+        return self.b.select(self.b.icmp_signed(">", value, self.one), value, self.one)
+
+    def call(self, routine: ir.Value, *operands: ir.Value | str, info: bool = True) -> ir.Value:
+        """Call a routine (an address as i64): str for a flag, i64 for a size, pointers as they are.
+        Its `info`, an i32."""
+        b, given, lengths = self.b, [], []
+        for operand in operands:
+            if isinstance(operand, str):
+                given.append(self.cell(ir.Constant(I8, ord(operand))))
+                lengths.append(self.one)
+            else:
+                is_size = isinstance(operand.type, ir.IntType)
+                given.append(self.cell(operand) if is_size else operand)
+        told = self.cell(ir.Constant(I32, 0))
+        given += [told, *lengths] if info else lengths
+        kind = ir.FunctionType(ir.VoidType(), [v.type for v in given])
+        b.call(b.inttoptr(routine, kind.as_pointer()), given)
+        return b.load(told)
+
+    @contextmanager
+    def unless(self, slot: ir.Value) -> Iterator[None]:
+        """Code that is left out where the flag is set."""
+        with self.b.if_then(self.b.not_(self.b.load(slot))):
+            yield
+
+    @contextmanager
+    def where(self, slot: ir.Value) -> Iterator[None]:
+        with self.b.if_then(self.b.load(slot)):
+            yield
+
+    def fails(self, slot: ir.Value, info: ir.Value) -> None:
+        """Set the flag if a routine has found no result."""
+        self.raise_flag(slot, self.b.icmp_signed("!=", info, ir.Constant(I32, 0)))
+
+
+def _emit_cholesky(e: Emitter, dtype: str) -> None:
+    m, b = _Matrices(e, dtype), e.builder
+    outs, xs = e.pointer_argument(0, dtype), e.pointer_argument(1, dtype)
+    n, potrf = e.argument(2), e.argument(3)
+    size = b.mul(n, n)
+    with m.units() as unit:
+        start, bad = b.mul(unit, size), m.flag()
+        out, x = e.at(outs, start), e.at(xs, start)
+        with m.elements(n, n) as (i, j):
+            at = b.add(b.mul(i, n), j)
+            with b.if_else(b.icmp_signed("<=", j, i)) as (inside, outside):
+                with inside:
+                    value = b.load(e.at(x, at))
+                    m.raise_flag(bad, m.is_not_finite(value))
+                    b.store(value, e.at(out, at))
+                with outside:
+                    b.store(constant(dtype, 0), e.at(out, at))
+        with m.unless(bad):
+            m.fails(bad, m.call(potrf, "U", n, out, m.at_least_one(n)))
+        with m.where(bad):
+            m.fill(out, size, math.nan, dtype)
+
+
+def _emit_lu(e: Emitter, dtype: str) -> None:
+    w, b = _Matrices(e, dtype), e.builder
+    kinds = (dtype, "i64", "i64", dtype)
+    packed, pivots, permutation, xs = (e.pointer_argument(j, t) for j, t in enumerate(kinds))
+    m, n, k = (e.argument(j) for j in (4, 5, 6))
+    base, getrf = w.scratch(7), e.argument(10)
+    held, swaps = w.pointer(base, dtype), w.pointer(base, "i32", e.argument(9))
+    size = b.mul(m, n)
+    with w.units() as unit:
+        start = b.mul(unit, size)
+        w.transposed(held, e.at(xs, start), m, n)
+        w.call(getrf, m, n, held, w.at_least_one(m), swaps)
+        w.transposed(e.at(packed, start), held, n, m)
+        order, swapped = e.at(permutation, b.mul(unit, m)), e.at(pivots, b.mul(unit, k))
+        with e.for_range(w.zero, m) as i:
+            b.store(i, e.at(order, i))
+        with e.for_range(w.zero, k) as i:
+            other = b.sub(b.sext(b.load(e.at(swaps, i)), I64), w.one)
+            b.store(other, e.at(swapped, i))
+            first, second = e.at(order, i), e.at(order, other)
+            one, two = b.load(first), b.load(second)
+            b.store(two, first)
+            b.store(one, second)
+
+
+def _emit_solve(
+    e: Emitter, dtype: str, parts: Sequence[tuple[bool, bool]], adjoint: bool, pivoted: bool
+) -> None:
+    """parts: (lower, unit diagonal) of the triangles that are solved with, in order. Row-major
+    op(A) X = B is column-major X' op(A)' = B': from the right, with the other triangle."""
+    w, b = _Matrices(e, dtype), e.builder
+    outs, matrices, rights = (e.pointer_argument(k, dtype) for k in range(3))
+    n, columns, trsm = (e.argument(k) for k in (3, 4, 5))
+    swaps = e.pointer_argument(6, "i64") if pivoted else None
+    alpha = w.cell(constant(dtype, 1))
+    size = b.mul(n, columns)
+
+    def swap(out: ir.Value, unit: ir.Value, back: bool) -> None:
+        with e.for_range(w.zero, n) as step:
+            i = b.sub(b.sub(n, w.one), step) if back else step
+            other = b.load(e.at(swaps, b.add(b.mul(unit, n), i)))
+            other = b.select(b.icmp_unsigned("<", other, n), other, i)  # who knows who made them
+            with e.for_range(w.zero, columns) as j:
+                first = e.at(out, b.add(b.mul(i, columns), j))
+                second = e.at(out, b.add(b.mul(other, columns), j))
+                one, two = b.load(first), b.load(second)
+                b.store(two, first)
+                b.store(one, second)
+
+    with w.units() as unit:
+        start = b.mul(unit, size)
+        out, x = e.at(outs, start), e.at(rights, start)
+        with e.for_range(w.zero, size) as k:
+            b.store(b.load(e.at(x, k)), e.at(out, k))
+        if pivoted and not adjoint:
+            swap(out, unit, False)
+        matrix = e.at(matrices, b.mul(unit, b.mul(n, n)))
+        for lower, unit_diagonal in parts:
+            triangle, form = "U" if lower else "L", "C" if adjoint else "N"
+            given = "R", triangle, form, "U" if unit_diagonal else "N", columns, n, alpha
+            strides = w.at_least_one(n), w.at_least_one(columns)
+            w.call(trsm, *given, matrix, strides[0], out, strides[1], info=False)
+        if pivoted and adjoint:
+            swap(out, unit, True)
+
+
+def _emit_qr(e: Emitter, dtype: str) -> None:
+    w, b = _Matrices(e, dtype), e.builder
+    qs, rs, xs = (e.pointer_argument(k, dtype) for k in range(3))
+    m, n, columns, k = (e.argument(j) for j in (3, 4, 5, 6))
+    base, lwork = w.scratch(7), e.argument(11)
+    held = w.pointer(base, dtype)
+    tau, work = (w.pointer(base, dtype, e.argument(j)) for j in (9, 10))
+    geqrf, generate = e.argument(12), e.argument(13)
+    stride = w.at_least_one(m)
+    with w.units() as unit:
+        w.transposed(held, e.at(xs, b.mul(unit, b.mul(m, n))), m, n)
+        w.call(geqrf, m, n, held, stride, tau, work, lwork)
+        r = e.at(rs, b.mul(unit, b.mul(columns, n)))
+        with w.elements(columns, n) as (i, j):
+            target = e.at(r, b.add(b.mul(i, n), j))
+            with b.if_else(b.icmp_signed("<=", i, j)) as (inside, outside):
+                with inside:
+                    b.store(b.load(e.at(held, b.add(b.mul(j, m), i))), target)
+                with outside:
+                    b.store(constant(dtype, 0), target)
+        w.call(generate, m, columns, k, held, stride, tau, work, lwork)
+        w.transposed(e.at(qs, b.mul(unit, b.mul(m, columns))), held, columns, m)
+
+
+def _emit_eigh(e: Emitter, dtype: str, vectors: bool) -> None:
+    w, b = _Matrices(e, dtype), e.builder
+    values, xs, n = e.pointer_argument(0, w.real), e.pointer_argument(2, dtype), e.argument(3)
+    out = e.pointer_argument(1, dtype)
+    base = w.scratch(4)
+    held, kinds = w.pointer(base, dtype), (dtype, w.real, "i32")
+    spaces = [w.pointer(base, t, e.argument(6 + k)) for k, t in enumerate(kinds)]
+    counts, syevd = [e.argument(9 + k) for k in range(3)], e.argument(12)
+    rest = [v for k in (0, 1, 2) if k != 1 or dtype in PART for v in (spaces[k], counts[k])]
+    size = b.mul(n, n)
+    with w.units() as unit:
+        start, bad = b.mul(unit, size), w.flag()
+        own = e.at(values, b.mul(unit, n))
+        w.transposed(held, e.at(xs, start), n, n, bad, lower=True)
+        with w.unless(bad):
+            job = "V" if vectors else "N"
+            w.fails(bad, w.call(syevd, job, "L", n, held, w.at_least_one(n), own, *rest))
+        with w.where(bad):
+            w.fill(own, n, math.nan, w.real)
+            if vectors:
+                w.fill(held, size, math.nan, dtype)
+        if vectors:
+            w.transposed(e.at(out, start), held, n, n)
+
+
+def _emit_svd(e: Emitter, dtype: str, job: str) -> None:
+    w, b = _Matrices(e, dtype), e.builder
+    vectors = job != "N"
+    given_as = (w.real, dtype, dtype, dtype)
+    values, us, vs, xs = (e.pointer_argument(j, t) for j, t in enumerate(given_as))
+    m, n, k, left, right = (e.argument(j) for j in range(4, 9))
+    base, lwork, gesdd = w.scratch(9), e.argument(16), e.argument(17)
+    held = w.pointer(base, dtype)
+    kinds = (dtype, dtype, dtype, w.real, "i32")
+    u, v, work, rwork, iwork = (w.pointer(base, t, e.argument(11 + j)) for j, t in enumerate(kinds))
+    rest = [rwork, iwork] if dtype in PART else [iwork]
+    strides = [w.at_least_one(x) for x in (m, m, right)]
+    with w.units() as unit:
+        bad = w.flag()
+        own = e.at(values, b.mul(unit, k))
+        u_size, v_size = b.mul(m, left), b.mul(right, n)
+        u_out, v_out = e.at(us, b.mul(unit, u_size)), e.at(vs, b.mul(unit, v_size))
+        w.transposed(held, e.at(xs, b.mul(unit, b.mul(m, n))), m, n, bad)
+        with w.unless(bad), b.if_then(b.icmp_signed(">", k, w.zero)):
+            given = job, m, n, held, strides[0], own, u, strides[1], v, strides[2]
+            w.fails(bad, w.call(gesdd, *given, work, lwork, *rest))
+        with w.where(bad):
+            w.fill(own, k, math.nan, w.real)
+            if vectors:
+                w.fill(u, u_size, math.nan, dtype)
+                w.fill(v, v_size, math.nan, dtype)
+        if vectors:
+            with b.if_else(b.icmp_signed(">", k, w.zero)) as (some, none):
+                with some:
+                    w.transposed(u_out, u, left, m)
+                    w.transposed(v_out, v, n, right)
+                with none:  # LAPACK has nothing to do; any basis is as good
+                    w.identity(u_out, left)
+                    w.identity(v_out, right)
+
+
+def _emit_eig(e: Emitter, dtype: str, vectors: bool) -> None:
+    w, b = _Matrices(e, dtype), e.builder
+    made = dtype if dtype in PART else {"f32": "c64", "f64": "c128"}[dtype]
+    values, outs = e.pointer_argument(0, made), e.pointer_argument(1, made)
+    xs, n = e.pointer_argument(2, dtype), e.argument(3)
+    base, lwork, geev = w.scratch(4), e.argument(10), e.argument(11)
+    held = w.pointer(base, dtype)
+    found, v, work, rwork = (w.pointer(base, dtype, e.argument(6 + k)) for k in range(4))
+    size, stride = b.mul(n, n), w.at_least_one(n)
+    with w.units() as unit:
+        start, bad = b.mul(unit, size), w.flag()
+        own, out = e.at(values, b.mul(unit, n)), e.at(outs, start)
+        w.transposed(held, e.at(xs, start), n, n, bad)
+        tail = [b.bitcast(rwork, memory_type(w.real).as_pointer())] if dtype in PART else []
+        places = [own] if dtype in PART else [found, e.at(found, n)]
+        with w.unless(bad):
+            given = "N", "V" if vectors else "N", n, held, stride, *places, v, w.one, v, stride
+            w.fails(bad, w.call(geev, *given, work, lwork, *tail))
+        with w.where(bad):
+            w.fill(own, n, math.nan, made)
+            if vectors:
+                w.fill(out, size, math.nan, made)
+        with w.unless(bad):
+            if dtype in PART and vectors:
+                w.transposed(out, v, n, n)
+            if dtype not in PART:
+                _complex_results(w, n, own, out if vectors else None, found, v)
+
+
+def _complex_results(
+    w: _Matrices, n: ir.Value, own: ir.Value, out: ir.Value | None, found: ir.Value, v: ir.Value
+) -> None:
+    """geev of a real matrix: real and imaginary parts of values apart; of a conjugate pair, the
+    real and the imaginary part of the first one's vector as two columns."""
+    e, b = w.e, w.b
+    pair = ir.LiteralStructType([memory_type(w.real)] * 2)
+
+    def store(real: ir.Value, imaginary: ir.Value, at: ir.Value) -> None:
+        whole = b.insert_value(ir.Constant(pair, ir.Undefined), real, 0)
+        b.store(b.insert_value(whole, imaginary, 1), at)
+
+    nothing = ir.Constant(memory_type(w.real), 0.0)
+
+    def column(j: ir.Value, turn: ir.Value) -> None:
+        first = b.fcmp_ordered(">", turn, nothing)
+        second = b.fcmp_ordered("<", turn, nothing)
+        real_at = b.select(second, b.sub(j, w.one), j)
+        turned_at = b.select(first, b.add(j, w.one), j)
+        sign = b.select(first, ir.Constant(nothing.type, 1.0), ir.Constant(nothing.type, -1.0))
+        sign = b.select(b.or_(first, second), sign, nothing)
+        with e.for_range(w.zero, n) as i:
+            real = b.load(e.at(v, b.add(b.mul(real_at, n), i)))
+            turned = b.fmul(sign, b.load(e.at(v, b.add(b.mul(turned_at, n), i))))
+            store(real, turned, e.at(out, b.add(b.mul(i, n), j)))
+
+    with e.for_range(w.zero, n) as j:
+        turn = b.load(e.at(found, b.add(n, j)))
+        store(b.load(e.at(found, j)), turn, e.at(own, j))
+        if out is not None:
+            column(j, turn)
