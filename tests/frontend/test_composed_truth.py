@@ -124,7 +124,9 @@ ELSEWHERE = {
 #: Why public functions and classes have no row. A name stands once.
 EXEMPT = {
     "derivatives of what it is given; of every op: test_gradients.py, test_ways.py":
-        "grad gradients jvp vjp value_and_grad custom_gradient",
+        "grad gradients vjp value_and_grad custom_gradient",
+    "transformations: test_transforms.py":
+        "vmap jvp linearize hvp jacfwd jacrev hessian custom_jvp checkpoint associative_scan",
     "control flow: it computes what its functions do (test_control_flow.py, semantic_programs.py)":
         "case cond switch_case while_loop fori_loop scan map_fn foldl foldr switch merge enter "
         "exit loop_cond next_iteration",

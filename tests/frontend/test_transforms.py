@@ -461,3 +461,39 @@ class TestAssociativeScan:
             wf.associative_scan(lambda a, b: wf.sum(a), X)
         with pytest.raises(InvalidArgumentError, match="axis 2"):
             wf.associative_scan(lambda a, b: a, X, axis=2)
+
+
+class TestLinearAlgebraAndFourier:
+    """Ops of matrices and lines, in batches and forward."""
+
+    MATRICES = RNG.standard_normal((4, 3, 3)) + 3 * np.eye(3)
+    FUNCTIONS: Any = (
+        wf.linalg.inv, wf.linalg.det, lambda a: wf.linalg.cholesky(a @ a.T),
+        lambda a: wf.linalg.eigh(a + a.T)[0], wf.linalg.svdvals, lambda a: wf.linalg.qr(a)[1],
+        lambda a: wf.linalg.solve(a, wf.ones(3, dtype=wf.float64)),
+        lambda a: wf.abs(wf.fft.fft(a)),
+        lambda a: wf.fft.irfft(wf.fft.rfft(a, axis=0) ** 2, axis=0),
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("number", range(len(FUNCTIONS)))
+    def test_batches(self, number: int) -> None:
+        fn = self.FUNCTIONS[number]
+        for batched in (wf.vmap(fn), wf.compile(wf.vmap(fn))):
+            made = batched(wf.asarray(self.MATRICES))
+            for row, a in zip(np.asarray(made), self.MATRICES, strict=True):
+                np.testing.assert_allclose(row, fn(wf.asarray(a)), rtol=1e-9, atol=1e-10)
+
+    @pytest.mark.parametrize("number", range(len(FUNCTIONS)))
+    def test_forward(self, number: int) -> None:
+        fn, a = self.FUNCTIONS[number], self.MATRICES[0]
+        t = np.random.default_rng(2).standard_normal(a.shape)
+        _, moved = wf.jvp(fn, (wf.asarray(a),), (wf.asarray(t),))
+        np.testing.assert_allclose(moved, finite(fn, [a], [t])[0], rtol=1e-5, atol=1e-6)
+        moved = wf.jvp(wf.vmap(fn), (self.MATRICES,), (self.MATRICES,))[1]
+        wanted = finite(wf.vmap(fn), [self.MATRICES], [self.MATRICES])[0]
+        np.testing.assert_allclose(moved, wanted, rtol=1e-5, atol=1e-6)
+
+    def test_one_matrix_for_all_right_hand_sides(self) -> None:
+        a, b = self.MATRICES[0], RNG.standard_normal((7, 3))
+        made = wf.compile(wf.vmap(lambda x: wf.linalg.solve(wf.asarray(a), x)))(b)
+        np.testing.assert_allclose(made, np.linalg.solve(a, b.T).T, rtol=1e-9)

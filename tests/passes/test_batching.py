@@ -24,6 +24,7 @@ from weft.ir.interpreter.evaluate import interpret, type_of
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.types import TensorType
 from weft.passes.batching.batch import batch_block
 from weft.passes.batching.rules import RULES, batched_type
@@ -149,6 +150,18 @@ def test_graphs(case: GraphCase, mask: int) -> None:
     xs = [whole(x) for x in case.inputs]
     with np.errstate(all="ignore"):
         check(case.graph, xs, flags, exact=False)
+
+
+#: Ops that are run row by row: rare, or without a form for many rows.
+ROW_BY_ROW = {
+    "first_occurrence", "string_split", "substr", "decode_raw", "dim_size", "iota", "constant",
+    "custom_gradient", "cond", "while", "scan", "stack_new", "fused", "unrolled", "arena_add",
+    "arena_pop", "arena_push", *DATAFLOW,
+}  # fmt: skip
+
+
+def test_every_op_has_a_rule_or_is_known_to_have_none() -> None:
+    assert set(PURE) - set(RULES) == ROW_BY_ROW & set(PURE)
 
 
 def test_ops_without_a_rule_run_row_by_row() -> None:

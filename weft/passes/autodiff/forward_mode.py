@@ -45,6 +45,7 @@ LINEAR: Mapping[str, tuple[int, ...] | None] = {
             "sum", "slice", "concat",
             "pad", "negative", "add", "subtract", "conj", "real", "imag", "cumulative_sum",
             "window_sum", "window_spread", "slice_update", "stack_push", "stack_pop", "stack_add",
+            "fft", "rfft", "irfft",
         )
     ),
     **dict.fromkeys(("take", "take_along_axis", "gather_nd"), (0,)),
@@ -173,6 +174,8 @@ class _Walk:
         self, op: Operation, given: Sequence[Value | None], where: Locations
     ) -> Value | None:
         """The tangent of an elementwise op by its slopes; None for one that has none here."""
+        if op.name not in DERIVATIVES and op.name not in BINARY and op.name != "astype":
+            return None
         x, *more = (Expr(self.builder, v, where) for v in op.operands)
         y = x.wrap(op.result)
         tangents = [None if t is None else x.wrap(t) for t in given]
@@ -186,8 +189,6 @@ class _Walk:
             if x.dtype.is_complex and not y.dtype.is_complex:
                 t = t.op("real")
             return t.astype(y.dtype).value
-        if op.name not in BINARY:
-            return None
         total: Expr | None = None
         for t, partial in zip(tangents, BINARY[op.name], strict=True):
             if t is None or partial is None:

@@ -308,6 +308,16 @@ def _attention(s: Site) -> Sequence[Expr]:
     return s.emit(given)
 
 
+def _solve(s: Site) -> Sequence[Expr]:
+    """Rows that share a matrix are columns of one right-hand side."""
+    *matrices, b = s.operands
+    shared = not any(s.batched[:-1]) and all(a.rank <= 2 for a in matrices) and b.rank == 3
+    if not shared:
+        return s.emit(s.all)
+    columns = _merged(_moved(b, 0, 1), 1)
+    return [_moved(_split(s(*matrices, columns), 1, s.size, b.shape[2]), 1, 0)]
+
+
 # ----------------------------------------------------------------------------------------- numbers
 def draw_rows(s: Site) -> Expr:
     """Random bits for all rows by one key, which they share."""
@@ -419,6 +429,9 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(
         ("window_max", "window_sum", "window_spread", "window_pick", "window_place"), _windows
     ),
+    **dict.fromkeys(("cholesky", "lu", "qr", "eigh", "svd", "eig"), _elementwise),
+    **dict.fromkeys(("lu_solve", "triangular_solve"), _solve),
+    **dict.fromkeys(("fft", "rfft", "irfft"), _axis),
     "attention": _attention,
     "attention_grad": _attention,
     "random_bits": _random_bits,
