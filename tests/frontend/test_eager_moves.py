@@ -125,6 +125,10 @@ MOVES: dict[str, Call] = {
     "ones": lambda x: wf.ones_like(x),
     "full": lambda x: wf.full(3, x[0, 0]),
     "full, as": lambda x: wf.full_like(x, 1),
+    "full, of a number": lambda x: wf.full((2, 1), 1.5, dtype=x.dtype),
+    "full, of a bool": lambda x: wf.full((2, 1), True, dtype=x.dtype),
+    "full, default": lambda x: wf.full(2, 7),
+    "full, complex": lambda x: wf.full(2, 7j, dtype=wf.complex64),
     "full, wide": lambda x: wf.full((2,), 300, dtype=x.dtype),
     "isnan": wf.isnan,
     "isfinite": wf.isfinite,
@@ -185,6 +189,16 @@ def test_unstack(axis: int) -> None:
     assert [int(p) for p in wf.unstack(wf.asarray([5, 6]))] == [5, 6]
     with pytest.raises(wf.errors.InvalidArgumentError, match="axis 2 is out of range"):
         wf.unstack(x, axis=2)
+
+
+def test_nonzero() -> None:
+    for dtype in DTYPES:
+        x = tensor(dtype, 3, 4)
+        for found, wanted in zip(wf.nonzero(x), interpreted(partial(wf.nonzero, x)), strict=True):
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted), strict=True)
+    assert wf.nonzero(x[:0])[1].shape == (0,)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="at least one axis"):
+        wf.nonzero(wf.asarray(1))
 
 
 def test_weak_and_traced_tensors_and_strings_go_the_long_way(

@@ -85,6 +85,14 @@ def quick_parts(x: Any, axis: Any) -> tuple[Tensor, ...] | None:
     return tuple([tensor_of(np.array(part, a.dtype, order="C")) for part in parts])
 
 
+def quick_places(x: Any) -> tuple[Tensor, ...] | None:
+    """The indices of the elements that are not 0, a vector for each axis."""
+    a = _array(x)
+    if a is None or not a.ndim or a.size >= LARGE:
+        return None
+    return tuple([tensor_of(_owned(column)) for column in a.nonzero()])
+
+
 def quick_moved(move: Callable[..., Array], x: Any, *settings: Any) -> Tensor | None:
     """`move` of an array of few elements, with settings that are integers, None, or tuples or lists
     of integers."""

@@ -65,6 +65,7 @@ from weft.ir.dtypes import (
     complex128,
     float64,
     int64,
+    scalar_dtype,
     string,
 )
 from weft.ir.errors import InvalidArgumentError, TracerError
@@ -214,6 +215,11 @@ def full(
     if device is not None:
         return on_device(device, full, shape, fill_value, dtype=dtype)
     wanted = check_shape("full", shape)
+    if is_scalar(fill_value):
+        target = check_dtype(dtype, scalar_dtype(fill_value))
+        whole = isinstance(fill_value, int)
+        if whole or (target.is_inexact and not isinstance(fill_value, complex)):
+            return filled(fill_value, target, wanted)
     value = asarray(fill_value, dtype=dtype)
     if value.ndim:
         raise InvalidArgumentError(

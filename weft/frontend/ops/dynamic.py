@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace
+from weft.frontend.eager.numpy_moves import quick_places
 from weft.frontend.ops.creation import arange, iota, zeros
 from weft.frontend.ops.dispatch import (
     apply,
@@ -100,6 +101,9 @@ def nonzero(
     >>> wf.nonzero([0, 5, 0, 6], size=3, fill_value=-1)
     (Tensor([ 1,  3, -1], dtype=int64),)
     """
+    places = quick_places(x) if size is None else None
+    if places is not None:
+        return places
     t = strong_tensor(x)
     if not t.ndim:
         raise InvalidArgumentError(
