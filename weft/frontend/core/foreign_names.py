@@ -158,8 +158,10 @@ _ROWS: dict[str, dict[str, str]] = {
         "confusion_matrix": "wf.metrics.confusion_matrix",
         "metric": "wf.metrics",
         # models, input, output
-        "Module keras layers": "weft has no classes for layers: a model is a function of its "
-        "parameters, or of wf.Variable objects; parts are in wf.nn",
+        "Module": "wf.nn.Module",
+        "keras layers": "weft has no classes for layers: a model is a function of its "
+        "parameters, or of wf.Variable objects; parts are in wf.nn, wf.nn.Module is a base for "
+        "one's own",
         "optim optimizers": "optimizers are in wf.train: wf.train.Adam, wf.train.SGD",
         "save savez": "wf.train.Saver saves variables; x.numpy() is an array",
         "load": "wf.data.read_npy, wf.data.read_npz; wf.train.Saver restores variables",
@@ -177,7 +179,7 @@ _ROWS: dict[str, dict[str, str]] = {
     },
     "wf.nn": {
         "Linear Dense Conv1d Conv2d Conv2D LayerNorm BatchNorm BatchNorm1d BatchNorm2d "
-        "BatchNormalization Embedding LSTM LSTMCell GRU GRUCell RNN Dropout Module Sequential "
+        "BatchNormalization Embedding LSTM LSTMCell GRU GRUCell RNN Dropout Sequential "
         "Transformer MultiheadAttention Parameter functional": "weft has no classes for layers: "
         "a model is a function of its parameters, with the functions of wf.nn in it",
         "linear dense": "wf.matmul(x, w) + b",

@@ -48,6 +48,7 @@ from weft.frontend.nn.losses import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
+from weft.frontend.nn.module import Module
 from weft.frontend.nn.pooling import (
     avg_pool,
     avg_pool1d,
@@ -74,6 +75,7 @@ batch_normalization = batch_norm  # TF1's name
 
 __all__ = [
     "Candidates",
+    "Module",
     "Moments",
     "avg_pool",
     "avg_pool1d",
