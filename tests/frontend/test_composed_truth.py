@@ -91,6 +91,16 @@ ELSEWHERE = {
         )
         for name in names.split()
     },
+    **{
+        f"nn.{name}": ("NumPy, example by example", "test_recurrent.py", test)
+        for names, test in (
+            ("BasicRNNCell GRUCell LSTMCell dynamic_rnn", "test_sequences"),
+            ("bidirectional_dynamic_rnn", "test_both_directions"),
+            ("sequence_mask", "test_sequence_mask"),
+            ("reverse_sequence", "test_reverse_sequence"),
+        )
+        for name in names.split()
+    },
     "initializers.orthogonal": (
         "np.linalg.qr of the same matrix",
         "test_initializers.py",
@@ -154,6 +164,8 @@ EXEMPT = {
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
         "nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
         "metrics.Streaming",
+    "they hold variables: test_module.py, test_recurrent.py":
+        "nn.Module nn.RNNCell nn.LSTMState",
     "penalties of variables: test_losses.py":
         "losses.get_regularization_loss losses.get_regularization_losses",
     "it says what a size is, and changes nothing: test_dynamic_ops.py": "ensure_shape",

@@ -153,10 +153,13 @@ _ROWS: dict[str, dict[str, str]] = {
         "long": "wf.int64",
         "int": "wf.int32, or wf.int64",
         "confusion_matrix": "wf.metrics.confusion_matrix",
+        "sequence_mask": "wf.nn.sequence_mask", "reverse_sequence": "wf.nn.reverse_sequence",
         "metric": "wf.metrics",
         # models, input, output
-        "Module keras layers": "weft has no classes for layers: a model is a function of its "
-        "parameters, or of wf.Variable objects; parts are in wf.nn",
+        "Module": "wf.nn.Module",
+        "keras layers": "weft has no classes for layers: a model is a function of its "
+        "parameters, or of wf.Variable objects; parts are in wf.nn, wf.nn.Module is a base for "
+        "one's own",
         "optim optimizers": "optimizers are in wf.train: wf.train.Adam, wf.train.SGD",
         "save savez": "wf.train.Saver saves variables; x.numpy() is an array",
         "load": "wf.data.read_npy, wf.data.read_npz; wf.train.Saver restores variables",
@@ -174,7 +177,7 @@ _ROWS: dict[str, dict[str, str]] = {
     },
     "wf.nn": {
         "Linear Dense Conv1d Conv2d Conv2D LayerNorm BatchNorm BatchNorm1d BatchNorm2d "
-        "BatchNormalization Embedding LSTM LSTMCell GRU GRUCell RNN Dropout Module Sequential "
+        "BatchNormalization Embedding Dropout Sequential "
         "Transformer MultiheadAttention Parameter functional": "weft has no classes for layers: "
         "a model is a function of its parameters, with the functions of wf.nn in it",
         "linear dense": "wf.matmul(x, w) + b",
@@ -195,8 +198,12 @@ _ROWS: dict[str, dict[str, str]] = {
         "hardsigmoid": "wf.nn.hard_sigmoid",
         "normalize": "wf.nn.l2_normalize",
         "bias_add": "x + b, which becomes one kernel with its neighbours",
-        "lstm lstm_cell gru rnn dynamic_rnn rnn_cell": "weft has no cells: wf.scan runs a step "
-        "function over time (docs/cookbook/lstm.md)",
+        "LSTM lstm lstm_cell BasicLSTMCell": "wf.nn.LSTMCell, with wf.nn.dynamic_rnn",
+        "GRU gru": "wf.nn.GRUCell, with wf.nn.dynamic_rnn",
+        "RNN rnn static_rnn rnn_cell SimpleRNN": "wf.nn.dynamic_rnn, with wf.nn.LSTMCell, "
+        "wf.nn.GRUCell or wf.nn.BasicRNNCell",
+        "LSTMStateTuple": "wf.nn.LSTMState",
+        "MultiRNNCell": "one wf.nn.dynamic_rnn after the other",
         "ctc_loss": "weft has none",
         "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",
         "batchnorm batch_norm2d": "wf.nn.batch_norm",

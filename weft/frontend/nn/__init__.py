@@ -48,6 +48,7 @@ from weft.frontend.nn.losses import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
+from weft.frontend.nn.module import Module
 from weft.frontend.nn.pooling import (
     avg_pool,
     avg_pool1d,
@@ -56,6 +57,17 @@ from weft.frontend.nn.pooling import (
     max_pool1d,
     max_pool2d,
     pool,
+)
+from weft.frontend.nn.recurrent import (
+    BasicRNNCell,
+    GRUCell,
+    LSTMCell,
+    LSTMState,
+    RNNCell,
+    bidirectional_dynamic_rnn,
+    dynamic_rnn,
+    reverse_sequence,
+    sequence_mask,
 )
 from weft.frontend.nn.windows import (
     conv,
@@ -73,13 +85,20 @@ from weft.frontend.ops.special import sigmoid, tanh
 batch_normalization = batch_norm  # TF1's name
 
 __all__ = [
+    "BasicRNNCell",
     "Candidates",
+    "GRUCell",
+    "LSTMCell",
+    "LSTMState",
+    "Module",
     "Moments",
+    "RNNCell",
     "avg_pool",
     "avg_pool1d",
     "avg_pool2d",
     "batch_norm",
     "batch_normalization",
+    "bidirectional_dynamic_rnn",
     "conv",
     "conv1d",
     "conv1d_transpose",
@@ -88,6 +107,7 @@ __all__ = [
     "conv3d",
     "depthwise_conv2d",
     "dropout",
+    "dynamic_rnn",
     "elu",
     "embedding_lookup",
     "gelu",
@@ -110,10 +130,12 @@ __all__ = [
     "pool",
     "relu",
     "relu6",
+    "reverse_sequence",
     "sampled_softmax_loss",
     "scaled_dot_product_attention",
     "selu",
     "separable_conv2d",
+    "sequence_mask",
     "sharded_softmax_cross_entropy",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from weft.frontend.nn.module import Module
 from weft.frontend.optim.optimizer import Optimizer
 from weft.frontend.random.generator import (
     Generator,
@@ -224,7 +225,7 @@ class ItemList:
         if isinstance(var_list, Mapping):
             self._add_mapping("", var_list)
         elif var_list is not None:
-            single = isinstance(var_list, Variable | Optimizer | Generator)
+            single = isinstance(var_list, Variable | Optimizer | Generator | Module)
             for item in [var_list] if single else _listed(var_list):
                 self._add(None, item)
 
@@ -241,6 +242,8 @@ class ItemList:
             self._put(self._plain, _checked_name(item.name if name is None else name), item)
         elif isinstance(item, Optimizer):
             self._put(self._optimizers, _checked_name(item.name if name is None else name), item)
+        elif isinstance(item, Module):
+            self._add(name, item.named_variables())
         elif isinstance(item, Mapping):
             self._add_mapping("" if name is None else f"{name}/", item)
         elif isinstance(item, list | tuple):
@@ -259,8 +262,9 @@ class ItemList:
                 f"var_list holds a {type(item).__name__}"
                 + ("" if name is None else f" ('{name}')")
                 + ", which a checkpoint cannot hold",
-                hint="it may hold wf.Variable, wf.train optimizers, wf.random.Generator, objects "
-                "with state_dict() and load_state_dict(), and dicts and lists of these",
+                hint="it may hold wf.Variable, wf.nn.Module, wf.train optimizers, "
+                "wf.random.Generator, objects with state_dict() and load_state_dict(), and dicts "
+                "and lists of these",
                 location=caller_location(),
             )
 
