@@ -42,7 +42,7 @@ with _collector_paused(old=True):
         meshgrid, one_hot, ones, ones_like, tril, triu, zeros, zeros_like,
     )
     from weft.frontend.ops.dynamic import (
-        argwhere, dynamic_partition, dynamic_stitch, ensure_shape, nonzero, unique_all,
+        argwhere, ensure_shape, nonzero, unique_all,
         unique_counts, unique_inverse, unique_values,
     )
     from weft.frontend.ops.linalg import (
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from weft.frontend.control.loops import fori_loop, map_fn, scan, while_loop
     from weft.frontend.tools.bench_report import bench
     from weft.frontend.state.scopes import (
-        bfloat16_transfer, colocate_with, control_dependencies, device, group, name_scope, no_op,
+        bfloat16_transfer, control_dependencies, device, group, name_scope, no_op,
     )
     from weft.frontend.core.device_array import (
         DeviceArray, set_transfer_guard, to_device, transfer_guard,
@@ -98,7 +98,6 @@ if TYPE_CHECKING:
     from weft.runtime.device.backends.info import DeviceInfo
     from weft.frontend.tools.array_api import __array_namespace_info__
     from weft.frontend.tools.devices import devices
-    from weft.frontend.train.parameter_servers import create_partitioned_variables
     from weft.ir.device import DeviceSpec
     from weft.frontend.extend.debug import (
         assert_finite, check, debug_callback, print, tap,
@@ -113,15 +112,9 @@ if TYPE_CHECKING:
     from weft.frontend.compile.function import CompiledFunction, DeviceWarning
     from weft.frontend.session.graph import Graph, name_tensor, placeholder
     from weft.frontend.session.variables import global_variables_initializer
-    from weft.frontend.queues.queue import (
-        FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue,
-    )
     from weft.frontend.session.session import GraphGrowthWarning, Session
     from weft.frontend.session.run import RunMetadata, RunOptions, chrome_trace
     from weft.frontend.compile.specializations import RecompileWarning
-    from weft.frontend.queues.files import (
-        FixedLengthRecordReader, TFRecordReader, TextLineReader, WholeFileReader,
-    )
     from weft.frontend.compile.threads import get_num_threads, set_num_threads
     from weft.frontend.state.variable import Variable
     from weft.frontend.core.float64 import Float64Warning
@@ -146,12 +139,11 @@ _LATER = {
     "weft.frontend.control.loops": "fori_loop while_loop map_fn scan",
     "weft.frontend.tools.bench_report": "bench",
     "weft.frontend.state.scopes":
-        "bfloat16_transfer colocate_with device control_dependencies group name_scope no_op",
+        "bfloat16_transfer device control_dependencies group name_scope no_op",
     "weft.frontend.core.device_array": "DeviceArray to_device set_transfer_guard transfer_guard",
     "weft.runtime.device.backends.info": "DeviceInfo",
     "weft.frontend.tools.array_api": "__array_namespace_info__",
     "weft.frontend.tools.devices": "devices",
-    "weft.frontend.train.parameter_servers": "create_partitioned_variables",
     "weft.ir.device": "DeviceSpec",
     "weft.frontend.extend.debug":
         "assert_finite check debug_callback print tap",
@@ -165,12 +157,9 @@ _LATER = {
     "weft.frontend.compile.function": "CompiledFunction DeviceWarning",
     "weft.frontend.session.graph": "Graph name_tensor placeholder",
     "weft.frontend.session.variables": "global_variables_initializer",
-    "weft.frontend.queues.queue": "FIFOQueue PaddingFIFOQueue PriorityQueue RandomShuffleQueue",
     "weft.frontend.session.session": "GraphGrowthWarning Session",
     "weft.frontend.session.run": "RunMetadata chrome_trace RunOptions",
     "weft.frontend.compile.specializations": "RecompileWarning",
-    "weft.frontend.queues.files":
-        "FixedLengthRecordReader TextLineReader TFRecordReader WholeFileReader",
     "weft.frontend.compile.threads": "get_num_threads set_num_threads",
     "weft.frontend.state.variable": "Variable",
     "weft.frontend.core.float64": "Float64Warning",
@@ -237,46 +226,43 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CancelToken", "CompiledFunction", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec",
-    "DeviceWarning", "Effect", "FIFOQueue", "FixedLengthRecordReader", "Float64Warning", "Graph",
-    "GraphGrowthWarning", "IndexedSlices", "PaddingFIFOQueue", "PerformanceWarning",
-    "PriorityQueue", "RandomShuffleQueue", "RecompileWarning", "RunMetadata", "RunOptions",
-    "Session", "TFRecordReader", "Tensor", "TensorType", "TextLineReader", "Variable",
-    "WholeFileReader", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any",
-    "arange", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh",
+    "DeviceWarning", "Effect", "Float64Warning", "Graph", "GraphGrowthWarning", "IndexedSlices",
+    "PerformanceWarning", "RecompileWarning", "RunMetadata", "RunOptions", "Session", "Tensor",
+    "TensorType", "Variable", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all",
+    "any", "arange", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh",
     "assert_finite", "associative_scan", "astype", "atan", "atan2", "atanh", "bench", "bfloat16",
     "bfloat16_transfer", "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
     "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays",
     "broadcast_shapes", "broadcast_to", "can_cast", "cbrt", "ceil", "check", "checkpoint",
-    "chrome_trace", "clip", "colocate_with", "compile", "complex128", "complex64", "concat",
-    "cond", "conj", "control_dependencies", "copysign", "cos", "cosh", "count_nonzero",
-    "create_partitioned_variables", "cross", "cumulative_logsumexp", "cumulative_max",
-    "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient", "custom_jvp", "data",
-    "debug_callback", "deg2rad", "device", "devices", "diag", "diagonal", "diff", "digamma",
-    "divide", "dot", "dynamic_partition", "dynamic_stitch", "e", "einsum", "elementwise", "empty",
-    "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv", "errors", "exp", "exp2",
-    "expand_dims", "expm1", "eye", "fft", "finfo", "flatten", "flip", "float16", "float32",
-    "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack", "full", "full_like",
-    "gather", "get_num_threads", "global_variables_initializer", "grad", "gradients", "greater",
-    "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag", "inf", "initializers",
-    "inner", "int16", "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isin",
-    "isinf", "isnan", "jacfwd", "jacrev", "jvp", "less", "less_equal", "lgamma", "linalg",
-    "linearize", "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logsumexp", "lookup", "losses", "map_fn",
-    "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "max", "maximum", "mean",
-    "meshgrid", "metrics", "min", "minimum", "moveaxis", "multiply", "name_scope", "name_tensor",
-    "nan", "nan_to_num", "negative", "newaxis", "nextafter", "nn", "no_op", "nonzero", "not_equal",
-    "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pi", "placeholder",
-    "positive", "pow", "print", "prod", "py_function", "rad2deg", "random", "real", "reciprocal",
-    "record", "reducer", "register_function", "register_gradient", "register_kernel",
-    "register_op", "register_pytree", "remainder", "repeat", "replay", "reshape", "result_type",
-    "roll", "rot90", "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean",
-    "segment_min", "segment_sum", "set_num_threads", "set_transfer_guard", "shape", "sigmoid",
-    "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square", "squeeze",
-    "stack", "std", "stop_gradient", "string", "subtract", "sum", "summary", "swapaxes",
-    "switch_case", "take", "take_along_axis", "tan", "tanh", "tap", "tensordot", "testing", "tf1",
-    "tile", "to_device", "top_k", "trace", "train", "transfer_guard", "transpose", "tree_leaves",
-    "tree_map", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unique_all",
-    "unique_counts", "unique_inverse", "unique_values", "unstack", "value_and_grad", "var",
-    "vecdot", "vector_norm", "vjp", "vmap", "where", "while_loop", "xlog1py", "xlogy", "zeros",
-    "zeros_like",
+    "chrome_trace", "clip", "compile", "complex128", "complex64", "concat", "cond", "conj",
+    "control_dependencies", "copysign", "cos", "cosh", "count_nonzero", "cross",
+    "cumulative_logsumexp", "cumulative_max", "cumulative_min", "cumulative_prod",
+    "cumulative_sum", "custom_gradient", "custom_jvp", "data", "debug_callback", "deg2rad",
+    "device", "devices", "diag", "diagonal", "diff", "digamma", "divide", "dot", "e", "einsum",
+    "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv",
+    "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fft", "finfo", "flatten", "flip",
+    "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
+    "full", "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
+    "gradients", "greater", "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag",
+    "inf", "initializers", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",
+    "isdtype", "isfinite", "isin", "isinf", "isnan", "jacfwd", "jacrev", "jvp", "less",
+    "less_equal", "lgamma", "linalg", "linearize", "linspace", "log", "log10", "log1p", "log2",
+    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lookup",
+    "losses", "map_fn", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "max",
+    "maximum", "mean", "meshgrid", "metrics", "min", "minimum", "moveaxis", "multiply",
+    "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis", "nextafter", "nn",
+    "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer", "pad",
+    "permute_dims", "pi", "placeholder", "positive", "pow", "print", "prod", "py_function",
+    "rad2deg", "random", "real", "reciprocal", "record", "reducer", "register_function",
+    "register_gradient", "register_kernel", "register_op", "register_pytree", "remainder",
+    "repeat", "replay", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",
+    "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_sum", "set_num_threads",
+    "set_transfer_guard", "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size",
+    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "string",
+    "subtract", "sum", "summary", "swapaxes", "switch_case", "take", "take_along_axis", "tan",
+    "tanh", "tap", "tensordot", "testing", "tf1", "tile", "to_device", "top_k", "trace", "train",
+    "transfer_guard", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16",
+    "uint32", "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+    "unstack", "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "vmap", "where",
+    "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like",
 ]

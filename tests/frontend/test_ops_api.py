@@ -75,7 +75,11 @@ ELSEWHERE = {
          "while_loop"],
         "test_control_flow"),
     **dict.fromkeys(
-        ["compile", "grad", "value_and_grad", "gradients", "jvp", "vjp", "custom_gradient",
+        ["vmap", "jvp", "linearize", "hvp", "jacfwd", "jacrev", "hessian", "checkpoint",
+         "associative_scan"],
+        "test_transforms"),
+    **dict.fromkeys(
+        ["compile", "grad", "value_and_grad", "gradients", "vjp", "custom_gradient",
          "control_dependencies", "get_default_graph", "global_variables", "group", "no_op",
          "global_variables_initializer", "initialize_all_variables", "name_scope", "name_tensor",
          "placeholder", "reset_default_graph", "trainable_variables", "variables_initializer",

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
         assert_less_equal, assert_non_negative, assert_not_equal, assert_positive, assert_shape,
     )
     from weft.frontend.ops.creation import constant
-    from weft.frontend.ops.dynamic import boolean_mask, unique, unique_with_counts
+    from weft.frontend.ops.dynamic import (
+        boolean_mask, dynamic_partition, dynamic_stitch, unique, unique_with_counts,
+    )
     from weft.frontend.ops.elementwise import squared_difference
     from weft.frontend.ops.indexing import (
         gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min, scatter_nd_update,
@@ -45,12 +47,15 @@ if TYPE_CHECKING:
         Barrier, ConditionalAccumulator, SparseConditionalAccumulator, SparseGradient,
     )
     from weft.frontend.queues.files import (
-        IdentityReader, ReaderBase, decode_csv, decode_image, decode_jpeg, decode_png,
+        FixedLengthRecordReader, IdentityReader, ReaderBase, TFRecordReader, TextLineReader,
+        WholeFileReader, decode_csv, decode_image, decode_jpeg, decode_png,
         matching_files, parse_example, parse_single_example, read_file, write_file,
     )
     from weft.frontend.queues.host_ops import Assert, Print
     from weft.frontend.queues.inputs import local_variables_initializer
-    from weft.frontend.queues.queue import QueueBase
+    from weft.frontend.queues.queue import (
+        FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue,
+    )
     from weft.frontend.queues.tables import MutableHashTable
     from weft.frontend.queues.tensor_array import Stack, TensorArray
     from weft.frontend.random.generator import (
@@ -69,6 +74,8 @@ if TYPE_CHECKING:
         initialize_all_variables, trainable_variables, variable_scope, variables_initializer,
     )
     from weft.frontend.state.resources import container
+    from weft.frontend.state.scopes import colocate_with
+    from weft.frontend.train.parameter_servers import create_partitioned_variables
     from weft.ir.dtypes import bool_
 
 _LATER = {
@@ -80,7 +87,8 @@ _LATER = {
         "assert_all_close assert_equal assert_greater assert_greater_equal assert_less "
         "assert_less_equal assert_non_negative assert_not_equal assert_positive assert_shape",
     "weft.frontend.ops.creation": "constant",
-    "weft.frontend.ops.dynamic": "boolean_mask unique unique_with_counts",
+    "weft.frontend.ops.dynamic":
+        "boolean_mask dynamic_partition dynamic_stitch unique unique_with_counts",
     "weft.frontend.ops.elementwise": "squared_difference",
     "weft.frontend.ops.indexing":
         "gather_nd scatter_nd scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update",
@@ -92,11 +100,13 @@ _LATER = {
     "weft.frontend.queues.accumulators":
         "Barrier ConditionalAccumulator SparseConditionalAccumulator SparseGradient",
     "weft.frontend.queues.files":
+        "FixedLengthRecordReader TFRecordReader TextLineReader WholeFileReader "
         "IdentityReader ReaderBase decode_csv decode_image decode_jpeg decode_png matching_files "
         "parse_example parse_single_example read_file write_file",
     "weft.frontend.queues.host_ops": "Assert Print",
     "weft.frontend.queues.inputs": "local_variables_initializer",
-    "weft.frontend.queues.queue": "QueueBase",
+    "weft.frontend.queues.queue":
+        "FIFOQueue PaddingFIFOQueue PriorityQueue QueueBase RandomShuffleQueue",
     "weft.frontend.queues.tables": "MutableHashTable",
     "weft.frontend.queues.tensor_array": "Stack TensorArray",
     "weft.frontend.random.generator":
@@ -112,6 +122,8 @@ _LATER = {
         "AUTO_REUSE VariableScope get_variable get_variable_scope global_variables "
         "initialize_all_variables trainable_variables variable_scope variables_initializer",
     "weft.frontend.state.resources": "container",
+    "weft.frontend.state.scopes": "colocate_with",
+    "weft.frontend.train.parameter_servers": "create_partitioned_variables",
     "weft.ir.dtypes": "bool_",
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names.split()}
@@ -130,27 +142,29 @@ if not TYPE_CHECKING:
 
 
 __all__ = [
-    "AUTO_REUSE", "Assert", "Barrier", "ConditionalAccumulator", "FixedLenFeature",
-    "IdentityReader", "InteractiveSession", "MutableHashTable", "Print", "QueueBase",
-    "ReaderBase", "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue",
-    "Stack", "TensorArray", "VarLenFeature", "VariableScope", "as_string", "assert_all_close",
-    "assert_equal", "assert_greater", "assert_greater_equal", "assert_less",
-    "assert_less_equal", "assert_non_negative", "assert_not_equal", "assert_positive",
-    "assert_shape", "assert_variables_initialized", "assign", "assign_add", "assign_sub",
-    "bool_", "boolean_mask", "case", "cast", "clip_by_global_norm", "clip_by_norm",
-    "clip_by_value", "constant", "container", "count_up_to", "cumprod", "cumsum", "decode_csv",
-    "decode_image", "decode_jpeg", "decode_png", "decode_raw", "enter", "exit", "fill", "foldl",
-    "foldr", "gather_nd", "get_default_graph", "get_default_session", "get_variable",
-    "get_variable_scope", "global_norm", "global_variables", "identity", "import_graph_def",
-    "initialize_all_variables", "is_variable_initialized", "local_variables_initializer",
-    "loop_cond", "matching_files", "merge", "next_iteration", "parse_example",
-    "parse_single_example", "random_normal", "random_shuffle", "random_uniform", "rank",
-    "read_file", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean",
-    "reduce_min", "reduce_prod", "reduce_sum", "report_uninitialized_variables",
+    "AUTO_REUSE", "Assert", "Barrier", "ConditionalAccumulator", "FIFOQueue", "FixedLenFeature",
+    "FixedLengthRecordReader", "IdentityReader", "InteractiveSession", "MutableHashTable",
+    "PaddingFIFOQueue", "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "ReaderBase",
+    "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue", "Stack",
+    "TFRecordReader", "TensorArray", "TextLineReader", "VarLenFeature", "VariableScope",
+    "WholeFileReader", "as_string", "assert_all_close", "assert_equal", "assert_greater",
+    "assert_greater_equal", "assert_less", "assert_less_equal", "assert_non_negative",
+    "assert_not_equal", "assert_positive", "assert_shape", "assert_variables_initialized",
+    "assign", "assign_add", "assign_sub", "bool_", "boolean_mask", "case", "cast",
+    "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with", "constant",
+    "container", "count_up_to", "create_partitioned_variables", "cumprod", "cumsum", "decode_csv",
+    "decode_image", "decode_jpeg", "decode_png", "decode_raw", "dynamic_partition",
+    "dynamic_stitch", "enter", "exit", "fill", "foldl", "foldr", "gather_nd", "get_default_graph",
+    "get_default_session", "get_variable", "get_variable_scope", "global_norm", "global_variables",
+    "identity", "import_graph_def", "initialize_all_variables", "is_variable_initialized",
+    "local_variables_initializer", "loop_cond", "matching_files", "merge", "next_iteration",
+    "parse_example", "parse_single_example", "random_normal", "random_shuffle", "random_uniform",
+    "rank", "read_file", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max",
+    "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "report_uninitialized_variables",
     "reset_default_graph", "scatter_add", "scatter_nd", "scatter_nd_add", "scatter_nd_max",
     "scatter_nd_min", "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed",
-    "squared_difference", "string_join", "string_length", "string_split",
-    "string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_number", "substr",
-    "switch", "trainable_variables", "truncated_normal", "unique", "unique_with_counts",
-    "variable_scope", "variables_initializer", "write_file",
+    "squared_difference", "string_join", "string_length", "string_split", "string_to_hash_bucket",
+    "string_to_hash_bucket_fast", "string_to_number", "substr", "switch", "trainable_variables",
+    "truncated_normal", "unique", "unique_with_counts", "variable_scope", "variables_initializer",
+    "write_file",
 ]
