@@ -3,6 +3,8 @@ batches that are cut over threads, elements that are not finite, plans for other
 
 from __future__ import annotations
 
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,14 @@ import pytest
 from compiled_checks import Case
 
 from weft.codegen.kernels.lowerings import LOWERINGS
+from weft.codegen.llvm.link import (
+    BLAS_THREADS,
+    THREADS_CALLS,
+    THREADS_GET,
+    THREADS_LOCK,
+    THREADS_SET,
+    routine_address,
+)
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.passes.pipelines import STANDARD
 
@@ -148,6 +158,26 @@ def test_only_the_matrix_at_fault_is_nan(dtype: Any) -> None:
     (made,), (wanted,) = both("cholesky", [not_definite])
     assert np.isnan(made[1]).all()
     near(made[0], wanted[0])
+
+
+def test_openblas_has_its_threads_again() -> None:
+    """Batches turn them off while they run, also where several steps run at once."""
+    words = (ctypes.c_int64 * 5).from_address(routine_address(BLAS_THREADS))
+    if not words[THREADS_SET]:
+        pytest.skip("SciPy's BLAS is not OpenBLAS")
+    get = ctypes.CFUNCTYPE(ctypes.c_int)(words[THREADS_GET])
+    change = ctypes.CFUNCTYPE(None, ctypes.c_int)(words[THREADS_SET])
+    before, x = get(), draw((300, 12, 12), np.float64)
+    try:
+        for count in (1, 2):
+            change(count)
+            with ThreadPoolExecutor(4) as pool:
+                for made in pool.map(lambda _: both("lu", [x]), range(8)):
+                    near(made[0][0], made[1][0], 2000)
+            assert get() == count
+            assert words[THREADS_LOCK] == words[THREADS_CALLS] == 0
+    finally:
+        change(before)
 
 
 def test_a_large_batch_is_cut_over_threads() -> None:
