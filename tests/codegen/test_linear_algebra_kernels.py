@@ -193,3 +193,27 @@ def test_a_large_batch_is_cut_over_threads() -> None:
             assert a[:1].tobytes() == b.tobytes()
         if op != "svd":
             near(got[0], wanted[0], 2000)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_small_matrices_eagerly(dtype: Any) -> None:
+    """The interpreter eliminates in all of them at once: as LAPACK does, zero pivots included."""
+    for shape in ((200, 3, 3), (100, 5, 3), (100, 3, 5), (2, 50, 4, 4)):
+        x = draw(shape, dtype)
+        x[..., 0, 0].reshape(-1)[::7] = 0
+        x.reshape(-1, *shape[-2:])[3] = 0
+        found, wanted = both("lu", [x])
+        for a, b in zip(found, wanted, strict=True):
+            near(a, b, 1e5)
+        if shape[-1] == shape[-2]:
+            a, b = x + 4 * np.eye(shape[-1], dtype=dtype), draw((*shape[:-1], 2), dtype, 1)
+            packed, pivots, _ = both("lu", [a])[1]
+            for flag in (False, True):
+                made = both("lu_solve", [a, packed, pivots, b], adjoint=flag)
+                near(made[0][0], made[1][0], 1e4)
+                near((adjoint(a) if flag else a) @ made[1][0], b, 1e4)
+                for lower in (False, True):
+                    attrs = {"lower": lower, "adjoint": flag}
+                    for unit in (False, True):
+                        made = both("triangular_solve", [a, b], unit_diagonal=unit, **attrs)
+                        near(made[0][0], made[1][0], 1e4)
