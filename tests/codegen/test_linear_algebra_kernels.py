@@ -3,6 +3,8 @@ batches that are cut over threads, elements that are not finite, plans for other
 
 from __future__ import annotations
 
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,14 @@ import pytest
 from compiled_checks import Case
 
 from weft.codegen.kernels.lowerings import LOWERINGS
+from weft.codegen.llvm.link import (
+    BLAS_THREADS,
+    THREADS_CALLS,
+    THREADS_GET,
+    THREADS_LOCK,
+    THREADS_SET,
+    routine_address,
+)
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.passes.pipelines import STANDARD
 
@@ -150,6 +160,26 @@ def test_only_the_matrix_at_fault_is_nan(dtype: Any) -> None:
     near(made[0], wanted[0])
 
 
+def test_openblas_has_its_threads_again() -> None:
+    """Batches turn them off while they run, also where several steps run at once."""
+    words = (ctypes.c_int64 * 5).from_address(routine_address(BLAS_THREADS))
+    if not words[THREADS_SET]:
+        pytest.skip("SciPy's BLAS is not OpenBLAS")
+    get = ctypes.CFUNCTYPE(ctypes.c_int)(words[THREADS_GET])
+    change = ctypes.CFUNCTYPE(None, ctypes.c_int)(words[THREADS_SET])
+    before, x = get(), draw((300, 12, 12), np.float64)
+    try:
+        for count in (1, 2):
+            change(count)
+            with ThreadPoolExecutor(4) as pool:
+                for made in pool.map(lambda _: both("lu", [x]), range(8)):
+                    near(made[0][0], made[1][0], 2000)
+            assert get() == count
+            assert words[THREADS_LOCK] == words[THREADS_CALLS] == 0
+    finally:
+        change(before)
+
+
 def test_a_large_batch_is_cut_over_threads() -> None:
     x = draw((700, 6, 6), np.float64)
     for op, attrs in (
@@ -163,3 +193,27 @@ def test_a_large_batch_is_cut_over_threads() -> None:
             assert a[:1].tobytes() == b.tobytes()
         if op != "svd":
             near(got[0], wanted[0], 2000)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_small_matrices_eagerly(dtype: Any) -> None:
+    """The interpreter eliminates in all of them at once: as LAPACK does, zero pivots included."""
+    for shape in ((200, 3, 3), (100, 5, 3), (100, 3, 5), (2, 50, 4, 4)):
+        x = draw(shape, dtype)
+        x[..., 0, 0].reshape(-1)[::7] = 0
+        x.reshape(-1, *shape[-2:])[3] = 0
+        found, wanted = both("lu", [x])
+        for a, b in zip(found, wanted, strict=True):
+            near(a, b, 1e5)
+        if shape[-1] == shape[-2]:
+            a, b = x + 4 * np.eye(shape[-1], dtype=dtype), draw((*shape[:-1], 2), dtype, 1)
+            packed, pivots, _ = both("lu", [a])[1]
+            for flag in (False, True):
+                made = both("lu_solve", [a, packed, pivots, b], adjoint=flag)
+                near(made[0][0], made[1][0], 1e4)
+                near((adjoint(a) if flag else a) @ made[1][0], b, 1e4)
+                for lower in (False, True):
+                    attrs = {"lower": lower, "adjoint": flag}
+                    for unit in (False, True):
+                        made = both("triangular_solve", [a, b], unit_diagonal=unit, **attrs)
+                        near(made[0][0], made[1][0], 1e4)

@@ -131,6 +131,22 @@ ELSEWHERE = {
     },
 }
 
+#: Functions of matrices: their truth is NumPy's and SciPy's, on all dtypes, shapes and ways to run.
+MATRICES = {
+    "test_of_square_matrices": "det inv slogdet cond",
+    "test_of_definite_ones": "cholesky eigh eigvalsh",
+    "test_of_any_matrices": "svd svdvals qr matrix_rank pinv",
+    "test_lu_and_eig": "lu eig eigvals",
+    "test_solving": "solve solve_triangular",
+    "test_least_squares": "lstsq",
+    "test_exponentials": "expm",
+}
+ELSEWHERE |= {
+    f"linalg.{name}": ("numpy.linalg, scipy.linalg", "test_linalg_decompositions.py", test)
+    for test, names in MATRICES.items()
+    for name in names.split()
+}
+
 #: Why public functions and classes have no row. A name stands once.
 EXEMPT = {
     "derivatives of what it is given; of every op: test_gradients.py, test_ways.py":

@@ -28,7 +28,7 @@ from typing import Any
 from weft.codegen.llvm.target import binding, create_machine
 from weft.ir.dataclass import dataclass
 from weft.ir.ops.elementwise import mathematics
-from weft.ir.process import cpython
+from weft.ir.process import around_fork, cpython
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 _RELOCATABLE, _X86_64 = 1, 62  # e_type, e_machine
@@ -309,10 +309,38 @@ def _link_by_llvm(objects: Sequence[tuple[str, bytes]], imports: dict[str, int])
 LETTER = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 
 
+#: The words by which native code has OpenBLAS work on one thread, by their name for
+#: `routine_address`: a lock, how many calls want it so, how many threads there were before, and the
+#: addresses of OpenBLAS's functions that get and set their number (0 in another BLAS).
+BLAS_THREADS = "blas_threads"
+THREADS_LOCK, THREADS_CALLS, THREADS_BEFORE, THREADS_GET, THREADS_SET = range(5)
+
+
+@cache
+def _blas_threads() -> Any:
+    words = (ctypes.c_int64 * 5)()
+    for word, name in ((THREADS_GET, "get"), (THREADS_SET, "set")):
+        for prefix in ("scipy_", ""):
+            function = getattr(_library(), f"{prefix}openblas_{name}_num_threads", None)
+            if function is not None and not words[word]:
+                words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+
+    def in_child() -> None:
+        """Threads that held the lock, or wanted one thread, are not in the child."""
+        if words[THREADS_CALLS]:
+            ctypes.CFUNCTYPE(None, ctypes.c_int)(words[THREADS_SET])(words[THREADS_BEFORE])
+        words[THREADS_LOCK] = words[THREADS_CALLS] = 0
+
+    around_fork(lambda: None, lambda: None, in_child)
+    return words
+
+
 @cache
 def routine_address(routine: str) -> int:
-    """The address of a Fortran-convention BLAS or LAPACK routine ("sgemm", "dpotrf"); KeyError if
-    SciPy has none."""
+    """The address of a Fortran-convention BLAS or LAPACK routine ("sgemm", "dpotrf"), or of the
+    words `BLAS_THREADS`; KeyError if SciPy has none."""
+    if routine == BLAS_THREADS:
+        return ctypes.addressof(_blas_threads())
     library = _library()
     # SciPy's own wheels prefix the names of their OpenBLAS, other builds use the system's
     for symbol in (f"scipy_{routine}_", f"{routine}_"):

@@ -253,6 +253,6 @@ NEAR_A_BYTES = 1 << 20
 #: Bytes of B. Up to so many a call before the product packs all of it; of more, each chunk packs
 #: the columns that it needs: they stay in L2, and the step's memory does not grow by all of B.
 PACKED_BEFORE_BYTES = 1 << 19
-#: Nanoseconds that LAPACK takes for one matrix. From so many on the matrices of a batch go one
-#: after the other, as OpenBLAS cuts the work on each over threads of its own.
-ONE_BY_ONE = 5e6
+#: Nanoseconds that LAPACK takes for one matrix, and matrices. Fewer ones of so many nanoseconds go
+#: one after the other, as OpenBLAS cuts the work on each over threads of its own.
+ONE_BY_ONE, FEW_MATRICES = 5e6, 4

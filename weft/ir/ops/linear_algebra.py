@@ -193,6 +193,12 @@ def _cholesky(arrays: Sequence[Array], attrs: Attrs) -> Array:
     return _each(np.linalg.cholesky, a, [(a.dtype, a.shape)], np.tril)[0]
 
 
+def _many_small(x: Array) -> bool:
+    """Whether one step of elimination on all matrices at once takes NumPy less time than a call of
+    LAPACK for each."""
+    return bool(x.shape[-2] <= 32 and x.size > 8 * x.shape[-1] * x.shape[-2] ** 2)
+
+
 def _lu(arrays: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     (a,) = arrays
     likes = _likes(_lu_type([_type_of(a)], attrs, ()))
@@ -200,6 +206,8 @@ def _lu(arrays: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     permutation[...] = np.arange(a.shape[-2])
     if not a.size:
         return packed, pivots, permutation
+    if _many_small(a):
+        return _eliminate(a.copy(), pivots, permutation)
     from scipy.linalg.lapack import get_lapack_funcs  # 60 ms, for who factors at once
 
     (getrf,) = get_lapack_funcs(("getrf",), dtype=a.dtype)
@@ -211,43 +219,76 @@ def _lu(arrays: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
     return packed, pivots, permutation
 
 
-def _solve_triangular(a: Array, b: Array, lower: bool, adjoint: bool, unit: bool = False) -> Array:
-    """BLAS's trsm on one matrix: no check for zeros on the diagonal."""
+def _swap(rows: Array, k: int, others: Array) -> None:
+    """Swap row k of each matrix (..., m, n) with its row `others` (...)."""
+    at = others[..., None, None]
+    moved = np.take_along_axis(rows, at, -2)
+    np.put_along_axis(rows, at, rows[..., k : k + 1, :].copy(), -2)
+    rows[..., k : k + 1, :] = moved
+
+
+def _eliminate(x: Array, pivots: Array, permutation: Array) -> Sequence[Array]:
+    """Gaussian elimination of all matrices at once, in place."""
+    for k in range(pivots.shape[-1]):
+        column = x[..., k:, k]
+        size = np.abs(column.real) + np.abs(column.imag)  # as LAPACK's izamax
+        pivots[..., k] = k + np.where(np.isnan(size), np.inf, size).argmax(-1)
+        _swap(x, k, pivots[..., k])
+        _swap(permutation[..., None], k, pivots[..., k])
+        pivot = x[..., k, k][..., None]
+        below = x[..., k + 1 :, k]
+        x[..., k + 1 :, k] = np.where(pivot == 0, below, below / np.where(pivot == 0, 1, pivot))
+        x[..., k + 1 :, k + 1 :] -= x[..., k + 1 :, k, None] * x[..., k, None, k + 1 :]
+    return x, pivots, permutation
+
+
+def _solve_triangular(a: Array, b: Array, lower: bool, adjoint: bool, unit: bool) -> Array:
+    """The x with a x = b, or a^H x = b: as BLAS's trsm, which divides by zeros on the diagonal."""
+    if _many_small(a):
+        return _substitute(a, b.copy(), lower, adjoint, unit)
     from scipy.linalg.blas import get_blas_funcs
 
     (trsm,) = get_blas_funcs(("trsm",), dtype=a.dtype)
-    made = trsm(1.0, a, b, lower=lower, trans_a=2 * adjoint, diag=unit)
-    return np.asarray(made)
+    out = np.empty_like(b)
+    for index in np.ndindex(b.shape[:-2]):
+        out[index] = trsm(1.0, a[index], b[index], lower=lower, trans_a=2 * adjoint, diag=unit)
+    return out
+
+
+def _substitute(a: Array, x: Array, lower: bool, adjoint: bool, unit: bool) -> Array:
+    """Substitution in all matrices at once, in place."""
+    if adjoint:
+        a, lower = np.conj(a.swapaxes(-1, -2)), not lower
+    n = a.shape[-1]
+    for k in range(n) if lower else range(n - 1, -1, -1):
+        if not unit:
+            x[..., k, :] /= a[..., k, k, None]
+        rest = slice(k + 1, n) if lower else slice(0, k)
+        x[..., rest, :] -= a[..., rest, k, None] * x[..., k, None, :]
+    return x
 
 
 def _lu_solve(arrays: Sequence[Array], attrs: Attrs) -> Array:
     _, packed, pivots, b = arrays
-    adjoint, out = bool(attrs["adjoint"]), b.copy()
+    adjoint, x = bool(attrs["adjoint"]), b.copy()
     if not b.size:
-        return out
-    for index in np.ndindex(b.shape[:-2]):
-        x, swaps = out[index], list(enumerate(pivots[index]))
-        if not adjoint:
-            for k, other in swaps:
-                x[[k, other]] = x[[other, k]]
-        for lower in (adjoint, not adjoint)[::-1]:
-            x = _solve_triangular(packed[index], x, lower, adjoint, unit=lower)
-        if adjoint:
-            for k, other in reversed(swaps):
-                x[[k, other]] = x[[other, k]]
-        out[index] = x
-    return out
+        return x
+    order = range(pivots.shape[-1])
+    if not adjoint:
+        for k in order:
+            _swap(x, k, pivots[..., k])
+    for lower in (adjoint, not adjoint)[::-1]:
+        x = _solve_triangular(packed, x, lower, adjoint, lower)
+    if adjoint:
+        for k in reversed(order):
+            _swap(x, k, pivots[..., k])
+    return x
 
 
 def _triangular_solve(arrays: Sequence[Array], attrs: Attrs) -> Array:
     a, b = arrays
-    out = b.copy()
-    if not b.size:
-        return out
     lower, adjoint, unit = (bool(attrs[k]) for k in ("lower", "adjoint", "unit_diagonal"))
-    for index in np.ndindex(b.shape[:-2]):
-        out[index] = _solve_triangular(a[index], b[index], lower, adjoint, unit)
-    return out
+    return _solve_triangular(a, b, lower, adjoint, unit) if b.size else b.copy()
 
 
 def _qr(arrays: Sequence[Array], attrs: Attrs) -> Sequence[Array]:
