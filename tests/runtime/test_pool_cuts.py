@@ -92,6 +92,8 @@ FUNCTIONS = {
     "argsort flat": lambda x, i: wf.argsort(wf.reshape(x, (-1,))),
     "top k": lambda x, i: wf.top_k(x, 5).values,
     "searchsorted": lambda x, i: wf.searchsorted(wf.sort(x[0]), x[1]),
+    "rfft rows": lambda x, i: wf.fft.rfft(x, axis=1),
+    "fft columns": lambda x, i: wf.abs(wf.fft.fft(x, axis=0)),
     "take rows": lambda x, i: wf.take(x, i, axis=0),
     "take columns": lambda x, i: wf.take(x, i, axis=1),
     "take along": lambda x, i: wf.take_along_axis(x, wf.argsort(x, axis=1), axis=1),

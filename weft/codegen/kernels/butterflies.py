@@ -27,7 +27,7 @@ from weft.codegen.llvm.target import per_isa, target_vector_bits
 from weft.ir.dataclass import dataclass
 
 #: Primes whose transforms are straight-line code, and the largest one that a stage has as radix.
-STRAIGHT, LARGEST_PRIME = (13, 11, 7, 5, 3), 71
+STRAIGHT, LARGEST_PRIME = (7, 5, 3), 71
 
 Pair = tuple[ir.Value, ir.Value]
 
@@ -316,10 +316,10 @@ def emit_stage(e: Emitter, stage: Stage, part: str) -> ir.Function:
 def _in_vectors(
     f: Emitter, count: ir.Value, lanes: int, body: Callable[[ir.Value, int], None]
 ) -> None:
-    """body(start, lanes) for whole vectors of [0, count), then for one of half as many lanes, and
-    body(start, 1) for what is left."""
+    """body(start, lanes) for whole vectors of [0, count), then for one of 8 lanes (the stride after
+    a stage of radix 8) if that is half of it, and body(start, 1) for what is left."""
     done = f.index(0)
-    for width in (lanes, lanes // 2, 1):
+    for width in (16, 8, 1) if lanes == 16 else (lanes, 1):
         whole = f.builder.and_(count, f.index(-width))
         with f.for_range(done, whole, f.index(width)) as i:
             body(i, width)

@@ -23,7 +23,15 @@ from functools import lru_cache
 import numpy as np
 from llvmlite import ir
 
-from weft.codegen.call import Address, KernelCall, Pool, WorkerScratch, cut_call, worker_stride
+from weft.codegen.call import (
+    Address,
+    KernelCall,
+    Pool,
+    Scratch,
+    WorkerScratch,
+    cut_call,
+    worker_stride,
+)
 from weft.codegen.kernels.butterflies import (
     Stage,
     emit_stages,
@@ -130,7 +138,8 @@ def _tables(n: int, m: int, part: str, lanes: int) -> _Tables:
         j = np.arange(m, dtype=np.int64)
         chirp = roots(j * j, 2 * m)
         chirp_at = put(chirp)
-        wrapped = np.zeros(points, np.clongdouble)
+        # digits to spare, where NumPy has them: what is rounded here is in every result
+        wrapped = np.zeros(points, np.complex128 if part == "f32" else np.clongdouble)
         wrapped[:m] = chirp.conj()
         wrapped[points - m + 1 :] = chirp[:0:-1].conj()
         spectrum_at = put(np.fft.fft(wrapped) / points)
@@ -179,9 +188,11 @@ def fourier_calls(op: Operation) -> list[KernelCall]:
     blocks = -(-inner // block)
     scratch = 4 * itemsize * tables.points * block
     bits = struct.unpack("<q", struct.pack("<d", scale_of(op.attrs["scale"], n)))[0]
+    alone = outer * blocks == 1  # a long line: one worker's scratch is enough
     args = (
-        Address(op.result), Address(op.operands[0]), WorkerScratch(scratch),
-        worker_stride(scratch), Pool(tables.rows), Pool(tables.numbers), bits,
+        Address(op.result), Address(op.operands[0]),
+        Scratch(scratch) if alone else WorkerScratch(scratch),
+        0 if alone else worker_stride(scratch), Pool(tables.rows), Pool(tables.numbers), bits,
         n, m, tables.points, tables.count, inner, block, blocks, *steps,
         tables.roots_at, tables.chirp_at, tables.spectrum_at,
     )  # fmt: skip
