@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from weft.frontend.core.public_names import no_such_name as _no_such_name
 from weft.frontend.core.public_names import only_public as _only_public
 from weft.frontend.nn.reduced_losses import (
     Reduction,
@@ -36,7 +37,13 @@ from weft.frontend.nn.reduced_losses import (
     squared_hinge,
     triplet_margin_loss,
 )
-from weft.frontend.session.variables import get_regularization_loss, get_regularization_losses
+from weft.ir.process import load as _load
+
+if TYPE_CHECKING:
+    from weft.frontend.session.variables import (
+        get_regularization_loss,
+        get_regularization_losses,
+    )
 
 __all__ = [
     "Reduction",
@@ -70,4 +77,11 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker knows the names
-    __getattr__, __dir__ = _only_public(__name__, __all__)
+    _, __dir__ = _only_public(__name__, __all__)
+
+    def __getattr__(name: str) -> object:
+        """The two names that need graphs, which are loaded when they are used."""
+        if name not in ("get_regularization_loss", "get_regularization_losses"):
+            raise _no_such_name(__name__, name)
+        found = globals()[name] = _load("weft.frontend.session.variables", name)
+        return found
