@@ -151,11 +151,6 @@ ELSEWHERE |= {
 EXEMPT = {
     "derivatives of what it is given; of every op: test_gradients.py, test_ways.py":
         "grad gradients vjp value_and_grad custom_gradient",
-    "matrices, against NumPy and SciPy: test_linalg_decompositions.py":
-        "linalg.cholesky linalg.cond linalg.det linalg.eig linalg.eigh linalg.eigvals "
-        "linalg.eigvalsh linalg.expm linalg.inv linalg.lstsq linalg.lu linalg.matrix_rank "
-        "linalg.pinv linalg.qr linalg.slogdet linalg.solve linalg.solve_triangular linalg.svd "
-        "linalg.svdvals",
     "transformations: test_transforms.py":
         "vmap jvp linearize hvp jacfwd jacrev hessian custom_jvp checkpoint associative_scan",
     "control flow: it computes what its functions do (test_control_flow.py, semantic_programs.py)":
