@@ -4,6 +4,7 @@ sessions, optimizers and checkpoints."""
 from __future__ import annotations
 
 import copy
+import pickle  # noqa: TID251 - users may
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,10 @@ def test_checkpoints(tmp_path: Path) -> None:
 
 def test_copies_are_apart() -> None:
     net = Net()
+    wf.compile(lambda x: net.train()(x))(X)
     other = copy.deepcopy(net)
+    read = pickle.loads(pickle.dumps(net))
+    np.testing.assert_array_equal(read(X), net(X))
     other.layers[0].w.assign_add(np.ones((3, 4), np.float32))
     assert float(np.abs(other(X).numpy() - net(X).numpy()).max()) > 0.01
     assert not {*map(id, net.variables())} & {*map(id, other.variables())}

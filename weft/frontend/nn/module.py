@@ -50,6 +50,10 @@ class Module:
     26 parameters, 26 of them trainable, 104 bytes
     """
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copied and pickled without what functions that were traced have said."""
+        return {n: v for n, v in vars(self).items() if n != "_traced_modes"}
+
     # ------------------------------------------------------------------------------- parameters
     def parameters(self) -> dict[str, Any]:
         """The variables as a tree: dicts by attribute, lists and dicts as they are held. A pytree,
