@@ -4,6 +4,7 @@ what is refused."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -62,7 +63,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...], Array]] = {
     "mean_squared_error": (W.mean_squared_error, (Z, X), (X - Z) ** 2),
     "absolute_difference": (W.absolute_difference, (Z, X), np.abs(X - Z)),
     "huber_loss": (
-        lambda *a, **k: W.huber_loss(*a, delta=1.5, **k), (Z, X),
+        partial(W.huber_loss, delta=1.5), (Z, X),
         np.where(np.abs(X - Z) <= 1.5, (X - Z) ** 2 / 2, 1.5 * np.abs(X - Z) - 1.5**2 / 2),
     ),
     "log_cosh": (W.log_cosh, (Z, X), np.log(np.cosh(X - Z))),
@@ -73,14 +74,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...], Array]] = {
     "poisson": (W.poisson, (COUNTS, np.exp(X)), np.exp(X) - COUNTS * np.log(np.exp(X) + 1e-7)),
     "log_poisson": (W.log_poisson, (COUNTS, X), np.exp(X) - COUNTS * X),
     "log_poisson full": (
-        lambda *a, **k: W.log_poisson(*a, compute_full_loss=True, **k), (COUNTS, X),
+        partial(W.log_poisson, compute_full_loss=True), (COUNTS, X),
         stirling(COUNTS, X),
     ),
     "hinge_loss": (W.hinge_loss, (ONES, X), np.maximum(0, 1 - (2 * ONES - 1) * X)),
     "squared_hinge": (W.squared_hinge, (ONES, X), np.maximum(0, 1 - (2 * ONES - 1) * X) ** 2),
     "sigmoid_cross_entropy": (W.sigmoid_cross_entropy, (SOFT, X), entropy(SOFT, X)),
     "sigmoid_cross_entropy smoothed": (
-        lambda *a, **k: W.sigmoid_cross_entropy(*a, label_smoothing=0.2, **k), (ONES, X),
+        partial(W.sigmoid_cross_entropy, label_smoothing=0.2), (ONES, X),
         entropy(ONES * 0.8 + 0.1, X),
     ),
     "sigmoid_focal_cross_entropy": (
@@ -88,20 +89,20 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...], Array]] = {
         (1 - np.where(ONES, SIGMOID, 1 - SIGMOID)) ** 2 * entropy(ONES, X),
     ),
     "sigmoid_focal_cross_entropy alpha": (
-        lambda *a, **k: W.sigmoid_focal_cross_entropy(*a, alpha=0.25, gamma=1.5, **k), (ONES, X),
+        partial(W.sigmoid_focal_cross_entropy, alpha=0.25, gamma=1.5), (ONES, X),
         np.where(ONES, 0.25, 0.75)
         * (1 - np.where(ONES, SIGMOID, 1 - SIGMOID)) ** 1.5 * entropy(ONES, X),
     ),
     "softmax_cross_entropy": (W.softmax_cross_entropy, (Q, X), -(Q * np.log(P)).sum(-1)),
     "softmax_cross_entropy smoothed": (
-        lambda *a, **k: W.softmax_cross_entropy(*a, label_smoothing=0.3, **k), (ONEHOT, X),
+        partial(W.softmax_cross_entropy, label_smoothing=0.3), (ONEHOT, X),
         -(smoothed(ONEHOT, 0.3) * np.log(P)).sum(-1),
     ),
     "softmax_focal_cross_entropy": (
         W.softmax_focal_cross_entropy, (ONEHOT, X), -(ONEHOT * (1 - P) ** 2 * np.log(P)).sum(-1),
     ),
     "softmax_focal_cross_entropy alpha": (
-        lambda *a, **k: W.softmax_focal_cross_entropy(*a, alpha=0.25, gamma=3.0, **k), (Q, X),
+        partial(W.softmax_focal_cross_entropy, alpha=0.25, gamma=3.0), (Q, X),
         -0.25 * (Q * (1 - P) ** 3 * np.log(P)).sum(-1),
     ),
     "categorical_hinge": (
@@ -110,7 +111,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...], Array]] = {
     ),
     "kl_divergence": (W.kl_divergence, (Q, P), sp.rel_entr(Q, P).sum(-1)),
     "kl_divergence of logs": (
-        lambda *a, **k: W.kl_divergence(*a, log_predictions=True, **k), (Q, np.log(P)),
+        partial(W.kl_divergence, log_predictions=True), (Q, np.log(P)),
         sp.rel_entr(Q, P).sum(-1),
     ),
     "cosine_distance": (
@@ -123,7 +124,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...], Array]] = {
         np.maximum(0, 0.5 - (2 * ONES - 1) * (X - Z)),
     ),
     "contrastive_loss": (
-        lambda *a, **k: W.contrastive_loss(*a, margin=2.0, **k), (ONES, np.abs(X)),
+        partial(W.contrastive_loss, margin=2.0), (ONES, np.abs(X)),
         ONES * X**2 + (1 - ONES) * np.maximum(2 - np.abs(X), 0) ** 2,
     ),
     "triplet_margin_loss": (

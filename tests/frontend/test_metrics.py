@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -123,11 +124,11 @@ CASES: dict[str, tuple[Callable[[], Any], Array, Array, Truth]] = {
 }  # fmt: skip
 
 PAIRS: dict[str, Callable[..., Any]] = {
-    "Accuracy": M.accuracy, "TopKAccuracy": lambda *a: M.top_k_accuracy(*a, k=2),
+    "Accuracy": M.accuracy, "TopKAccuracy": partial(M.top_k_accuracy, k=2),
     "MeanSquaredError": M.mean_squared_error, "RootMeanSquaredError": M.root_mean_squared_error,
     "MeanAbsoluteError": M.mean_absolute_error, "Precision": M.precision,
-    "Precision 0.75": lambda *a: M.precision(*a, threshold=0.75), "Recall": M.recall,
-    "Recall of integers": M.recall, "AUC": M.auc, "AUC PR": lambda *a: M.auc(*a, curve="PR"),
+    "Precision 0.75": partial(M.precision, threshold=0.75), "Recall": M.recall,
+    "Recall of integers": M.recall, "AUC": M.auc, "AUC PR": partial(M.auc, curve="PR"),
     "SensitivityAtSpecificity": lambda z, x, w: M.sensitivity_at_specificity(z, x, 0.7, w),
     "SpecificityAtSensitivity": lambda z, x, w: M.specificity_at_sensitivity(z, x, 0.6, w),
     "ConfusionMatrix": lambda z, x, w: M.streaming_confusion_matrix(z, x, CLASSES, w),

@@ -35,7 +35,7 @@ class Dropout(wf.nn.Module):
 
 class Net(wf.nn.Module):
     def __init__(self) -> None:
-        self.layers = [Dense(3, 4, 1), Dropout(0.5), Dense(4, 2, 2)]
+        self.layers: list[Any] = [Dense(3, 4, 1), Dropout(0.5), Dense(4, 2, 2)]
         self.count = wf.Variable(0, trainable=False)
         self.heads = {"b": Dense(2, 1, 3), "a": Dense(2, 1, 4)}
         self.size, self._hidden = 7, wf.Variable(1.0)
