@@ -357,6 +357,6 @@ def test_errors_of_open_sizes() -> None:
 
 def test_names_of_other_libraries() -> None:
     with pytest.raises(AttributeError, match="no cosine and sine transforms"):
-        wf.fft.dct  # noqa: B018
+        wf.fft.dct  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"wf\.fft\.rfft"):
-        wf.rfft  # noqa: B018
+        wf.rfft  # type: ignore[attr-defined]  # noqa: B018

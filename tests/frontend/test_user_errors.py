@@ -27,8 +27,8 @@ from weft.ir.errors import (
 from weft.ir.locations import definition_location
 
 X = np.ones((2, 3), np.float32)
-MODULES = {"wf": wf, **{f"wf.{n}": getattr(wf, n) for n in ("nn", "random", "linalg", "train",
-                                                           "data")},
+MODULES = {"wf": wf, **{f"wf.{n}": getattr(wf, n) for n in ("nn", "random", "linalg", "fft",
+                                                           "train", "data")},
            "x": wf.ones(2)}  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def found(path: str) -> bool:
     return value is not None
 
 
-PUBLIC = ["nn", "random", "linalg", "train", "data", "summary", "tf1"]
+PUBLIC = ["nn", "random", "linalg", "fft", "train", "data", "summary", "tf1"]
 
 
 class TestNames:
