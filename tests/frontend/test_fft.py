@@ -205,6 +205,18 @@ def test_two_axes_have_their_names() -> None:
         np.testing.assert_allclose(got, getattr(np.fft, name)(x, norm="ortho"), atol=1e-12)
 
 
+def test_settings_by_position() -> None:
+    """In NumPy's order."""
+    x = numbers((4, 6), "c16")
+    for name in (*C2C, *C2R):
+        got, truth = (getattr(m, name)(x, 8, 0, "ortho") for m in (wf.fft, np.fft))
+        np.testing.assert_allclose(got.numpy(), truth, atol=1e-12)
+    got, truth = (m.fftn(x, (3, 5), (0, 1), "forward") for m in (wf.fft, np.fft))
+    np.testing.assert_allclose(got.numpy(), truth, atol=1e-12)
+    np.testing.assert_allclose(wf.fft.fftfreq(6, 0.5).numpy(), np.fft.fftfreq(6, 0.5), rtol=1e-6)
+    assert wf.fft.fftshift(x, 0).numpy().tobytes() == np.fft.fftshift(x, 0).tobytes()
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0, 4)])
 def test_empty_batches(shape: tuple[int, ...]) -> None:
     for name in (*C2C, *R2C, *C2R):
@@ -357,6 +369,6 @@ def test_errors_of_open_sizes() -> None:
 
 def test_names_of_other_libraries() -> None:
     with pytest.raises(AttributeError, match="no cosine and sine transforms"):
-        getattr(wf.fft, "dct")  # noqa: B009
+        wf.fft.dct  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"wf\.fft\.rfft"):
-        getattr(wf, "rfft")  # noqa: B009
+        wf.rfft  # type: ignore[attr-defined]  # noqa: B018

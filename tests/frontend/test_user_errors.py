@@ -27,8 +27,8 @@ from weft.ir.errors import (
 from weft.ir.locations import definition_location
 
 X = np.ones((2, 3), np.float32)
-MODULES = {"wf": wf, **{f"wf.{n}": getattr(wf, n) for n in ("nn", "random", "linalg", "train",
-                                                           "data", "losses", "metrics",
+MODULES = {"wf": wf, **{f"wf.{n}": getattr(wf, n) for n in ("nn", "random", "linalg", "fft",
+                                                           "train", "data", "losses", "metrics",
                                                            "initializers")},
            "x": wf.ones(2)}  # fmt: skip
 
@@ -41,8 +41,8 @@ def found(path: str) -> bool:
     return value is not None
 
 
-PUBLIC = ["nn", "random", "linalg", "train", "data", "losses", "metrics", "initializers", "summary",
-          "tf1"]  # fmt: skip
+PUBLIC = ["nn", "random", "linalg", "fft", "train", "data", "losses", "metrics", "initializers",
+          "summary", "tf1"]  # fmt: skip
 
 
 class TestNames:

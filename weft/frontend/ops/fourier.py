@@ -4,6 +4,7 @@ Numbers: float32 and complex64, float64 and complex128; float16 and bfloat16 bec
 and integers the default float. `n` (of several axes `s`) says how many points an axis has: longer
 ones are cut at their end, shorter ones padded with zeros there. `norm` says which direction divides
 by n: "backward" (the default) the inverse one, "forward" the other one, "ortho" both by sqrt(n).
+Settings may be given by position, too, in NumPy's order, which is also the array API's.
 
 Errors, at the caller's line: InvalidArgumentError for a wrong n, axis or norm, TypeRuleError for
 complex numbers where real ones are transformed, ShapeError for an empty axis."""
@@ -201,7 +202,7 @@ def _inverse_real(op: str, t: Tensor, n: Any, axis: int, norm: Any) -> Tensor:
 
 
 @runs_native
-def fft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+def fft(x: TensorLike, /, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """The discrete Fourier transform along `axis`: X[k] = sum_j x[j] exp(-2 pi i j k / n).
 
     x: of any shape, complex, or real numbers, which become complex. n: how many points (default:
@@ -215,7 +216,7 @@ def fft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backwa
 
 
 @runs_native
-def ifft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+def ifft(x: TensorLike, /, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """The inverse of `fft`: x[j] = 1/n sum_k X[k] exp(2 pi i j k / n).
 
     >>> wf.fft.ifft(wf.fft.fft([1.0, 2.0, 3.0, 4.0]))
@@ -226,7 +227,7 @@ def ifft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backw
 
 
 @runs_native
-def rfft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+def rfft(x: TensorLike, /, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """Elements 0 to n // 2 of the transform of real numbers; the others are their conjugates.
 
     Real x -> complex, n // 2 + 1 elements along the axis. TypeRuleError for complex x.
@@ -239,7 +240,7 @@ def rfft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backw
 
 
 @runs_native
-def irfft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+def irfft(x: TensorLike, /, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """The inverse of `rfft`: n real numbers of the n // 2 + 1 elements of their transform.
 
     n: 2 (m - 1) for an axis of size m by default; an odd n has to be given. Imaginary parts of
@@ -253,7 +254,7 @@ def irfft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "back
 
 
 @runs_native
-def hfft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+def hfft(x: TensorLike, /, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """The transform, n real numbers, of the first n // 2 + 1 elements of a Hermitian signal: one
     with x[n-j] = conj(x[j]).
 
@@ -268,7 +269,7 @@ def hfft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backw
 
 
 @runs_native
-def ihfft(x: TensorLike, /, *, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
+def ihfft(x: TensorLike, /, n: Any = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
     """The inverse of `hfft`: real numbers -> the first n // 2 + 1 elements of a Hermitian signal.
 
     >>> wf.fft.ihfft([8.0, -2.0, 0.0, -2.0])
@@ -294,7 +295,6 @@ def _transforms(
 def fftn(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: Norm = "backward",
@@ -314,7 +314,6 @@ def fftn(
 def ifftn(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: Norm = "backward",
@@ -332,7 +331,6 @@ def ifftn(
 def rfftn(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: Norm = "backward",
@@ -354,7 +352,6 @@ def rfftn(
 def irfftn(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: Norm = "backward",
@@ -379,7 +376,6 @@ def irfftn(
 def fft2(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: Norm = "backward",
@@ -396,7 +392,6 @@ def fft2(
 def ifft2(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: Norm = "backward",
@@ -413,7 +408,6 @@ def ifft2(
 def rfft2(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: Norm = "backward",
@@ -429,7 +423,6 @@ def rfft2(
 def irfft2(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: Norm = "backward",
@@ -463,7 +456,7 @@ def _frequencies(op: str, n: Any, d: Any, dtype: object, count: int, first: int)
     return asarray((numbers / (n * spacing)).astype(wanted.numpy))
 
 
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: object = None) -> Tensor:
+def fftfreq(n: int, /, d: float = 1.0, dtype: object = None) -> Tensor:
     """The frequencies of the elements of `fft` of n points a distance d apart, in cycles per unit.
 
     0, 1, ..., then the negative ones, divided by n d. dtype: a float (default float32).
@@ -475,7 +468,7 @@ def fftfreq(n: int, /, *, d: float = 1.0, dtype: object = None) -> Tensor:
     return _frequencies("fftfreq", count, d, dtype, count, -(count // 2))
 
 
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: object = None) -> Tensor:
+def rfftfreq(n: int, /, d: float = 1.0, dtype: object = None) -> Tensor:
     """The frequencies of the n // 2 + 1 elements of `rfft` of n points a distance d apart.
 
     >>> wf.fft.rfftfreq(5, d=0.5)
@@ -509,7 +502,7 @@ def _shifted(op: str, x: TensorLike, axes: Axes, inverse: bool) -> Tensor:
 
 
 @runs_native
-def fftshift(x: TensorLike, /, *, axes: Axes = None) -> Tensor:
+def fftshift(x: TensorLike, /, axes: Axes = None) -> Tensor:
     """Frequency 0 in the middle: element j along each of `axes` (default: all) moves on by half the
     axis, size // 2. Any dtype.
 
@@ -520,7 +513,7 @@ def fftshift(x: TensorLike, /, *, axes: Axes = None) -> Tensor:
 
 
 @runs_native
-def ifftshift(x: TensorLike, /, *, axes: Axes = None) -> Tensor:
+def ifftshift(x: TensorLike, /, axes: Axes = None) -> Tensor:
     """The inverse of `fftshift`, which it differs from along axes of odd size.
 
     >>> wf.fft.ifftshift([-2, -1, 0, 1, 2])
