@@ -442,3 +442,14 @@ def test_other_engines_refuse() -> None:
 def test_integers_become_the_default_float() -> None:
     assert wf.linalg.inv([[2, 0], [0, 4]]).dtype is wf.float32
     assert wf.linalg.eigvals([[2, 0], [0, 4]]).dtype is wf.complex64
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_other_signs_are_no_fault(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WEFT_VERIFY=native compares compiled code with the interpreter, which has another LAPACK."""
+    monkeypatch.setenv("WEFT_VERIFY", "native")
+    x = draw((2, 3, 40, 40), dtype)
+    f = wf.compile(lambda x: (wf.linalg.svd(x), wf.linalg.eigh(symmetric(x)), wf.linalg.inv(x)))
+    (_, values, _), (_, vectors), inverse = f(x)
+    assert np.isfinite(np.asarray(wf.sum(vectors) + wf.sum(values)))
+    near(x @ np.asarray(inverse), np.broadcast_to(np.eye(40, dtype=dtype), x.shape), 1e5)
