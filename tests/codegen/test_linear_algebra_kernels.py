@@ -20,7 +20,11 @@ from weft.codegen.llvm.link import (
     THREADS_SET,
     routine_address,
 )
+from weft.ir.dtypes import float32
+from weft.ir.errors import UnsupportedError
+from weft.ir.ops.builder import Builder
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
+from weft.ir.types import tensor_type
 from weft.passes.pipelines import STANDARD
 
 Array = np.ndarray[Any, Any]
@@ -178,6 +182,15 @@ def test_openblas_has_its_threads_again() -> None:
             assert words[THREADS_LOCK] == words[THREADS_CALLS] == 0
     finally:
         change(before)
+
+
+def test_sizes_beyond_those_of_lapack() -> None:
+    """Planned only: the matrix would have 4.3 GB."""
+    builder = Builder([tensor_type(float32, 33_000, 33_000)])
+    for op, attrs in (("eigh", {"vectors": True}), ("svd", {"full": False, "vectors": True})):
+        made = builder.emit(op, builder.args, attrs, locations=())
+        with pytest.raises(UnsupportedError, match=f"'{op}' of a matrix with 33000 rows"):
+            LOWERINGS[op](made[0].op)
 
 
 def test_a_large_batch_is_cut_over_threads() -> None:

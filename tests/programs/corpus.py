@@ -52,10 +52,32 @@ def corpus() -> dict[str, Program]:
         _function(
             "python/looked_at", partial(_same, looked_at), LOOKED, told=frozenset({"gradient"})
         ),
+        _function("linalg/fit", partial(_same, fit), FITTED, near=1e-5),
         *_sessions(),
         *(_random(seed) for seed in range(RANDOM_SESSIONS)),
     ]
     return {p.name: p for p in made}
+
+
+FITTED = (
+    np.random.default_rng(4).normal(size=(3, 6, 4)),
+    np.random.default_rng(5).normal(size=(3, 6, 2)),
+)
+
+
+def fit(a: Any, b: Any) -> Any:
+    """Ridge regression by decompositions, its gradient, and results that depend on no signs."""
+
+    def loss(a: Any) -> Any:
+        normal = wf.matrix_transpose(a) @ a + wf.eye(4, dtype=a.dtype)
+        factor = wf.linalg.cholesky(normal)
+        half = wf.linalg.solve_triangular(factor, wf.matrix_transpose(a) @ b, lower=True)
+        x = wf.linalg.solve(wf.matrix_transpose(factor), half)
+        return wf.sum((a @ x - b) ** 2) + wf.sum(wf.linalg.slogdet(normal).logabsdet)
+
+    q, r = wf.linalg.qr(a)
+    values = wf.linalg.eigvalsh(wf.matrix_transpose(r) @ r)
+    return wf.value_and_grad(loss)(a), q @ r, values, wf.linalg.svdvals(a), wf.linalg.pinv(a)
 
 
 def _same(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -52,6 +52,7 @@ from weft.ir.interpreter.partitioned import interpret_parts
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.ops.io import PYTHON_CALLS
+from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import HandleType, RefType, StackType, TensorType
@@ -99,6 +100,7 @@ TRAITS: dict[str, Callable[[Graph], bool] | None] = {
     "scalar functions": lambda g: any(op.name == "scalar_function" for op in g.walk()),
     "strings": holds_strings,
     "complex": lambda g: any(_is_complex(r.type) for op in g.walk() for r in op.results),
+    "decompositions": lambda g: any(op.name in LINEAR_ALGEBRA for op in g.walk()),
     "stacks": lambda g: any(isinstance(r.type, StackType) for op in g.walk() for r in op.results),
     "loops": lambda g: any(op.name in ("while", "scan", "loop_cond") for op in g.walk()),
     "branches": lambda g: any(op.name in ("cond", "switch") for op in g.walk()),
@@ -636,7 +638,9 @@ _TEXT = _GRAPH | {"python": "it is not in the text", "filled": "nor is what queu
 _NATIVE = {"host": "no native plan holds ops of the host", "switch": "nor Switch and Merge"}
 _DEAD = {"error": "what is wrong may be in what nobody needs"}
 _COMPLEX = {"complex": "no complex numbers on GPUs"}
+_LAPACK = {"decompositions": "they are calls of LAPACK on the CPU"}
 _GPU = _NATIVE | {
+    **_LAPACK,
     "strings": "no strings on GPUs",
     **_COMPLEX,
     "large": "an emulated GPU takes seconds for it",
@@ -712,7 +716,7 @@ WAYS: dict[str, Way] = {
     "native": Way(on_graphs(_native), _NATIVE, "native"),
     "native, by Numba": Way(
         on_graphs(_native, _by_numba),
-        _NATIVE,
+        _NATIVE | _LAPACK,
         "native",
         share=100,
     ),
@@ -776,7 +780,7 @@ WAYS: dict[str, Way] = {
         "GPU, reproducible", on_graphs(_one_by_one, _emulated), _GPU | _ALONE, share=16
     ),
     "devices": Way(
-        on_graphs(_on_devices, partial(_emulated, kind="2")), _PARTS | _COMPLEX, "devices"
+        on_graphs(_on_devices, partial(_emulated, kind="2")), _PARTS | _COMPLEX | _LAPACK, "devices"
     ),
     "cluster": Way(in_session(partial(_anywhere, TASKS), cluster), _TASKS, "cluster"),
     "cluster, reproducible": bits(

@@ -54,6 +54,7 @@ from weft.codegen.scalar.element_access import constant
 from weft.ir.cost.rates import decomposition
 from weft.ir.cost.thresholds import FEW_MATRICES, ONE_BY_ONE
 from weft.ir.dtypes import as_dtype
+from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint, largest, now, of_sizes, smallest
 
@@ -92,6 +93,15 @@ def _asked(routine: str, *operands: str | int | None) -> tuple[int, ...]:
     return tuple([max(1, math.ceil(x[0].real)) for x in found])
 
 
+def _check_size(op: str, k: int) -> None:
+    """UnsupportedError where the work space overflows LAPACK's sizes, which LAPACK does not say."""
+    if 4 * k * k + 8 * k >= 2**31:
+        raise UnsupportedError(
+            f"op '{op}' of a matrix with {k} rows and columns is not built: LAPACK's sizes have 32 "
+            "bits, and it wants work space of more elements than that"
+        )
+
+
 def _one(n: int) -> int:
     return max(1, n)
 
@@ -107,6 +117,7 @@ def _qr_work(letter: str, dtype: str, m: int, n: int, columns: int) -> tuple[int
 @of_sizes
 def _eigh_work(letter: str, dtype: str, job: str, n: int) -> tuple[int, ...]:
     """Elements of work, rwork (complex only) and iwork."""
+    _check_size("eigh", n)
     given = job, "L", n, None, _one(n), None, _Work(dtype)
     if letter in "sd":
         work, iwork = _asked(letter + "syevd", *given, _Work("i32"))
@@ -118,6 +129,7 @@ def _eigh_work(letter: str, dtype: str, job: str, n: int) -> tuple[int, ...]:
 def _svd_work(letter: str, dtype: str, job: str, m: int, n: int) -> tuple[int, ...]:
     """Elements of work, and of rwork (complex only), for which LAPACK's page has a formula."""
     k, most = min(m, n), max(m, n)
+    _check_size("svd", k)
     left, right = (m, n) if job == "A" else (m, _one(k))
     between: tuple[None, ...] = () if letter in "sd" else (None,)
     (work,) = _asked(

@@ -79,11 +79,11 @@ class Rounding(Watch):
     ) -> Sequence[Any]:
         if op.name == "astype" and self._anything and self._random is not None:
             return [_converted(operands[0], results[0], self._random)]
+        if op.name in LINEAR_ALGEBRA:
+            return results if self._random is None else _decomposed(op, operands, self._random)
         if not _is_inexact(op) or results[0].dtype.kind not in "fcV":
             return results
         arrays = [x for x in operands if isinstance(x, np.ndarray)]
-        if op.name in LINEAR_ALGEBRA:
-            return results if self._random is None else _decomposed(op, arrays, self._random)
         floats = [x for x in arrays if x.dtype.kind in "fcV"]
         whole = all(np.isfinite(x).all() for x in floats)
         if op.name.startswith("conv") and not whole:
@@ -116,6 +116,9 @@ def _decomposed(op: Operation, arrays: Sequence[Array], random: np.random.Genera
     assert reference is not None
     made = reference(given, op.attrs)
     made = [made] if isinstance(made, np.ndarray) else list(made)
+    if op.name == "eig":  # in no order
+        order = random.permutation(made[0].shape[-1])
+        made = [x[..., order] for x in made]
     if not op.attrs.get("vectors") or not made[0].size:
         return made
 

@@ -77,6 +77,11 @@ def _columns(values: Expr, shape: Sequence[Dim]) -> Expr:
     return values.reshape((*values.shape[:-1], 1, values.shape[-1])).broadcast_to(tuple(shape))
 
 
+def _scaled(vectors: Expr, values: Expr) -> Expr:
+    """vectors diag(values)"""
+    return vectors * _columns(values, vectors.shape).astype(vectors.dtype)
+
+
 def _rows(values: Expr, shape: Sequence[Dim]) -> Expr:
     """`values[..., i]` in row i."""
     return values.reshape((*values.shape, 1)).broadcast_to(tuple(shape))
@@ -245,12 +250,13 @@ def _eigh(s: Site) -> Sequence[Expr | None]:
         made = s.x.builder.emit("eigh", [s.x.value], {"vectors": True}, locations=s.x.locations)
         values, vectors = map(s.x.wrap, made)
         g_values, g_vectors = s.g, None
-    inner = None if g_values is None else _on_diagonal(g_values, s.x.dtype)
-    if g_vectors is not None:
-        turned = _product(_adjoint(vectors), g_vectors)
-        turned = turned * _inverse_gaps(values).astype(s.x.dtype)
-        inner = turned if inner is None else inner + turned
-    assert inner is not None
+    if g_vectors is None:
+        assert g_values is not None
+        return [_hermitian_part(_product(_scaled(vectors, g_values), _adjoint(vectors)))]
+    inner = _product(_adjoint(vectors), g_vectors)
+    inner = inner * _inverse_gaps(values).astype(s.x.dtype)
+    if g_values is not None:
+        inner = inner + _on_diagonal(g_values, s.x.dtype)
     return [_hermitian_part(_product(_product(vectors, inner), _adjoint(vectors)))]
 
 
@@ -261,29 +267,23 @@ def _svd(s: Site) -> Sequence[Expr | None]:
         attrs = {"full": False, "vectors": True}
         made = s.x.builder.emit("svd", [s.x.value], attrs, locations=s.x.locations)
         left, _, right = map(s.x.wrap, made)
-        inner = _on_diagonal(s.g, s.x.dtype)
-        return [_product(_product(left, inner), right)]
+        return [_product(_scaled(left, s.g), right)]
     (left, _, right), (g_left, g_values, g_right) = s.results, s.cotangents
+    if g_left is None and g_right is None:
+        assert g_values is not None
+        count = g_values.shape[-1]  # a full U and V have more vectors
+        left = left.slice_axis(left.rank - 1, 0, count)
+        right = right.slice_axis(right.rank - 2, 0, count)
+        return [_product(_scaled(left, g_values), right)]
     rows, columns = s.x.shape[-2:]
-    if s.attrs["full"] and rows != columns and not (g_left is None and g_right is None):
+    if s.attrs["full"] and rows != columns:
         raise GradientError(
             "the gradient of 'svd' of a matrix that is not square is not defined where U and V "
             "are (full_matrices=True): their last vectors are any basis",
             hint="full_matrices=False has a gradient",
             location=s.op.locations,
         )
-    if s.attrs["full"] and rows != columns:
-        assert g_values is not None
-        return [_of_values(s, left, g_values, right)]
     return [_of_svd(s, g_left, g_values, g_right)]
-
-
-def _of_values(s: Site, left: Expr, g_values: Expr, right: Expr) -> Expr:
-    """U diag(gS) V^H, of as many vectors as there are values."""
-    count = g_values.shape[-1]
-    left = left.slice_axis(left.rank - 1, 0, count)
-    right = right.slice_axis(right.rank - 2, 0, count)
-    return _product(_product(left, _on_diagonal(g_values, s.x.dtype)), right)
 
 
 def _of_svd(s: Site, g_left: Expr | None, g_values: Expr | None, g_right: Expr | None) -> Expr:
