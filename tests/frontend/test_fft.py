@@ -61,7 +61,7 @@ def dtypes_of(name: str) -> tuple[str, str]:
 
 
 # ---------------------------------------------------------------------------------------- accuracy
-@pytest.mark.parametrize("n", every(3, LENGTHS))
+@pytest.mark.parametrize("n", every(8, LENGTHS))
 def test_every_length(n: int) -> None:
     """One line, in the precision of the operand: also where the vectors go over several points."""
     for name in ("fft", "ifft", "rfft", "irfft"):
