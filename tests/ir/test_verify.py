@@ -587,7 +587,6 @@ def test_legality_by_stage() -> None:
         "identity": traced,
         "stop_gradient": traced,
         "tap": traced,
-        "optimization_barrier": ("traced", "optimized", "dataflow", "partitioned"),
         "custom_gradient": traced,
         **dict.fromkeys(("fused", "unrolled"), ("fused", "planned", "dataflow", "partitioned")),
         **dict.fromkeys(sorted(UPDATES), traced),
@@ -617,6 +616,5 @@ def test_a_nest_is_pure(name: str) -> None:
     only = dict.fromkeys(DATAFLOW, "dataflow, partitioned")
     only |= dict.fromkeys(GRADIENT_ONLY, "traced, dataflow, partitioned")
     only |= dict.fromkeys(COMMUNICATION, "partitioned")
-    only["optimization_barrier"] = "traced, optimized, dataflow, partitioned"
     where = f"at stage 'fused', only at: {only[name]}" if name in only else NOT_IN_A_NEST
     assert faults == [f"is not legal {where}"]

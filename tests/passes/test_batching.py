@@ -103,7 +103,12 @@ PURE = [
 ]
 
 
-@pytest.mark.parametrize("op", sorted({*RULES} - {"ensure_shape"}))
+#: Their makers give sizes that depend on values; many small systems are eliminated at once, in
+#: another order, which matters where they are singular: `test_every_differentiable_op` has others.
+APART = {"ensure_shape", "lu", "lu_solve", "triangular_solve"}
+
+
+@pytest.mark.parametrize("op", sorted({*RULES} - APART))
 def test_every_rule(op: str) -> None:
     """Over random graphs of the op alone, with special values."""
     met: list[bool] = []
@@ -140,7 +145,11 @@ def whole(x: Array) -> Array:
 
 
 @given(
-    graph_and_inputs(stage="traced", ops=PURE, dtypes=(float32, float64, int32, int64)),
+    graph_and_inputs(
+        stage="traced",
+        ops=[n for n in PURE if n not in APART],
+        dtypes=(float32, float64, int32, int64),
+    ),
     st.integers(0, 2**16),
 )
 @examples(300, deadline=None)

@@ -167,7 +167,7 @@ class ResourceExhaustedError(WeftError, MemoryError):
 class OutOfRangeError(WeftError, EOFError):
     """There is no further element: a queue is closed and empty, a file is at its end.
 
-    >>> queue = wf.FIFOQueue(2, [wf.int64], shapes=[[]], name="jobs")
+    >>> queue = wf.tf1.FIFOQueue(2, [wf.int64], shapes=[[]], name="jobs")
     >>> queue.close()
     >>> queue.dequeue()
     Traceback (most recent call last):
@@ -179,7 +179,7 @@ class OutOfRangeError(WeftError, EOFError):
 class CancelledError(WeftError, RuntimeError):
     """The operation was cancelled before it was done, for example by closing its queue.
 
-    >>> queue = wf.FIFOQueue(2, [wf.int64], shapes=[[]], name="jobs")
+    >>> queue = wf.tf1.FIFOQueue(2, [wf.int64], shapes=[[]], name="jobs")
     >>> queue.close()
     >>> queue.enqueue([1])
     Traceback (most recent call last):
@@ -196,7 +196,7 @@ class DeadlineExceededError(WeftError, TimeoutError):
     """The operation was not done within the time given.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
-    ...     queue = wf.FIFOQueue(1, [wf.int64], shapes=[[]])
+    ...     queue = wf.tf1.FIFOQueue(1, [wf.int64], shapes=[[]])
     ...     session.run(queue.dequeue(), options=wf.RunOptions(timeout=0.01))
     Traceback (most recent call last):
         ...

@@ -1,10 +1,10 @@
-"""Device scopes: the `wf.device` and `wf.colocate_with` around the code that builds a graph, and
-the device that they give each op.
+"""Device scopes: the `wf.device` and `wf.tf1.colocate_with` around the code that builds a graph,
+and the device that they give each op.
 
 Nested scopes merge as in TensorFlow 1: part by part, the innermost first; `wf.device(None)` and
-`wf.colocate_with` hide the devices around them; a function sees what the scopes inside of it said
-and has the last word. They say nothing of what reads or writes a handle (of a variable, a queue),
-which is done where that is, nor of constants, which are where they are needed."""
+`wf.tf1.colocate_with` hide the devices around them; a function sees what the scopes inside of it
+said and has the last word. They say nothing of what reads or writes a handle (of a variable, a
+queue), which is done where that is, nor of constants, which are where they are needed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ DeviceFunction = Callable[[OpToPlace], "str | DeviceSpec | None"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """One `wf.device` or `wf.colocate_with`.
+    """One `wf.device` or `wf.tf1.colocate_with`.
 
     spec: what is merged. hides: whether the devices around it do not count. function: called with
     each op. target: the op that others are colocated with; frees: whether colocation around it does

@@ -45,7 +45,7 @@ class Failure:
 
 
 class Crew:
-    """Threads and one queue, the core of `wf.FIFOQueue`; it carries Python objects, uncopied."""
+    """Threads and a queue, the core of `wf.tf1.FIFOQueue`; it carries Python objects, uncopied."""
 
     def __init__(self, name: str, capacity: int) -> None:
         self._name = name
@@ -254,7 +254,7 @@ def _stack(leaves: Sequence[Any]) -> Array:
         shown = ", ".join(f"{d}{list(s)}" for d, s in list(kinds)[:4])
         raise InvalidArgumentError(
             f"batch: the arrays of a batch must have one dtype and shape, these are {shown}",
-            hint="map(fn) may convert, pad or cut them; a wf.PaddingFIFOQueue pads",
+            hint="map(fn) may convert, pad or cut them; a wf.tf1.PaddingFIFOQueue pads",
         )
     return np.stack(arrays)
 

@@ -269,7 +269,7 @@ def dynamic_partition(
     for others when it runs. Part i has shape [count of i, *data.shape[k:]]. The gradient is put
     together by `dynamic_stitch`.
 
-    >>> wf.dynamic_partition([10, 20, 30, 40], [1, 0, 1, 1], 3)
+    >>> wf.tf1.dynamic_partition([10, 20, 30, 40], [1, 0, 1, 1], 3)
     [Tensor([20], dtype=int64), Tensor([10, 30, 40], dtype=int64), Tensor([], dtype=int64)]
     """
     count = check_int("dynamic_partition", num_partitions, "num_partitions")
@@ -307,19 +307,19 @@ def dynamic_stitch(
     shapes must be equal. The result has as many rows as the largest index asks for; rows that no
     index names are 0.
 
-    >>> wf.dynamic_stitch([[0, 4], [2]], [[10, 50], [30]])
+    >>> wf.tf1.dynamic_stitch([[0, 4], [2]], [[10, 50], [30]])
     Tensor([10,  0, 30,  0, 50], dtype=int64)
-    >>> wf.dynamic_stitch([[0], [1, 0]], [[1.0], [2.0, 3.0]])
+    >>> wf.tf1.dynamic_stitch([[0], [1, 0]], [[1.0], [2.0, 3.0]])
     Tensor([3., 2.], dtype=float32)
     """
     if not isinstance(indices, (list, tuple)) or not isinstance(data, (list, tuple)):
         raise TypeRuleError(
-            "wf.dynamic_stitch takes a list of indices and a list of data",
+            "wf.tf1.dynamic_stitch takes a list of indices and a list of data",
             location=caller_location(),
         )
     if len(indices) != len(data) or not indices:
         raise InvalidArgumentError(
-            f"wf.dynamic_stitch: {len(indices)} indices and {len(data)} data",
+            f"wf.tf1.dynamic_stitch: {len(indices)} indices and {len(data)} data",
             hint="there must be as many of both, and at least one",
             location=caller_location(),
         )

@@ -183,7 +183,7 @@ def _queue_of(reader: ReaderBase, queue: Any) -> Queue:
     if c.dtypes != (string,) or c.shapes not in (((),), (None,)):
         raise TypeRuleError(
             f"{what} reads files that a queue names; the elements of this one are {c}",
-            hint="make it with wf.FIFOQueue(capacity, wf.string, shapes=[[]])",
+            hint="make it with wf.tf1.FIFOQueue(capacity, wf.string, shapes=[[]])",
         )
     return queue._queue
 
@@ -273,9 +273,9 @@ class TextLineReader(ReaderBase):
     Keys are `file:line`, from 1. compression_type: "", "GZIP" or "ZLIB".
 
     >>> np.savetxt("words.csv", ["word,count", "one,1", "two,2"], fmt="%s")
-    >>> files = wf.FIFOQueue(1, wf.string, shapes=[[]])
+    >>> files = wf.tf1.FIFOQueue(1, wf.string, shapes=[[]])
     >>> files.enqueue("words.csv")
-    >>> reader = wf.TextLineReader(skip_header_lines=1)
+    >>> reader = wf.tf1.TextLineReader(skip_header_lines=1)
     >>> [t.item() for t in reader.read(files)]
     [b'words.csv:2', b'one,1']
     """
@@ -300,9 +300,9 @@ class TFRecordReader(ReaderBase):
     >>> with wf.data.TFRecordWriter("a.tfrecord") as writer:
     ...     writer.write(b"first")
     ...     writer.write(b"second")
-    >>> files = wf.FIFOQueue(1, wf.string, shapes=[[]])
+    >>> files = wf.tf1.FIFOQueue(1, wf.string, shapes=[[]])
     >>> files.enqueue("a.tfrecord")
-    >>> wf.TFRecordReader().read_up_to(files, 10)[1].tolist()
+    >>> wf.tf1.TFRecordReader().read_up_to(files, 10)[1].tolist()
     [b'first', b'second']
     """
 
@@ -319,9 +319,9 @@ class WholeFileReader(ReaderBase):
 
     >>> with open("greeting.txt", "w") as file:
     ...     _ = file.write("hello")
-    >>> files = wf.FIFOQueue(1, wf.string, shapes=[[]])
+    >>> files = wf.tf1.FIFOQueue(1, wf.string, shapes=[[]])
     >>> files.enqueue("greeting.txt")
-    >>> [t.item() for t in wf.WholeFileReader().read(files)]
+    >>> [t.item() for t in wf.tf1.WholeFileReader().read(files)]
     [b'greeting.txt', b'hello']
     """
 
@@ -351,9 +351,9 @@ class FixedLengthRecordReader(ReaderBase):
     file that ends within a record is a DataLossError). encoding: "", "GZIP" or "ZLIB".
 
     >>> np.arange(6, dtype=np.uint8).tofile("pairs.bin")
-    >>> files = wf.FIFOQueue(1, wf.string, shapes=[[]])
+    >>> files = wf.tf1.FIFOQueue(1, wf.string, shapes=[[]])
     >>> files.enqueue("pairs.bin")
-    >>> reader = wf.FixedLengthRecordReader(record_bytes=2)
+    >>> reader = wf.tf1.FixedLengthRecordReader(record_bytes=2)
     >>> keys, values = reader.read_up_to(files, 10)
     >>> wf.tf1.decode_raw(values, wf.uint8)
     Tensor([[0, 1],

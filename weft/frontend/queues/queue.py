@@ -334,7 +334,7 @@ class FIFOQueue(QueueBase):
     dtypes, shapes, names: those of the components, lists or (one component) one of each. Without
     shapes elements may have any, but there are no batches. Queues with one `shared_name` are one.
 
-    >>> queue = wf.FIFOQueue(10, [wf.int64, wf.string], shapes=[[], []])
+    >>> queue = wf.tf1.FIFOQueue(10, [wf.int64, wf.string], shapes=[[], []])
     >>> queue.enqueue([1, "one"])
     >>> queue.enqueue_many([[2, 3], ["two", "three"]])
     >>> queue.dequeue_many(2)
@@ -371,7 +371,7 @@ class PaddingFIFOQueue(QueueBase):
 
     A batch is as large as its largest element; smaller ones are filled up with zeros.
 
-    >>> queue = wf.PaddingFIFOQueue(10, wf.int64, shapes=[[None]])
+    >>> queue = wf.tf1.PaddingFIFOQueue(10, wf.int64, shapes=[[None]])
     >>> for row in ([1], [2, 3, 4], [5, 6]):
     ...     queue.enqueue([row])
     >>> queue.dequeue_many(3)
@@ -413,7 +413,7 @@ class RandomShuffleQueue(QueueBase):
     seed: the same seed and order of operations give the same elements; None draws one from the
     process-wide generator (`wf.random.set_random_seed`).
 
-    >>> queue = wf.RandomShuffleQueue(100, 0, wf.int64, shapes=[[]], seed=7)
+    >>> queue = wf.tf1.RandomShuffleQueue(100, 0, wf.int64, shapes=[[]], seed=7)
     >>> queue.enqueue_many([np.arange(6)])
     >>> drawn = queue.dequeue_many(6).tolist()
     >>> drawn == sorted(drawn), sorted(drawn)
@@ -453,7 +453,7 @@ class PriorityQueue(QueueBase):
     The priority is a first component, int64 without axes, before those of `types` and `shapes`
     (`names` has one for it, too).
 
-    >>> queue = wf.PriorityQueue(10, wf.string, shapes=[[]])
+    >>> queue = wf.tf1.PriorityQueue(10, wf.string, shapes=[[]])
     >>> for priority, task in ((5, "write"), (1, "read"), (3, "think")):
     ...     queue.enqueue([priority, task])
     >>> [queue.dequeue()[1].item() for _ in range(3)]

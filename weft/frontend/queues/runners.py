@@ -37,7 +37,7 @@ class QueueRunner:
     waits to enqueue). What `QueueBase.from_list` gives needs both. Any other exception requests a
     stop and is raised by `Coordinator.join`.
 
-    >>> numbers, queue = iter(range(3)), wf.FIFOQueue(10, wf.int64, shapes=[[]])
+    >>> numbers, queue = iter(range(3)), wf.tf1.FIFOQueue(10, wf.int64, shapes=[[]])
     >>> runner = wf.train.QueueRunner(
     ...     queue, [lambda: queue.enqueue(next(numbers))],
     ...     queue_closed_exception_types=[StopIteration])
@@ -197,7 +197,7 @@ def add_queue_runner(runner: QueueRunner) -> None:
     (else the default graph).
 
     >>> with wf.Graph().as_default() as graph:
-    ...     queue = wf.FIFOQueue(10, wf.float32, shapes=[[]])
+    ...     queue = wf.tf1.FIFOQueue(10, wf.float32, shapes=[[]])
     ...     wf.train.add_queue_runner(wf.train.QueueRunner(queue, [queue.enqueue(1.0)] * 2))
     >>> len(graph.queue_runners)
     1

@@ -49,7 +49,7 @@ class RunOptions:
     no level.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
-    ...     element = wf.FIFOQueue(1, wf.float32, shapes=[[]]).dequeue()
+    ...     element = wf.tf1.FIFOQueue(1, wf.float32, shapes=[[]]).dequeue()
     ...     session.run(element, options=wf.RunOptions(timeout=0.1))  # nobody enqueues
     Traceback (most recent call last):
     weft.ir.errors.DeadlineExceededError: the step did not end in time; it waits for dequeue

@@ -1,6 +1,6 @@
 """Scopes around the code that builds a graph: `wf.name_scope`, `wf.control_dependencies`,
-`wf.device`, `wf.colocate_with`, `wf.bfloat16_transfer`; effects that stand for others (`wf.group`,
-`wf.no_op`)."""
+`wf.device`, `wf.tf1.colocate_with`, `wf.bfloat16_transfer`; effects that stand for others
+(`wf.group`, `wf.no_op`)."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> Iterator[None]:
     >>> with wf.Graph().as_default():
     ...     with wf.device("/job:ps/task:1"):
     ...         table = wf.Variable(np.zeros((4, 2)))
-    ...     with wf.device("/job:worker"), wf.colocate_with(table):
+    ...     with wf.device("/job:worker"), wf.tf1.colocate_with(table):
     ...         rows = wf.take(table, [0, 2], axis=0)
     ...     print(rows.device)
     /job:ps/task:1
@@ -226,7 +226,7 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> Iterator[None]:
     if op is None:
         if not ignore_existing:
             raise InvalidArgumentError(
-                "wf.colocate_with(None) says nothing without ignore_existing=True",
+                "wf.tf1.colocate_with(None) says nothing without ignore_existing=True",
                 location=caller_location(),
             )
         scope = Scope(hides=True, frees=True, owner=_function_trace())
@@ -234,7 +234,7 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> Iterator[None]:
         trace = current_trace()
         if trace is None:
             raise FailedPreconditionError(
-                "wf.colocate_with is for graphs, and none is being built",
+                "wf.tf1.colocate_with is for graphs, and none is being built",
                 hint="use it inside `with graph.as_default():` or @wf.compile",
                 location=caller_location(),
             )
@@ -310,7 +310,7 @@ def _operation(item: Any, trace: Trace) -> Operation:
     value = _value(item, trace)
     if value.op is None:
         raise InvalidArgumentError(
-            f"wf.colocate_with: {item!r:.60} is an input, which no device computes",
+            f"wf.tf1.colocate_with: {item!r:.60} is an input, which no device computes",
             hint="give the device by name: with wf.device(...)",
             location=caller_location(),
         )
@@ -327,7 +327,7 @@ def _value(item: Any, trace: Trace) -> Value:
     if isinstance(item, Effect) and item.value is not None and item.trace is not None:
         if not item.trace.encloses(trace):
             raise InvalidArgumentError(
-                f"wf.colocate_with: the effect '{item.name}' belongs to another graph",
+                f"wf.tf1.colocate_with: the effect '{item.name}' belongs to another graph",
                 location=caller_location(),
             )
         return item.value
@@ -336,11 +336,11 @@ def _value(item: Any, trace: Trace) -> Value:
         return item._value
     if isinstance(item, Tensor):
         raise InvalidArgumentError(
-            "wf.colocate_with: a tensor that has its value already is on no device of the graph",
+            "wf.tf1.colocate_with: a tensor that has its value is on no device of the graph",
             hint="give the device by name: with wf.device(...)",
             location=caller_location(),
         )
     raise TypeRuleError(
-        f"wf.colocate_with: a {type(item).__name__} is not a tensor, effect, variable or queue",
+        f"wf.tf1.colocate_with: a {type(item).__name__} is not a tensor, effect, variable or queue",
         location=caller_location(),
     )

@@ -34,7 +34,7 @@ class RoundRobinStrategy:
     >>> with wf.Graph().as_default():
     ...     with wf.device(wf.train.replica_device_setter(2, ps_strategy=turns)):
     ...         a, b, c = (wf.Variable(0.0) for _ in "abc")
-    ...     with wf.colocate_with(b):
+    ...     with wf.tf1.colocate_with(b):
     ...         print((b + 1.0).device)
     /job:ps/task:1
     """
@@ -133,7 +133,7 @@ def replica_device_setter(
     >>> with wf.Graph().as_default(), wf.device(place):
     ...     a, b = wf.Variable(1.0), wf.Variable(2.0)
     ...     y = wf.exp(a + b)
-    ...     with wf.colocate_with(b):
+    ...     with wf.tf1.colocate_with(b):
     ...         z = wf.exp(b)
     >>> y.device, z.device
     ('/job:worker/task:1', '/job:ps/task:1')
@@ -182,7 +182,7 @@ def create_partitioned_variables(
     that cuts several axes or into more parts than there are rows.
 
     >>> rows = np.arange(10).reshape(5, 2)
-    >>> parts = wf.create_partitioned_variables([5, 2], [2, 1], rows, name="table")
+    >>> parts = wf.tf1.create_partitioned_variables([5, 2], [2, 1], rows, name="table")
     >>> [(part.name, part.shape) for part in parts]
     [('table/part_0', (3, 2)), ('table/part_1', (2, 2))]
     >>> wf.nn.embedding_lookup(parts, [0, 4], partition_strategy="div")  # not "mod", its default

@@ -101,7 +101,7 @@ class Stateful(Protocol):
     it must not wait for a step. load_state_dict: takes over such a state, or raises and changes
     nothing.
 
-    >>> queue = wf.FIFOQueue(10, wf.int64, shapes=[[]])
+    >>> queue = wf.tf1.FIFOQueue(10, wf.int64, shapes=[[]])
     >>> isinstance(queue, wf.train.Stateful)
     True
     >>> queue.enqueue_many([[1, 2, 3]])

@@ -58,7 +58,8 @@ def _check_reader(op: str, types: Sequence[Type]) -> None:
     if len(rest) != 1 or rest[0] != HandleType("queue", (_TEXT,)):
         raise TypeRuleError(
             f"op '{op}' takes a queue of names (queue<string[]>), got {rest[0] if rest else None}",
-            hint="make it with wf.train.string_input_producer, or wf.FIFOQueue(n, wf.string, [[]])",
+            hint="make it with wf.train.string_input_producer, or "
+            "wf.tf1.FIFOQueue(n, wf.string, [[]])",
         )
 
 

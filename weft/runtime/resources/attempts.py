@@ -48,7 +48,7 @@ class CancelToken:
     token itself does nothing then.
 
     >>> import threading
-    >>> token, queue = wf.CancelToken(), wf.FIFOQueue(1, wf.int64)
+    >>> token, queue = wf.CancelToken(), wf.tf1.FIFOQueue(1, wf.int64)
     >>> threading.Timer(0.01, token.cancel, ["the user pressed stop"]).start()
     >>> queue.dequeue(cancel=token)
     Traceback (most recent call last):
