@@ -178,6 +178,19 @@ class TestVmap:
         same = np.asarray(wf.vmap(lambda a: wf.random.normal(key, (4,)) + a)(wf.zeros(3)))
         assert len({tuple(row) for row in same}) == 1
 
+    def test_prints_and_checks(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def fn(a: Any) -> Any:
+            wf.print("sum {:.0f}", wf.sum(a))
+            wf.check(wf.sum(a) < 100, "too large")
+            return a * 2
+
+        rows = np.arange(6.0).reshape(3, 2)
+        for batched in (wf.vmap(fn), wf.compile(wf.vmap(fn))):
+            np.testing.assert_allclose(batched(rows), rows * 2)
+            assert capsys.readouterr().err == "sum 1\nsum 5\nsum 9\n"
+        with pytest.raises(InvalidArgumentError, match="too large"):
+            wf.compile(wf.vmap(fn))(rows * 50)
+
     def test_variables(self) -> None:
         v = wf.Variable(np.ones(3))
         np.testing.assert_allclose(wf.vmap(lambda a: a * v)(X), X)

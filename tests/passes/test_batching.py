@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from shares import every
 
 from weft.ir.analysis.verify import verify
-from weft.ir.dtypes import as_dtype, float32, float64, int32, int64
+from weft.ir.dtypes import as_dtype, float32, float64, int32, int64, string
 from weft.ir.errors import UnsupportedError
-from weft.ir.graph import Block, Graph, Operation
+from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter.evaluate import interpret, type_of
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
@@ -85,7 +85,7 @@ def test_every_differentiable_op(case: Case) -> None:
     made = builder.emit(case.op, builder.args, case.attrs)
     graph = builder.graph("op", [f"x{i}" for i in range(len(builder.args))], made)
     count = len(case.operands)
-    if "host" in OPS[case.op].traits and case.op not in RULES:
+    if case.op not in RULES and OPS[case.op].traits & {"host"}:
         with pytest.raises(UnsupportedError, match=case.op):
             batched(graph, [True] * count)
         return
@@ -193,11 +193,27 @@ def test_shapes_are_checked_for_all_rows() -> None:
 def test_what_acts_outside_is_refused() -> None:
     kind = TensorType(float32, (4,))
     builder = Builder([kind])
+    builder.emit("write_file", _two_strings(builder), {})
+    block = builder.block([])
+    outer = Builder([batched_type(kind, 2), batched_type(TensorType(string), 2)])
+    with pytest.raises(UnsupportedError, match="op 'write_file' acts outside the graph"):
+        batch_block(outer, block, [(a, True) for a in outer.args], 2)
+
+
+def _two_strings(builder: Builder) -> list[Value]:
+    name = builder.add_arg(TensorType(string))
+    return [name, name]
+
+
+def test_prints_are_done_row_by_row_and_what_all_share_once() -> None:
+    kind = TensorType(float32, (4,))
+    builder = Builder([kind])
     builder.emit("print", builder.args, {"message": "x"})
     block = builder.block([])
     outer = Builder([batched_type(kind, 2)])
-    with pytest.raises(UnsupportedError, match="op 'print' acts outside the graph"):
-        batch_block(outer, block, [(outer.args[0], True)], 2)
+    assert batch_block(outer, block, [(outer.args[0], True)], 2) == []
+    assert [op.name for op in outer.ops] == ["scan", "group"]
+    assert [op.name for op in outer.ops[0].regions[0].ops] == ["print", "constant"]
     shared = Builder([kind])
     assert batch_block(shared, block, [(shared.args[0], False)], 2) == []
     assert [op.name for op in shared.ops] == ["print"]

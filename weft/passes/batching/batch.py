@@ -18,7 +18,8 @@ One walk in program order. A batched value has the batch axis first; an op none 
 batched stays as it is, so what all rows share is computed once. Rules by op are in `rules.py`; here
 is control flow. A branch whose predicate differs by row computes both sides and selects; if they
 hold loops, a scan takes row by row. A loop whose test differs by row goes on as long as any row
-does, and rows that have ended keep their carries. An op without a rule is run row by row by a scan.
+does, and rows that have ended keep their carries. An op without a rule is run row by row by a scan,
+and so are prints, checks and callbacks.
 
 Random numbers: what is drawn with a key that the block gets from a variable (a generator's state)
 differs by row; a key that all rows are given gives all the same numbers, as in JAX."""
@@ -27,18 +28,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from weft.ir.dims import Dim
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
-from weft.ir.spec import int_attr
-from weft.ir.types import StackType, TensorType, Type
+from weft.ir.ops.io import PYTHON_CALLS
+from weft.ir.spec import ConstArray, int_attr
+from weft.ir.types import StackType, TensorType, TokenType, Type
 from weft.passes.batching.rules import RULES, Site, batched_type, draw_rows, with_rows
 from weft.passes.rewriting.expression import Expr
 
 Batched = tuple[Value, bool]
+_TRUE = ConstArray(np.array(True))
 
 
 def batch_block(
@@ -140,19 +145,29 @@ class _Walk:
             op.locations,
         )
         body.ops.append(clone)
+        results = list(clone.results)
+        only_tokens = all(isinstance(r.type, TokenType) for r in results)
+        if only_tokens:  # what comes after it comes after all rows
+            results = [body.emit1("constant", value=_TRUE, locations=op.locations)]
         attrs = {"carries": 0, "sequences": rows, "length": self.size}
         made = self.builder.emit(
             "scan",
             [known[i][0] for i in order],
             attrs,
-            regions=(body.block(clone.results),),
+            regions=(body.block(results),),
+            control=self._control(op),
             locations=op.locations,
         )
+        if only_tokens:
+            (token,) = self.builder.emit("group", control=made, locations=op.locations)
+            return [(token, False)] * len(op.results)
         return [(value, True) for value in made]
 
     def _check_rows(self, op: Operation) -> None:
         """UnsupportedError for an op that rows cannot have one after the other."""
         traits, where = lookup(op.name).traits, op.locations
+        if op.name in PYTHON_CALLS:
+            return
         if op.attrs.get("sizes"):
             raise UnsupportedError(
                 f"vmap: the size of what op '{op.name}' gives depends on values, and would differ "
