@@ -364,6 +364,93 @@ class TestForward:
             wf.jvp(wf.sin, X, X)  # type: ignore[arg-type]
 
 
+class TestInBodies:
+    """Derivatives of what was computed outside of the body that asks for them."""
+
+    @staticmethod
+    def fn(a: Any) -> Any:
+        return wf.sin(a) * wf.sum(a)
+
+    @pytest.mark.parametrize("compiled", [False, True], ids=["at once", "compiled"])
+    def test_pullbacks_and_pushforwards(self, compiled: bool) -> None:
+        def both(x: Any) -> Any:
+            pullback, push = wf.vjp(self.fn, x)[1], wf.linearize(self.fn, x)[1]
+            basis = wf.eye(3, dtype=wf.float64)
+            return wf.vmap(lambda c: pullback(c)[0])(basis), wf.vmap(push)(basis)
+
+        x = wf.asarray(P[0])
+        rows, columns = (wf.compile(both) if compiled else both)(x)
+        want = np.asarray(wf.jacfwd(self.fn)(x))
+        np.testing.assert_allclose(rows, want, rtol=1e-9)
+        np.testing.assert_allclose(columns, want.T, rtol=1e-9)
+
+    def test_in_branches_and_loops(self) -> None:
+        @wf.compile
+        def step(x: Any) -> Any:
+            y, pullback = wf.vjp(lambda a: running(a)[1], x)
+            chosen = wf.cond(wf.sum(x) > 0, lambda: pullback(y)[0], lambda: x)
+            total = wf.fori_loop(0, 3, lambda i, t: t + pullback(y)[0], wf.zeros_like(x))
+            return chosen, total
+
+        y, pullback = wf.vjp(lambda a: running(a)[1], wf.asarray(P))
+        (want,) = pullback(y)
+        chosen, total = step(P)
+        np.testing.assert_allclose(chosen, want, rtol=1e-9)
+        np.testing.assert_allclose(total, 3 * np.asarray(want), rtol=1e-9)
+
+    def test_a_function_of_which_a_result_is_not_of_its_own(self) -> None:
+        @wf.compile
+        def step(x: Any) -> Any:
+            shared = x * 2
+            return wf.cond(
+                wf.sum(x) > 0,
+                lambda: wf.vmap(lambda c: wf.vjp(lambda a: (a * a, shared), x)[1]((c, c))[0])(
+                    wf.eye(3, dtype=wf.float64)
+                ),
+                lambda: wf.zeros((3, 3), dtype=wf.float64),
+            )
+
+        np.testing.assert_allclose(step(P[0]), np.diag(2 * P[0]))
+
+    def test_gradients_by_way_of_ops_on_both_sides_are_an_error(self) -> None:
+        @wf.compile
+        def step(x: Any) -> Any:
+            y = wf.sin(x)
+            return wf.cond(wf.sum(x) > 0, lambda: wf.gradients(y * 2, x)[0], lambda: x)
+
+        with pytest.raises(GradientError, match="by way of ops in both"):
+            step(P[0])
+
+        @wf.compile
+        def apart(x: Any) -> Any:
+            y = wf.sin(x)
+            return wf.cond(wf.sum(x) > 0, lambda: wf.gradients(y, x)[0], lambda: x)
+
+        np.testing.assert_allclose(apart(P[0]), np.cos(P[0]))
+
+    def test_linearize_assigns_once(self) -> None:
+        v = wf.Variable(np.float64(1))
+
+        @wf.compile
+        def step(x: Any) -> Any:
+            push = wf.linearize(lambda a: a * v.assign(v + 1), x)[1]
+            return push(x) + push(x)
+
+        np.testing.assert_allclose(step(P[0]), 4 * P[0])
+        assert float(v) == 2
+
+    def test_effects_in_a_graph_are_refused(self) -> None:
+        def prints(a: Any) -> Any:
+            wf.print("{}", a)
+            return a
+
+        with wf.Graph().as_default():
+            x = wf.placeholder(wf.float64, (3,))
+            for transform in (wf.vmap, lambda f: lambda x: wf.jvp(f, (x,), (x,)), wf.checkpoint):
+                with pytest.raises(UnsupportedError, match=r"or prints, in a wf\.Graph"):
+                    transform(prints)(x)
+
+
 class TestCheckpoint:
     @staticmethod
     def layer(w: Any, h: Any) -> Any:

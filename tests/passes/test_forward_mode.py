@@ -24,6 +24,7 @@ from weft.passes.autodiff.forward_mode import (
     MULTILINEAR,
     Dual,
     push_forward,
+    tangents_beside,
 )
 from weft.passes.autodiff.reverse_mode import gradients
 from weft.passes.autodiff.table import GRADIENTS
@@ -47,17 +48,18 @@ def tangent_graph(graph: Graph, moving: Sequence[int], copy: bool) -> Graph:
     types = [a.type for a in graph.args]
     builder = Builder([*types, *(types[i] for i in moving)])
     tangents: dict[int, Value] = dict(zip(moving, builder.args[len(types) :], strict=True))
-    block = graph.block
-    if not copy:
-        builder.inline(block, builder.args[: len(types)])
-        (loss,) = builder.ops[-1].results
-        block = Builder().block([])
-        block = type(block)(tuple(builder.args[: len(types)]), tuple(builder.ops), (loss,))
-    duals = [Dual(a, tangents.get(i)) for i, a in enumerate(builder.args[: len(types)])]
-    (made,) = push_forward(builder, block, duals, copy=copy)
-    assert made.tangent is not None
+    own = builder.args[: len(types)]
+    if copy:
+        duals = [Dual(a, tangents.get(i)) for i, a in enumerate(own)]
+        (made,) = push_forward(builder, graph.block, duals)
+        loss, tangent = made.value, made.tangent
+    else:
+        (loss,) = builder.inline(graph.block, own)
+        xs, along = [own[i] for i in moving], [tangents[i] for i in moving]
+        (tangent,) = tangents_beside(builder, list(builder.ops), xs, along, [loss])
+    assert tangent is not None
     names = [f"x{i}" for i in range(len(builder.args))]
-    return builder.graph("tangent", names, [made.value, made.tangent])
+    return builder.graph("tangent", names, [loss, tangent])
 
 
 @pytest.mark.parametrize("copy", [True, False], ids=["copied", "in place"])

@@ -41,9 +41,11 @@ from weft.ir.dims import format_shape, same
 from weft.ir.errors import GradientError, InvalidArgumentError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.locations import caller_location
+from weft.ir.ops.builder import Builder
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.autodiff.reverse_mode import gradients as _graph_gradients
+from weft.passes.autodiff.reverse_mode import pull_back
 
 ArgNums = int | Sequence[int]
 
@@ -320,7 +322,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
 def _pull_back(done: Linearized, structure: pytree.Structure, cotangent: Any) -> tuple[Any, ...]:
     types = [(t.dtype, t.shape) for t in done.out_types]
     result: tuple[Any, ...] = pytree.unflatten(
-        structure, done.pull_back(checked_cotangents(cotangent, done.structure, types))
+        structure, done.apply(checked_cotangents(cotangent, done.structure, types))
     )
     return result
 
@@ -415,14 +417,32 @@ def cotangents_of(
     unconnected: str | None = "zero",
     colocated: bool = False,
 ) -> list[Any]:
-    """Gradient tensors in the current trace; zero or None for an x that no y depends on."""
+    """Gradient tensors in the current trace; zero or None for an x that no y depends on.
+
+    In a body, ys and xs may both be of one trace around it: the gradient of what was computed
+    there. GradientError for ys of the body itself that depend on xs around it: the ops between them
+    are in two traces.
+    """
     trace = current_trace()
     assert trace is not None
+    missing = zeros_of if unconnected else lambda x: None
+    owner = _owner(trace, ys, xs)
+    if owner is not trace:
+        given = [ones_of(y) if g is None else g for y, g in _inexact(ys, grad_ys)]
+
+        def pulled(builder: Builder, seeds: Sequence[Value]) -> Sequence[Value | None]:
+            outer = [owner.lift(y) for y, _ in _inexact(ys, grad_ys)]
+            return pull_back(builder, owner.builder.ops, outer, seeds, [owner.lift(x) for x in xs])
+
+        return [
+            missing(x) if g is None else g
+            for x, g in zip(xs, append_on(owner, given, pulled), strict=True)
+        ]
     values = [trace.lift(x) for x in xs]
     seeds: list[Value | None] = [
         None if g is None else trace.lift(g) for g in grad_ys or [None] * len(ys)
     ]
-    real = [(trace.lift(y), s) for y, s in zip(ys, seeds, strict=True) if y.dtype.is_inexact]
+    real = [(trace.lift(y), s) for y, s in _inexact(ys, seeds)]
     start = len(trace.builder.ops)
     found = _graph_gradients(
         trace.builder,
@@ -432,10 +452,81 @@ def cotangents_of(
         functools.partial(colocate, trace, set(trace.builder.ops)) if colocated else None,
     )
     place_new(trace, start)
-    missing = zeros_of if unconnected else lambda x: None
     return [
         missing(x) if g is None else trace.tensor(g, x.weak) for x, g in zip(xs, found, strict=True)
     ]
+
+
+def _inexact(ys: Sequence[Tensor], seeds: Sequence[Any] | None) -> list[tuple[Tensor, Any]]:
+    """The ys that have gradients, each with what stands for it in `seeds`."""
+    pairs = zip(ys, seeds or [None] * len(ys), strict=True)
+    return [(y, s) for y, s in pairs if y.dtype.is_inexact]
+
+
+def _owner(trace: Trace, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> Trace:
+    """The trace in which the ys were made from the xs: the current one, or that of all the xs if no
+    y is made further inside. GradientError where both are on the way."""
+    outside = {x._trace for x in xs if x._trace is not None} - {trace}
+    if not outside:
+        return trace
+    owner = next(iter(outside))
+    inner = [y for y in ys if y._trace is not None and not y._trace.encloses(owner)]
+    if len(outside) == 1 and not inner and not any(x._trace is trace for x in xs):
+        return owner
+    if _reaches(trace, ys, [x for x in xs if x._trace in outside]):
+        raise GradientError(
+            f"a gradient inside '{trace.name}' leads to a tensor around it, by way of ops in both",
+            hint="take the gradient outside, of what the body returns; or compute all of it inside",
+            location=caller_location(),
+        )
+    return trace
+
+
+def _reaches(trace: Trace, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> bool:
+    """Whether a y depends on one of the xs, which are of traces around this one."""
+    wanted = {x._value for x in xs}
+    values = {trace.lift(y) for y in ys}
+    around: Trace | None = trace
+    while around is not None:
+        _, met = needed_ops(around.builder.ops, values)
+        if met & wanted:
+            return True
+        values = {outer for outer, arg in around.captures.items() if arg in met}
+        around = around.parent
+    return False
+
+
+def append_on(
+    owner: Trace,
+    given: Sequence[Tensor],
+    make: Callable[[Builder, Sequence[Value]], Sequence[Value | None]],
+) -> list[Tensor | None]:
+    """What `make` gives: from values of the current trace (`given`) and of `owner`, which is that
+    or one around it, in ops that it appends to a builder. In a body what they use of the owner
+    becomes captures."""
+    trace = current_trace()
+    assert trace is not None
+    seeds = [trace.lift(t) for t in given]
+    start = len(trace.builder.ops)
+    if trace is owner:
+        found = make(trace.builder, seeds)
+    else:
+        apart = Builder([v.type for v in seeds])
+        wanted = make(apart, apart.args)
+        inside = dict(zip(apart.args, seeds, strict=True))
+
+        def here(value: Value) -> Value:
+            if value not in inside:
+                inside[value] = trace.lift(owner.tensor(value))
+            return inside[value]
+
+        for op in apart.ops:
+            for operand in op.operands:
+                here(operand)
+            inside.update(zip(op.results, trace.builder.clone(op, inside), strict=True))
+        found = [None if v is None else here(v) for v in wanted]
+    place_new(trace, start)
+    return [None if v is None else trace.tensor(v) for v in found]
 
 
 def in_trace(name: str, compute: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
@@ -453,9 +544,25 @@ def fresh(t: Tensor) -> Tensor:
 
 
 def zeros_of(t: Tensor) -> Tensor:
-    zeros = apply("broadcast_to", Tensor(np.zeros((), t.dtype.numpy)), shape=t.shape)
-    zeros.weak = t.weak
-    return zeros
+    """Zeros of the tensor's type."""
+    return _filled(t, 0)
+
+
+def ones_of(t: Tensor) -> Tensor:
+    """Ones of the tensor's type. GradientError for a complex one, which needs a cotangent."""
+    if t.dtype.is_complex:
+        raise GradientError(
+            f"the gradient of {t.describe()} needs grad_ys",
+            hint="take wf.real, wf.imag or wf.abs for a real loss, or pass grad_ys",
+            location=caller_location(),
+        )
+    return _filled(t, 1)
+
+
+def _filled(t: Tensor, number: int) -> Tensor:
+    filled = apply("broadcast_to", Tensor(np.asarray(number, t.dtype.numpy)), shape=t.shape)
+    filled.weak = t.weak
+    return filled
 
 
 def _listed(x: Any) -> list[Any]:

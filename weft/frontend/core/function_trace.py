@@ -270,24 +270,25 @@ class Linearized:
     """A function that has run once, and the graph of its derivative, which is linear, with the
     values saved for it.
 
-    backward: from cotangents of the results to those of the inputs; or, made by
-    `linearize(forward=True)`, from tangents of the inputs to those of the results.
+    derivative: from cotangents of the results to those of the inputs; or, made by
+    `linearize(forward=True)`, from tangents of the inputs to those of the results. Only floating
+    and complex ones count.
     """
 
     out: Any
     structure: pytree.Structure
     out_types: tuple[TensorType, ...]
-    backward: Graph
+    derivative: Graph
     saved: tuple[Array, ...]
 
-    def pull_back(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
+    def apply(self, seeds: Sequence[Tensor]) -> list[Tensor]:
         """What the derivative gives; part of the current trace if there is one."""
-        given = [c for c in cotangents if c.dtype.is_inexact]
+        given = [c for c in seeds if c.dtype.is_inexact]
         trace = current_trace()
         if trace is not None:
             args = [trace.lift(c) for c in given] + [trace.constant(a) for a in self.saved]
-            return [trace.tensor(v) for v in trace.builder.inline(self.backward.block, args)]
-        arrays = interpret(self.backward, [*_arrays(given), *self.saved])
+            return [trace.tensor(v) for v in trace.builder.inline(self.derivative.block, args)]
+        arrays = interpret(self.derivative, [*_arrays(given), *self.saved])
         return [Tensor(contiguous(a)) for a in arrays]
 
 
@@ -330,12 +331,12 @@ def linearize(
     out = [Tensor(a, weak=y.weak) for a, y in zip(arrays, ys, strict=False)]
     types = tuple(y._type for y in out)
     saved = tuple(arrays[len(values) :])
-    backward = cut.backward(name)
-    if is_symbolic(backward.block):  # all sizes are known now
-        sizes = [a.shape for a in given] if forward else []
-        sizes = sizes or [t.static_shape for t in types if t.dtype.is_inexact]
-        backward = specialize_inputs(backward, [*sizes, *(a.shape for a in saved)])
-    return Linearized(pytree.unflatten(structure, out), structure, types, backward, saved)
+    derivative = cut.backward(name)
+    if is_symbolic(derivative.block):  # all sizes are known now
+        seeded_types = [x._type for x in inputs] if forward else types
+        sizes = [t.static_shape for t in seeded_types if t.dtype.is_inexact]
+        derivative = specialize_inputs(derivative, [*sizes, *(a.shape for a in saved)])
+    return Linearized(pytree.unflatten(structure, out), structure, types, derivative, saved)
 
 
 class _Cut:

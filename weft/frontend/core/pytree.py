@@ -102,6 +102,12 @@ def _open(tree: Any) -> tuple[Iterable[Any], Hashable] | None:
     return None if names is None else ([getattr(tree, n) for n in names], None)
 
 
+def children(tree: Any) -> list[Any] | None:
+    """What a container holds, in the order of its leaves; None for a leaf."""
+    opened = _open(tree)
+    return None if opened is None else list(opened[0])
+
+
 def _sorted_keys(tree: dict[Any, Any]) -> tuple[Any, ...]:
     try:
         return tuple(sorted(tree))

@@ -11,12 +11,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.frontend.control.region import Body, outer_control
 from weft.frontend.core import pytree
-from weft.frontend.core.function_trace import as_argument, function_name
+from weft.frontend.core.function_trace import as_argument
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Trace, current_trace
 from weft.frontend.core.user_errors import shows_as_seen
+from weft.frontend.transforms.body import Transformed
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.locations import caller_location
@@ -104,19 +104,16 @@ def _checkpointed(
     saves: Callable[[Operation], bool],
 ) -> Any:
     """Trace the function, and append its ops with their gradient to the current trace."""
-    name = function_name(fn)
-    body = Body(f"checkpoint of {name}", fn, call, [(t._type, t.weak) for t in tensors])
-    if body.written or outer_control(body) or body.trace.acts:
+    body = Transformed("checkpoint", fn, call, [(t._type, t.weak) for t in tensors])
+    if body.written or body.acts:
         raise UnsupportedError(
-            f"checkpoint: '{name}' assigns to variables, or acts on objects of the host, which its "
-            "gradient would do again",
+            f"checkpoint: '{body.name}' assigns to variables, or acts on objects of the host, "
+            "which its gradient would do again",
             hint="do it outside of what wf.checkpoint is given",
             location=caller_location(),
         )
-    values = [body.trace.lift(t) for t in body.leaves]
-    captured = list(body.trace.captures)
-    block = body.block(values, captured)
-    outer = [*(trace.lift(t) for t in tensors), *captured]
+    block, values = body.block, body.block.results
+    outer = [*(trace.lift(t) for t in tensors), *body.captured]
     kept = [v for op in block.ops if saves(op) for v in op.results]
     made = trace.builder.inline(Block(block.args, block.ops, (*values, *kept)), outer)
     results, saved = list(made[: len(values)]), made[len(values) :]
@@ -129,8 +126,10 @@ def _checkpointed(
         found = trace.emit("custom_gradient", operands, attrs, regions=(region,))
         for k, value in zip(moving, found, strict=True):
             results[k] = value
-    out = [trace.tensor(v, leaf.weak) for v, leaf in zip(results, body.leaves, strict=True)]
-    return pytree.unflatten(body.structure, out)
+    body.placed()
+    return body.nested(
+        [trace.tensor(v, leaf.weak) for v, leaf in zip(results, body.leaves, strict=True)]
+    )
 
 
 def _region(

@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.frontend.autodiff.gradients import (
     ArgNums,
+    append_on,
     argument_numbers,
     argument_positions,
     checked_cotangents,
@@ -25,21 +26,21 @@ from weft.frontend.autodiff.gradients import (
     vjp,
     zeros_of,
 )
-from weft.frontend.control.region import Body, outer_control, store
 from weft.frontend.core import pytree
-from weft.frontend.core.device_scope import place_new
-from weft.frontend.core.function_trace import Linearized, function_name
+from weft.frontend.core.function_trace import function_name
 from weft.frontend.core.function_trace import linearize as run_linearized
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import current_trace
+from weft.frontend.core.trace import Trace, check_usable, current_trace
 from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.creation import eye
 from weft.frontend.ops.manipulation import moveaxis, reshape
+from weft.frontend.transforms.body import Transformed
 from weft.frontend.transforms.vmap import vmap
 from weft.ir.errors import GradientError, InvalidArgumentError, UnsupportedError
-from weft.ir.graph import Block
+from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
-from weft.passes.autodiff.forward_mode import Dual, push_forward
+from weft.ir.ops.builder import Builder
+from weft.passes.autodiff.forward_mode import Dual, push_forward, tangents_beside
 
 
 @shows_as_seen
@@ -85,46 +86,33 @@ def _pushed(
     tangents: Sequence[Tensor],
 ) -> tuple[Any, Any]:
     """Trace the function, and append its ops with those of tangents to the current trace."""
-    trace = current_trace()
-    assert trace is not None
-    body = Body(
-        f"jvp of {function_name(fn)}",
+    body = Transformed(
+        "jvp",
         fn,
         lambda args: fn(*pytree.unflatten(structure, args)),
         [(x._type, x.weak) for x in xs],
     )
-    if outer_control(body):
-        raise UnsupportedError(
-            f"{body.name}: it acts on objects of the host, in a wf.Graph",
-            hint="do it outside of what is differentiated",
-            location=caller_location(),
-        )
-    written = body.written
-    values = [body.trace.lift(t) for t in body.leaves]
-    states = body.values_of(written)
-    captured = list(body.trace.captures)
-    block = body.block([*values, *states], captured)
-    start = len(trace.builder.ops)
+    trace = body.trace
     given = [Dual(trace.lift(x), trace.lift(t)) for x, t in zip(xs, tangents, strict=True)]
-    duals = push_forward(trace.builder, block, [*given, *(Dual(v, None) for v in captured)])
-    place_new(trace, start)
+    operands = [*given, *(Dual(v, None) for v in body.captured)]
+    duals = push_forward(trace.builder, body.block, operands)
+    body.placed()
     pairs = list(zip(duals, body.leaves, strict=False))
     ys = [trace.tensor(d.value, leaf.weak) for d, leaf in pairs]
     ts = [
         zeros_of(y) if d.tangent is None else trace.tensor(d.tangent, leaf.weak)
         for y, (d, leaf) in zip(ys, pairs, strict=True)
     ]
-    ys, _ = store(written, [d.value for d in duals[len(pairs) :]], ys)
-    return pytree.unflatten(body.structure, ys), pytree.unflatten(body.structure, ts)
+    out = body.nested(ys, [d.value for d in duals[len(pairs) :]])
+    return out, pytree.unflatten(body.structure, ts)
 
 
 @shows_as_seen
 def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """(fn(*primals), pushforward): `pushforward(*tangents)` is the derivative along them.
 
-    Outside a trace the function runs once, and each pushforward runs the linear part only, on
-    values saved from that run (loops run again). Inside a trace each pushforward traces the
-    function again, and the compiler merges what is computed twice. Errors as `wf.jvp`.
+    The function runs once. Each pushforward is the linear part only, on values saved from that run;
+    loops that carry tangents run again. Errors as `wf.jvp`.
 
     >>> y, pushforward = wf.linearize(wf.sin, wf.asarray(0.0))
     >>> print(y, pushforward(wf.asarray(2.0)))
@@ -133,12 +121,9 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     leaves, structure = pytree.flatten(primals)
     inputs = inexact_inputs("linearize", leaves, pytree.paths(structure, "primals"))
     types = [(t.dtype, t.shape) for t in inputs]
-    if current_trace() is not None:
-
-        def push_in_trace(*tangents: Any) -> Any:
-            return jvp(fn, primals, tangents)[1]
-
-        return fn(*primals), shows_as_seen(push_in_trace)
+    trace = current_trace()
+    if trace is not None:
+        return _linearize_in(trace, fn, structure, inputs)
     done = run_linearized(
         f"linearize_{function_name(fn)}",
         lambda xs: fn(*pytree.unflatten(structure, xs)),
@@ -149,33 +134,57 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
 
     def pushforward(*tangents: Any) -> Any:
         given = checked_cotangents(tangents, structure, types, "tangent")
-        return _with_zeros(done, done.pull_back(given))
+        found = iter(done.apply(given))
+        out = pytree.flatten(done.out)[0]
+        parts = [next(found) if y.dtype.is_inexact else zeros_of(y) for y in out]
+        return pytree.unflatten(done.structure, parts)
 
     return done.out, shows_as_seen(pushforward)
+
+
+def _linearize_in(
+    trace: Trace, fn: Callable[..., Any], structure: pytree.Structure, inputs: Sequence[Tensor]
+) -> tuple[Any, Callable[..., Any]]:
+    """`linearize` in a trace: a pushforward appends to the trace that is current then."""
+    xs = [fresh(t) for t in inputs]
+    start = len(trace.builder.ops)
+    leaves, nesting = pytree.flatten(fn(*pytree.unflatten(structure, xs)))
+    ys = [as_tensor(y) for y in leaves]
+    ops = trace.builder.ops[start:]
+    types = [(x.dtype, x.shape) for x in xs]
+
+    def pushforward(*tangents: Any) -> Any:
+        for t in (*xs, *ys):
+            if t._data is None:
+                check_usable(t, current_trace())
+        given = checked_cotangents(tangents, structure, types, "tangent")
+        found = append_on(trace, given, lambda b, ts: _beside(trace, b, ops, xs, ts, ys))
+        parts = [zeros_of(y) if t is None else t for y, t in zip(ys, found, strict=True)]
+        return pytree.unflatten(nesting, parts)
+
+    return pytree.unflatten(nesting, ys), shows_as_seen(pushforward)
+
+
+def _beside(
+    trace: Trace,
+    builder: Builder,
+    ops: Sequence[Operation],
+    xs: Sequence[Tensor],
+    along: Sequence[Value],
+    ys: Sequence[Tensor],
+) -> list[Value | None]:
+    """The tangents of ys along those of xs, all of one trace; the ops between them are given."""
+    values, results = [trace.lift(x) for x in xs], [trace.lift(y) for y in ys]
+    return tangents_beside(builder, ops, values, along, results)
 
 
 def _tangents_of(ys: list[Tensor], xs: list[Tensor], tangents: list[Tensor]) -> list[Tensor]:
     """The tangents of ys, appended to the current trace after the ops that made them."""
     trace = current_trace()
     assert trace is not None
-    values, along = [trace.lift(x) for x in xs], [trace.lift(t) for t in tangents]
-    block = Block(tuple(values), tuple(trace.builder.ops), tuple(trace.lift(y) for y in ys))
-    start = len(trace.builder.ops)
-    given = [Dual(v, t) for v, t in zip(values, along, strict=True)]
-    duals = push_forward(trace.builder, block, given, copy=False)
-    place_new(trace, start)
-    return [
-        zeros_of(y) if d.tangent is None else trace.tensor(d.tangent, y.weak)
-        for y, d in zip(ys, duals, strict=True)
-    ]
-
-
-def _with_zeros(done: Linearized, found: Sequence[Tensor]) -> Any:
-    """The tangents of all results: zero for those that are not floating or complex."""
-    given = iter(found)
-    leaves = pytree.flatten(done.out)[0]
-    parts = [next(given) if y.dtype.is_inexact else zeros_of(y) for y in leaves]
-    return pytree.unflatten(done.structure, parts)
+    ops = list(trace.builder.ops)
+    found = append_on(trace, tangents, lambda b, ts: _beside(trace, b, ops, xs, ts, ys))
+    return [zeros_of(y) if t is None else t for y, t in zip(ys, found, strict=True)]
 
 
 @shows_as_seen
@@ -203,76 +212,70 @@ def jacfwd(fn: Callable[..., Any], argnums: ArgNums = 0) -> Callable[..., Any]:
     Tensor([[3., 2.],
             [4., 0.]], dtype=float32)
     """
-    single, numbers = argument_numbers(argnums)
 
-    @shows_as_seen
-    @functools.wraps(fn)
-    def jacobian(*args: Any, **kwargs: Any) -> Any:
-        chosen, leaves, structure, run = _chosen("jacfwd", fn, numbers, args, kwargs)
-        del chosen
+    def columns(run: Callable[..., Any], xs: list[Tensor]) -> tuple[list[list[Tensor]], Any]:
+        pushforward = linearize(run, *xs)[1]
+        found, nesting = pytree.flatten(vmap(pushforward)(*_basis(xs)))
+        cut = [_cut(moveaxis(column, 0, -1), xs, -1) for column in found]
+        shapes = [column.shape[1:] for column in found]
+        return [
+            [reshape(part, (*shape, *x.shape)) for part, x in zip(parts, xs, strict=True)]
+            for parts, shape in zip(cut, shapes, strict=True)
+        ], nesting
 
-        def compute(xs: list[Tensor]) -> Any:
-            basis = _basis(xs)
-            columns = vmap(lambda *ts: jvp(run, xs, ts)[1])(*basis)
-            out, nesting = pytree.flatten(columns)
-            found = []
-            for column in out:
-                moved = moveaxis(column, 0, -1)
-                parts = [
-                    reshape(part, (*column.shape[1:], *x.shape))
-                    for part, x in zip(_cut(moved, xs), xs, strict=True)
-                ]
-                found.append(_nested(structure, parts, single))
-            return pytree.unflatten(nesting, found) if nesting is not None else found[0]
-
-        return in_trace(f"jacfwd_{function_name(fn)}", compute, leaves)
-
-    return jacobian
+    return _jacobian("jacfwd", fn, argnums, columns)
 
 
 def jacrev(fn: Callable[..., Any], argnums: ArgNums = 0) -> Callable[..., Any]:
-    """As `wf.jacfwd`, row by row: for fewer results than inputs.
+    """As `wf.jacfwd`, row by row: for fewer results than inputs. GradientError for results that are
+    not real and floating, too.
 
     >>> wf.jacrev(lambda x: wf.stack([x[0] * x[1], x[0] ** 2]))(wf.asarray([2.0, 3.0]))
     Tensor([[3., 2.],
             [4., 0.]], dtype=float32)
     """
+
+    def rows(run: Callable[..., Any], xs: list[Tensor]) -> tuple[list[list[Tensor]], Any]:
+        out, pullback = vjp(run, *xs)
+        ys, nesting = pytree.flatten(out)
+        for y in ys:
+            if not y.dtype.is_floating:
+                raise GradientError(
+                    f"jacrev: '{function_name(fn)}' gives {y.describe()}; only real floating "
+                    "results have rows of a Jacobian",
+                    location=caller_location(),
+                )
+        found = vmap(lambda *seeds: pullback(pytree.unflatten(nesting, list(seeds))))(*_basis(ys))
+        cut = [_cut(g, ys, 0) for g in found]
+        return [
+            [reshape(c[k], (*y.shape, *x.shape)) for c, x in zip(cut, xs, strict=True)]
+            for k, y in enumerate(ys)
+        ], nesting
+
+    return _jacobian("jacrev", fn, argnums, rows)
+
+
+def _jacobian(
+    what: str,
+    fn: Callable[..., Any],
+    argnums: ArgNums,
+    blocks: Callable[[Callable[..., Any], list[Tensor]], tuple[list[list[Tensor]], Any]],
+) -> Callable[..., Any]:
+    """The function that gives, nested, what `blocks` gives of a function of the chosen leaves and
+    of these: for each leaf of the result a block for each chosen leaf; and how results nest."""
     single, numbers = argument_numbers(argnums)
 
     @shows_as_seen
     @functools.wraps(fn)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        chosen, leaves, structure, run = _chosen("jacrev", fn, numbers, args, kwargs)
-        del chosen
+        inputs, structure, run = _chosen(what, fn, numbers, args, kwargs)
 
         def compute(xs: list[Tensor]) -> Any:
-            ys, pullback = vjp(run, *xs)
-            out, nesting = pytree.flatten(ys)
-            for y in out:
-                if not y.dtype.is_floating:
-                    raise GradientError(
-                        f"jacrev: '{function_name(fn)}' gives {y.describe()}; only real floating "
-                        "results have rows of a Jacobian",
-                        location=caller_location(),
-                    )
-            basis = _basis(out)
+            found, nesting = blocks(run, xs)
+            trees = [pytree.unflatten(structure, parts) for parts in found]
+            return pytree.unflatten(nesting, [t[0] if single else t for t in trees])
 
-            def row(*seeds: Tensor) -> Any:
-                return vjp(run, *xs)[1](pytree.unflatten(nesting, list(seeds)))
-
-            del pullback
-            rows = vmap(row)(*basis)
-            cut = [_cut(g, out, axis=0) for g in rows]
-            found = []
-            for k, y in enumerate(out):
-                parts = [
-                    reshape(pieces[k], (*y.shape, *x.shape))
-                    for pieces, x in zip(cut, xs, strict=True)
-                ]
-                found.append(_nested(structure, parts, single))
-            return pytree.unflatten(nesting, found) if nesting is not None else found[0]
-
-        return in_trace(f"jacrev_{function_name(fn)}", compute, leaves)
+        return in_trace(f"{what}_{function_name(fn)}", compute, inputs)
 
     return jacobian
 
@@ -293,8 +296,8 @@ def _chosen(
     numbers: Sequence[int],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-) -> tuple[list[int], list[Tensor], pytree.Structure, Callable[..., Any]]:
-    """The positions to differentiate, the leaves there, how they nest, and fn of those leaves."""
+) -> tuple[list[Tensor], pytree.Structure, Callable[..., Any]]:
+    """The leaves to differentiate, how they nest, and fn as a function of them."""
     places = argument_positions(what, numbers, len(args))
     leaves, structure = pytree.flatten(tuple(args[i] for i in places))
     inputs = inexact_inputs(what, leaves, pytree.paths(structure, "argument"))
@@ -313,7 +316,7 @@ def _chosen(
             full[i] = tree
         return fn(*full, **kwargs)
 
-    return places, inputs, structure, run
+    return inputs, structure, run
 
 
 def _size(t: Tensor) -> int:
@@ -340,7 +343,7 @@ def _basis(ts: Sequence[Tensor]) -> list[Tensor]:
     return out
 
 
-def _cut(t: Tensor, like: Sequence[Tensor], axis: int = -1) -> list[Tensor]:
+def _cut(t: Tensor, like: Sequence[Tensor], axis: int) -> list[Tensor]:
     """The parts of an axis that belong to each of the tensors."""
     start, out = 0, []
     for x in like:
@@ -348,11 +351,6 @@ def _cut(t: Tensor, like: Sequence[Tensor], axis: int = -1) -> list[Tensor]:
         out.append(t[start:stop] if axis == 0 else t[..., start:stop])
         start = stop
     return out
-
-
-def _nested(structure: pytree.Structure, parts: Sequence[Tensor], single: bool) -> Any:
-    found = pytree.unflatten(structure, list(parts))
-    return found[0] if single else found
 
 
 class custom_jvp:

@@ -8,18 +8,16 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.frontend.control.region import Body, outer_control, store
 from weft.frontend.core import pytree
-from weft.frontend.core.device_scope import place_new
 from weft.frontend.core.function_trace import function_name, run_traced
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import RegionTrace, Trace, check_usable, current_trace
+from weft.frontend.core.trace import Trace, check_usable, current_trace
 from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.dispatch import apply
+from weft.frontend.transforms.body import Transformed
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, same
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
-from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.passes.batching.batch import Batched, batch_block
@@ -65,7 +63,9 @@ def vmap(
     @functools.wraps(fn)
     def batched(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = pytree.flatten((args, kwargs))
-        found = (*_argument_axes(in_axes, args), *_prefix("in_axes", 0, kwargs))
+        assert structure is not None
+        given, named = structure.children
+        found = [*_argument_axes(in_axes, given), *_prefix("in_axes", 0, named)]
         names = pytree.paths(structure, "arguments")
         inputs = _Inputs(function_name(fn), leaves, found, names, axis_size)
 
@@ -83,13 +83,14 @@ def vmap(
     return batched
 
 
-def _argument_axes(in_axes: Axes, args: tuple[Any, ...]) -> list[int | None]:
+def _argument_axes(in_axes: Axes, args: pytree.Structure) -> list[int | None]:
     """An axis for each leaf of the positional arguments."""
-    axes = tuple(in_axes) if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args)
-    if len(axes) != len(args):
+    assert args is not None
+    axes = in_axes if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args.children)
+    if len(axes) != len(args.children):
         raise InvalidArgumentError(
             f"vmap: in_axes names {len(axes)} arguments, but the function was called with "
-            f"{len(args)} positional ones",
+            f"{len(args.children)} positional ones",
             location=caller_location(),
         )
     return _prefix("in_axes", axes, args)
@@ -153,32 +154,19 @@ class _Inputs:
         return axis, t.shape[axis]
 
 
-def _prefix(what: str, axes: Axes, tree: Any) -> list[int | None]:
-    """An axis for each leaf of the tree, from a tree that may end before it."""
+def _prefix(what: str, axes: Axes, structure: pytree.Structure) -> list[int | None]:
+    """An axis for each leaf of a structure, from a tree of axes that may end before it."""
     if axes is None or (isinstance(axes, int) and not isinstance(axes, bool)):
-        return [axes] * len(pytree.flatten(tree)[0])
-    if isinstance(axes, (tuple, list)) and type(tree) is type(axes) and len(tree) == len(axes):
-        return [x for a, t in zip(axes, tree, strict=True) for x in _prefix(what, a, t)]
-    if isinstance(axes, dict) and isinstance(tree, dict) and axes.keys() == tree.keys():
-        _, structure = pytree.flatten(tree)
-        assert structure is not None
-        out: list[int | None] = []
-        for key in sorted(tree) if _sortable(tree) else tree:
-            out += _prefix(what, axes[key], tree[key])
-        return out
-    raise InvalidArgumentError(
-        f"vmap: {what} has {axes!r:.60} for {tree!r:.80}",
-        hint="an axis is an int or None; a tuple, list or dict of axes nests as its tensors do",
-        location=caller_location(),
-    )
-
-
-def _sortable(tree: dict[Any, Any]) -> bool:
-    try:
-        sorted(tree)
-    except TypeError:
-        return False
-    return True
+        return [axes] * pytree.count_leaves(structure)
+    parts = pytree.children(axes)
+    if structure is None or parts is None or len(parts) != len(structure.children):
+        raise InvalidArgumentError(
+            f"vmap: {what} has {axes!r:.60} for {pytree.describe(structure)}",
+            hint="an axis is an int or None; a tuple, list or dict of axes nests as its tensors do",
+            location=caller_location(),
+        )
+    pairs = zip(parts, structure.children, strict=True)
+    return [axis for part, child in pairs for axis in _prefix(what, part, child)]
 
 
 def _batch(
@@ -205,51 +193,24 @@ def _batch(
             leaves[row.leaf] = t
         return call(leaves)
 
-    body = Body(f"vmap of {function_name(fn)}", fn, one, kinds)
-    found, new_states = _append(trace, body, given, size)
-    written = body.written
-    for variable, (_, is_batched) in zip(written, new_states, strict=True):
+    body = Transformed("vmap", fn, one, kinds)
+    operands = [*given, *((v, False) for v in body.captured)]
+    found = batch_block(trace.builder, body.block, operands, size, body.states)
+    body.placed()
+    states = found[len(body.leaves) :]
+    for variable, (_, is_batched) in zip(body.written, states, strict=True):
         if is_batched:
             raise UnsupportedError(
                 f"vmap: variable '{variable.name}' would be assigned one value for each example",
                 hint="return the values, and assign what is made of them outside",
                 location=caller_location(),
             )
-    axes = _prefix("out_axes", out_axes, pytree.unflatten(body.structure, list(body.leaves)))
+    axes = _prefix("out_axes", out_axes, body.structure)
     results = [
-        _placed(trace, value, axis, leaf, size, path)
-        for value, axis, leaf, path in zip(found, axes, body.leaves, body.paths, strict=True)
+        _placed(trace, made, axis, leaf, size, path)
+        for made, axis, leaf, path in zip(found, axes, body.leaves, body.paths, strict=False)
     ]
-    results, _ = store(written, [v for v, _ in new_states], results)
-    return pytree.unflatten(body.structure, results)
-
-
-def _append(
-    trace: Trace, body: Body, given: Sequence[Batched], size: Dim
-) -> tuple[list[Batched], list[Batched]]:
-    """The results of the body for all examples, and the values that variables have then."""
-    if outer_control(body):
-        raise UnsupportedError(
-            f"{body.name}: it acts on objects of the host, in a wf.Graph",
-            hint="do it outside of what wf.vmap is given",
-            location=caller_location(),
-        )
-    values = [body.trace.lift(t) for t in body.leaves]
-    states = body.values_of(body.written)
-    captured = list(body.trace.captures)
-    block = body.block([*values, *states], captured)
-    read = _read_from_variables(body.trace)
-    keys = [a for a in block.args if a in read]
-    start = len(trace.builder.ops)
-    outer = [(v, False) for v in captured]
-    found = batch_block(trace.builder, block, [*given, *outer], size, keys)
-    place_new(trace, start)
-    return found[: len(values)], found[len(values) :]
-
-
-def _read_from_variables(trace: RegionTrace) -> set[Value]:
-    """The values in a body that are those of variables."""
-    return {value for values in trace.seen.values() for value in values}
+    return body.nested(results, [v for v, _ in states])
 
 
 def _moved(t: Tensor, source: int, target: int) -> Tensor:

@@ -70,21 +70,34 @@ class Dual:
     tangent: Value | None
 
 
-def push_forward(
-    builder: Builder, block: Block, operands: Sequence[Dual], *, copy: bool = True
-) -> list[Dual]:
+def push_forward(builder: Builder, block: Block, operands: Sequence[Dual]) -> list[Dual]:
     """Append the ops of a block and those of the tangents; its results.
 
-    operands: one for each argument; no two are the same value. copy: False if the ops of the block
-    are in the builder already, on these values: only tangents are appended, and the loops and
-    branches that carry them. GradientError for an op without a gradient on the way of a tangent.
+    operands: one for each argument; no two are the same value. GradientError for an op without a
+    gradient on the way of a tangent.
     """
-    walk = _Walk(builder, copy)
-    for arg, operand in zip(block.args, operands, strict=True):
-        walk.known[arg] = operand
+    walk = _Walk(builder, copy=True)
+    walk.known.update(zip(block.args, operands, strict=True))
     for op in block.ops:
         walk.op(op)
     return [walk.known[v] for v in block.results]
+
+
+def tangents_beside(
+    builder: Builder,
+    ops: Sequence[Operation],
+    xs: Sequence[Value],
+    along: Sequence[Value],
+    ys: Sequence[Value],
+) -> list[Value | None]:
+    """Append the tangents of ys along those of the distinct xs, by way of ops that are there
+    already: none is copied but the loops and branches that carry tangents. None: it is zero."""
+    walk = _Walk(builder, copy=False)
+    walk.known.update((x, Dual(x, t)) for x, t in zip(xs, along, strict=True))
+    for op in ops:
+        if any(v in walk.known for v in op.operands):
+            walk.op(op)
+    return [walk.of(y).tangent for y in ys]
 
 
 def zero_tangent(builder: Builder, value: Value, where: Locations) -> Value:
@@ -101,13 +114,17 @@ def zero_tangent(builder: Builder, value: Value, where: Locations) -> Value:
 class _Walk:
     """The walk over one block: by old value the new one with its tangent."""
 
-    def __init__(self, builder: Builder, copy: bool = True) -> None:
+    def __init__(self, builder: Builder, copy: bool) -> None:
         self.builder, self.copy = builder, copy
         self.known: dict[Value, Dual] = {}
 
+    def of(self, value: Value) -> Dual:
+        """What stands for an old value: where ops are not copied, one without a tangent itself."""
+        return self.known[value] if self.copy else self.known.get(value, Dual(value, None))
+
     def op(self, op: Operation) -> None:
         """Append the op and what its tangents need."""
-        moves = any(self.known[v].tangent is not None for v in op.operands)
+        moves = any(self.of(v).tangent is not None for v in op.operands)
         if op.name in CONTROL and moves:
             found = getattr(self, f"_{op.name}")(op)
         else:
@@ -120,7 +137,7 @@ class _Walk:
         self.known.update(zip(op.results, found, strict=True))
 
     def _copied(self, op: Operation) -> Operation:
-        self.builder.clone(op, {v: self.known[v].value for v in (*op.operands, *op.control)})
+        self.builder.clone(op, {v: self.of(v).value for v in (*op.operands, *op.control)})
         return self.builder.ops[-1]
 
     # -- ops --------------------------------------------------------------------------------------
@@ -128,7 +145,7 @@ class _Walk:
     def _tangents(self, op: Operation, new: Operation) -> list[Value | None]:
         """The tangents of the results of `new`, which does what `op` did."""
         where = gradient_locations(op.locations, op.name)
-        given = [self.known[v].tangent for v in op.operands]
+        given = [self.of(v).tangent for v in op.operands]
         start = len(self.builder.ops)
         if new.name in LINEAR:
             made = self._linear(new, given, where)
@@ -242,14 +259,14 @@ class _Walk:
     def _operands(self, op: Operation, order: Sequence[tuple[int, bool]]) -> list[Value]:
         out = []
         for k, is_tangent in order:
-            dual = self.known[op.operands[k]]
+            dual = self.of(op.operands[k])
             out.append(self._forced(self.builder, dual, op.locations) if is_tangent else dual.value)
         return out
 
     def _emit(
         self, op: Operation, operands: Sequence[Value], regions: Sequence[Block], **attrs: int
     ) -> tuple[Value, ...]:
-        control = tuple(self.known[v].value for v in op.control if v in self.known)
+        control = tuple(self.of(v).value for v in op.control)
         made = self.builder.emit(
             op.name,
             operands,
@@ -262,7 +279,7 @@ class _Walk:
         return made
 
     def _cond(self, op: Operation) -> list[Dual]:
-        moving = [self.known[v].tangent is not None for v in op.operands[1:]]
+        moving = [self.of(v).tangent is not None for v in op.operands[1:]]
         order = _order([range(len(moving))], moving)
         sides = [self._region(region, moving, order) for region in op.regions]
         flags = [
@@ -278,12 +295,12 @@ class _Walk:
             ]
             regions.append(builder.block([*(d.value for d in duals), *tangents]))
         operands = self._operands(op, [(k + 1, t) for k, t in order])
-        made = self._emit(op, [self.known[op.operands[0]].value, *operands], regions)
+        made = self._emit(op, [self.of(op.operands[0]).value, *operands], regions)
         return _duals(made, flags)
 
     def _carried(self, op: Operation, body: Block, groups: Sequence[range]) -> list[bool]:
         """Which operands of a loop have tangents: those of carries that get one in the body do."""
-        moving = [self.known[v].tangent is not None for v in op.operands]
+        moving = [self.of(v).tangent is not None for v in op.operands]
         count = int_attr(op.attrs, "carries")
         while True:
             _, found = self._region(body, moving, _order(groups, moving))
