@@ -178,6 +178,51 @@ class TestVmap:
         same = np.asarray(wf.vmap(lambda a: wf.random.normal(key, (4,)) + a)(wf.zeros(3)))
         assert len({tuple(row) for row in same}) == 1
 
+    def test_keys_made_of_a_generators(self) -> None:
+        rng = wf.random.Generator(1)
+
+        def split(a: Any) -> Any:
+            return wf.random.normal(wf.random.split(rng.next_key())[1], (2,)) + a
+
+        def loop(a: Any) -> Any:
+            key = rng.next_key()
+            return wf.fori_loop(
+                0, 2, lambda i, t: t + wf.random.normal(wf.random.fold_in(key, i), (2,)), a
+            )
+
+        def branch(a: Any) -> Any:
+            key = rng.next_key()
+            return wf.cond(a[0] < 1, lambda: wf.random.normal(key, (2,)), lambda: a)
+
+        for fn in (split, loop, branch):
+            drawn = np.asarray(wf.vmap(fn)(wf.zeros((3, 2))))
+            assert len({tuple(row) for row in drawn}) == 3
+
+        def again(a: Any) -> Any:  # the gradient draws what the function has drawn
+            key = rng.next_key()
+            return wf.value_and_grad(
+                wf.checkpoint(lambda x: wf.sum(wf.random.normal(key, (2,)) * x))
+            )(a)
+
+        value, slope = wf.vmap(again)(wf.ones(3))
+        np.testing.assert_allclose(value, slope, rtol=1e-6)
+        assert len(set(np.asarray(value).tolist())) == 3
+
+        def one_by_one(a: Any) -> Any:
+            key = rng.next_key()
+            drawn = lambda: wf.fori_loop(0, 2, lambda i, t: t + wf.random.normal(key, (2,)), a)  # noqa: E731
+            return wf.cond(a[0] < 1, drawn, lambda: a)
+
+        with pytest.raises(UnsupportedError, match="would be the same in each row"):
+            wf.vmap(one_by_one)(wf.zeros((3, 2)))
+
+    def test_a_branch_that_prints(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def fn(a: Any) -> Any:
+            return wf.cond(a > 0, lambda: (wf.print("{:.0f}", a), a)[1], lambda: -a)
+
+        np.testing.assert_allclose(wf.vmap(fn)(np.array([1.0, -2.0, 3.0])), [1, 2, 3])
+        assert capsys.readouterr().err == "1\n3\n"
+
     def test_prints_and_checks(self, capsys: pytest.CaptureFixture[str]) -> None:
         def fn(a: Any) -> Any:
             wf.print("sum {:.0f}", wf.sum(a))

@@ -17,9 +17,9 @@ After, for ``%x : f32[8,3]``::
 One walk in program order. A batched value has the batch axis first; an op none of whose operands is
 batched stays as it is, so what all rows share is computed once. Rules by op are in `rules.py`; here
 is control flow. A branch whose predicate differs by row computes both sides and selects; if they
-hold loops, a scan takes row by row. A loop whose test differs by row goes on as long as any row
-does, and rows that have ended keep their carries. An op without a rule is run row by row by a scan,
-and so are prints, checks and callbacks.
+hold loops or prints, a scan takes row by row. A loop whose test differs by row goes on as long as
+any row does, and rows that have ended keep their carries. An op without a rule is run row by row by
+a scan, and so are prints, checks and callbacks.
 
 Random numbers: what is drawn with a key that the block gets from a variable (a generator's state)
 differs by row; a key that all rows are given gives all the same numbers, as in JAX."""
@@ -31,6 +31,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from weft.ir.dims import Dim
+from weft.ir.dtypes import uint32
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
@@ -73,13 +74,14 @@ class _Walk:
     def __init__(self, builder: Builder, size: Dim, states: set[Value]) -> None:
         self.builder, self.size = builder, size
         self.known: dict[Value, Batched] = {}
-        #: Old values that are keys from variables.
-        self.states = states
+        #: Old values that are keys from variables, or made of such.
+        self.states = set(filter(_may_be_key, states))
 
     def op(self, op: Operation) -> None:
         """Append what does the work of `op` for all rows."""
-        if op.name == "random_fold_in" and op.operands[0] in self.states:
-            self.states.update(op.results)
+        start = len(self.builder.ops)
+        if self._draws(op):
+            self.states.update(filter(_may_be_key, op.results))
         if op.name in CONTROL and (self._any(op) or self._draws(op)):
             found = getattr(self, f"_{op.name}")(op)
         elif op.name == "custom_gradient" and self._any(op):
@@ -87,17 +89,20 @@ class _Walk:
         elif op.name == "random_bits" and op.operands[0] in self.states and not self._any(op):
             found = [(draw_rows(self._site(op)).value, True)]
         elif not self._any(op):
-            mapping = {old: new for old, (new, _) in self.known.items()}
+            used = (v for v in (*op.operands, *op.control) if v in self.known)
+            mapping = {v: self.known[v][0] for v in used}
             found = [(value, False) for value in self.builder.clone(op, mapping)]
         else:
             found = self._by_rule(op)
         self.known.update(zip(op.results, found, strict=True))
+        for made in self.builder.ops[start:]:
+            made.device, made.group = op.device, op.group
 
     def _any(self, op: Operation) -> bool:
         return any(self.known[v][1] for v in op.operands)
 
     def _draws(self, op: Operation) -> bool:
-        """Whether the regions of an op may draw numbers with keys from variables."""
+        """Whether an op has a key from a variable."""
         return any(v in self.states for v in op.operands)
 
     def _site(self, op: Operation) -> Site:
@@ -119,11 +124,7 @@ class _Walk:
         made = None if rule is None else rule(self._site(op))
         if made is None:
             return self._row_by_row(op)
-        values = [x.value for x in made]
-        for value in values:
-            if value.op is not None and value.op is self.builder.ops[-1]:
-                value.op.device, value.op.group = op.device, op.group
-        return [(value, True) for value in values]
+        return [(x.value, True) for x in made]
 
     # -- one row after the other ------------------------------------------------------------------
 
@@ -166,6 +167,13 @@ class _Walk:
     def _check_rows(self, op: Operation) -> None:
         """UnsupportedError for an op that rows cannot have one after the other."""
         traits, where = lookup(op.name).traits, op.locations
+        if self._draws(op):
+            raise UnsupportedError(
+                f"vmap: op '{op.name}' is done row by row, and draws numbers of a generator, which "
+                "would be the same in each row",
+                hint="draw them before it, or give it a key for each row: wf.random.split",
+                location=where,
+            )
         if op.name in PYTHON_CALLS:
             return
         if op.attrs.get("sizes"):
@@ -192,21 +200,29 @@ class _Walk:
 
     # -- control flow -----------------------------------------------------------------------------
 
+    def _inner(
+        self, region: Block, operands: Sequence[Value], flags: Sequence[bool]
+    ) -> tuple[Builder, list[Batched]]:
+        """A builder with a region's ops for arguments that are batched as `flags` say, and what its
+        results are; operands: the old values that its arguments stand for."""
+        kinds = [self._kind(a.type, b) for a, b in zip(region.args, flags, strict=True)]
+        builder = Builder(kinds)
+        given = list(zip(builder.args, flags, strict=True))
+        states = self._states(region, operands)
+        return builder, batch_block(builder, region, given, self.size, states)
+
+    def _states(self, region: Block, operands: Sequence[Value]) -> list[Value]:
+        """The arguments of a region that are keys from variables."""
+        return [a for a, v in zip(region.args, operands, strict=True) if v in self.states]
+
     def _region(
         self, op: Operation, number: int, flags: Sequence[bool], forced: Sequence[bool] | None
     ) -> tuple[Block, list[bool]]:
         """A region for arguments that are batched as `flags` say, and which results are; `forced`:
         those that have to be."""
         region = op.regions[number]
-        kinds = [self._kind(a.type, b) for a, b in zip(region.args, flags, strict=True)]
-        builder = Builder(kinds)
-        offset = len(op.operands) - len(region.args)
-        states = [
-            a for a, v in zip(region.args, op.operands[offset:], strict=True) if v in self.states
-        ]
-        found = batch_block(
-            builder, region, list(zip(builder.args, flags, strict=True)), self.size, states
-        )
+        operands = op.operands[len(op.operands) - len(region.args) :]
+        builder, found = self._inner(region, operands, flags)
         out = [b for _, b in found]
         if forced is not None:
             found = [
@@ -226,7 +242,7 @@ class _Walk:
         pred, *operands = (self.known[v] for v in op.operands)
         flags = [b for _, b in operands]
         if pred[1]:
-            if any(_loops(region) for region in op.regions):
+            if any(map(_one_by_one, op.regions)):
                 return self._row_by_row(op)
             return self._select(op, pred[0])
         sides = [self._region(op, k, flags, None)[1] for k in range(2)]
@@ -250,25 +266,19 @@ class _Walk:
         sides = []
         for region in op.regions:
             self._check_pure(op, region)
-            pairs = zip(region.args, op.operands[1:], strict=True)
-            states = [a for a, v in pairs if v in self.states]
-            sides.append(batch_block(self.builder, region, operands, self.size, states))
-        out: list[Batched] = []
-        for (a, a_batched), (b, b_batched) in zip(*sides, strict=True):
-            yes, no = (
-                self._forced(self.builder, a, a_batched, op),
-                self._forced(self.builder, b, b_batched, op),
-            )
-            out.append((where_rows(self.builder, op, pred, yes, no), True))
-        return out
+            states = self._states(region, op.operands[1:])
+            found = batch_block(self.builder, region, operands, self.size, states)
+            sides.append([self._forced(self.builder, v, b, op) for v, b in found])
+        pairs = zip(*sides, strict=True)
+        return [(where_rows(self.builder, op, pred, yes, no), True) for yes, no in pairs]
 
     def _check_pure(self, op: Operation, region: Block) -> None:
         for inner in region.ops:
             if lookup(inner.name).traits & {"host", "writes_state"}:
                 raise UnsupportedError(
-                    f"vmap: the predicate of a branch differs from row to row, and op "
+                    f"vmap: whether a branch or loop runs differs from row to row, and op "
                     f"'{inner.name}' in it acts outside the graph",
-                    hint="do it outside of the branch, or use wf.scan over the rows",
+                    hint="do it outside of the branch or loop, or use wf.scan over the rows",
                     location=inner.locations or op.locations,
                 )
             for block in inner.regions:
@@ -296,26 +306,18 @@ class _Walk:
 
     def _any_row(self, op: Operation, flags: Sequence[bool]) -> Block:
         """The test of a loop that goes on as long as any row does."""
-        builder, test = self._test(op, flags)
+        builder, ((test, _),) = self._inner(op.regions[0], op.operands, flags)
         row = builder.emit1("any", test, locations=op.locations, axes=(0,), keepdims=False)
         return builder.block([row])
 
-    def _test(self, op: Operation, flags: Sequence[bool]) -> tuple[Builder, Value]:
-        region = op.regions[0]
-        kinds = [self._kind(a.type, b) for a, b in zip(region.args, flags, strict=True)]
-        builder = Builder(kinds)
-        operands = list(zip(builder.args, flags, strict=True))
-        ((test, _),) = batch_block(builder, region, operands, self.size)
-        return builder, test
-
     def _masked(self, op: Operation, flags: Sequence[bool], count: int) -> Block:
         """The body of such a loop: rows that have ended keep their carries."""
-        builder, test = self._test(op, flags)
+        builder, ((test, _),) = self._inner(op.regions[0], op.operands, flags)
         region = op.regions[1]
         self._check_pure(op, region)
-        operands = list(zip(builder.args, flags, strict=True))
-        states = [a for a, v in zip(region.args, op.operands, strict=True) if v in self.states]
-        found = batch_block(builder, region, operands, self.size, states)
+        given = list(zip(builder.args, flags, strict=True))
+        states = self._states(region, op.operands)
+        found = batch_block(builder, region, given, self.size, states)
         results = [
             where_rows(builder, op, test, self._forced(builder, v, b, op), before)
             for (v, b), before in zip(found, builder.args[:count], strict=True)
@@ -371,16 +373,13 @@ class _Walk:
         outputs, inputs = int_attr(op.attrs, "outputs"), int_attr(op.attrs, "inputs")
         known = [self.known[v] for v in op.operands]
         flags = [b for _, b in known]
-        found, region = [], op.regions[0]
         marks = [True] * outputs + flags[outputs + inputs :]
-        kinds = [self._kind(a.type, b) for a, b in zip(region.args, marks, strict=True)]
-        builder = Builder(kinds)
-        pairs = batch_block(builder, region, list(zip(builder.args, marks, strict=True)), self.size)
-        for (value, is_batched), wanted in zip(
-            pairs, flags[outputs : outputs + inputs], strict=True
-        ):
-            g = Expr(builder, self._forced(builder, value, is_batched, op), op.locations)
-            found.append(g.value if wanted else g.sum((0,)).value)
+        old = [*op.operands[:outputs], *op.operands[outputs + inputs :]]
+        builder, made_of = self._inner(op.regions[0], old, marks)
+        found = []
+        for (v, b), is_batched in zip(made_of, flags[outputs : outputs + inputs], strict=True):
+            g = Expr(builder, self._forced(builder, v, b, op), op.locations)
+            found.append(g.value if is_batched else g.sum((0,)).value)
         operands = [
             self._forced(self.builder, v, b, op) if k < outputs else v
             for k, (v, b) in enumerate(known)
@@ -411,5 +410,14 @@ def _swapped(builder: Builder, value: Value, op: Operation) -> Value:
     return x.permute((1, 0, *range(2, x.rank))).value
 
 
-def _loops(region: Block) -> bool:
-    return any(op.name in ("while", "scan") or any(map(_loops, op.regions)) for op in region.ops)
+def _one_by_one(region: Block) -> bool:
+    """Whether a branch is not to be computed where its predicate is false: it holds loops, which
+    may not end, or prints."""
+    return any(
+        op.name in ("while", "scan") or op.name in PYTHON_CALLS or any(map(_one_by_one, op.regions))
+        for op in region.ops
+    )
+
+
+def _may_be_key(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype is uint32
