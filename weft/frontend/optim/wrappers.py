@@ -28,7 +28,7 @@ from weft.frontend.ops.elementwise import (
     remainder,
     where,
 )
-from weft.frontend.ops.promotion import TensorLike, cast, check_int, expand
+from weft.frontend.ops.promotion import TensorLike, cast, check_int, expand, widened
 from weft.frontend.ops.reduction import all
 from weft.frontend.optim.optimizer import GradientAndVariable, Optimizer
 from weft.frontend.state.variable import Variable
@@ -52,7 +52,8 @@ class _Wrapper(Optimizer):
                 f"{type(optimizer).__name__}",
                 location=caller_location(),
             )
-        super().__init__(optimizer.learning_rate, name)
+        super().__init__(0.0, name)
+        self.learning_rate = optimizer.learning_rate  # None of Adafactor's without one, too
         self.optimizer = optimizer
         self.takes_complex = optimizer.takes_complex
         self._states: dict[str, Variable] = {}
@@ -60,6 +61,16 @@ class _Wrapper(Optimizer):
     def variables(self) -> list[Variable]:
         """Its own state; that of `optimizer` is its own."""
         return [*self._states.values(), *super().variables()]
+
+    def _traced_gradients(
+        self,
+        loss: Any,
+        variables: Sequence[Variable] | None,
+        grad_loss: TensorLike | None,
+        colocated: bool,
+    ) -> list[GradientAndVariable]:
+        # that of the optimizer: it may scale the loss
+        return self.optimizer._traced_gradients(loss, variables, grad_loss, colocated)
 
     def _state(self, name: str, start: float) -> Variable:
         """The own variable of that name, made with its first use."""
@@ -141,7 +152,7 @@ class LossScaling(_Wrapper):
     ...     half = wf.astype(w, wf.float16) * 2.0**-12
     ...     optimizer.minimize(wf.sum(half * half * x))
     ...     return w.read()
-    >>> step(wf.asarray(0.0625, dtype=wf.float16))  # gradients 2^-26 and 2^-25: 0 without a scale
+    >>> step(wf.asarray(0.0625, dtype=wf.float16))  # gradients 2^-26 and 2^-25: below float16
     Tensor([1.875, 3.75 ], dtype=float32)
     >>> step(wf.asarray(np.inf, dtype=wf.float16)), float(optimizer.loss_scale())
     (Tensor([1.875, 3.75 ], dtype=float32), 2048.0)
@@ -231,6 +242,8 @@ class LossScaling(_Wrapper):
 
 def _unscaled(gradient: Tensor | IndexedSlices, scale: Tensor) -> Tensor | IndexedSlices:
     if isinstance(gradient, IndexedSlices):
-        values = divide(gradient.values, cast(scale, gradient.values.dtype))
+        values = _unscaled(gradient.values, scale)
+        assert isinstance(values, Tensor)
         return IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return divide(gradient, cast(scale, gradient.dtype))
+    # in at least float32: the scale may be beyond float16
+    return cast(divide(widened(gradient), scale), gradient.dtype)
