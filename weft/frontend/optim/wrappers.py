@@ -245,5 +245,5 @@ def _unscaled(gradient: Tensor | IndexedSlices, scale: Tensor) -> Tensor | Index
         values = _unscaled(gradient.values, scale)
         assert isinstance(values, Tensor)
         return IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    # in at least float32: the scale may be beyond float16
-    return cast(divide(widened(gradient), scale), gradient.dtype)
+    wide = widened(gradient)  # the scale may be beyond float16
+    return cast(divide(wide, cast(scale, wide.dtype)), gradient.dtype)
