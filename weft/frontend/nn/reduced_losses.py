@@ -175,16 +175,22 @@ def _pair(name: str, labels: TensorLike, predictions: TensorLike) -> tuple[Tenso
 
     Ranks or sizes that differ are no broadcast: (n) with (n, 1) would be n * n losses.
     """
-    z, x = as_tensor(labels), as_tensor(predictions)
-    alike = z.ndim == x.ndim and builtins.all(map(same, z.shape, x.shape))
-    if z.ndim and x.ndim and not alike:
+    op, z, x = f"losses.{name}", as_tensor(labels), as_tensor(predictions)
+    if z.ndim and x.ndim:
+        check_alike(op, z, x)
+    return paired(op, labels, predictions)
+
+
+def check_alike(op: str, labels: Tensor, predictions: Tensor) -> None:
+    """ShapeError unless labels and predictions have one shape."""
+    a, b = labels.shape, predictions.shape
+    if len(a) != len(b) or not builtins.all(map(same, a, b)):
         raise ShapeError(
-            f"wf.losses.{name}: labels of shape {format_shape(z.shape)} for predictions of shape "
-            f"{format_shape(x.shape)}",
+            f"wf.{op}: labels of shape {format_shape(a)} for predictions of shape "
+            f"{format_shape(b)}",
             hint="both need one shape: wf.reshape or wf.expand_dims one of them",
             location=caller_location(),
         )
-    return paired(f"losses.{name}", labels, predictions)
 
 
 def _over_elements(

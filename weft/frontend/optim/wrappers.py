@@ -41,7 +41,6 @@ from weft.ir.types import TensorType
 class _Wrapper(Optimizer):
     """The common part: an optimizer inside, and variables of one's own."""
 
-    takes_complex = True  # the one inside says what it takes
     #: Own variables and their dtypes, all without axes.
     _own: tuple[tuple[str, DType], ...] = ()
 
