@@ -315,6 +315,17 @@ def test_accumulation_counts_global_steps_and_takes_rows() -> None:
     assert int(count) == 2
 
 
+def test_accumulation_counts_for_one_list_of_variables() -> None:
+    """Two lists in turn would be one count: with two steps the first would never change."""
+    a, b = wf.Variable(0.0, name="a"), wf.Variable(0.0, name="b")
+    optimizer = T.GradientAccumulation(T.SGD(1.0), 2)
+    optimizer.minimize(lambda: a + b, [a, b])
+    optimizer.minimize(lambda: a + b, [b, a])
+    assert (float(a), float(b)) == (-1, -1)
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"with the variables \(b\), before"):
+        optimizer.minimize(lambda: a + b, [b])
+
+
 # ------------------------------------------------------------------------------------ loss scaling
 @pytest.mark.parametrize("way", ["eager", "compiled", "session"])
 def test_scaling_changes_nothing_where_all_is_finite(way: str) -> None:

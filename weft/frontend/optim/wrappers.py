@@ -92,7 +92,7 @@ class GradientAccumulation(_Wrapper):
     nothing changes but the sums (and `global_step`, which counts each).
 
     average: False for the sum. The state is one slot for each variable. InvalidArgumentError for
-    fewer steps than 1.
+    fewer steps than 1, and for other variables than in the call before.
 
     >>> w = wf.Variable(0.0)
     >>> optimizer = wf.train.GradientAccumulation(wf.train.SGD(1.0), steps=2)
@@ -117,8 +117,10 @@ class GradientAccumulation(_Wrapper):
                 location=caller_location(),
             )
         self.average = average
+        self._targets: list[Variable] = []
 
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+        self._check_targets([v for _, v in pairs])
         count = self._state("count", 0).assign_add(1)
         slots = [self._slot(v, "sum") for _, v in pairs]
         sums = [slot.assign_add(g) for slot, (g, _) in zip(slots, pairs, strict=True)]
@@ -131,6 +133,16 @@ class GradientAccumulation(_Wrapper):
 
         done = cond(equal(remainder(count, self.steps), 0), apply, lambda: None)
         return [count, *sums, *([] if done is None else [done])]
+
+    def _check_targets(self, variables: list[Variable]) -> None:
+        self._targets = self._targets or variables
+        if {*map(id, variables)} != {*map(id, self._targets)}:
+            now, then = (", ".join(v.name for v in vs) for vs in (variables, self._targets))
+            raise InvalidArgumentError(
+                f"{self.name}: called with the variables ({now}), before with ({then})",
+                hint="it counts the gradients of one list of variables: make one for each",
+                location=caller_location(),
+            )
 
 
 class LossScaling(_Wrapper):
