@@ -81,6 +81,7 @@ def test_constants() -> None:
         (I.constant([1, 2, 3])((2, 3), "int8"), np.array([[1, 2, 3]] * 2, np.int8)),
         (I.identity()((3, 3)), np.eye(3, dtype=np.float32)),
         (I.identity(0.5)((2, 4), "float64"), 0.5 * np.eye(2, 4)),
+        (I.identity()((2, 3), "int32"), np.eye(2, 3, dtype=np.int32)),
     ]:
         got = np.asarray(made)
         assert got.dtype == truth.dtype

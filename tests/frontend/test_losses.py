@@ -240,6 +240,26 @@ def test_16_bit_floats_are_computed_in_float32() -> None:
     x = wf.asarray(np.full(4096, 300.0), dtype=wf.float16)
     assert float(W.absolute_difference(0.0, x)) == 300  # the sum is beyond float16
     assert W.mean_squared_error(0.0, wf.asarray([1.0], dtype=wf.bfloat16)).dtype is wf.bfloat16
+    one = wf.asarray([256.0, 0.0, 0.0, 0.0], dtype=wf.float16)  # 65536, which is beyond it, too
+    for call in (W.mean_squared_error, wf.compile(W.mean_squared_error)):
+        assert float(call(0.0, one)) == 16384
+    assert float(W.mean_squared_error(0.0, one, weights=0.25, reduction="sum")) == 16384
+
+
+@pytest.mark.parametrize("how", HOW[1:])
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+def test_of_nothing(how: str, weight: float) -> None:
+    """0, as in TensorFlow 1, whether the size is known or not."""
+    nothing = np.zeros((0, 3))
+    call = lambda x: W.mean_squared_error(0.0, x, weight, how)  # noqa: E731
+    assert float(call(nothing)) == 0
+    assert float(wf.compile(call)(nothing)) == 0
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float64, [None, 3])
+        loss = call(x)
+        assert session.run(loss, {x: nothing}) == 0
+        some = session.run(loss, {x: Z[:, :3]})
+    np.testing.assert_allclose(some, call(Z[:, :3]), rtol=1e-12)
 
 
 # ------------------------------------------------------------------------------- single functions

@@ -93,6 +93,10 @@ OPTIMIZERS: dict[str, tuple[Make, Callable[[], Iterator[Array]]]] = {
         lambda: ftrl(shrinkage=0.4),
     ),
     "Lion": (lambda: T.Lion(0.02, 0.8, 0.95, weight_decay=0.1), lion),
+    "Lion variable": (
+        lambda: T.Lion(0.02, 0.8, 0.95, weight_decay=wf.Variable(np.float64(0.1))),
+        lion,
+    ),
     "Lamb": (lambda: T.Lamb(0.05, 0.8, 0.99, weight_decay=0.1), lamb),
     "Adafactor": (T.Adafactor, adafactor),
     "Adafactor rate": (
@@ -311,6 +315,17 @@ def test_accumulation_counts_global_steps_and_takes_rows() -> None:
     assert int(count) == 2
 
 
+def test_accumulation_counts_for_one_list_of_variables() -> None:
+    """Two lists in turn would be one count: with two steps the first would never change."""
+    a, b = wf.Variable(0.0, name="a"), wf.Variable(0.0, name="b")
+    optimizer = T.GradientAccumulation(T.SGD(1.0), 2)
+    optimizer.minimize(lambda: a + b, [a, b])
+    optimizer.minimize(lambda: a + b, [b, a])
+    assert (float(a), float(b)) == (-1, -1)
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"with the variables \(b\), before"):
+        optimizer.minimize(lambda: a + b, [b])
+
+
 # ------------------------------------------------------------------------------------ loss scaling
 @pytest.mark.parametrize("way", ["eager", "compiled", "session"])
 def test_scaling_changes_nothing_where_all_is_finite(way: str) -> None:
@@ -398,6 +413,57 @@ def test_scaling_without_change_and_one_in_the_other() -> None:
         values.append(float(w))
     assert values == [0, 0, -2, -2, -8]
     assert float(optimizer.loss_scale()) == 4
+
+
+@pytest.mark.parametrize("scale_inside", [True, False])
+def test_the_loss_is_scaled_wherever_the_scaling_is(scale_inside: bool) -> None:
+    """Eagerly each op rounds to float16: gradients of 2^-26 and 2^-25 are 0 without a scale."""
+    w = wf.Variable([2.0, 4.0])
+
+    def objective() -> Any:
+        half = wf.astype(w, wf.float16) * 2.0**-12
+        return wf.sum(half * half * 0.0625)
+
+    sgd = T.SGD(2.0**23)
+    T.GradientAccumulation(sgd, 1).minimize(objective)
+    np.testing.assert_array_equal(w.numpy(), [2.0, 4.0])
+    if scale_inside:
+        optimizer: Any = T.GradientAccumulation(T.LossScaling(sgd, 2.0**12), 2)
+    else:
+        optimizer = T.LossScaling(T.GradientAccumulation(sgd, 2), 2.0**12)
+    for _ in range(2):
+        optimizer.minimize(objective)
+    np.testing.assert_array_equal(w.numpy(), [1.875, 3.75])
+
+
+def test_scales_beyond_float16() -> None:
+    """The gradient of a float16 variable is divided by 2^17, not by infinity."""
+    w = wf.Variable(wf.asarray([1.0], dtype=wf.float16))
+    table = wf.Variable(wf.ones((2, 1), dtype=wf.float16))
+    optimizer = T.LossScaling(T.SGD(1.0), 2.0**17)
+
+    @wf.compile
+    def step() -> None:
+        rows = wf.nn.embedding_lookup(table, [1])
+        optimizer.minimize(wf.astype(wf.sum(w) + wf.sum(rows), wf.float32) * 0.125, [w, table])
+
+    step()
+    assert float(optimizer.loss_scale()) == 2.0**17
+    np.testing.assert_array_equal(w.numpy(), [0.875])
+    np.testing.assert_array_equal(table.numpy(), [[1.0], [0.875]])
+
+
+@pytest.mark.parametrize("wrap", [lambda o: T.GradientAccumulation(o, 1), T.LossScaling])
+def test_around_an_optimizer_without_a_rate(wrap: Callable[[Any], Any]) -> None:
+    follow(wrap(T.Adafactor()), adafactor(), "compiled")
+
+
+def test_no_line_search_is_left_out() -> None:
+    """Within another, L-BFGS has gradients only."""
+    w = wf.Variable([1.0])
+    optimizer = T.LossScaling(T.LBFGS(line_search=3))
+    with pytest.raises(wf.errors.UnsupportedError, match="a line search computes the loss again"):
+        optimizer.minimize(lambda: wf.sum(w**2))
 
 
 def test_checkpoints_of_wrappers(tmp_path: Path) -> None:

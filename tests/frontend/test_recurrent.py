@@ -147,6 +147,26 @@ def test_both_directions(name: str, lengths: Array | None, time_major: bool) -> 
         same((rows, state), by_hand(cell, step, X, full, back))
 
 
+@pytest.mark.parametrize("shape", [(), (BATCH,), (BATCH, 3)], ids=str)
+def test_states_and_outputs_of_any_rank(shape: tuple[int, ...]) -> None:
+    """Of a cell of one's own: lengths are those of rows, whatever the axes after them are."""
+
+    class Count(N.RNNCell):
+        def call(self, x: Any, state: Any) -> tuple[Any, Any]:
+            after = state + 1.0
+            return wf.reshape(after, (BATCH, *shape)), after
+
+    start = np.zeros((BATCH, *shape))
+    outputs, state = wf.compile(
+        lambda x: N.dynamic_rnn(Count(1), x, LENGTHS, initial_state=wf.asarray(start))
+    )(X)
+    ends = np.minimum(LENGTHS, TIME).reshape(BATCH, *[1] * len(shape))
+    np.testing.assert_array_equal(state, start + ends)
+    counts = np.arange(1.0, TIME + 1).reshape(1, TIME, *[1] * len(shape))
+    expected = np.where(counts <= ends[:, None], counts, 0.0)
+    np.testing.assert_array_equal(outputs, np.broadcast_to(expected, (BATCH, TIME, *shape)))
+
+
 def test_initial_states_go_on() -> None:
     """A sequence in two parts, the state of the first handed to the second."""
     for make, _ in CELLS.values():

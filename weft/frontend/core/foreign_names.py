@@ -208,7 +208,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",
         "batchnorm batch_norm2d": "wf.nn.batch_norm",
         "log_poisson_loss": "wf.losses.log_poisson",
-        "cosine_similarity": "1 - wf.losses.cosine_distance(a, b)",
+        "cosine_similarity": "1 - wf.losses.cosine_distance(a, b, reduction='none')",
         "huber_loss smooth_l1_loss": "wf.losses.huber_loss",
         "l1_loss": "wf.losses.absolute_difference",
         "kl_div": "wf.losses.kl_divergence",

@@ -4,7 +4,7 @@ which labels and predictions go together."""
 from __future__ import annotations
 
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.nn.reduced_losses import fitted_weights
+from weft.frontend.nn.reduced_losses import check_alike, fitted_weights
 from weft.frontend.ops.creation import ones
 from weft.frontend.ops.elementwise import (
     add,
@@ -121,13 +121,7 @@ def ratio(part: Tensor, whole: Tensor) -> Tensor:
 def alike(op: str, labels: TensorLike, predictions: TensorLike) -> tuple[Tensor, Tensor]:
     """Labels and predictions as they are. ShapeError unless they have one shape."""
     z, x = strong_tensor(labels), strong_tensor(predictions)
-    if z.ndim != x.ndim or not all(map(same, z.shape, x.shape)):
-        raise ShapeError(
-            f"wf.{op}: labels of shape {format_shape(z.shape)} for predictions of shape "
-            f"{format_shape(x.shape)}",
-            hint="both need one shape: wf.reshape or wf.expand_dims one of them",
-            location=caller_location(),
-        )
+    check_alike(op, z, x)
     return z, x
 
 

@@ -7,12 +7,11 @@ graph, where the classes are what to use."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import current_trace, graph_around
 from weft.frontend.metrics import metric as classes
-from weft.frontend.metrics.metric import Comparison
 from weft.frontend.ops.promotion import TensorLike
 from weft.ir.errors import FailedPreconditionError
 from weft.ir.locations import caller_location
@@ -37,22 +36,18 @@ class Streaming(NamedTuple):
     update_op: Tensor
 
 
-def _in_graph(name: str, kind: str) -> None:
-    """FailedPreconditionError outside of a graph."""
+def _streaming(name: str, metric: classes.Mean | classes.Comparison, *batch: Any) -> Streaming:
+    """The pair of a metric that is new. FailedPreconditionError outside of a graph."""
     trace = graph_around(current_trace())
     if trace is None or trace.root().kind != "graph":
+        kind = type(metric).__name__
         raise FailedPreconditionError(
             f"wf.metrics.{name} adds a metric to a graph, and none is being built",
             hint=f"elsewhere make m = wf.metrics.{kind}(...) once, and call m.update(...)",
             location=caller_location(),
         )
-
-
-def _streaming(
-    metric: Comparison, labels: TensorLike, predictions: TensorLike, weights: TensorLike | None
-) -> Streaming:
     value = metric.result()  # read before the update: it does not wait for it
-    return Streaming(value, metric.update(labels, predictions, weights))
+    return Streaming(value, metric.update(*batch))
 
 
 def mean(
@@ -65,9 +60,7 @@ def mean(
     ...     print(value.shape, update_op.dtype)
     () weft.float32
     """
-    _in_graph("mean", "Mean")
-    metric = classes.Mean(name or "mean")
-    return Streaming(metric.result(), metric.update(values, weights))
+    return _streaming("mean", classes.Mean(name or "mean"), values, weights)
 
 
 def accuracy(
@@ -85,9 +78,8 @@ def accuracy(
     ...     print(session.run(update_op, {z: [0, 1, 1], x: [0, 1, 0]}))
     0.6666667
     """
-    _in_graph("accuracy", "Accuracy")
     metric = classes.Accuracy(name or "accuracy")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("accuracy", metric, labels, predictions, weights)
 
 
 def top_k_accuracy(
@@ -106,9 +98,8 @@ def top_k_accuracy(
     ...     print(session.run(update_op, {z: [1, 2], x: [[0.1, 0.9, 0.5], [0.7, 0.2, 0.1]]}))
     0.5
     """
-    _in_graph("top_k_accuracy", "TopKAccuracy")
     metric = classes.TopKAccuracy(k, name or "top_k_accuracy")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("top_k_accuracy", metric, labels, predictions, weights)
 
 
 def mean_squared_error(
@@ -126,9 +117,8 @@ def mean_squared_error(
     ...     print(session.run(update_op, {z: [0.0, 1.0], x: [2.0, 1.0]}))
     2.0
     """
-    _in_graph("mean_squared_error", "MeanSquaredError")
     metric = classes.MeanSquaredError(name or "mean_squared_error")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("mean_squared_error", metric, labels, predictions, weights)
 
 
 def root_mean_squared_error(
@@ -146,9 +136,8 @@ def root_mean_squared_error(
     ...     print(session.run(update_op, {z: [0.0, 0.0], x: [3.0, 3.0]}))
     3.0
     """
-    _in_graph("root_mean_squared_error", "RootMeanSquaredError")
     metric = classes.RootMeanSquaredError(name or "root_mean_squared_error")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("root_mean_squared_error", metric, labels, predictions, weights)
 
 
 def mean_absolute_error(
@@ -166,9 +155,8 @@ def mean_absolute_error(
     ...     print(session.run(update_op, {z: [0.0, 1.0], x: [2.0, 1.0]}))
     1.0
     """
-    _in_graph("mean_absolute_error", "MeanAbsoluteError")
     metric = classes.MeanAbsoluteError(name or "mean_absolute_error")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("mean_absolute_error", metric, labels, predictions, weights)
 
 
 def precision(
@@ -187,9 +175,8 @@ def precision(
     ...     print(session.run(update_op, {z: [1, 1, 0, 0], x: [0.9, 0.2, 0.8, 0.1]}))
     0.5
     """
-    _in_graph("precision", "Precision")
     metric = classes.Precision(threshold, name or "precision")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("precision", metric, labels, predictions, weights)
 
 
 def recall(
@@ -208,9 +195,8 @@ def recall(
     ...     print(session.run(update_op, {z: [1, 1, 1, 0], x: [0.9, 0.2, 0.2, 0.1]}))
     0.33333334
     """
-    _in_graph("recall", "Recall")
     metric = classes.Recall(threshold, name or "recall")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("recall", metric, labels, predictions, weights)
 
 
 def auc(
@@ -230,9 +216,8 @@ def auc(
     ...     print(session.run(update_op, {z: [0, 0, 1, 1], x: [0.1, 0.4, 0.35, 0.8]}))
     0.75
     """
-    _in_graph("auc", "AUC")
     metric = classes.AUC(num_thresholds, curve, name or "auc")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("auc", metric, labels, predictions, weights)
 
 
 def sensitivity_at_specificity(
@@ -253,11 +238,10 @@ def sensitivity_at_specificity(
     ...     print(session.run(update_op, {z: [0, 0, 1, 1], x: [0.1, 0.5, 0.3, 0.8]}))
     0.5
     """
-    _in_graph("sensitivity_at_specificity", "SensitivityAtSpecificity")
     metric = classes.SensitivityAtSpecificity(
         specificity, num_thresholds, name or "sensitivity_at_specificity"
     )
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("sensitivity_at_specificity", metric, labels, predictions, weights)
 
 
 def specificity_at_sensitivity(
@@ -278,11 +262,10 @@ def specificity_at_sensitivity(
     ...     print(session.run(update_op, {z: [0, 0, 1, 1], x: [0.1, 0.5, 0.3, 0.8]}))
     0.5
     """
-    _in_graph("specificity_at_sensitivity", "SpecificityAtSensitivity")
     metric = classes.SpecificityAtSensitivity(
         sensitivity, num_thresholds, name or "specificity_at_sensitivity"
     )
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("specificity_at_sensitivity", metric, labels, predictions, weights)
 
 
 def streaming_confusion_matrix(
@@ -302,9 +285,8 @@ def streaming_confusion_matrix(
     [[1. 1.]
      [0. 1.]]
     """
-    _in_graph("streaming_confusion_matrix", "ConfusionMatrix")
     metric = classes.ConfusionMatrix(num_classes, name or "streaming_confusion_matrix")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("streaming_confusion_matrix", metric, labels, predictions, weights)
 
 
 def mean_iou(
@@ -323,6 +305,5 @@ def mean_iou(
     ...     print(session.run(update_op, {z: [0, 0, 1, 1], x: [0, 1, 1, 1]}))
     0.5833333
     """
-    _in_graph("mean_iou", "MeanIoU")
     metric = classes.MeanIoU(num_classes, name or "mean_iou")
-    return _streaming(metric, labels, predictions, weights)
+    return _streaming("mean_iou", metric, labels, predictions, weights)

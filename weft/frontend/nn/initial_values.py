@@ -132,7 +132,7 @@ def identity(gain: float = 1.0) -> Initializer:
                 f"{format_shape(sizes)}",
                 location=caller_location(),
             )
-        return multiply(eye(*sizes, dtype=dtype), gain)
+        return cast(multiply(eye(*sizes, dtype=dtype), gain), dtype)
 
     return Initializer("identity", draw, {"gain": gain})
 

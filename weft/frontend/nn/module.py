@@ -6,7 +6,7 @@ functions, in sessions, with optimizers and checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -65,9 +65,7 @@ class Module:
         >>> wf.tree_map(float, Scale().parameters())
         {'factors': [2.0, 3.0]}
         """
-        tree = _tree(self, {id(self)})
-        assert isinstance(tree, dict)
-        return tree
+        return _mapping(_public(self), {id(self)})
 
     def named_variables(self) -> dict[str, Variable]:
         """The variables by their paths, such as "hidden/w" and "factors/0".
@@ -212,27 +210,28 @@ def _public(module: Module) -> Iterator[tuple[str, Any]]:
 
 
 def _tree(item: Any, seen: set[int]) -> Any:
-    """The variables in what an attribute holds; None if there are none. seen: those that have a
-    path already, and the modules that are being looked at."""
-    if isinstance(item, Variable):
+    """The variables in what an attribute holds; None if there are none. seen: variables that
+    have a path already, and modules that have been looked at."""
+    if isinstance(item, (Variable, Module)):
         if id(item) in seen:
             return None
         seen.add(id(item))
+    if isinstance(item, Variable):
         return item
     if isinstance(item, Module):
-        return _mapping(_public(item), seen)
+        return _mapping(_public(item), seen) or None
     if isinstance(item, Mapping):
-        return _mapping(item.items(), seen)
+        return _mapping(item.items(), seen) or None
     if isinstance(item, (list, tuple)):
-        parts = [_inner(part, seen) for part in item]
+        parts = [_tree(part, seen) for part in item]
         return None if all(p is None for p in parts) else parts
     return None
 
 
-def _mapping(items: Any, seen: set[int]) -> dict[str, Any] | None:
+def _mapping(items: Iterable[tuple[Any, Any]], seen: set[int]) -> dict[str, Any]:
     found = {}
     for name, value in items:
-        part = _inner(value, seen)
+        part = _tree(value, seen)
         if part is not None:
             if not isinstance(name, str):
                 raise TypeRuleError(
@@ -241,16 +240,6 @@ def _mapping(items: Any, seen: set[int]) -> dict[str, Any] | None:
                 )
             found[name] = part
     return found
-
-
-def _inner(item: Any, seen: set[int]) -> Any:
-    if not isinstance(item, (Module, Mapping, list, tuple)):
-        return _tree(item, seen)
-    if isinstance(item, Module):
-        if id(item) in seen:
-            return None
-        seen.add(id(item))
-    return _tree(item, seen) or None
 
 
 def _flat(prefix: str, tree: Any) -> Iterator[tuple[str, Variable]]:

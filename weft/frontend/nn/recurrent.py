@@ -418,12 +418,19 @@ def dynamic_rnn(
     def step(carry: tuple[Any, Tensor], row: Tensor) -> tuple[Any, Tensor]:
         before, left = carry
         output, after = cell(row, before)
-        going = expand_dims(less(0, left), 1)
-        kept = pytree.tree_map(lambda new, old: where(going, new, old), after, before)
-        return (kept, subtract(left, 1)), where(going, output, 0)
+        going = less(0, left)
+        kept = pytree.tree_map(lambda new, old: _rows(going, new, old), after, before)
+        return (kept, subtract(left, 1)), _rows(going, output, 0)
 
     (last, _), outputs = scan(step, (state, lengths), x)
     return (outputs if time_major else moveaxis(outputs, 0, 1)), last
+
+
+def _rows(chosen: Tensor, new: Tensor, old: TensorLike) -> Tensor:
+    """The rows of `new` that are chosen, of `old` the others."""
+    for axis in range(1, new.ndim):
+        chosen = expand_dims(chosen, axis)
+    return where(chosen, new, old)
 
 
 def _swapped(made: tuple[Tensor, Any]) -> tuple[Any, Tensor]:

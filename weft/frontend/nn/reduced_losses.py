@@ -41,6 +41,7 @@ from weft.frontend.ops.elementwise import (
     subtract,
     where,
 )
+from weft.frontend.ops.manipulation import size
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
@@ -65,6 +66,7 @@ from weft.frontend.ops.special import (
     xlogy,
 )
 from weft.ir.dims import format_shape, same
+from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.locations import caller_location
 
@@ -77,7 +79,7 @@ class Reduction:
     NONE: not at all. SUM: the sum of losses times weights. SUM_BY_NONZERO_WEIGHTS (the default, as
     in TensorFlow 1): that over the number of losses whose weight is not 0. MEAN: that over the sum
     of the weights. SUM_OVER_BATCH_SIZE: that over the number of losses. Without weights the last
-    three are the mean.
+    three are the mean. Of no losses at all each is 0.
 
     >>> for how in (wf.losses.Reduction.SUM, "mean", "sum_over_batch_size"):
     ...     print(wf.losses.compute_weighted_loss([1.0, 2.0], [4.0, 0.0], reduction=how))
@@ -112,26 +114,29 @@ def compute_weighted_loss(
     Tensor(2.1666667, dtype=float32)
     """
     op = "losses.compute_weighted_loss"
-    return _reduced(op, inexact_tensor(losses, op), weights, reduction)
+    each = inexact_tensor(losses, op)
+    return _reduced(op, each, weights, reduction, each.dtype)
 
 
-def _reduced(op: str, losses: Tensor, weights: TensorLike, reduction: str) -> Tensor:
+def _reduced(op: str, losses: Tensor, weights: TensorLike, reduction: str, dtype: DType) -> Tensor:
+    """The reduction, in `dtype`. It is computed in at least float32: a mean may be within the range
+    of 16 bits where losses are not."""
     if reduction not in _REDUCTIONS:
         raise InvalidArgumentError(
             f"wf.{op}: reduction {reduction!r} is none of {', '.join(_REDUCTIONS)}",
             location=caller_location(),
         )
-    dtype, wide = losses.dtype, widened(losses)
+    wide = widened(losses)
     if is_scalar(weights) and weights == 1:
         if reduction == "none":
-            return losses
-        return cast(sum(wide) if reduction == "sum" else mean(wide), dtype)
+            return cast(wide, dtype)
+        return cast(sum(wide) if reduction == "sum" else _mean(wide), dtype)
     weight = fitted_weights(op, wide, weights)
     weighted = where(equal(weight, 0), 0, multiply(wide, weight))
     if reduction == "none":
         return cast(weighted, dtype)
     if reduction == "sum_over_batch_size":
-        return cast(mean(weighted), dtype)
+        return cast(_mean(weighted), dtype)
     total = sum(weighted)
     if reduction == "sum":
         return cast(total, dtype)
@@ -139,6 +144,13 @@ def _reduced(op: str, losses: Tensor, weights: TensorLike, reduction: str) -> Te
     by = sum(counted)
     nothing = equal(by, 0)
     return cast(where(nothing, 0, divide(total, where(nothing, 1, by))), dtype)
+
+
+def _mean(x: Tensor) -> Tensor:
+    """The mean; 0 of nothing, as with weights."""
+    if builtins.all(isinstance(n, int) and n > 0 for n in x.shape):
+        return mean(x)
+    return where(equal(size(x), 0), 0, mean(x))
 
 
 def fitted_weights(op: str, losses: Tensor, weights: TensorLike) -> Tensor:
@@ -163,16 +175,22 @@ def _pair(name: str, labels: TensorLike, predictions: TensorLike) -> tuple[Tenso
 
     Ranks or sizes that differ are no broadcast: (n) with (n, 1) would be n * n losses.
     """
-    z, x = as_tensor(labels), as_tensor(predictions)
-    alike = z.ndim == x.ndim and builtins.all(map(same, z.shape, x.shape))
-    if z.ndim and x.ndim and not alike:
+    op, z, x = f"losses.{name}", as_tensor(labels), as_tensor(predictions)
+    if z.ndim and x.ndim:
+        check_alike(op, z, x)
+    return paired(op, labels, predictions)
+
+
+def check_alike(op: str, labels: Tensor, predictions: Tensor) -> None:
+    """ShapeError unless labels and predictions have one shape."""
+    a, b = labels.shape, predictions.shape
+    if len(a) != len(b) or not builtins.all(map(same, a, b)):
         raise ShapeError(
-            f"wf.losses.{name}: labels of shape {format_shape(z.shape)} for predictions of shape "
-            f"{format_shape(x.shape)}",
+            f"wf.{op}: labels of shape {format_shape(a)} for predictions of shape "
+            f"{format_shape(b)}",
             hint="both need one shape: wf.reshape or wf.expand_dims one of them",
             location=caller_location(),
         )
-    return paired(f"losses.{name}", labels, predictions)
 
 
 def _over_elements(
@@ -185,8 +203,8 @@ def _over_elements(
 ) -> Tensor:
     """The reduction of `loss(labels, predictions)`, which is computed in at least float32."""
     z, x = _pair(name, labels, predictions)
-    each = cast(loss(widened(z), widened(x)), x.dtype)
-    return _reduced(f"losses.{name}", each, weights, reduction)
+    each = loss(widened(z), widened(x))
+    return _reduced(f"losses.{name}", each, weights, reduction, x.dtype)
 
 
 # ------------------------------------------------------------------------------- of each element
@@ -463,7 +481,8 @@ def softmax_cross_entropy(
     z, x = _pair(name, onehot_labels, logits)
     along = check_axis(f"losses.{name}", axis, x.ndim)
     each = softmax_cross_entropy_with_logits(labels=z, logits=x, axis=along)
-    return _reduced(f"losses.{name}", _spread(each, x, smooth, along), weights, reduction)
+    spread = _spread(each, x, smooth, along)
+    return _reduced(f"losses.{name}", spread, weights, reduction, x.dtype)
 
 
 @runs_native
@@ -488,7 +507,7 @@ def sparse_softmax_cross_entropy(
     smooth = _smoothing(name, label_smoothing)
     x = inexact_tensor(logits, f"losses.{name}")
     each = sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
-    return _reduced(f"losses.{name}", _spread(each, x, smooth, -1), weights, reduction)
+    return _reduced(f"losses.{name}", _spread(each, x, smooth, -1), weights, reduction, x.dtype)
 
 
 def _spread(each: Tensor, logits: Tensor, smooth: float, axis: int) -> Tensor:
@@ -496,8 +515,7 @@ def _spread(each: Tensor, logits: Tensor, smooth: float, axis: int) -> Tensor:
     if not smooth:
         return each
     uniform = negative(mean(log_softmax(widened(logits), axis), axis))
-    mixed = add(multiply(widened(each), 1 - smooth), multiply(uniform, smooth))
-    return cast(mixed, each.dtype)
+    return add(multiply(widened(each), 1 - smooth), multiply(uniform, smooth))
 
 
 @runs_native
@@ -701,7 +719,7 @@ def triplet_margin_loss(
 
     near, far = distance(positives), distance(negatives)
     each = maximum(add(subtract(widened(near), widened(far)), margin), 0)
-    return _reduced(f"losses.{name}", cast(each, near.dtype), weights, reduction)
+    return _reduced(f"losses.{name}", each, weights, reduction, near.dtype)
 
 
 # ------------------------------------------------------------------------------------- penalties

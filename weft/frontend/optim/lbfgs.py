@@ -137,6 +137,13 @@ class LBFGS(Optimizer):
         return group(*counted, name=name or self.name)
 
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+        if self.line_search:
+            raise UnsupportedError(
+                f"{self.name}: a line search computes the loss again, and here are its gradients "
+                "only",
+                hint="call its own minimize, or make it without line_search",
+                location=caller_location(),
+            )
         step, done = self._step(pairs)
         moves = _parts(multiply(step.direction, step.length), self._targets)
         return [*done, *(v.assign_add(m) for v, m in zip(self._targets, moves, strict=True))]

@@ -19,7 +19,7 @@ from weft.frontend.ops.elementwise import (
     where,
 )
 from weft.frontend.ops.manipulation import expand_dims
-from weft.frontend.ops.promotion import TensorLike, cast
+from weft.frontend.ops.promotion import TensorLike, cast, is_scalar
 from weft.frontend.ops.reduction import mean, sum
 from weft.frontend.ops.special import pow, rsqrt, sqrt
 from weft.frontend.optim.optimizer import (
@@ -137,7 +137,7 @@ class Lion(Optimizer):
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         m = self._slot(var, "m")
         step = sign(decayed(m, hyper(self.beta1, var), grad))
-        if self.weight_decay != 0 or not isinstance(self.weight_decay, (int, float)):
+        if not (is_scalar(self.weight_decay) and self.weight_decay == 0):
             step = add(step, multiply(var, hyper(self.weight_decay, var)))
         mean_gradient = decayed(m, hyper(self.beta2, var), grad)
         return [m.assign(mean_gradient), var.assign_sub(multiply(step, self._rate(var)))]

@@ -28,7 +28,7 @@ from weft.frontend.ops.elementwise import (
     remainder,
     where,
 )
-from weft.frontend.ops.promotion import TensorLike, cast, check_int, expand
+from weft.frontend.ops.promotion import TensorLike, cast, check_int, expand, widened
 from weft.frontend.ops.reduction import all
 from weft.frontend.optim.optimizer import GradientAndVariable, Optimizer
 from weft.frontend.state.variable import Variable
@@ -41,7 +41,6 @@ from weft.ir.types import TensorType
 class _Wrapper(Optimizer):
     """The common part: an optimizer inside, and variables of one's own."""
 
-    takes_complex = True  # the one inside says what it takes
     #: Own variables and their dtypes, all without axes.
     _own: tuple[tuple[str, DType], ...] = ()
 
@@ -52,7 +51,8 @@ class _Wrapper(Optimizer):
                 f"{type(optimizer).__name__}",
                 location=caller_location(),
             )
-        super().__init__(optimizer.learning_rate, name)
+        super().__init__(0.0, name)
+        self.learning_rate = optimizer.learning_rate  # None of Adafactor's without one, too
         self.optimizer = optimizer
         self.takes_complex = optimizer.takes_complex
         self._states: dict[str, Variable] = {}
@@ -60,6 +60,16 @@ class _Wrapper(Optimizer):
     def variables(self) -> list[Variable]:
         """Its own state; that of `optimizer` is its own."""
         return [*self._states.values(), *super().variables()]
+
+    def _traced_gradients(
+        self,
+        loss: Any,
+        variables: Sequence[Variable] | None,
+        grad_loss: TensorLike | None,
+        colocated: bool,
+    ) -> list[GradientAndVariable]:
+        # that of the optimizer: it may scale the loss
+        return self.optimizer._traced_gradients(loss, variables, grad_loss, colocated)
 
     def _state(self, name: str, start: float) -> Variable:
         """The own variable of that name, made with its first use."""
@@ -82,7 +92,7 @@ class GradientAccumulation(_Wrapper):
     nothing changes but the sums (and `global_step`, which counts each).
 
     average: False for the sum. The state is one slot for each variable. InvalidArgumentError for
-    fewer steps than 1.
+    fewer steps than 1, and for other variables than in the call before.
 
     >>> w = wf.Variable(0.0)
     >>> optimizer = wf.train.GradientAccumulation(wf.train.SGD(1.0), steps=2)
@@ -107,8 +117,10 @@ class GradientAccumulation(_Wrapper):
                 location=caller_location(),
             )
         self.average = average
+        self._targets: list[Variable] = []
 
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+        self._check_targets([v for _, v in pairs])
         count = self._state("count", 0).assign_add(1)
         slots = [self._slot(v, "sum") for _, v in pairs]
         sums = [slot.assign_add(g) for slot, (g, _) in zip(slots, pairs, strict=True)]
@@ -121,6 +133,16 @@ class GradientAccumulation(_Wrapper):
 
         done = cond(equal(remainder(count, self.steps), 0), apply, lambda: None)
         return [count, *sums, *([] if done is None else [done])]
+
+    def _check_targets(self, variables: list[Variable]) -> None:
+        self._targets = self._targets or variables
+        if {*map(id, variables)} != {*map(id, self._targets)}:
+            now, then = (", ".join(v.name for v in vs) for vs in (variables, self._targets))
+            raise InvalidArgumentError(
+                f"{self.name}: called with the variables ({now}), before with ({then})",
+                hint="it counts the gradients of one list of variables: make one for each",
+                location=caller_location(),
+            )
 
 
 class LossScaling(_Wrapper):
@@ -141,7 +163,7 @@ class LossScaling(_Wrapper):
     ...     half = wf.astype(w, wf.float16) * 2.0**-12
     ...     optimizer.minimize(wf.sum(half * half * x))
     ...     return w.read()
-    >>> step(wf.asarray(0.0625, dtype=wf.float16))  # gradients 2^-26 and 2^-25: 0 without a scale
+    >>> step(wf.asarray(0.0625, dtype=wf.float16))  # gradients 2^-26 and 2^-25: below float16
     Tensor([1.875, 3.75 ], dtype=float32)
     >>> step(wf.asarray(np.inf, dtype=wf.float16)), float(optimizer.loss_scale())
     (Tensor([1.875, 3.75 ], dtype=float32), 2048.0)
@@ -231,6 +253,8 @@ class LossScaling(_Wrapper):
 
 def _unscaled(gradient: Tensor | IndexedSlices, scale: Tensor) -> Tensor | IndexedSlices:
     if isinstance(gradient, IndexedSlices):
-        values = divide(gradient.values, cast(scale, gradient.values.dtype))
+        values = _unscaled(gradient.values, scale)
+        assert isinstance(values, Tensor)
         return IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return divide(gradient, cast(scale, gradient.dtype))
+    wide = widened(gradient)  # the scale may be beyond float16
+    return cast(divide(wide, cast(scale, wide.dtype)), gradient.dtype)

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeAlias
 
 from weft.frontend.core.function_trace import needed_ops
-from weft.frontend.core.operators import METHODS
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace
 from weft.frontend.nn.initial_values import Initializer as NamedInitializer
 from weft.frontend.nn.initial_values import glorot_uniform
 from weft.frontend.ops.creation import zeros
+from weft.frontend.ops.elementwise import add
 from weft.frontend.ops.promotion import check_shape
 from weft.frontend.random.generator import is_graph_state
 from weft.frontend.session.graph import get_default_graph, graph_trace
@@ -334,7 +334,7 @@ def get_regularization_loss(scope: str | None = None) -> Tensor:
     found = get_regularization_losses(scope)
     total = as_tensor(found[0]) if found else zeros((), dtype=float32)
     for other in found[1:]:
-        total = METHODS["add"](total, other)
+        total = add(total, other)
     return total
 
 
