@@ -12,8 +12,10 @@ import pytest
 from compiled_checks import Case
 
 from weft.codegen.kernels.lowerings import LOWERINGS
+from weft.codegen.llvm import link
 from weft.codegen.llvm.link import (
     BLAS_THREADS,
+    THREADS_BEFORE,
     THREADS_CALLS,
     THREADS_GET,
     THREADS_LOCK,
@@ -182,6 +184,35 @@ def test_openblas_has_its_threads_again() -> None:
             assert words[THREADS_LOCK] == words[THREADS_CALLS] == 0
     finally:
         change(before)
+
+
+def test_the_number_of_threads_is_kept_before_it_is_changed() -> None:
+    """OpenBLAS's functions stand in: what a child would find that is forked at each change."""
+    words = (ctypes.c_int64 * 5).from_address(routine_address(BLAS_THREADS))
+    if not words[THREADS_SET]:
+        pytest.skip("SciPy's BLAS is not OpenBLAS")
+    found, held = [], list(words)
+
+    @ctypes.CFUNCTYPE(ctypes.c_int)
+    def get() -> int:
+        return 7
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def change(count: int) -> None:
+        found.append((count, words[THREADS_CALLS], words[THREADS_BEFORE]))
+
+    try:
+        for word, stand_in in ((THREADS_GET, get), (THREADS_SET, change)):
+            words[word] = ctypes.cast(stand_in, ctypes.c_void_p).value or 0
+        both("lu", [draw((2, 5, 5), np.float64)])
+    finally:
+        words[:] = held
+    assert found == [(1, 1, 7), (7, 1, 7)]
+
+
+def test_the_words_are_one_for_threads_that_ask_at_once() -> None:
+    """A cache lets two threads fill it together."""
+    assert link._blas_threads.__wrapped__() == routine_address(BLAS_THREADS)
 
 
 def test_sizes_beyond_those_of_lapack() -> None:

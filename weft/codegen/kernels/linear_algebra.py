@@ -59,7 +59,7 @@ from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint, largest, now, of_sizes, smallest
 
 #: Part of the keys of these kernels.
-VERSION = 1
+VERSION = 2
 
 
 # ---------------------------------------------------------------------------------------- planning
@@ -357,11 +357,13 @@ def _want_one_thread(e: Emitter, words: ir.Value, wanted: bool) -> None:
         set_count = b.inttoptr(change, ir.FunctionType(ir.VoidType(), [I32]).as_pointer())
         found = b.load(calls)
         last = found if wanted else b.sub(found, e.index(1))
+        # a child that is forked here finds a call whenever the number of threads may be changed
         with b.if_then(b.icmp_signed("==", last, e.index(0))):
             if wanted:
                 get = b.load(e.at(words, e.index(THREADS_GET)))
                 count = b.call(b.inttoptr(get, ir.FunctionType(I32, []).as_pointer()), [])
                 b.store(b.sext(count, I64), before)
+                b.store(e.index(1), calls)
                 b.call(set_count, [ir.Constant(I32, 1)])
             else:
                 b.call(set_count, [b.trunc(b.load(before), I32)])

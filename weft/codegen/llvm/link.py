@@ -28,7 +28,7 @@ from typing import Any
 from weft.codegen.llvm.target import binding, create_machine
 from weft.ir.dataclass import dataclass
 from weft.ir.ops.elementwise import mathematics
-from weft.ir.process import around_fork, cpython
+from weft.ir.process import cpython, in_child
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 _RELOCATABLE, _X86_64 = 1, 62  # e_type, e_machine
@@ -316,23 +316,29 @@ BLAS_THREADS = "blas_threads"
 THREADS_LOCK, THREADS_CALLS, THREADS_BEFORE, THREADS_GET, THREADS_SET = range(5)
 
 
+_blas_words = (ctypes.c_int64 * 5)()
+
+
 @cache
-def _blas_threads() -> Any:
-    words = (ctypes.c_int64 * 5)()
+def _blas_threads() -> int:
+    """The address of the words. Two threads may fill them in at once: with the same."""
     for word, name in ((THREADS_GET, "get"), (THREADS_SET, "set")):
         for prefix in ("scipy_", ""):
             function = getattr(_library(), f"{prefix}openblas_{name}_num_threads", None)
-            if function is not None and not words[word]:
-                words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+            if function is not None and not _blas_words[word]:
+                _blas_words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return ctypes.addressof(_blas_words)
 
-    def in_child() -> None:
-        """Threads that held the lock, or wanted one thread, are not in the child."""
-        if words[THREADS_CALLS]:
-            ctypes.CFUNCTYPE(None, ctypes.c_int)(words[THREADS_SET])(words[THREADS_BEFORE])
-        words[THREADS_LOCK] = words[THREADS_CALLS] = 0
 
-    around_fork(lambda: None, lambda: None, in_child)
-    return words
+def _with_all_threads() -> None:
+    """Threads that held the lock, or wanted one thread, are not in a forked child."""
+    if _blas_words[THREADS_CALLS]:
+        set_count = ctypes.CFUNCTYPE(None, ctypes.c_int)(_blas_words[THREADS_SET])
+        set_count(_blas_words[THREADS_BEFORE])
+    _blas_words[THREADS_LOCK] = _blas_words[THREADS_CALLS] = 0
+
+
+in_child(_with_all_threads)
 
 
 @cache
@@ -340,7 +346,7 @@ def routine_address(routine: str) -> int:
     """The address of a Fortran-convention BLAS or LAPACK routine ("sgemm", "dpotrf"), or of the
     words `BLAS_THREADS`; KeyError if SciPy has none."""
     if routine == BLAS_THREADS:
-        return ctypes.addressof(_blas_threads())
+        return _blas_threads()
     library = _library()
     # SciPy's own wheels prefix the names of their OpenBLAS, other builds use the system's
     for symbol in (f"scipy_{routine}_", f"{routine}_"):
