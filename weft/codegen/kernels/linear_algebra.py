@@ -160,6 +160,10 @@ class _Layout:
         self.nbytes = start + worker_stride(count * as_dtype(dtype).itemsize)
         return start
 
+    def args(self, *more: int) -> tuple[Arg, ...]:
+        """The scratch memory, its stride, and more numbers about it."""
+        return WorkerScratch(self.nbytes), worker_stride(self.nbytes), *more
+
 
 def _shape(value: Value) -> tuple[int, int, int]:
     """(matrices, rows, columns)"""
@@ -214,7 +218,7 @@ def lower_lu(op: Operation) -> list[KernelCall]:
     layout.part(m * n, dtype)
     swaps = layout.part(k, "i32")
     results: list[Arg] = [Address(v) for v in op.results]
-    scratch: tuple[Arg, ...] = WorkerScratch(layout.nbytes), worker_stride(layout.nbytes), swaps
+    scratch = layout.args(swaps)
     args = (*results, Address(op.operands[0]), m, n, k, *scratch, Routine(letter + "getrf"))
     return _call(op, "", _emit_lu, args)
 
@@ -250,13 +254,7 @@ def lower_qr(op: Operation) -> list[KernelCall]:
     (work,) = _qr_work(letter, dtype, m, n, columns)
     layout.part(m * largest(n, columns), dtype)
     tau, space = layout.part(k, dtype), layout.part(work, dtype)
-    scratch: tuple[Arg, ...] = (
-        WorkerScratch(layout.nbytes),
-        worker_stride(layout.nbytes),
-        tau,
-        space,
-        work,
-    )
+    scratch = layout.args(tau, space, work)
     generate = letter + ("orgqr" if letter in "sd" else "ungqr")
     results: list[Arg] = [Address(v) for v in op.results]
     routines = Routine(letter + "geqrf"), Routine(generate)
@@ -276,12 +274,7 @@ def lower_eigh(op: Operation) -> list[KernelCall]:
     spaces = [layout.part(c, kind) for c, kind in zip(counts, kinds, strict=True)]
     results: list[Arg] = [Address(op.results[0])]
     results.append(Address(op.results[1]) if vectors else 0)
-    scratch: tuple[Arg, ...] = (
-        WorkerScratch(layout.nbytes),
-        worker_stride(layout.nbytes),
-        *spaces,
-        *counts,
-    )
+    scratch = layout.args(*spaces, *counts)
     routine = Routine(letter + ("syevd" if letter in "sd" else "heevd"))
     args = (*results, Address(op.operands[0]), n, *scratch, routine)
     return _call(op, "v" if vectors else "", lambda e, t: _emit_eigh(e, t, vectors), args)
@@ -302,12 +295,7 @@ def lower_svd(op: Operation) -> list[KernelCall]:
     spaces.append(layout.part(8 * k, "i32"))
     u, s, v = op.results if vectors else (None, op.results[0], None)
     results: list[Arg] = [Address(s), Address(u) if u else 0, Address(v) if v else 0]
-    scratch: tuple[Arg, ...] = (
-        WorkerScratch(layout.nbytes),
-        worker_stride(layout.nbytes),
-        *spaces,
-        work,
-    )
+    scratch = layout.args(*spaces, work)
     sizes = (m, n, k, left, right)
     args = (*results, Address(op.operands[0]), *sizes, *scratch, Routine(letter + "gesdd"))
     return _call(op, job, lambda e, t: _emit_svd(e, t, job), args)
@@ -325,12 +313,7 @@ def lower_eig(op: Operation) -> list[KernelCall]:
     spaces += [layout.part(work, dtype), layout.part(2 * n, dtype)]
     results: list[Arg] = [Address(op.results[0])]
     results.append(Address(op.results[1]) if vectors else 0)
-    scratch: tuple[Arg, ...] = (
-        WorkerScratch(layout.nbytes),
-        worker_stride(layout.nbytes),
-        *spaces,
-        work,
-    )
+    scratch = layout.args(*spaces, work)
     args = (*results, Address(op.operands[0]), n, *scratch, Routine(letter + "geev"))
     return _call(op, "v" if vectors else "", lambda e, t: _emit_eig(e, t, vectors), args)
 
