@@ -12,7 +12,6 @@ import pytest
 from compiled_checks import Case
 
 from weft.codegen.kernels.lowerings import LOWERINGS
-from weft.codegen.llvm import link
 from weft.codegen.llvm.link import (
     BLAS_THREADS,
     THREADS_BEFORE,
@@ -20,6 +19,7 @@ from weft.codegen.llvm.link import (
     THREADS_GET,
     THREADS_LOCK,
     THREADS_SET,
+    blas_threads_address,
     routine_address,
 )
 from weft.ir.dtypes import float32
@@ -212,7 +212,7 @@ def test_the_number_of_threads_is_kept_before_it_is_changed() -> None:
 
 def test_the_words_are_one_for_threads_that_ask_at_once() -> None:
     """A cache lets two threads fill it together."""
-    assert link._blas_threads.__wrapped__() == routine_address(BLAS_THREADS)
+    assert blas_threads_address.__wrapped__() == routine_address(BLAS_THREADS)
 
 
 def test_sizes_beyond_those_of_lapack() -> None:

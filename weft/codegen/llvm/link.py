@@ -320,7 +320,7 @@ _blas_words = (ctypes.c_int64 * 5)()
 
 
 @cache
-def _blas_threads() -> int:
+def blas_threads_address() -> int:
     """The address of the words. Two threads may fill them in at once: with the same."""
     for word, name in ((THREADS_GET, "get"), (THREADS_SET, "set")):
         for prefix in ("scipy_", ""):
@@ -346,7 +346,7 @@ def routine_address(routine: str) -> int:
     """The address of a Fortran-convention BLAS or LAPACK routine ("sgemm", "dpotrf"), or of the
     words `BLAS_THREADS`; KeyError if SciPy has none."""
     if routine == BLAS_THREADS:
-        return _blas_threads()
+        return blas_threads_address()
     library = _library()
     # SciPy's own wheels prefix the names of their OpenBLAS, other builds use the system's
     for symbol in (f"scipy_{routine}_", f"{routine}_"):
