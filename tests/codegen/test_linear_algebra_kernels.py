@@ -4,6 +4,9 @@ batches that are cut over threads, elements that are not finite, plans for other
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,8 +20,8 @@ from weft.codegen.llvm.link import (
     THREADS_BEFORE,
     THREADS_CALLS,
     THREADS_GET,
-    THREADS_LOCK,
     THREADS_SET,
+    THREADS_WORDS,
     blas_threads_address,
     routine_address,
 )
@@ -168,7 +171,7 @@ def test_only_the_matrix_at_fault_is_nan(dtype: Any) -> None:
 
 def test_openblas_has_its_threads_again() -> None:
     """Batches turn them off while they run, also where several steps run at once."""
-    words = (ctypes.c_int64 * 5).from_address(routine_address(BLAS_THREADS))
+    words = (ctypes.c_int64 * THREADS_WORDS).from_address(routine_address(BLAS_THREADS))
     if not words[THREADS_SET]:
         pytest.skip("SciPy's BLAS is not OpenBLAS")
     get = ctypes.CFUNCTYPE(ctypes.c_int)(words[THREADS_GET])
@@ -181,17 +184,18 @@ def test_openblas_has_its_threads_again() -> None:
                 for made in pool.map(lambda _: both("lu", [x]), range(8)):
                     near(made[0][0], made[1][0], 2000)
             assert get() == count
-            assert words[THREADS_LOCK] == words[THREADS_CALLS] == 0
+            assert words[THREADS_CALLS] == 0
     finally:
         change(before)
 
 
-def test_the_number_of_threads_is_kept_before_it_is_changed() -> None:
-    """OpenBLAS's functions stand in: what a child would find that is forked at each change."""
-    words = (ctypes.c_int64 * 5).from_address(routine_address(BLAS_THREADS))
+def test_a_fork_waits_while_openblas_is_told_its_threads() -> None:
+    """OpenBLAS's functions stand in. A child would find its lock held, for ever."""
+    words = (ctypes.c_int64 * THREADS_WORDS).from_address(routine_address(BLAS_THREADS))
     if not words[THREADS_SET]:
         pytest.skip("SciPy's BLAS is not OpenBLAS")
-    found, held = [], list(words)
+    inside, told = threading.Event(), []
+    held = words[THREADS_GET], words[THREADS_SET]
 
     @ctypes.CFUNCTYPE(ctypes.c_int)
     def get() -> int:
@@ -199,15 +203,46 @@ def test_the_number_of_threads_is_kept_before_it_is_changed() -> None:
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
     def change(count: int) -> None:
-        found.append((count, words[THREADS_CALLS], words[THREADS_BEFORE]))
+        inside.set()
+        time.sleep(0.3)
+        told.append(count)
 
+    x = draw((2, 5, 5), np.float64)
+    both("lu", [x])
     try:
         for word, stand_in in ((THREADS_GET, get), (THREADS_SET, change)):
             words[word] = ctypes.cast(stand_in, ctypes.c_void_p).value or 0
-        both("lu", [draw((2, 5, 5), np.float64)])
+        thread = threading.Thread(target=both, args=("lu", [x]))
+        thread.start()
+        assert inside.wait(60)
+        child = os.fork()
+        if not child:  # asks nothing of OpenBLAS, whose locks others may have held
+            os._exit(words[THREADS_CALLS])
+        at_fork = list(told)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        thread.join()
     finally:
-        words[:] = held
-    assert found == [(1, 1, 7), (7, 1, 7)]
+        words[THREADS_GET], words[THREADS_SET] = held
+    assert at_fork[:1] == [1]
+    assert told == [1, 7]
+    assert words[THREADS_CALLS] == 0
+
+
+def test_a_child_has_openblas_threads_again_after_its_next_batch() -> None:
+    """As of one that was forked while a batch ran: no call is counted, the number is kept."""
+    words = (ctypes.c_int64 * THREADS_WORDS).from_address(routine_address(BLAS_THREADS))
+    if not words[THREADS_SET]:
+        pytest.skip("SciPy's BLAS is not OpenBLAS")
+    get = ctypes.CFUNCTYPE(ctypes.c_int)(words[THREADS_GET])
+    change = ctypes.CFUNCTYPE(None, ctypes.c_int)(words[THREADS_SET])
+    before = get()
+    try:
+        change(1)
+        words[THREADS_BEFORE] = 2
+        both("lu", [draw((2, 5, 5), np.float64)])
+        assert (get(), words[THREADS_BEFORE]) == (2, 0)
+    finally:
+        change(before)
 
 
 def test_the_words_are_one_for_threads_that_ask_at_once() -> None:

@@ -42,14 +42,15 @@ from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.link import (
     BLAS_THREADS,
     LETTER,
+    MUTEX_LOCK,
+    MUTEX_UNLOCK,
     THREADS_BEFORE,
     THREADS_CALLS,
     THREADS_GET,
-    THREADS_LOCK,
+    THREADS_MUTEX,
     THREADS_SET,
     routine_address,
 )
-from weft.codegen.pool import emit_pause, repeat_while
 from weft.codegen.scalar.element_access import constant
 from weft.ir.cost.rates import decomposition
 from weft.ir.cost.thresholds import FEW_MATRICES, ONE_BY_ONE
@@ -59,7 +60,7 @@ from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint, largest, now, of_sizes, smallest
 
 #: Part of the keys of these kernels.
-VERSION = 2
+VERSION = 4
 
 
 # ---------------------------------------------------------------------------------------- planning
@@ -325,33 +326,30 @@ def _want_one_thread(e: Emitter, words: ir.Value, wanted: bool) -> None:
     """Have OpenBLAS work on the calling thread alone, or no longer: the first call that wants it so
     keeps the number of threads, the last one sets it again. words: `link.BLAS_THREADS`."""
     b = e.builder
-    change = b.load(e.at(words, e.index(THREADS_SET)))
-    with b.if_then(b.icmp_signed("!=", change, e.index(0))):
-        lock, taken = e.at(words, e.index(THREADS_LOCK)), e.alloca(I1)
 
-        def take() -> ir.Value:
-            pair = b.cmpxchg(lock, e.index(0), e.index(1), "acquire", "monotonic")
-            b.store(b.extract_value(pair, 1), taken)
-            return b.not_(b.load(taken))
+    def call(word: int, result: ir.Type, *given: ir.Value) -> ir.Value:
+        kind = ir.FunctionType(result, [v.type for v in given])
+        address = b.load(e.at(words, e.index(word)))
+        return b.call(b.inttoptr(address, kind.as_pointer()), list(given))
 
-        with repeat_while(e, take):
-            emit_pause(e)
+    there = b.load(e.at(words, e.index(THREADS_SET)))
+    with b.if_then(b.icmp_signed("!=", there, e.index(0))):
+        mutex = e.at(words, e.index(THREADS_MUTEX))
+        call(MUTEX_LOCK, I32, mutex)
         calls, before = (e.at(words, e.index(k)) for k in (THREADS_CALLS, THREADS_BEFORE))
-        set_count = b.inttoptr(change, ir.FunctionType(ir.VoidType(), [I32]).as_pointer())
         found = b.load(calls)
-        last = found if wanted else b.sub(found, e.index(1))
-        # a child that is forked here finds a call whenever the number of threads may be changed
-        with b.if_then(b.icmp_signed("==", last, e.index(0))):
+        left = b.sub(found, e.index(1))
+        with b.if_then(b.icmp_signed("==", found if wanted else left, e.index(0))):
             if wanted:
-                get = b.load(e.at(words, e.index(THREADS_GET)))
-                count = b.call(b.inttoptr(get, ir.FunctionType(I32, []).as_pointer()), [])
-                b.store(b.sext(count, I64), before)
-                b.store(e.index(1), calls)
-                b.call(set_count, [ir.Constant(I32, 1)])
+                # a child that was forked meanwhile has the number already
+                with b.if_then(b.icmp_signed("==", b.load(before), e.index(0))):
+                    b.store(b.sext(call(THREADS_GET, I32), I64), before)
+                call(THREADS_SET, ir.VoidType(), ir.Constant(I32, 1))
             else:
-                b.call(set_count, [b.trunc(b.load(before), I32)])
-        b.store(b.add(found, e.index(1)) if wanted else last, calls)
-        b.store_atomic(e.index(0), lock, "release", 8)
+                call(THREADS_SET, ir.VoidType(), b.trunc(b.load(before), I32))
+                b.store(e.index(0), before)
+        b.store(b.add(found, e.index(1)) if wanted else left, calls)
+        call(MUTEX_UNLOCK, I32, mutex)
 
 
 class _Matrices:

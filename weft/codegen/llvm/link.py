@@ -28,7 +28,7 @@ from typing import Any
 from weft.codegen.llvm.target import binding, create_machine
 from weft.ir.dataclass import dataclass
 from weft.ir.ops.elementwise import mathematics
-from weft.ir.process import cpython, in_child
+from weft.ir.process import around_fork, cpython
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 _RELOCATABLE, _X86_64 = 1, 62  # e_type, e_machine
@@ -310,18 +310,22 @@ LETTER = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 
 
 #: The words by which native code has OpenBLAS work on one thread, by their name for
-#: `routine_address`: a lock, how many calls want it so, how many threads there were before, and the
-#: addresses of OpenBLAS's functions that get and set their number (0 in another BLAS).
+#: `routine_address`: how many calls want it so, how many threads there were before (0: they are
+#: there), the addresses of OpenBLAS's functions that get and set their number (0 in another BLAS)
+#: and of those that lock and unlock a mutex, and that, in as many words as it has at most.
 BLAS_THREADS = "blas_threads"
-THREADS_LOCK, THREADS_CALLS, THREADS_BEFORE, THREADS_GET, THREADS_SET = range(5)
+THREADS_CALLS, THREADS_BEFORE, THREADS_GET, THREADS_SET, MUTEX_LOCK, MUTEX_UNLOCK = range(6)
+THREADS_MUTEX, THREADS_WORDS = 6, 22
 
-
-_blas_words = (ctypes.c_int64 * 5)()
+_blas_words = (ctypes.c_int64 * THREADS_WORDS)()
+_blas_mutex = ctypes.c_void_p(ctypes.addressof(_blas_words) + 8 * THREADS_MUTEX)
 
 
 @cache
 def blas_threads_address() -> int:
     """The address of the words. Two threads may fill them in at once: with the same."""
+    _blas_words[MUTEX_LOCK] = symbol_address("pthread_mutex_lock")
+    _blas_words[MUTEX_UNLOCK] = symbol_address("pthread_mutex_unlock")
     for word, name in ((THREADS_GET, "get"), (THREADS_SET, "set")):
         for prefix in ("scipy_", ""):
             function = getattr(_library(), f"{prefix}openblas_{name}_num_threads", None)
@@ -330,15 +334,26 @@ def blas_threads_address() -> int:
     return ctypes.addressof(_blas_words)
 
 
-def _with_all_threads() -> None:
-    """Threads that held the lock, or wanted one thread, are not in a forked child."""
-    if _blas_words[THREADS_CALLS]:
-        set_count = ctypes.CFUNCTYPE(None, ctypes.c_int)(_blas_words[THREADS_SET])
-        set_count(_blas_words[THREADS_BEFORE])
-    _blas_words[THREADS_LOCK] = _blas_words[THREADS_CALLS] = 0
+def _before_fork() -> None:
+    """OpenBLAS starts its threads again, under a lock of its own, when their number is set after a
+    fork: a child forked meanwhile would wait for that lock for ever."""
+    _libraries()[0].pthread_mutex_lock(_blas_mutex)
 
 
-in_child(_with_all_threads)
+def _after_fork() -> None:
+    _libraries()[0].pthread_mutex_unlock(_blas_mutex)
+
+
+def _after_fork_in_child() -> None:
+    """The calls that wanted one thread are not here. That OpenBLAS has its threads again is left to
+    the next such call: it takes locks that threads of the parent may have held."""
+    _blas_words[THREADS_CALLS] = 0
+    _libraries()[0].pthread_mutex_init(_blas_mutex, None)
+
+
+if os.name == "posix":
+    ctypes.CDLL(None).pthread_mutex_init(_blas_mutex, None)
+    around_fork(_before_fork, _after_fork, _after_fork_in_child)
 
 
 @cache
