@@ -4,9 +4,6 @@ batches that are cut over threads, elements that are not finite, plans for other
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -187,45 +184,6 @@ def test_openblas_has_its_threads_again() -> None:
             assert words[THREADS_CALLS] == 0
     finally:
         change(before)
-
-
-def test_a_fork_waits_while_openblas_is_told_its_threads() -> None:
-    """OpenBLAS's functions stand in. A child would find its lock held, for ever."""
-    words = (ctypes.c_int64 * THREADS_WORDS).from_address(routine_address(BLAS_THREADS))
-    if not words[THREADS_SET]:
-        pytest.skip("SciPy's BLAS is not OpenBLAS")
-    inside, told = threading.Event(), []
-    held = words[THREADS_GET], words[THREADS_SET]
-
-    @ctypes.CFUNCTYPE(ctypes.c_int)
-    def get() -> int:
-        return 7
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_int)
-    def change(count: int) -> None:
-        inside.set()
-        time.sleep(0.3)
-        told.append(count)
-
-    x = draw((2, 5, 5), np.float64)
-    both("lu", [x])
-    try:
-        for word, stand_in in ((THREADS_GET, get), (THREADS_SET, change)):
-            words[word] = ctypes.cast(stand_in, ctypes.c_void_p).value or 0
-        thread = threading.Thread(target=both, args=("lu", [x]))
-        thread.start()
-        assert inside.wait(60)
-        child = os.fork()
-        if not child:  # asks nothing of OpenBLAS, whose locks others may have held
-            os._exit(words[THREADS_CALLS])
-        at_fork = list(told)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        thread.join()
-    finally:
-        words[THREADS_GET], words[THREADS_SET] = held
-    assert at_fork[:1] == [1]
-    assert told == [1, 7]
-    assert words[THREADS_CALLS] == 0
 
 
 def test_a_child_has_openblas_threads_again_after_its_next_batch() -> None:
