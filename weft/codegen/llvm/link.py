@@ -226,10 +226,15 @@ class UnknownSymbolError(RuntimeError):
 
 
 @cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+@cache
 def _libraries() -> list[ctypes.CDLL]:
     """The C library (memcpy), its mathematics, and the compiler's run-time library (16-bit floats,
     128-bit integers)."""
-    libraries = [ctypes.CDLL(None)]
+    libraries = [_c_library()]
     finders: list[Callable[[], ctypes.CDLL]] = [mathematics, lambda: ctypes.CDLL("libgcc_s.so.1")]
     for find in finders:
         try:
@@ -337,22 +342,22 @@ def blas_threads_address() -> int:
 def _before_fork() -> None:
     """OpenBLAS starts its threads again, under a lock of its own, when their number is set after a
     fork: a child forked meanwhile would wait for that lock for ever."""
-    _libraries()[0].pthread_mutex_lock(_blas_mutex)
+    _c_library().pthread_mutex_lock(_blas_mutex)
 
 
 def _after_fork() -> None:
-    _libraries()[0].pthread_mutex_unlock(_blas_mutex)
+    _c_library().pthread_mutex_unlock(_blas_mutex)
 
 
 def _after_fork_in_child() -> None:
     """The calls that wanted one thread are not here. That OpenBLAS has its threads again is left to
     the next such call: it takes locks that threads of the parent may have held."""
     _blas_words[THREADS_CALLS] = 0
-    _libraries()[0].pthread_mutex_init(_blas_mutex, None)
+    _c_library().pthread_mutex_init(_blas_mutex, None)
 
 
 if os.name == "posix":
-    ctypes.CDLL(None).pthread_mutex_init(_blas_mutex, None)
+    _c_library().pthread_mutex_init(_blas_mutex, None)
     around_fork(_before_fork, _after_fork, _after_fork_in_child)
 
 
