@@ -14,10 +14,12 @@ from compiled_checks import Case
 from weft.codegen.kernels.lowerings import LOWERINGS
 from weft.codegen.llvm.link import (
     BLAS_THREADS,
+    THREADS_BEFORE,
     THREADS_CALLS,
     THREADS_GET,
-    THREADS_LOCK,
     THREADS_SET,
+    THREADS_WORDS,
+    blas_threads_address,
     routine_address,
 )
 from weft.ir.dtypes import float32
@@ -166,7 +168,7 @@ def test_only_the_matrix_at_fault_is_nan(dtype: Any) -> None:
 
 def test_openblas_has_its_threads_again() -> None:
     """Batches turn them off while they run, also where several steps run at once."""
-    words = (ctypes.c_int64 * 5).from_address(routine_address(BLAS_THREADS))
+    words = (ctypes.c_int64 * THREADS_WORDS).from_address(routine_address(BLAS_THREADS))
     if not words[THREADS_SET]:
         pytest.skip("SciPy's BLAS is not OpenBLAS")
     get = ctypes.CFUNCTYPE(ctypes.c_int)(words[THREADS_GET])
@@ -179,9 +181,31 @@ def test_openblas_has_its_threads_again() -> None:
                 for made in pool.map(lambda _: both("lu", [x]), range(8)):
                     near(made[0][0], made[1][0], 2000)
             assert get() == count
-            assert words[THREADS_LOCK] == words[THREADS_CALLS] == 0
+            assert words[THREADS_CALLS] == 0
     finally:
         change(before)
+
+
+def test_a_child_has_openblas_threads_again_after_its_next_batch() -> None:
+    """As of one that was forked while a batch ran: no call is counted, the number is kept."""
+    words = (ctypes.c_int64 * THREADS_WORDS).from_address(routine_address(BLAS_THREADS))
+    if not words[THREADS_SET]:
+        pytest.skip("SciPy's BLAS is not OpenBLAS")
+    get = ctypes.CFUNCTYPE(ctypes.c_int)(words[THREADS_GET])
+    change = ctypes.CFUNCTYPE(None, ctypes.c_int)(words[THREADS_SET])
+    before = get()
+    try:
+        change(1)
+        words[THREADS_BEFORE] = 2
+        both("lu", [draw((2, 5, 5), np.float64)])
+        assert (get(), words[THREADS_BEFORE]) == (2, 0)
+    finally:
+        change(before)
+
+
+def test_the_words_are_one_for_threads_that_ask_at_once() -> None:
+    """A cache lets two threads fill it together."""
+    assert blas_threads_address.__wrapped__() == routine_address(BLAS_THREADS)
 
 
 def test_sizes_beyond_those_of_lapack() -> None:

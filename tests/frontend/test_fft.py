@@ -217,6 +217,17 @@ def test_settings_by_position() -> None:
     assert wf.fft.fftshift(x, 0).numpy().tobytes() == np.fft.fftshift(x, 0).tobytes()
 
 
+def test_frequencies_on_a_device() -> None:
+    """The array API's `device`."""
+    for made in (wf.fft.fftfreq, wf.fft.rfftfreq):
+        for device in (None, "cpu"):
+            got = made(5, d=0.5, dtype="float64", device=device)
+            assert got.device == "cpu"
+            assert got.numpy().tobytes() == made(5, 0.5, "float64").numpy().tobytes()
+        with pytest.raises(InvalidArgumentError, match="nowhere"):
+            made(5, device="nowhere")
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0, 4)])
 def test_empty_batches(shape: tuple[int, ...]) -> None:
     for name in (*C2C, *R2C, *C2R):

@@ -75,6 +75,22 @@ class TestValues:
                 near(way(wf.linalg.cond)(x), np.linalg.cond(x), 1e4)
                 near(way(lambda x: wf.linalg.cond(x, 1))(x), np.linalg.cond(x, 1), 1e4)
 
+    def test_condition_of_singular_ones(self, dtype: Any, way: Any) -> None:
+        """As NumPy's: infinite, whatever 0 / 0 or an inverse with NaN makes of it."""
+        singular = np.array([[1, 2], [2, 4]], dtype)
+        x = np.stack([np.zeros_like(singular), singular, np.eye(2, dtype=dtype)])
+        x = np.concatenate([x, np.full_like(x[:1], np.nan)])
+        for p in (1, -1, np.inf, "fro", "nuc"):
+            made = np.asarray(way(lambda x, p=p: wf.linalg.cond(x, p))(x))
+            assert np.isinf(made[:2]).all()
+            near(made[2], np.linalg.cond(x[2], p))
+            assert np.isnan(made[3])
+        for p in (2, -2):
+            made = np.asarray(way(lambda x, p=p: wf.linalg.cond(x, p))(x))
+            assert np.isinf(made[0])
+            near(made[2], np.linalg.cond(x[2], p))
+            assert np.isnan(made[3])
+
     def test_of_definite_ones(self, dtype: Any, way: Any) -> None:
         for shape in SQUARE:
             x = definite(shape, dtype)

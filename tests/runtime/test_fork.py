@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.codegen.llvm import link
 from weft.frontend.compile import specializations
 from weft.frontend.compile.specializations import TraceLock
 from weft.frontend.random import generator
@@ -163,3 +165,39 @@ def test_fork_while_a_function_is_traced() -> None:
     go_on.set()
     thread.join()
     assert f(X).numpy().tolist() == [2, 2, 2]
+
+
+def test_a_fork_waits_while_openblas_is_told_its_threads() -> None:
+    """OpenBLAS's functions stand in. A child would find its lock held, for ever."""
+    words = (ctypes.c_int64 * link.THREADS_WORDS).from_address(
+        link.routine_address(link.BLAS_THREADS)
+    )
+    if not words[link.THREADS_SET]:
+        pytest.skip("SciPy's BLAS is not OpenBLAS")
+    inside, told = threading.Event(), []
+    held = words[link.THREADS_GET], words[link.THREADS_SET]
+
+    @ctypes.CFUNCTYPE(ctypes.c_int)
+    def get() -> int:
+        return 7
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def change(count: int) -> None:
+        inside.set()
+        time.sleep(0.3)
+        told.append(count)
+
+    x, det = np.ones((2, 3, 3), np.float32), wf.compile(wf.linalg.det)
+    det(x)
+    try:
+        for word, stand_in in ((link.THREADS_GET, get), (link.THREADS_SET, change)):
+            words[word] = ctypes.cast(stand_in, ctypes.c_void_p).value or 0
+        thread = threading.Thread(target=det, args=(x,))
+        thread.start()
+        assert inside.wait(60)
+        assert in_child(lambda: told[:1] == [1] and words[link.THREADS_CALLS] == 0)
+        thread.join()
+    finally:
+        words[link.THREADS_GET], words[link.THREADS_SET] = held
+    assert told == [1, 7]
+    assert words[link.THREADS_CALLS] == 0

@@ -33,6 +33,7 @@ from weft.codegen.call import (
     worker_stride,
 )
 from weft.codegen.kernels.butterflies import (
+    Pair,
     Stage,
     emit_stages,
     factors,
@@ -362,7 +363,7 @@ class _Lines:
         return b.add(b.mul(k, self.step), b.mul(self.column, self.line))
 
     # ------------------------------------------------------------------------------------- elements
-    def get(self, pointers: list[ir.Value], j: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def get(self, pointers: list[ir.Value], j: ir.Value) -> Pair:
         """Point j in scratch."""
         re, im = (self.f.builder.load(self.f.at(p, self.at(j))) for p in pointers[:2])
         return re, im
@@ -371,7 +372,7 @@ class _Lines:
         for pointer, value in zip(pointers, (re, im), strict=True):
             self.f.builder.store(value, self.f.at(pointer, self.at(j)))
 
-    def root(self, pointers: list[ir.Value], k: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def root(self, pointers: list[ir.Value], k: ir.Value) -> Pair:
         """Number k of a table."""
         re, im = (self.f.builder.load(self.f.at(p, k)) for p in pointers)
         return re, im
@@ -381,7 +382,7 @@ class _Lines:
         at = b.mul(self.place(k), self.f.index(2))
         return [self.f.at(array, at), self.f.at(array, b.add(at, self.f.index(1)))]
 
-    def read(self, array: ir.Value, k: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def read(self, array: ir.Value, k: ir.Value) -> Pair:
         """Complex element k of the operand."""
         re, im = (self.f.builder.load(p) for p in self._pair(array, k))
         return re, im
@@ -401,6 +402,14 @@ def _multiply(lines: _Lines, j: ir.Value, held: list[ir.Value], exchange: bool) 
     (re, im), (c, s) = lines.get(held, j), lines.root(held[2:], j)
     made = b.fsub(b.fmul(re, c), b.fmul(im, s)), b.fadd(b.fmul(re, s), b.fmul(im, c))
     lines.put(held[:2], j, *(made[::-1] if exchange else made))
+
+
+def _untangled(lines: _Lines, x: Pair, mirror: Pair, root: Pair) -> Pair:
+    """x + conj(mirror) - i root (x - conj(mirror))"""
+    b, (ar, ai), (br, bi), (c, s) = lines.f.builder, x, mirror, root
+    dr, di = b.fsub(ar, br), b.fadd(ai, bi)
+    re = b.fadd(b.fadd(ar, br), b.fadd(b.fmul(c, di), b.fmul(s, dr)))
+    return re, b.fsub(b.fsub(ai, bi), b.fsub(b.fmul(c, dr), b.fmul(s, di)))
 
 
 # ------------------------------------------------------------------------------------------- loads
@@ -433,11 +442,9 @@ def _load_half(lines: _Lines, form: _Form, held: list[ir.Value]) -> None:
         (first, _), (last, _) = lines.read(x, f.index(0)), lines.read(x, h)
         lines.put(scratch, f.index(0), b.fadd(first, last), b.fsub(first, last))
     with lines.each(f.index(1), h) as k:
-        (ar, ai), (br, bi) = lines.read(x, k), lines.read(x, b.sub(h, k))
         c, s = lines.root(table, k)
-        dr, di = b.fsub(ar, br), b.fadd(ai, bi)
-        re = b.fsub(b.fadd(ar, br), b.fsub(b.fmul(c, di), b.fmul(s, dr)))
-        im = b.fadd(b.fsub(ai, bi), b.fadd(b.fmul(c, dr), b.fmul(s, di)))
+        root = b.fneg(c), s  # -conj(w**k)
+        re, im = _untangled(lines, lines.read(x, k), lines.read(x, b.sub(h, k)), root)
         lines.put(scratch, k, b.fmul(re, weight), b.fmul(im, weight))
 
 
@@ -472,11 +479,8 @@ def _store_half(lines: _Lines, form: _Form, held: list[ir.Value], scale: ir.Valu
         lines.write(y, f.index(0), b.fmul(b.fadd(re, im), scale), zero)
         lines.write(y, h, b.fmul(b.fsub(re, im), scale), zero)
     with lines.each(f.index(1), h) as k:
-        (ar, ai), (br, bi) = lines.get(scratch, k), lines.get(scratch, b.sub(h, k))
-        c, s = lines.root(table, k)
-        dr, di = b.fsub(ar, br), b.fadd(ai, bi)
-        re = b.fadd(b.fadd(ar, br), b.fadd(b.fmul(c, di), b.fmul(s, dr)))
-        im = b.fsub(b.fsub(ai, bi), b.fsub(b.fmul(c, dr), b.fmul(s, di)))
+        pair = lines.get(scratch, k), lines.get(scratch, b.sub(h, k))
+        re, im = _untangled(lines, *pair, lines.root(table, k))
         lines.write(y, k, b.fmul(re, between), b.fmul(im, between))
 
 

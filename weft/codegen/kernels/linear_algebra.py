@@ -42,14 +42,15 @@ from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.link import (
     BLAS_THREADS,
     LETTER,
+    MUTEX_LOCK,
+    MUTEX_UNLOCK,
     THREADS_BEFORE,
     THREADS_CALLS,
     THREADS_GET,
-    THREADS_LOCK,
+    THREADS_MUTEX,
     THREADS_SET,
     routine_address,
 )
-from weft.codegen.pool import emit_pause, repeat_while
 from weft.codegen.scalar.element_access import constant
 from weft.ir.cost.rates import decomposition
 from weft.ir.cost.thresholds import FEW_MATRICES, ONE_BY_ONE
@@ -59,7 +60,7 @@ from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint, largest, now, of_sizes, smallest
 
 #: Part of the keys of these kernels.
-VERSION = 1
+VERSION = 4
 
 
 # ---------------------------------------------------------------------------------------- planning
@@ -160,6 +161,10 @@ class _Layout:
         self.nbytes = start + worker_stride(count * as_dtype(dtype).itemsize)
         return start
 
+    def args(self, *more: int) -> tuple[Arg, ...]:
+        """The scratch memory, its stride, and more numbers about it."""
+        return WorkerScratch(self.nbytes), worker_stride(self.nbytes), *more
+
 
 def _shape(value: Value) -> tuple[int, int, int]:
     """(matrices, rows, columns)"""
@@ -214,7 +219,7 @@ def lower_lu(op: Operation) -> list[KernelCall]:
     layout.part(m * n, dtype)
     swaps = layout.part(k, "i32")
     results: list[Arg] = [Address(v) for v in op.results]
-    scratch: tuple[Arg, ...] = WorkerScratch(layout.nbytes), worker_stride(layout.nbytes), swaps
+    scratch = layout.args(swaps)
     args = (*results, Address(op.operands[0]), m, n, k, *scratch, Routine(letter + "getrf"))
     return _call(op, "", _emit_lu, args)
 
@@ -250,13 +255,7 @@ def lower_qr(op: Operation) -> list[KernelCall]:
     (work,) = _qr_work(letter, dtype, m, n, columns)
     layout.part(m * largest(n, columns), dtype)
     tau, space = layout.part(k, dtype), layout.part(work, dtype)
-    scratch: tuple[Arg, ...] = (
-        WorkerScratch(layout.nbytes),
-        worker_stride(layout.nbytes),
-        tau,
-        space,
-        work,
-    )
+    scratch = layout.args(tau, space, work)
     generate = letter + ("orgqr" if letter in "sd" else "ungqr")
     results: list[Arg] = [Address(v) for v in op.results]
     routines = Routine(letter + "geqrf"), Routine(generate)
@@ -276,12 +275,7 @@ def lower_eigh(op: Operation) -> list[KernelCall]:
     spaces = [layout.part(c, kind) for c, kind in zip(counts, kinds, strict=True)]
     results: list[Arg] = [Address(op.results[0])]
     results.append(Address(op.results[1]) if vectors else 0)
-    scratch: tuple[Arg, ...] = (
-        WorkerScratch(layout.nbytes),
-        worker_stride(layout.nbytes),
-        *spaces,
-        *counts,
-    )
+    scratch = layout.args(*spaces, *counts)
     routine = Routine(letter + ("syevd" if letter in "sd" else "heevd"))
     args = (*results, Address(op.operands[0]), n, *scratch, routine)
     return _call(op, "v" if vectors else "", lambda e, t: _emit_eigh(e, t, vectors), args)
@@ -302,12 +296,7 @@ def lower_svd(op: Operation) -> list[KernelCall]:
     spaces.append(layout.part(8 * k, "i32"))
     u, s, v = op.results if vectors else (None, op.results[0], None)
     results: list[Arg] = [Address(s), Address(u) if u else 0, Address(v) if v else 0]
-    scratch: tuple[Arg, ...] = (
-        WorkerScratch(layout.nbytes),
-        worker_stride(layout.nbytes),
-        *spaces,
-        work,
-    )
+    scratch = layout.args(*spaces, work)
     sizes = (m, n, k, left, right)
     args = (*results, Address(op.operands[0]), *sizes, *scratch, Routine(letter + "gesdd"))
     return _call(op, job, lambda e, t: _emit_svd(e, t, job), args)
@@ -325,12 +314,7 @@ def lower_eig(op: Operation) -> list[KernelCall]:
     spaces += [layout.part(work, dtype), layout.part(2 * n, dtype)]
     results: list[Arg] = [Address(op.results[0])]
     results.append(Address(op.results[1]) if vectors else 0)
-    scratch: tuple[Arg, ...] = (
-        WorkerScratch(layout.nbytes),
-        worker_stride(layout.nbytes),
-        *spaces,
-        work,
-    )
+    scratch = layout.args(*spaces, work)
     args = (*results, Address(op.operands[0]), n, *scratch, Routine(letter + "geev"))
     return _call(op, "v" if vectors else "", lambda e, t: _emit_eig(e, t, vectors), args)
 
@@ -342,31 +326,30 @@ def _want_one_thread(e: Emitter, words: ir.Value, wanted: bool) -> None:
     """Have OpenBLAS work on the calling thread alone, or no longer: the first call that wants it so
     keeps the number of threads, the last one sets it again. words: `link.BLAS_THREADS`."""
     b = e.builder
-    change = b.load(e.at(words, e.index(THREADS_SET)))
-    with b.if_then(b.icmp_signed("!=", change, e.index(0))):
-        lock, taken = e.at(words, e.index(THREADS_LOCK)), e.alloca(I1)
 
-        def take() -> ir.Value:
-            pair = b.cmpxchg(lock, e.index(0), e.index(1), "acquire", "monotonic")
-            b.store(b.extract_value(pair, 1), taken)
-            return b.not_(b.load(taken))
+    def call(word: int, result: ir.Type, *given: ir.Value) -> ir.Value:
+        kind = ir.FunctionType(result, [v.type for v in given])
+        address = b.load(e.at(words, e.index(word)))
+        return b.call(b.inttoptr(address, kind.as_pointer()), list(given))
 
-        with repeat_while(e, take):
-            emit_pause(e)
+    there = b.load(e.at(words, e.index(THREADS_SET)))
+    with b.if_then(b.icmp_signed("!=", there, e.index(0))):
+        mutex = e.at(words, e.index(THREADS_MUTEX))
+        call(MUTEX_LOCK, I32, mutex)
         calls, before = (e.at(words, e.index(k)) for k in (THREADS_CALLS, THREADS_BEFORE))
-        set_count = b.inttoptr(change, ir.FunctionType(ir.VoidType(), [I32]).as_pointer())
         found = b.load(calls)
-        last = found if wanted else b.sub(found, e.index(1))
-        with b.if_then(b.icmp_signed("==", last, e.index(0))):
+        left = b.sub(found, e.index(1))
+        with b.if_then(b.icmp_signed("==", found if wanted else left, e.index(0))):
             if wanted:
-                get = b.load(e.at(words, e.index(THREADS_GET)))
-                count = b.call(b.inttoptr(get, ir.FunctionType(I32, []).as_pointer()), [])
-                b.store(b.sext(count, I64), before)
-                b.call(set_count, [ir.Constant(I32, 1)])
+                # a child that was forked meanwhile has the number already
+                with b.if_then(b.icmp_signed("==", b.load(before), e.index(0))):
+                    b.store(b.sext(call(THREADS_GET, I32), I64), before)
+                call(THREADS_SET, ir.VoidType(), ir.Constant(I32, 1))
             else:
-                b.call(set_count, [b.trunc(b.load(before), I32)])
-        b.store(b.add(found, e.index(1)) if wanted else last, calls)
-        b.store_atomic(e.index(0), lock, "release", 8)
+                call(THREADS_SET, ir.VoidType(), b.trunc(b.load(before), I32))
+                b.store(e.index(0), before)
+        b.store(b.add(found, e.index(1)) if wanted else left, calls)
+        call(MUTEX_UNLOCK, I32, mutex)
 
 
 class _Matrices:

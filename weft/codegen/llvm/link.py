@@ -226,10 +226,15 @@ class UnknownSymbolError(RuntimeError):
 
 
 @cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+@cache
 def _libraries() -> list[ctypes.CDLL]:
     """The C library (memcpy), its mathematics, and the compiler's run-time library (16-bit floats,
     128-bit integers)."""
-    libraries = [ctypes.CDLL(None)]
+    libraries = [_c_library()]
     finders: list[Callable[[], ctypes.CDLL]] = [mathematics, lambda: ctypes.CDLL("libgcc_s.so.1")]
     for find in finders:
         try:
@@ -310,29 +315,50 @@ LETTER = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 
 
 #: The words by which native code has OpenBLAS work on one thread, by their name for
-#: `routine_address`: a lock, how many calls want it so, how many threads there were before, and the
-#: addresses of OpenBLAS's functions that get and set their number (0 in another BLAS).
+#: `routine_address`: how many calls want it so, how many threads there were before (0: they are
+#: there), the addresses of OpenBLAS's functions that get and set their number (0 in another BLAS)
+#: and of those that lock and unlock a mutex, and that, in as many words as it has at most.
 BLAS_THREADS = "blas_threads"
-THREADS_LOCK, THREADS_CALLS, THREADS_BEFORE, THREADS_GET, THREADS_SET = range(5)
+THREADS_CALLS, THREADS_BEFORE, THREADS_GET, THREADS_SET, MUTEX_LOCK, MUTEX_UNLOCK = range(6)
+THREADS_MUTEX, THREADS_WORDS = 6, 22
+
+_blas_words = (ctypes.c_int64 * THREADS_WORDS)()
+_blas_mutex = ctypes.c_void_p(ctypes.addressof(_blas_words) + 8 * THREADS_MUTEX)
 
 
 @cache
-def _blas_threads() -> Any:
-    words = (ctypes.c_int64 * 5)()
+def blas_threads_address() -> int:
+    """The address of the words. Two threads may fill them in at once: with the same."""
+    _blas_words[MUTEX_LOCK] = symbol_address("pthread_mutex_lock")
+    _blas_words[MUTEX_UNLOCK] = symbol_address("pthread_mutex_unlock")
     for word, name in ((THREADS_GET, "get"), (THREADS_SET, "set")):
         for prefix in ("scipy_", ""):
             function = getattr(_library(), f"{prefix}openblas_{name}_num_threads", None)
-            if function is not None and not words[word]:
-                words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+            if function is not None and not _blas_words[word]:
+                _blas_words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return ctypes.addressof(_blas_words)
 
-    def in_child() -> None:
-        """Threads that held the lock, or wanted one thread, are not in the child."""
-        if words[THREADS_CALLS]:
-            ctypes.CFUNCTYPE(None, ctypes.c_int)(words[THREADS_SET])(words[THREADS_BEFORE])
-        words[THREADS_LOCK] = words[THREADS_CALLS] = 0
 
-    around_fork(lambda: None, lambda: None, in_child)
-    return words
+def _before_fork() -> None:
+    """OpenBLAS starts its threads again, under a lock of its own, when their number is set after a
+    fork: a child forked meanwhile would wait for that lock for ever."""
+    _c_library().pthread_mutex_lock(_blas_mutex)
+
+
+def _after_fork() -> None:
+    _c_library().pthread_mutex_unlock(_blas_mutex)
+
+
+def _after_fork_in_child() -> None:
+    """The calls that wanted one thread are not here. That OpenBLAS has its threads again is left to
+    the next such call: it takes locks that threads of the parent may have held."""
+    _blas_words[THREADS_CALLS] = 0
+    _c_library().pthread_mutex_init(_blas_mutex, None)
+
+
+if os.name == "posix":
+    _c_library().pthread_mutex_init(_blas_mutex, None)
+    around_fork(_before_fork, _after_fork, _after_fork_in_child)
 
 
 @cache
@@ -340,7 +366,7 @@ def routine_address(routine: str) -> int:
     """The address of a Fortran-convention BLAS or LAPACK routine ("sgemm", "dpotrf"), or of the
     words `BLAS_THREADS`; KeyError if SciPy has none."""
     if routine == BLAS_THREADS:
-        return ctypes.addressof(_blas_threads())
+        return blas_threads_address()
     library = _library()
     # SciPy's own wheels prefix the names of their OpenBLAS, other builds use the system's
     for symbol in (f"scipy_{routine}_", f"{routine}_"):

@@ -13,12 +13,12 @@ from weft.frontend.core.tensor import Tensor
 from weft.frontend.ops.creation import eye, iota
 from weft.frontend.ops.decompositions import adjoint, inv, matrices, solve, svd, svdvals
 from weft.frontend.ops.dispatch import apply, apply_many
-from weft.frontend.ops.elementwise import abs, not_equal, sign, where
+from weft.frontend.ops.elementwise import abs, isfinite, isnan, not_equal, sign, where
 from weft.frontend.ops.elementwise import maximum as larger
 from weft.frontend.ops.linalg import diagonal, matmul, matrix_norm
 from weft.frontend.ops.manipulation import reshape
 from weft.frontend.ops.promotion import TensorLike, cast, expand, inexact_tensor, promote_tensors
-from weft.frontend.ops.reduction import any, count_nonzero, max, min, prod, sum
+from weft.frontend.ops.reduction import all, any, count_nonzero, max, min, prod, sum
 from weft.frontend.ops.special import log
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import float32, int64, real_of
@@ -116,7 +116,8 @@ def matrix_rank(x: TensorLike, /, *, rtol: float | TensorLike | None = None) -> 
 def cond(x: TensorLike, /, p: int | float | str | None = None) -> Tensor:
     """The condition number: the norm of x times that of its inverse, in `matrix_norm`'s norm p;
     None or 2: the quotient of the largest and the smallest singular value, also of matrices that
-    are not square, (..., m, n); -2: the reverse. Infinite where x is singular.
+    are not square, (..., m, n); -2: the reverse. Infinite where x is singular (-2: 0, or infinite
+    for a matrix of zeros), as NumPy's; NaN where x has NaN.
 
     >>> wf.linalg.cond(wf.asarray([[2.0, 0.0], [0.0, 8.0]]))
     Tensor(4., dtype=float32)
@@ -124,10 +125,13 @@ def cond(x: TensorLike, /, p: int | float | str | None = None) -> Tensor:
     t = matrices("cond", x, square=p not in (None, 2, -2))
     if p not in (None, 2, -2):
         assert p is not None
-        return matrix_norm(t, ord=p) * matrix_norm(inv(t), ord=p)
-    values = svdvals(t)
-    most, least = max(values, axis=-1), min(values, axis=-1)
-    return least / most if p == -2 else most / least
+        made = matrix_norm(t, ord=p) * matrix_norm(inv(t), ord=p)
+    else:
+        values = svdvals(t)
+        most, least = max(values, axis=-1), min(values, axis=-1)
+        made = least / most if p == -2 else most / least
+    singular = isnan(made) & all(isfinite(t), axis=(-2, -1))  # 0 / 0, 0 inf, an inverse with NaN
+    return where(singular, float("inf"), made)
 
 
 # ------------------------------------------------------------------------------ pseudo-inverses

@@ -19,7 +19,7 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.creation import asarray
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dispatch import apply, on_device
 from weft.frontend.ops.elementwise import conj
 from weft.frontend.ops.manipulation import concat, cut
 from weft.frontend.ops.promotion import (
@@ -456,24 +456,33 @@ def _frequencies(op: str, n: Any, d: Any, dtype: object, count: int, first: int)
     return asarray((numbers / (n * spacing)).astype(wanted.numpy))
 
 
-def fftfreq(n: int, /, d: float = 1.0, dtype: object = None) -> Tensor:
+def fftfreq(
+    n: int, /, d: float = 1.0, dtype: object = None, *, device: str | None = None
+) -> Tensor:
     """The frequencies of the elements of `fft` of n points a distance d apart, in cycles per unit.
 
-    0, 1, ..., then the negative ones, divided by n d. dtype: a float (default float32).
+    0, 1, ..., then the negative ones, divided by n d. dtype: a float (default float32). device: as
+    for `wf.zeros`.
 
     >>> wf.fft.fftfreq(5, d=0.5)
     Tensor([ 0. ,  0.4,  0.8, -0.8, -0.4], dtype=float32)
     """
+    if device is not None:
+        return on_device(device, fftfreq, n, d, dtype)
     count = _count("fftfreq", n)
     return _frequencies("fftfreq", count, d, dtype, count, -(count // 2))
 
 
-def rfftfreq(n: int, /, d: float = 1.0, dtype: object = None) -> Tensor:
+def rfftfreq(
+    n: int, /, d: float = 1.0, dtype: object = None, *, device: str | None = None
+) -> Tensor:
     """The frequencies of the n // 2 + 1 elements of `rfft` of n points a distance d apart.
 
     >>> wf.fft.rfftfreq(5, d=0.5)
     Tensor([0. , 0.4, 0.8], dtype=float32)
     """
+    if device is not None:
+        return on_device(device, rfftfreq, n, d, dtype)
     count = _count("rfftfreq", n)
     return _frequencies("rfftfreq", count, d, dtype, count // 2 + 1, 0)
 

@@ -348,11 +348,7 @@ def _of_directions(values: Expr, vectors: Expr, g: Expr) -> Expr:
     row, column = _places(turned)
     along = row.equals(column).where(turned.op("real").astype(turned.dtype), 0)
     turned = turned - _product(_product(_adjoint(vectors), vectors), along)
-    shape = turned.shape
-    gaps = (_columns(values, shape) - _rows(values, shape)).conj()
-    least = _smallest_gap(values)
-    used = gaps.op("abs") > least.reshape((*least.shape, 1)).broadcast_to(shape)
-    return used.where(turned / used.where(gaps, 1), 0)
+    return turned * _inverse_gaps(values).conj()
 
 
 GRADIENTS: Mapping[str, Rule] = {
