@@ -17,7 +17,11 @@ import scipy.fft
 from shares import every
 
 import weft as wf
+from weft.ir.dtypes import complex128
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
+from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
 NORMS = ("backward", "ortho", "forward")
@@ -383,3 +387,13 @@ def test_names_of_other_libraries() -> None:
         wf.fft.dct  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"wf\.fft\.rfft"):
         wf.rfft  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_parts_that_do_not_count_may_be_infinite() -> None:
+    """The gradient of rfft is irfft that counts each element once: real parts alone matter where
+    an element is its own mirror image."""
+    half = np.array([complex(2, np.inf), complex(3, -np.inf)])
+    builder = Builder([TensorType(complex128, (2,))])
+    attrs: dict[str, Any] = {"axis": 0, "n": 2, "mirrored": False, "scale": "1"}
+    graph = builder.graph("g", ["x"], builder.emit("irfft", builder.args, attrs))
+    np.testing.assert_array_equal(interpret(graph, [half])[0], [5, -1])

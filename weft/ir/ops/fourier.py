@@ -107,7 +107,17 @@ def _irfft_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -
 
 def _scaled(y: Array, attrs: Attrs, n: int) -> Array:
     factor = scale_of(attrs["scale"], n)
-    return y if factor == 1.0 else y * y.real.dtype.type(factor)
+    return y if factor == 1.0 else _times(y, np.asarray(factor))
+
+
+def _times(y: Array, factors: Array) -> Array:
+    """The product with real numbers, part by part: NumPy makes them complex, and then an infinite
+    part makes the other one NaN."""
+    if y.dtype.kind != "c":
+        return np.asarray(y * factors.astype(y.dtype))
+    out = np.empty(np.broadcast_shapes(y.shape, factors.shape), y.dtype)
+    out.real, out.imag = (part * factors.astype(part.dtype) for part in (y.real, y.imag))
+    return out
 
 
 def _fft(arrays: Sequence[Array], attrs: Attrs) -> Array:
@@ -137,7 +147,7 @@ def _rfft(arrays: Sequence[Array], attrs: Attrs) -> Array:
         return np.zeros((*x.shape[:axis], n // 2 + 1, *x.shape[axis + 1 :]), dtype)
     y = quietly(np.fft.rfft, x, axis=axis)
     if attrs["mirrored"]:
-        y = y * _weights(n, axis, x.ndim, 2.0).astype(x.dtype)
+        y = _times(y, _weights(n, axis, x.ndim, 2.0))
     return _scaled(y, attrs, n).astype(dtype, order="C", copy=False)
 
 
@@ -147,7 +157,7 @@ def _irfft(arrays: Sequence[Array], attrs: Attrs) -> Array:
     if not x.size:
         return np.zeros((*x.shape[:axis], n, *x.shape[axis + 1 :]), dtype)
     if not attrs["mirrored"]:
-        x = x * _weights(n, axis, x.ndim, 0.5).astype(dtype)
+        x = _times(x, _weights(n, axis, x.ndim, 0.5))
     y = quietly(np.fft.irfft, x, n, axis=axis, norm="forward")
     return _scaled(y, attrs, n).astype(dtype, order="C", copy=False)
 

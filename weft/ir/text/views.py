@@ -157,6 +157,8 @@ def _name_blocks(
     before = {_named_key(op, local[op], numbers | args): op for op in old.ops}
     names.update(zip(new.args, args.values(), strict=False))
     unseen = map("%new{}".format, itertools.count()) if fresh is None else fresh
+    for arg in new.args[len(old.args) :]:
+        names.setdefault(arg, next(unseen))
     taken = {numbers[r] for op in partner.values() for r in op.results}
     for op in new.ops:
         match = partner.get(op)
