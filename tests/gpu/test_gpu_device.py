@@ -36,6 +36,7 @@ from weft.ir.errors import GradientError, UnsupportedError
 from weft.ir.graph import Value
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
@@ -205,7 +206,7 @@ def _gradient_of_a_rule(case: RuleCase) -> None:
 RULES = [
     case
     for case in CASES
-    if case.op not in {"fft", "rfft", "irfft", *LINEAR_ALGEBRA}  # the CPU's
+    if case.op not in FOURIER | LINEAR_ALGEBRA  # the CPU's
     and not any(np.iscomplexobj(x) for x in case.operands)
     and not case.attrs.get("dtype", float32).is_complex
 ]

@@ -25,6 +25,7 @@ from weft.ir.graph import Value
 from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
+from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.io import FILE_TABLE
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
@@ -206,7 +207,7 @@ MAKERS: dict[str, Maker] = {
     "sort": array.sort,
     "argsort": array.sort,
     "searchsorted": array.searchsorted,
-    **dict.fromkeys(("fft", "rfft", "irfft"), array.fourier),
+    **dict.fromkeys(FOURIER, array.fourier),
     "take": array.take,
     "index_add": array.take,
     "first_occurrence": array.first_occurrence,

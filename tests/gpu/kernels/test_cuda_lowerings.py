@@ -23,6 +23,7 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
+from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.ir.ops.state import UPDATES
@@ -52,7 +53,7 @@ def test_what_has_native_code_on_the_cpu_but_not_here() -> None:
     cpu_only = {"arena_push", "arena_pop", "arena_add", *PYTHON_CALLS}  # the host calls
     cpu_only |= {"attention", "attention_grad"}  # a pass for the CPU makes these
     cpu_only |= LINEAR_ALGEBRA
-    cpu_only |= {"fft", "rfft", "irfft"}
+    cpu_only |= FOURIER
     assert set(LOWERINGS) - set(GPU_LOWERINGS) == cpu_only
 
 

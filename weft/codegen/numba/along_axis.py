@@ -21,7 +21,7 @@ from weft.codegen.numba.source import KernelSource, Number, Param, View, numpy_n
 from weft.codegen.numba.structural import Printer, dense, load, template
 from weft.ir.cost.rates import NS_PER_RANDOM_BLOCK
 from weft.ir.graph import Operation
-from weft.ir.ops.fourier import scale_of
+from weft.ir.ops.fourier import FOURIER, scale_of
 from weft.ir.sizes import fixed
 from weft.ir.spec import ConstArray, int_attr
 
@@ -290,6 +290,6 @@ PRINTERS: dict[str, Printer] = {
          "cumulative_logsumexp"), cumulative,
     ),
     "argmax": position, "argmin": position, "sort": sort, "argsort": sort,
-    "searchsorted": searchsorted, **dict.fromkeys(("fft", "rfft", "irfft"), fourier),
+    "searchsorted": searchsorted, **dict.fromkeys(FOURIER, fourier),
     "random_bits": random_bits, "random_fold_in": random_fold_in,
 }  # fmt: skip

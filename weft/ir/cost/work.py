@@ -59,6 +59,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW, STACK_OPS
 from weft.ir.ops.dynamic import TABLE as DYNAMIC_OPS
+from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.io import FILE_TABLE, HOST_FUNCTION_TABLE, REPORT_TABLE
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
@@ -336,7 +337,7 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
     **dict.fromkeys(("argmax", "argmin"), _extreme),
     **dict.fromkeys(("sort", "argsort"), _sort),
     "searchsorted": _search,
-    **dict.fromkeys(("fft", "rfft", "irfft"), _fourier),
+    **dict.fromkeys(FOURIER, _fourier),
     "random_bits": _random,
     **dict.fromkeys(
         ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min",

@@ -18,7 +18,9 @@ from weft.ir.graph import Graph, Operation
 from weft.ir.interpreter.evaluate import RunHost, Watch, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import lookup
+from weft.ir.ops.fourier import FOURIER, scale_of
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
+from weft.ir.spec import int_attr
 
 Array = np.ndarray[Any, Any]
 
@@ -81,6 +83,10 @@ class Rounding(Watch):
             return [_converted(operands[0], results[0], self._random)]
         if op.name in LINEAR_ALGEBRA:
             return results if self._random is None else _decomposed(op, operands, self._random)
+        if op.name in FOURIER:
+            if self._random is None:
+                return results
+            return [_transformed(op, operands[0], results[0], self._random)]
         if not _is_inexact(op) or results[0].dtype.kind not in "fcV":
             return results
         arrays = [x for x in operands if isinstance(x, np.ndarray)]
@@ -134,6 +140,22 @@ def _decomposed(op: Operation, arrays: Sequence[Array], random: np.random.Genera
     turns, others, count = phases(left, -1), phases(right, -2), values.shape[-1]
     others[..., :count] = turns[..., :count].conj()
     return [left * turns[..., None, :], values, others[..., None] * right]
+
+
+def _transformed(op: Operation, x: Array, made: Array, random: np.random.Generator) -> Array:
+    """Lines of a Fourier transform with errors of the size of each line's; of a line that is not
+    finite anything: 0 times an infinite part is NaN, where there is such a product."""
+    axis = int_attr(op.attrs, "axis")
+    n = made.shape[axis] if op.name == "irfft" else x.shape[axis]
+    squares = np.abs(x).astype(np.float64) ** 2
+    size = np.sqrt(squares.sum(axis, keepdims=True)) * scale_of(op.attrs["scale"], n)
+    moves: Any = random.uniform(-1, 1, made.shape)
+    if made.dtype.kind == "c":
+        moves = moves + 1j * random.uniform(-1, 1, made.shape)
+    out = made + ULPS * np.finfo(made.dtype).eps * 2 * size * moves  # 2: elements that count twice
+    other = np.where(np.isnan(made), 0, np.nan)
+    whole = np.isfinite(x).all(axis, keepdims=True)
+    return np.asarray(np.where(whole, out, other).astype(made.dtype))
 
 
 def _converted(x: Array, made: Array, random: np.random.Generator) -> Array:

@@ -193,3 +193,6 @@ TABLE: tuple[OpSpec, ...] = (
         },
     ),
 )
+
+#: The names of these ops.
+FOURIER = frozenset(spec.name for spec in TABLE)

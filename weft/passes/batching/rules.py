@@ -16,6 +16,7 @@ from weft.ir.graph import Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.random import PARITY, ROTATIONS, ROUNDS
 from weft.ir.spec import Attrs, AttrValue, int_attr, ints_attr, shape_attr
 from weft.ir.types import StackType, TensorType, Type
@@ -431,7 +432,7 @@ RULES: Mapping[str, Rule] = {
     ),
     **dict.fromkeys(("cholesky", "lu", "qr", "eigh", "svd", "eig"), _elementwise),
     **dict.fromkeys(("lu_solve", "triangular_solve"), _solve),
-    **dict.fromkeys(("fft", "rfft", "irfft"), _axis),
+    **dict.fromkeys(FOURIER, _axis),
     "attention": _attention,
     "attention_grad": _attention,
     "random_bits": _random_bits,
