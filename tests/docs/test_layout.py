@@ -255,6 +255,7 @@ def empty_tree(root: Path, files: Mapping[str, str]) -> None:
         "codegen/y.py": "",
         "runtime/native/y.py": "",
         "runtime/compile_step.py": "",
+        "runtime/local_devices.py": "",
         "runtime/step.py": "",
         "runtime/step_kernels.py": "",
         "runtime/plan_store.py": "",

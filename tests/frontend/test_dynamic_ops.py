@@ -210,7 +210,7 @@ def test_a_pullback_runs_later_and_in_other_traces() -> None:
 
 
 # ------------------------------------------------------------------------------------------- errors
-def test_compiled_functions_refuse_at_the_line() -> None:
+def test_functions_for_a_gpu_refuse_at_the_line() -> None:
     x = wf.ones(3)
     mask = lambda t: wf.boolean_mask(t, t > 0)  # noqa: E731
     for function in (
@@ -219,12 +219,12 @@ def test_compiled_functions_refuse_at_the_line() -> None:
         lambda t: wf.dynamic_stitch([[0, 1, 2]], [t]),
     ):  # fmt: skip
         with pytest.raises(wf.errors.TracerError, match="depends on values") as error:
-            wf.compile(lambda t, f=function: f(t))(x)
+            wf.compile(lambda t, f=function: f(t), device="gpu:0")(x)
         assert error.value.locations[0].file == __file__
     with pytest.raises(wf.errors.TracerError, match="boolean mask"):
-        wf.compile(lambda t: t[t > 0])(x)
+        wf.compile(lambda t: t[t > 0], device="gpu:0")(x)
     with pytest.raises(wf.errors.TracerError):
-        wf.compile(lambda t: wf.grad(lambda u: wf.sum(mask(u)))(t))(x)
+        wf.compile(lambda t: wf.grad(lambda u: wf.sum(mask(u)))(t), device="gpu:0")(x)
 
 
 def test_native_sessions_name_the_op_and_the_line() -> None:

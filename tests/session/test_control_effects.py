@@ -84,16 +84,21 @@ def test_a_queue_made_in_a_body_is_one_queue(graph: wf.Graph) -> None:
 
 
 # ------------------------------------------------------------ refused
-def test_compiled_functions_refuse() -> None:
+def test_compiled_functions_and_eager_calls() -> None:
     q = wf.FIFOQueue(3, wf.float32, [[]])
-    calls = [
-        wf.compile(lambda x: wf.cond(x > 0, lambda: q.enqueue(x), wf.no_op)),
-        wf.compile(lambda x: wf.fori_loop(0, 3, lambda i, a: a + q.dequeue(), x)),
-        lambda x: wf.cond(x > 0, lambda: q.enqueue(x), wf.no_op),
-    ]
-    for call in calls:
-        with pytest.raises(UnsupportedError, match=r"(?s)a wf.Graph, not for compiled functions"):
-            call(wf.asarray(1.0))
+
+    def put(x: wf.Tensor) -> None:
+        wf.cond(x > 0, lambda: q.enqueue(x), wf.no_op)
+
+    for call in (wf.compile(put), put):
+        call(wf.asarray(1.0))
+        call(wf.asarray(-1.0))
+    assert int(q.size()) == 2
+    q.enqueue(3.0)
+    add = wf.compile(lambda x: wf.fori_loop(0, 3, lambda i, a: a + q.dequeue(), x))
+    assert float(add(wf.asarray(1.0))) == 6.0
+    with pytest.raises(UnsupportedError, match="compiled for a GPU as a whole"):
+        wf.compile(put, device="gpu:0")(wf.asarray(1.0))
 
 
 def test_values_of_a_body_stay_in_it(graph: wf.Graph) -> None:

@@ -250,9 +250,12 @@ def test_python_functions_of_unknown_sizes(graph: wf.Graph) -> None:
         wf.py_function(lambda k: k, [n], wf.float32)
 
 
-def test_compiled_functions_refuse_python_functions_of_unknown_sizes() -> None:
-    with pytest.raises(wf.errors.TracerError, match="depends on values"):
-        wf.compile(lambda k: wf.py_function(lambda v: v, [k], wf.float32, shapes=(None,)))(1.0)
+def test_compiled_functions_take_python_functions_of_unknown_sizes() -> None:
+    f = wf.compile(
+        lambda k: wf.py_function(lambda v: np.ones(int(v), "f4"), [k], wf.float32, (None,)) * 2
+    )
+    assert f(3.0).numpy().tolist() == [2, 2, 2]
+    assert f(1.0).numpy().tolist() == [2]
 
 
 def test_variables(graph: wf.Graph) -> None:

@@ -275,7 +275,7 @@ def test_native_control_flow_refuses_host_ops(graph: wf.Graph) -> None:
         session.run(q.dequeue())
 
 
-def test_in_a_compiled_function_they_are_refused() -> None:
+def test_in_a_function_for_a_gpu_they_are_refused() -> None:
     q = wf.FIFOQueue(5, wf.float32, [[]])
-    with pytest.raises(wf.errors.UnsupportedError, match="not for compiled functions"):
-        wf.compile(lambda x: q.enqueue(x))(np.float32(1))
+    with pytest.raises(wf.errors.UnsupportedError, match="compiled for a GPU as a whole"):
+        wf.compile(lambda x: q.enqueue(x), device="gpu:0")(np.float32(1))

@@ -589,10 +589,12 @@ def test_native_steps_refuse_them(graph: wf.Graph) -> None:
         wf.Session(control_flow="native").run(a.take_grad(1))
 
 
-def test_not_in_compiled_functions() -> None:
+def test_in_compiled_functions() -> None:
     a = wf.ConditionalAccumulator(wf.float32, [])
-    with pytest.raises(E.UnsupportedError, match=r"apply_grad .*not for compiled functions"):
-        wf.compile(lambda x: a.apply_grad(x))(np.float32(1))
+    put = wf.compile(lambda x: a.apply_grad(x))
+    put(np.float32(1))
+    put(np.float32(2))
+    assert float(wf.compile(lambda n: a.take_grad(n))(np.int32(2))) == 1.5
 
 
 def test_no_gradient_goes_through_them(graph: wf.Graph) -> None:

@@ -631,7 +631,7 @@ _GRAPH = {
     "draws": "a `wf.random.Generator` has a state of its own for each op of a `wf.Graph`",
     "ordered": "nothing orders a read after an update in a `wf.Graph`",
 }
-_COMPILED = _CALL | {"dynamic": "a compiled function has one shape for each result"}
+_COMPILED = _CALL | {"dynamic": "it runs on the executor (tests/frontend/test_host_functions.py)"}
 _ONE = {"one size": "there is nothing to fill in"}
 _MANY = {"many sizes": "plans for many sizes are in `session, open sizes`"}
 _TEXT = _GRAPH | {"python": "it is not in the text", "filled": "nor is what queues hold"}

@@ -149,6 +149,10 @@ class PassOptions:
             self.dumps.write(PLAN_FILE, lines() + "\n")
 
 
+#: For passes that run again for people: nothing is verified or dumped.
+QUIET = PassOptions()
+
+
 @dataclass(frozen=True)
 class PassReport:
     """The report on one pass: its name, seconds, number of ops before and after, and what it made.

@@ -12,6 +12,7 @@ from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.control.loop_products import transpose_outside_loops
 from weft.passes.control.lower_control_flow import lower_control_flow, unroll
 from weft.passes.control.lower_stacks import lower_stacks
+from weft.passes.control.program_order import program_order
 from weft.passes.control.simplify import simplify_control, simplify_control_exactly
 from weft.passes.fusion.attention import fuse_attention
 from weft.passes.fusion.epilogues import fuse_epilogues, fuse_matmul, split_tails
@@ -66,6 +67,7 @@ PASSES: dict[str, Pass] = {
     "stride_all_products": stride_all_products,
     "fuse_prologues": fuse_prologues,
     "narrow_products": narrow_products,
+    "program_order": program_order,
     "lower_control_flow": lower_control_flow,
     "schedule": schedule,
     "rematerialize": rematerialize,

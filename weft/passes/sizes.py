@@ -115,6 +115,12 @@ def _filled(t: Type, shape: Sequence[int]) -> Type:
     return TensorType(t.dtype, tuple(d if isinstance(d, int) else n for d, n in pairs))
 
 
+def has_open_inputs(graph: Graph) -> bool:
+    """Whether the size of an input is a symbol or unknown."""
+    types = [a.type for a in graph.args]
+    return any(isinstance(t, TensorType) and not t.is_static for t in types)
+
+
 def is_symbolic(block: Block) -> bool:
     """Whether a size in the block is a symbol or unknown."""
     for op in block.ops:

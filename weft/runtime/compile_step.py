@@ -51,7 +51,8 @@ class CompileOptions:
     deterministic: the executor runs nodes in one order. threads: how many a native step may use
     (None: as many as all others). donated: inputs whose memory results may take. math_mode: how
     libraries of a GPU may compute products of f32. passing: verifying, dumps and logs; the
-    environment's if None.
+    environment's if None. in_order: effects are done in the order in which they stand, as in a
+    compiled function; else only what the graph says is in order.
     """
 
     passes: Sequence[Pass] = STANDARD
@@ -61,6 +62,7 @@ class CompileOptions:
     donated: Sequence[int] = ()
     math_mode: MathMode = "ieee"
     passing: PassOptions | None = None
+    in_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def compile_step(
         return dataflow_step(
             graph, variables, resources or {}, options.control_flow,
             deterministic=options.deterministic, passes=options.passes, elsewhere=elsewhere,
-            options=options.passing,
+            options=options.passing, in_order=options.in_order,
         )  # fmt: skip
 
 

@@ -344,7 +344,7 @@ def leaves_of(
             raise TypeRuleError(
                 f"argument {path} of '{function}' is a {type(leaf).__name__}, not a tensor: "
                 f"{leaf!r:.60}",
-                hint=_no_tensor_hint(structure, i, path),
+                hint=_no_tensor_hint(structure, i, path, leaf),
                 location=caller_location(),
             ) from None
         keys.append(key)
@@ -352,8 +352,13 @@ def leaves_of(
     return tuple(keys), arrays
 
 
-def _no_tensor_hint(structure: pytree.Structure, i: int, path: str) -> str:
+def _no_tensor_hint(structure: pytree.Structure, i: int, path: str, leaf: object) -> str:
     """What to do with leaf `i`, which is no tensor: an argument, or a part of one."""
+    if isinstance(leaf, (str, bytes)):
+        return (
+            f"wf.asarray('...') makes a tensor of a string; name {path!r} in static_argnames if "
+            "it is a setting that the code depends on"
+        )
     around = pytree.container_of(structure, i)
     argument = path.split("[")[0].split(".")[0]
     if argument == path:

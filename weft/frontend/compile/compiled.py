@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -31,36 +31,36 @@ from weft.frontend.core.device_array import DeviceArray
 from weft.frontend.core.function_trace import Traced
 from weft.frontend.core.slow import note_unfused
 from weft.frontend.core.tensor import Donated, DonatedMemory, Tensor, refuse_unused
+from weft.ir.analysis.effects import needs_host
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
 from weft.ir.locations import Locations, caller_location
 from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassReport, run_passes
-from weft.passes.sizes import is_symbolic
+from weft.passes.sizes import has_open_inputs
 from weft.runtime.compile_step import CompileOptions, compile_step
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
 from weft.runtime.native.python_calls import logged
 from weft.runtime.run_log import RunLog
-from weft.runtime.step import PLAIN, RunContext
+from weft.runtime.step import PLAIN, RunContext, Step
 
 if TYPE_CHECKING:
+    from weft.frontend.compile.on_cluster import Connection
+    from weft.runtime.cluster.spec import Cluster
     from weft.runtime.device.array import DeviceValue
-    from weft.runtime.device.execution.size_plan import DeviceSizedStep
     from weft.runtime.native.size_plan import NativeSizedStep
-
-#: What one specialisation becomes.
-_Step: TypeAlias = "Executable | DeviceStep | NativeSizedStep | DeviceSizedStep"
+    from weft.runtime.sized_step import SizedStep
 
 
 class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_engine", "_executable", "_isa", "_lock", "_passes", "_reports", "_run", "donated",
-        "gpu", "is_open", "location", "math_mode", "native", "native_tried", "pack", "reasons",
-        "run", "signature", "threads", "traced", "watched",
+        "_engine", "_executable", "_isa", "_lock", "_passes", "_reports", "_run", "cluster",
+        "connection", "donated", "gpu", "is_open", "location", "math_mode", "native",
+        "native_tried", "pack", "reasons", "run", "signature", "threads", "traced", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Compiled(Specialization):
         math_mode: MathMode = "ieee",
         isa: str = NATIVE,
         engine: str | None = None,
+        cluster: Cluster | str | None = None,
     ) -> None:
         super().__init__()
         self.signature = signature
@@ -88,39 +89,57 @@ class Compiled(Specialization):
         self.threads = threads
         self.donated = donated
         self.gpu, self.math_mode = gpu, math_mode
-        self._isa, self._engine = isa, engine
-        self._executable: _Step | None = None
+        self._isa, self._engine, self.cluster = isa, engine, cluster
+        self.connection: Connection | None = None  # to the cluster, once it is compiled
+        self._executable: Step | None = None
         self.watched = False  # whether its calls run through watchers
         #: Whether sizes of its inputs are open.
-        self.is_open = is_symbolic(traced.graph.block)
+        self.is_open = has_open_inputs(traced.graph)
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
 
-    def executable(self) -> _Step:
+    @property
+    def on_host(self) -> bool:
+        """Whether it may need more than one native plan: ops of the host, several devices, a
+        cluster."""
+        if self.cluster is not None:
+            return True
+        return self.gpu is None and needs_host(self.traced.graph)
+
+    def executable(self) -> Step:
         """The code, compiled on first use. UnsupportedError for an op that has none."""
         with self._lock:
             if self._executable is None:
                 made = self._compiled()
-                if made.kind == "native":
+                if isinstance(made, Executable):
                     self._check_donated(made)
                     self._run = made.run
                 elif self.gpu is not None:
                     self._run = GpuCall(cast("DeviceStep", made), self.traced.graph)
+                elif self.on_host:
+                    from weft.frontend.compile.host_steps import host_call
+
+                    self._run = host_call(self, made)
                 else:
                     self._run = partial(self._run_sized, cast("NativeSizedStep", made))
                 self._executable = made
                 self.watch()
             return self._executable
 
-    def _compiled(self) -> _Step:
+    def _compiled(self) -> Step:
         how = CompileOptions(
             self._passes, "native", threads=self.threads, donated=self.donated,
             math_mode=self.math_mode,
         )  # fmt: skip
-        graph = on_local_device(self.traced.graph, self.gpu)
-        note_unfused(graph)
         with self.target():
+            if self.on_host:
+                # whoever runs native steps alone does not wait for this module
+                from weft.frontend.compile.host_steps import compile_host_step
+
+                return compile_host_step(self, how)
+            graph = on_local_device(self.traced.graph, self.gpu)
+            note_unfused(graph)
             made = compile_step(graph, self.traced.variables, options=how, gpu=self.gpu)
         assert made.kind != "dataflow"
         return made
@@ -158,21 +177,27 @@ class Compiled(Specialization):
         with using(self._isa), using_engine(self._engine):
             yield
 
-    def step(self, shapes: Sequence[tuple[int, ...]] = ()) -> Executable | DeviceStep:
+    def step(self, shapes: Sequence[tuple[int, ...]] = ()) -> Step:
         """The code that can be looked at; shapes: of the inputs, where sizes are open."""
         made = self.executable()
         if made.kind != "sized":
             return made
         with self.target():
-            return cast("Executable | DeviceStep", made.alone(shapes))
+            return cast("Step", cast("SizedStep[Any]", made).alone(shapes))
 
     def on_cpu(self, what: str, shapes: Sequence[tuple[int, ...]] = ()) -> Executable:
         """The native code. UnsupportedError, which says `what` is not for a GPU, if that is where
         the function runs. shapes: as of `step`."""
         made = self.step(shapes)
-        if made.kind != "native":
-            raise not_on_gpu(what)
+        if not isinstance(made, Executable):
+            raise not_on_gpu(what) if self.on_gpu else self.not_native(what)
         return made
+
+    def not_native(self, what: str) -> UnsupportedError:
+        """The error for a question that only one native plan answers."""
+        from weft.frontend.compile.host_steps import not_native
+
+        return not_native(what, self.traced.graph)
 
     @property
     def isa(self) -> str:
@@ -199,7 +224,7 @@ class Compiled(Specialization):
         if there is none for it."""
         self.native_tried = True
         made = self.executable()
-        step = made.native_step() if made.kind == "native" else None
+        step = made.native_step() if isinstance(made, Executable) else None
         if step is None or self.watched or self.traced.limits or self.donated or prepare() is None:
             return None
         leaves, args, kwargs = values
@@ -260,6 +285,8 @@ class Compiled(Specialization):
         """What the passes did; runs them if the graph is not compiled yet. shapes: as of `step`."""
         if self.is_open:
             return self.step(shapes).passes()
+        if self.on_host:
+            return self.executable().passes()
         with self._lock:
             if self._executable is not None:
                 return self._executable.passes()

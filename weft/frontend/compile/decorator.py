@@ -21,6 +21,7 @@ from weft.runtime.native.ahead import compile_ahead
 
 if TYPE_CHECKING:
     from weft.frontend.compile.function import CompiledFunction
+    from weft.runtime.cluster.spec import Cluster
 
 
 def pipeline_of(passes: str | Sequence[Pass | str] | None) -> Sequence[Pass]:
@@ -61,6 +62,15 @@ def _named(given: Pass | str) -> Sequence[Pass]:
     return (given,)
 
 
+def _on_cluster(cluster: object, **options: tuple[object, object]) -> Cluster | str:
+    """`cluster`, checked. options: what was given, and what none is. Errors as `check_options`."""
+    # who has no cluster does not wait for this module
+    from weft.frontend.compile.on_cluster import check_options, checked_cluster
+
+    check_options(options)
+    return checked_cluster(cluster)
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -80,6 +90,7 @@ def compile(
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
     engine: str | None = None,
+    cluster: Cluster | str | None = None,
 ) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
@@ -94,6 +105,7 @@ def compile(
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
     engine: str | None = None,
+    cluster: Cluster | str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -111,6 +123,7 @@ def compile(
     input_signature: Sequence[Any] | None = None,
     x64: bool = True,
     engine: str | None = None,
+    cluster: Cluster | str | None = None,
 ) -> Any:
     """Compile a function of tensors: `@wf.compile`, or `@wf.compile(static_argnames="training")`.
 
@@ -127,8 +140,7 @@ def compile(
     lets GPU libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not;
     weft's own kernels and the CPU never do. target: the instruction set of the CPU that kernels are
     compiled for: "x86-64-v2" (SSE4.2), "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512) or "native", of
-    those that this machine has (default: what WEFT_TARGET says, else "native"); to look at the code
-    for others, and to time it (docs/guide/performance.md). InvalidArgumentError for another.
+    those that this machine has (default: WEFT_TARGET's, else "native"): docs/guide/performance.md.
 
     input_signature: a `wf.TensorType` for each parameter that is not static (or a container of
     them), None or a name in its shape for a size that is open: the function is traced once, with
@@ -138,6 +150,8 @@ def compile(
     x64: False makes float64 and complex128 in the function a TypeRuleError with the line that they
     come from: arguments, NumPy scalars (a Python number takes the dtype of what it meets), results.
     engine: the code generator, "llvm" (or what WEFT_ENGINE says) or "numba" (docs/guide/numba.md).
+    cluster: a `wf.train.Cluster`, or the address of a task: ops run on the task that `wf.device` in
+    the function names, the others on that one (docs/guide/cluster.md).
 
     >>> wf.compile(lambda x, n: x**n, static_argnames="n")(wf.asarray([1.0, 2.0]), 3)
     Tensor([1., 8.], dtype=float32)
@@ -146,10 +160,19 @@ def compile(
     isa = None if target is None else checked_isa(target, "wf.compile(target=)")
     gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
     by = None if engine is None else checked_engine(engine, "wf.compile(engine=)")
-    pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
+    passes = pipeline_of("gpu" if passes is None and gpu is not None else passes)
     compile_ahead()  # while the next modules are loaded, and the program goes on to the first call
+    there = None if cluster is None else _on_cluster(
+        cluster, device=(device, "cpu"), threads=(threads, None), donate=(donate, ()),
+        math=(math, "ieee"), target=(target, None), engine=(engine, None),
+    )  # fmt: skip
+    given = (static_argnames, passes, threads, donate, gpu, mode, isa, input_signature, x64, by)
+    return _decorated(fn, (*given, there))
+
+
+def _decorated(fn: Callable[..., Any] | None, given: tuple[Any, ...]) -> Any:
+    """The compiled function, or the decorator that makes it. given: its arguments after `fn`."""
     made: Any = load("weft.frontend.compile.function", "CompiledFunction")
-    given = (static_argnames, pipeline, threads, donate, gpu, mode, isa, input_signature, x64, by)
 
     def decorate(function: Any) -> Any:
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it

@@ -128,7 +128,10 @@ def explain(
     location: Locations,
     step: Step,
     graph: Graph,
+    way: Sequence[str] = (),
 ) -> str:
-    """The whole report as text. graph: as it was traced."""
+    """The whole report as text. graph: as it was traced. way: lines on how it is run, if that is
+    not as one plan."""
     begin = [*heading(title, fields, reasons, location), *float64_lines(graph)]
+    begin += ["", *way] if way else []
     return "\n".join([*begin, "", *step.explain()])

@@ -76,13 +76,16 @@ from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
+from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.api import is_native_api_known
+from weft.runtime.native.executable import Executable
 
 if TYPE_CHECKING:
     from weft.frontend.compile.cost import Cost
     from weft.frontend.compile.explain import Sections
     from weft.frontend.compile.inner_values import InnerValue
     from weft.frontend.viewer.page import View
+    from weft.runtime.cluster.spec import Cluster
     from weft.runtime.device.execution.executable import DeviceExecutable
     from weft.runtime.device.execution.kernels import GpuKernel
     from weft.runtime.native.kernels import StepKernel
@@ -242,7 +245,12 @@ class Inspection:
             f"first; {info.made} made so far"
         )
         graph = made.traced.graph
-        text = explain(title, fields, made.reasons, made.location, step, graph) + kept
+        way: list[str] = []
+        if made.on_host:
+            from weft.frontend.compile.host_steps import explain_way  # only such steps need it
+
+            way = list(explain_way(made, step))
+        text = explain(title, fields, made.reasons, made.location, step, graph, way) + kept
         asked = made.math_mode != "ieee" and not made.on_gpu
         text += f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
         return in_sections(text, sections)
@@ -263,7 +271,8 @@ class Inspection:
         made = self._specialized(args, kwargs)
         shapes = self._shapes(made, args, kwargs)
         step, explained = made.step(shapes), self.explain(*args, **kwargs)
-        inputs = inputs_of(self._key(args, kwargs), step.graph.args)
+        whole = step.kind in ("native", "gpu")  # others are not run
+        inputs = inputs_of(self._key(args, kwargs), made.traced.graph.args) if whole else ()
         return view_of(step, inputs, made.traced.variables, self._name, explained)
 
     @shows_as_seen
@@ -274,8 +283,12 @@ class Inspection:
         step = made.step(self._shapes(made, args, kwargs))
         count = step.summary().kernels
         calls = "1 kernel call" if count == 1 else f"{count} kernel calls"
-        if step.kind != "native":
-            return f"{calls}; gpu:{self._gpu}"
+        if isinstance(step, DeviceStep):
+            return f"{calls}; gpu:{self._gpu or 0}"
+        if not isinstance(step, Executable):
+            from weft.frontend.compile.view import way_of
+
+            return f"{calls}; {way_of(step)}"
         new = f", {step.new_kernels} of them new" if step.new_kernels else ""
         threads = "1 thread" if step.threads == 1 else f"at most {step.threads} threads"
         return f"{calls}{new}; compiled in {step.seconds:.2f} s; cpu, {made.isa}, {threads}"
@@ -290,7 +303,10 @@ class Inspection:
     def asm(self, *args: Any, **kwargs: Any) -> str:
         """Assembly of the kernels that one call runs, for this machine; on a GPU, PTX."""
         made = self._specialized(args, kwargs)
-        return made.step(self._shapes(made, args, kwargs)).asm()
+        step = made.step(self._shapes(made, args, kwargs))
+        if not isinstance(step, Executable | DeviceStep):
+            raise made.not_native("asm")
+        return step.asm()
 
     @shows_as_seen
     def kernels(self, *args: Any, **kwargs: Any) -> Sequence[StepKernel | GpuKernel]:
@@ -302,8 +318,10 @@ class Inspection:
 
         made = self._specialized(args, kwargs)
         step = made.step(self._shapes(made, args, kwargs))
-        if step.kind == "native":
+        if isinstance(step, Executable):
             return step_kernels(step)
+        if not isinstance(step, DeviceStep):
+            raise made.not_native("kernels")
         return gpu_kernels(cast("DeviceExecutable", step))
 
     @shows_as_seen
@@ -405,6 +423,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         input_signature: Sequence[Any] | None = None,
         x64: bool = True,
         engine: str | None = None,
+        cluster: Cluster | str | None = None,
     ) -> None:
         signature = signature_of(fn)
         functools.update_wrapper(self, fn)
@@ -421,6 +440,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         self._isa = isa  # None: the process's
         self._x64 = bool(x64)
         self._engine = engine  # None: WEFT_ENGINE's
+        self._cluster = cluster
         self._donate = parameter_names("donate", donate, self._parameters, self._name)
         for name in self._static.intersection(self._donate):
             raise InvalidArgumentError(
@@ -464,6 +484,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             return CompiledFunction(
                 self._fn.__get__(instance), static, self._passes, self._threads, donate, self._gpu,
                 self._math_mode, self._isa, self._given_signature, self._x64, self._engine,
+                self._cluster,
             )  # fmt: skip
 
         return bind(self, self._name, instance, make)
@@ -475,6 +496,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         options = (
             tuple(self._static), self._passes, self._threads, self._donate, self._gpu,
             self._math_mode, self._isa, self._given_signature, self._x64, self._engine,
+            self._cluster,
         )  # fmt: skip
         return (_recompiled, (self._fn, *options))
 
@@ -630,7 +652,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         made = Compiled(
             signature, traced, self._passes, self._threads,
             donated_leaves(self._donate, signature, self._parameters), self._gpu,
-            self._math_mode, self._isa or isa(), self._engine or engine(),
+            self._math_mode, self._isa or isa(), self._engine or engine(), self._cluster,
         )  # fmt: skip
         made.reasons = reasons
         return made
@@ -688,6 +710,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             gpu=self._gpu,
             x64=self._x64,
             parameters=self._parameters,
+            takes_host_ops=self._gpu is None,
         )
 
     def watch(self) -> None:

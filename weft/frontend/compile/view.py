@@ -13,6 +13,7 @@ from weft.frontend.compile.cost import Cost, Effort, KernelCost, measure
 from weft.frontend.viewer.document import Document, PassFacts
 from weft.frontend.viewer.facts import Event, Memory, PlanFacts, events_of
 from weft.frontend.viewer.page import View
+from weft.ir.errors import WeftError
 from weft.ir.graph import Graph
 from weft.ir.ops.io import PYTHON_CALLS, SILENT_CALLS, muted
 from weft.passes.manager import PassReport
@@ -20,7 +21,8 @@ from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.step import RunContext
+from weft.runtime.step import RunContext, Step
+from weft.runtime.step_kernels import StepKernels, list_kernels
 from weft.runtime.trace.kernel_facts import MOST_KERNELS, KernelFacts, native_kernels
 from weft.runtime.trace.replay import Replay
 
@@ -37,21 +39,29 @@ CALLS_PYTHON = (
     "The kernels have no times: the step calls Python functions of yours (wf.py_function), which "
     "measuring would do a thousand times. It was run once, on copies of the variables."
 )
+NOT_RUN = (
+    "The kernels have no times: the step is not run for this page, as it acts on more than "
+    "variables. A session gives them those of a traced run (run_metadata=)."
+)
 #: What measuring may take: less than for `cost`, whose figures are compared.
 EFFORT = Effort(5, 0.5)
 
 
 def view_of(
-    step: Executable | DeviceStep,
+    step: Step,
     inputs: Sequence[Array],
     variables: Mapping[str, VariableState],
     name: str,
     explained: str,
 ) -> View:
     """The page of a compiled function's step."""
-    if step.kind == "native":
+    if isinstance(step, Executable):
         return view_native(step, inputs, variables, name, explained)
-    return view_on_gpu(step, inputs, name, explained)
+    if isinstance(step, DeviceStep):
+        return view_on_gpu(step, inputs, name, explained)
+    kernels, missing = listed_kernels(step)
+    plan = plan_listed(untimed(kernels), missing, NOT_RUN)
+    return View(Document(name, passes_of(step.passes()), way_of(step), explained, plan))
 
 
 def view_native(
@@ -87,6 +97,57 @@ def gpu_plan(step: DeviceStep, inputs: Sequence[Array]) -> PlanFacts:
     return plan_on_gpu(step, inputs)
 
 
+def listed_kernels(step: Step) -> tuple[list[KernelFacts], list[str]]:
+    """The kernels of a step that is not one plan, and lines on those that are not listed."""
+    found = _listed(step)
+    kernels = [kernel for one in found for kernel in one.kernels]
+    return kernels, [line for one in found for line in one.missing]
+
+
+def untimed(kernels: Sequence[KernelFacts]) -> list[KernelFacts]:
+    """Kernels of which those without a time say so."""
+    return [
+        replace(k, runs=None, untimed="not timed") if k.microseconds is None else k for k in kernels
+    ]
+
+
+def plan_listed(kernels: Sequence[KernelFacts], missing: Sequence[str], told: str) -> PlanFacts:
+    """What is to be said of a step that is not one plan. told: of the kernels' times."""
+    if not kernels:
+        return PlanFacts(missing=list(missing) or [NO_KERNELS])
+    numbered = [replace(k, number=n) for n, k in enumerate(kernels, 1)]
+    return PlanFacts(numbered, missing=[told, *dict.fromkeys(missing)])
+
+
+def _listed(step: Step) -> list[StepKernels]:
+    """The kernels of a step that is not one plan: of its regions, of each device's part, or of each
+    task's, as the tasks say them."""
+    if step.kind == "dataflow":
+        return [list_kernels(step, "", "the step")]
+    # only steps in parts need these modules
+    if step.kind == "devices":
+        from weft.runtime.cluster.multi_device import DevicesStep
+
+        assert isinstance(step, DevicesStep)
+        return _of_devices([(p.step, p.device, p.name) for p in step.parts])
+    from weft.runtime.cluster.definition import TaskStep
+
+    assert isinstance(step, TaskStep)
+    try:
+        return step.kernels()
+    except WeftError as error:  # a task is lost
+        return [StepKernels(missing=[f"The tasks cannot be asked for kernels: {error.what}"])]
+
+
+def _of_devices(parts: Sequence[tuple[Any, str, str]]) -> list[StepKernels]:
+    """Those of parts of this process, each with its device and its name."""
+    found: list[StepKernels] = []
+    for step, device, name in parts:
+        room = max(0, MOST_KERNELS - sum(len(one.kernels) for one in found))
+        found.append(list_kernels(step, device, f"the part of {name}", room))
+    return found
+
+
 def measured(
     step: Executable, inputs: Sequence[Array], variables: Mapping[str, VariableState], name: str
 ) -> tuple[PlanFacts, Cost | None]:
@@ -108,6 +169,14 @@ def measured(
 def calls_user(graph: Graph) -> bool:
     """Whether running a graph calls functions of the user's that are not silent when muted."""
     return any(op.name in PYTHON_CALLS - SILENT_CALLS for op in graph.walk())
+
+
+def way_of(step: Step) -> str:
+    """What runs a step that is not one plan, and how much of it there is."""
+    made = step.summary()
+    if made.devices:
+        return f"parts on {' and '.join(made.devices)}"
+    return f"cpu, the dataflow executor: {made.nodes} nodes, {made.host_ops} ops of the host"
 
 
 def passes_of(reports: Sequence[PassReport]) -> list[PassFacts]:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from weft.codegen.engines import engine
 from weft.codegen.llvm.target import isa
+from weft.passes.control.program_order import program_order
 from weft.passes.manager import Pass
 from weft.passes.pipelines import PASSES, PIPELINES
+from weft.runtime.local_devices import gpu_use
 from weft.runtime.record.traced_step import TracedStep, Watcher, Way, run_watched
 
 if TYPE_CHECKING:
@@ -37,10 +39,23 @@ def watched_call(made: Compiled, watchers: Sequence[Watcher]) -> Callable[[list[
 
 def traced_step(made: Compiled) -> TracedStep:
     """A specialisation as its watchers see it."""
-    traced = made.traced
+    traced, pipeline = made.traced, pipeline_name(made.pipeline)
+    graph, gpu, flow = traced.graph, made.gpu, "native"
+    kind = "gpu" if made.on_gpu else "native"
+    if made.on_host:
+        step = made.executable()
+        kind, flow = step.kind, "auto"
+        use = gpu_use(graph, flow, follow=False)
+        gpu = None if use is None else use.number
+        placement = getattr(step, "placement", None)
+        graph = program_order(graph) if placement is None else placement.graph
     with made.target():
-        way = Way(
-            "gpu" if made.on_gpu else "native", engine(), isa(), pipeline_name(made.pipeline),
-            "native", made.gpu, made.math_mode, made.threads,
-        )  # fmt: skip
-    return TracedStep.of(traced.graph, way, traced.variables, made.donated)
+        way = Way(kind, engine(), isa(), pipeline, flow, gpu, made.math_mode, made.threads)
+    if made.connection is not None:
+        # whoever has no cluster does not wait for this module
+        from weft.frontend.compile.on_cluster import BEGIN, cluster_graph
+
+        whole, _ = cluster_graph(traced, made.connection)
+        placed = made.connection.client.placed(whole, pipeline, BEGIN)
+        return TracedStep.of(placed, way, {}, remote=True)
+    return TracedStep.of(graph, way, traced.variables, made.donated)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from weft.frontend.core.float64 import check_argument, check_graph, check_result
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Array, Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace, current_trace
+from weft.ir.analysis.effects import needs_host
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
@@ -67,14 +69,16 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A traced function: the graph, how its results nest and which are weak, the state it uses, and
-    the integers to check in each call."""
+    """A traced function: the graph, how its results nest and which are weak, the state it uses, the
+    integers to check in each call, and the objects of the host it uses, by their names in the
+    graph."""
 
     graph: Graph
     structure: pytree.Structure
     weak: tuple[bool, ...]
     variables: Mapping[str, VariableState]
     limits: tuple[Limit, ...] = ()
+    resources: Mapping[str, Any] = field(default_factory=dict)
 
 
 def function_name(fn: Callable[..., Any]) -> str:
@@ -93,18 +97,22 @@ def trace_function(
     gpu: int | None = None,
     x64: bool | None = True,
     parameters: Collection[str] = (),
+    takes_host_ops: bool = False,
 ) -> Traced:
     """Run `call` on one symbolic tensor per argument.
 
     open_sizes: whether sizes may depend on values, as they may if the graph is interpreted.
     location: where the function is defined. gpu: the number of the GPU that it is compiled for.
-    parameters: those of the user's function. x64: whether it may compute in float64; None: nothing
-    is said of it. TypeRuleError for a result that is no tensor, and for float64 where that is
-    forbidden.
+    parameters: those of the user's function. takes_host_ops: whether it may hold what native steps
+    do not, ops of the host and sizes that depend on values. x64: whether it may compute in float64;
+    None: nothing is said of it. TypeRuleError for a result that is no tensor, and for float64 where
+    that is forbidden.
     """
     trace = Trace("function", name, creates_variables=creates_variables)
     trace.parameters = parameters
-    trace.symbols, trace.gpu, trace.x64 = set() if open_sizes else None, gpu, x64
+    trace.symbols = set() if open_sizes or takes_host_ops else None
+    trace.gpu, trace.x64 = gpu, x64
+    trace.takes_host_ops, trace.static_first = takes_host_ops, takes_host_ops and not open_sizes
     if x64 is False:
         for argument in arguments:
             if not argument.weak:
@@ -121,7 +129,8 @@ def trace_function(
         for t, (_, path) in zip(tensors, named, strict=True):
             check_result(name, path, t)
     states = {n: v.state for n, v in trace.variables.items()}
-    return Traced(graph, structure, tuple(t.weak for t in tensors), states, _limits(trace, graph))
+    weak, limits = tuple(t.weak for t in tensors), _limits(trace, graph)
+    return Traced(graph, structure, weak, states, limits, trace.resources)
 
 
 def _limits(trace: Trace, graph: Graph) -> tuple[Limit, ...]:
@@ -258,9 +267,19 @@ def _arguments(tensors: Sequence[Tensor]) -> list[Argument]:
 def run_traced(name: str, fn: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
     """Trace `fn` on the types of `inputs`, interpret the graph on their values, nest the
     results."""
-    traced = trace_function(name, fn, _arguments(inputs), open_sizes=True)
-    with locked(traced.variables) as state:
-        arrays = interpret(on_local_device(traced.graph), _arrays(inputs), state)
+    given = _arguments(inputs)
+    traced = trace_function(name, fn, given, open_sizes=True, takes_host_ops=True)
+    graph, host = on_local_device(traced.graph), None
+    with ExitStack() as stack:
+        if needs_host(graph):
+            # what has no ops of the host does not wait for this module
+            from weft.runtime.dataflow.host_dispatch import HostObjects
+
+            host = HostObjects(traced.resources, timeout=None)
+            state = BoundState(traced.variables)  # no lock is held while an op waits for a thread
+        else:
+            state = stack.enter_context(locked(traced.variables))
+        arrays = interpret(graph, _arrays(inputs), state, host=host)
     results = [Tensor(contiguous(a), weak=w) for a, w in zip(arrays, traced.weak, strict=True)]
     return pytree.unflatten(traced.structure, results)
 

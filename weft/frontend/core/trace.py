@@ -320,6 +320,11 @@ class Trace:
         self.x64: bool | None = True
         self.gpu: int | None = None  # of a function: the number of the GPU that it is compiled for
         self.symbols: set[str] | None = None  # names of sizes in use; None: sizes must be known
+        #: Whether what has a form with known sizes takes that, though sizes may be open.
+        self.static_first = False
+        #: Of a function: whether ops of the host may be in it, as in a graph.
+        self.takes_host_ops = kind == "graph"
+        self.resources: dict[str, Any] = {}  # objects of the host, by their names in the graph
         self.made_sizes: set[str] = set()  # those that depend on values
         self.is_thread_default = False  # current because of a placeholder outside any graph
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
@@ -670,6 +675,12 @@ def graph_around(trace: Trace | None) -> Trace | None:
     if isinstance(trace, RegionTrace):
         return trace if trace.in_graph else None
     return trace if trace is not None and trace.kind == "graph" else None
+
+
+def host_trace(trace: Trace | None) -> Trace | None:
+    """`trace` if ops of the host may be added to it, or to what it is a body of: a `wf.Graph`, or a
+    compiled function that may run on the dataflow executor; else None."""
+    return trace if trace is not None and trace.root().takes_host_ops else None
 
 
 def bring_in(trace: Trace, value: Value) -> Value:

@@ -28,7 +28,7 @@ from weft.frontend.nn.losses import (
     softmax_cross_entropy_with_logits,
 )
 from weft.frontend.ops.creation import constant, iota, ones_like, zeros, zeros_like
-from weft.frontend.ops.dispatch import apply, open_sizes
+from weft.frontend.ops.dispatch import apply, open_sizes_first
 from weft.frontend.ops.dynamic import partition_places
 from weft.frontend.ops.elementwise import (
     add,
@@ -114,7 +114,7 @@ def embedding_lookup(
     flat = reshape(places, [-1])
     total = sum(rows)  # an id below -total becomes one above, which no part has either
     flat = where(less(flat, 0), where(less(flat, -total), total, add(flat, total)), flat)
-    found = (_routed if open_sizes() else _selected)(tables, rows, flat, partition_strategy)
+    found = (_routed if open_sizes_first() else _selected)(tables, rows, flat, partition_strategy)
     return reshape(found, [*places.shape, *tables[0].shape[1:]])
 
 

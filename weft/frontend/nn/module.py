@@ -201,8 +201,9 @@ def _function() -> Trace | None:
     time anew, as an eager `minimize`: such graphs are interpreted, and may leave sizes open."""
     trace = current_trace()
     root = None if trace is None else trace.root()
-    compiled = root is not None and root.kind == "function" and root.symbols is None
-    return root if compiled else None
+    if root is None or root.kind != "function":
+        return None
+    return root if root.symbols is None or root.static_first else None
 
 
 def _public(module: Module) -> Iterator[tuple[str, Any]]:

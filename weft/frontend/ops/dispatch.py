@@ -193,7 +193,7 @@ def fresh_sizes(trace: Trace | None, what: str, count: int, hint: str = _WHERE) 
     """The names of `count` sizes that depend on values, made from `what`; () where no graph is
     being built: they are known at once.
 
-    TracerError in a trace whose sizes must all be known: that of a compiled function.
+    TracerError in a trace whose sizes must all be known: that of a function compiled for a GPU.
     """
     if trace is None:
         return ()
@@ -201,7 +201,7 @@ def fresh_sizes(trace: Trace | None, what: str, count: int, hint: str = _WHERE) 
     if taken is None:
         raise TracerError(
             f"wf.{what}: a size of its result depends on values, which are not known while "
-            f"'{trace.root().name}' is traced: a compiled function has one shape for each result",
+            f"'{trace.root().name}' is traced: a function for a GPU has one shape for each result",
             hint=hint,
             location=caller_location(),
         )
@@ -214,9 +214,17 @@ def fresh_sizes(trace: Trace | None, what: str, count: int, hint: str = _WHERE) 
 
 
 def open_sizes() -> bool:
-    """Whether sizes may depend on values here: outside a trace, in a graph, under an eager grad."""
+    """Whether sizes may depend on values here: outside a trace, in a graph, in a compiled function
+    that may run on the dataflow executor, under an eager grad."""
     trace = current_trace()
     return trace is None or trace.root().symbols is not None
+
+
+def open_sizes_first() -> bool:
+    """Whether sizes may depend on values, and nothing is lost by it: in a compiled function they
+    cost it the native step, so what has a form with known sizes takes that."""
+    trace = current_trace()
+    return open_sizes() and not (trace is not None and trace.root().static_first)
 
 
 def nonzero_columns(x: Tensor, what: str) -> list[Tensor]:
@@ -235,7 +243,7 @@ def nonzero_columns(x: Tensor, what: str) -> list[Tensor]:
 
 def _are_constants(operands: Sequence[Tensor]) -> bool:
     """Whether a compiled function is traced, and these are known already."""
-    return not open_sizes() and all(t._data is not None for t in operands)
+    return not open_sizes_first() and all(t._data is not None for t in operands)
 
 
 def fresh_for(trace: Trace | None, what: str, types: Sequence[Type]) -> tuple[str, ...]:

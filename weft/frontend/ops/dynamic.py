@@ -1,8 +1,9 @@
 """Ops whose results have sizes that depend on values.
 
-Outside a trace they run at once. In a `wf.Graph` such a size is a symbol (`x.shape[0]` prints its
-name), which a step knows when the op has run; the dataflow executor compiles what follows for the
-sizes that come. A compiled function has one shape for each result: there they raise TracerError.
+Outside a trace they run at once. In a `wf.Graph` and a compiled function such a size is a symbol
+(`x.shape[0]` prints its name), which a step knows when the op has run; the dataflow executor
+compiles what follows for the sizes that come. A function that is compiled for a GPU has one shape
+for each result: there they raise TracerError.
 
 `dim_tensor` gives an open size of an input (`wf.placeholder`, `input_signature=`) as a tensor.
 """

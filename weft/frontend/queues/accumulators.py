@@ -17,7 +17,6 @@ from weft.frontend.state.resources import (
     dtype_list,
     eager,
     eager_or_graph,
-    graph_trace,
     integer,
     label,
     made_at_once,
@@ -25,6 +24,7 @@ from weft.frontend.state.resources import (
     operand,
     shape_list,
     shared,
+    trace_of_host_ops,
     whole_number,
     whole_numbers,
 )
@@ -194,7 +194,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         )  # fmt: skip
         if shape is None or None in shape:
             return SparseGradient(indices, rows, None)
-        whole, trace = Tensor(np.array(shape, np.int64)), graph_trace()
+        whole, trace = Tensor(np.array(shape, np.int64)), trace_of_host_ops()
         return SparseGradient(indices, rows, trace.tensor(trace.lift(whole)) if trace else whole)
 
     def apply_indexed_slices_grad(

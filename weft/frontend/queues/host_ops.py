@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
-from weft.frontend.core.trace import Effect, Trace, current_trace, graph_around
+from weft.frontend.core.trace import Effect, Trace, current_trace, graph_around, host_trace
 from weft.frontend.extend.debug import python_effect
 from weft.frontend.ops.dispatch import apply, fresh_sizes
 from weft.frontend.ops.promotion import check_int
-from weft.frontend.state.resources import handle
+from weft.frontend.state.resources import handle, refusal
 from weft.ir.dtypes import string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Value
@@ -47,9 +47,9 @@ def graph_or_eager(what: str) -> Trace | None:
     found = graph_around(trace)
     if trace is not None and found is None:
         raise UnsupportedError(
-            f"{what} was called while the function '{trace.root().name}' is traced: it is done by "
-            "the host, and compiled functions have no such ops",
-            hint="call it outside and pass what it gives as an argument, or build a wf.Graph",
+            f"{what} was called while the function '{trace.root().name}' is traced: it builds on "
+            "a wf.Graph, of which a function has none",
+            hint="call it outside of the function",
         )
     return found
 
@@ -100,8 +100,11 @@ def _arrays(op: str, operands: Sequence[Tensor]) -> list[Any]:
 
 
 def _graph(op: str) -> Trace:
-    trace = graph_or_eager(f"wf.{op}")
+    """The trace that the op is added to. UnsupportedError in a function that takes none."""
+    trace = current_trace()
     assert trace is not None
+    if host_trace(trace) is None:
+        raise refusal(f"wf.{op}")
     return trace
 
 

@@ -91,7 +91,7 @@ class Graph:
         self._symbols = self._trace.symbols = set[str]()
         self._lock = ForkLock()
         #: The objects of the host that the graph's handles stand for, by the name in the IR.
-        self.resources: dict[str, Any] = {}
+        self.resources = self._trace.resources
         #: What `wf.train.start_queue_runners` starts.
         self.queue_runners: list[Any] = []
         #: What `wf.summary.merge_all` merges, by tag.

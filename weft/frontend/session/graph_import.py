@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, unique_name
-from weft.frontend.state.resources import Shareable, shared, shared_as
+from weft.frontend.state.resources import Shareable, shared
 from weft.frontend.state.variable import Variable, _restored, variables_of
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import (
@@ -34,6 +34,7 @@ from weft.ir.ops.state import UPDATES
 from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
 from weft.passes.sizes import made_symbols, specialize
+from weft.runtime.resources.shared_names import shared_as
 from weft.runtime.resources.store import remake
 from weft.runtime.resources.variables import VariableState
 

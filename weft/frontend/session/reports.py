@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from weft.frontend.compile.explain import explain
 from weft.frontend.compile.threads import get_num_threads
 from weft.frontend.core.tensor import Array
-from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
+from weft.frontend.session.compiling import StepDefinition, pruned
 from weft.frontend.session.graph import Graph
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
 from weft.passes.control.lower_control_flow import lowering_reasons
 from weft.runtime.compile_step import choose
+from weft.runtime.local_devices import gpu_use
 from weft.runtime.step import Step
 
 #: The ways to run a step, for `Session.summary`.

@@ -194,7 +194,7 @@ class SizedSteps:
         fed = list(feeds)
 
         def own(step: IRGraph) -> Step:
-            return remote.step(graph, step, flow, pipeline)
+            return remote.step_of(graph, step, flow, pipeline)
 
         def of_any_size() -> Step:
             return remote.open(graph, values, fed, flow, pipeline)

@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.compile.view import NO_KERNELS, RECORDED, gpu_plan, measured, passes_of
+from weft.frontend.compile.view import (
+    NOT_RUN,
+    RECORDED,
+    gpu_plan,
+    listed_kernels,
+    measured,
+    passes_of,
+    plan_listed,
+    untimed,
+)
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition
 from weft.frontend.session.reports import step_summary
@@ -27,13 +36,8 @@ from weft.passes.manager import PassReport
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
 from weft.runtime.step import Step
-from weft.runtime.step_kernels import StepKernels, list_kernels
-from weft.runtime.trace.kernel_facts import MOST_KERNELS, native_kernels, timed
+from weft.runtime.trace.kernel_facts import native_kernels, timed
 
-_NOT_RUN = (
-    "The kernels have no times: the step is not run for this page, as it acts on more than "
-    "variables. Give the report of a traced run (run_metadata=), and they have its times."
-)
 _AS_RUN = (
     "Times are the means of the traced run, with as many threads as each kernel had there. "
     "Percents of the roofline are not shown: one run is too little for them."
@@ -86,51 +90,13 @@ def _plan(step: Step, arrays: Sequence[Any], name: str, metadata: RunMetadata | 
     if isinstance(step, Executable | DeviceStep):
         inputs = [a if isinstance(a, np.ndarray) else a.numpy() for a in arrays]
         return _native(step, inputs, name) if step.kind == "native" else gpu_plan(step, inputs)
-    found = _listed(step)
-    kernels = [kernel for one in found for kernel in one.kernels]
-    missing = [line for one in found for line in one.missing]
-    if not kernels:
-        return PlanFacts(missing=missing or [NO_KERNELS])
-    if metadata is not None:
-        events = [e for e in (*metadata.events, *metadata.kernel_events) if e.kernels]
-        kernels, told = timed(kernels, events), _AS_RUN
-    if metadata is None or not metadata.has_every_kernel:
-        told = _NOT_RUN if metadata is None else _NODES_ALONE
-        kernels = [
-            replace(k, runs=None, untimed="not timed") if k.microseconds is None else k
-            for k in kernels
-        ]
-    numbered = [replace(k, number=n) for n, k in enumerate(kernels, 1)]
-    return PlanFacts(numbered, missing=[told, *dict.fromkeys(missing)])
-
-
-def _listed(step: Step) -> list[StepKernels]:
-    """The kernels of a step that is not one plan: of its regions, of each device's part, or of each
-    task's, as the tasks say them."""
-    if step.kind == "dataflow":
-        return [list_kernels(step, "", "the step")]
-    # only steps in parts need these modules
-    if step.kind == "devices":
-        from weft.runtime.cluster.multi_device import DevicesStep
-
-        assert isinstance(step, DevicesStep)
-        return _of_devices([(p.step, p.device, p.name) for p in step.parts])
-    from weft.runtime.cluster.definition import TaskStep
-
-    assert isinstance(step, TaskStep)
-    try:
-        return step.kernels()
-    except WeftError as error:  # a task is lost
-        return [StepKernels(missing=[f"The tasks cannot be asked for kernels: {error.what}"])]
-
-
-def _of_devices(parts: Sequence[tuple[Any, str, str]]) -> list[StepKernels]:
-    """Those of parts of this process, each with its device and its name."""
-    found: list[StepKernels] = []
-    for step, device, name in parts:
-        room = max(0, MOST_KERNELS - sum(len(one.kernels) for one in found))
-        found.append(list_kernels(step, device, f"the part of {name}", room))
-    return found
+    kernels, missing = listed_kernels(step)
+    if metadata is None or not kernels:
+        return plan_listed(untimed(kernels), missing, NOT_RUN)
+    kernels = timed(kernels, [e for e in (*metadata.events, *metadata.kernel_events) if e.kernels])
+    if metadata.has_every_kernel:
+        return plan_listed(kernels, missing, _AS_RUN)
+    return plan_listed(untimed(kernels), missing, _NODES_ALONE)
 
 
 def _native(step: Executable, inputs: Sequence[Array], name: str) -> PlanFacts:

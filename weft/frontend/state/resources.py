@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -26,6 +25,7 @@ from weft.frontend.core.trace import (
     bring_in,
     current_trace,
     graph_around,
+    host_trace,
     suspend_trace,
     unique_name,
 )
@@ -34,9 +34,9 @@ from weft.ir.dtypes import DType, as_dtype, int64, string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
-from weft.ir.process import ForkLock
 from weft.runtime.resources.attempts import Resource, check_timeout
 from weft.runtime.resources.components import Array, ComponentShape, describe_array
+from weft.runtime.resources.shared_names import BY_NAME, NAMES_LOCK
 
 _current: ContextVar[str] = ContextVar("weft_container", default="")
 
@@ -83,10 +83,6 @@ class Shareable(Protocol):
 
 S = TypeVar("S", bound=Shareable)
 
-# by container and name, as long as anybody holds them
-_by_name: weakref.WeakValueDictionary[tuple[str, str], Any] = weakref.WeakValueDictionary()
-_lock = ForkLock()
-
 
 def shared(
     name: str | None,
@@ -103,10 +99,10 @@ def shared(
     if not name:
         return make()
     place = current_container() if container is None else container
-    with _lock:
-        found = _by_name.get((place, name))
+    with NAMES_LOCK:
+        found = BY_NAME.get((place, name))
         if found is None:
-            found = _by_name[place, name] = make()
+            found = BY_NAME[place, name] = make()
             found.declared = declared
     if type(found) is not kind or found.declared != declared:
         where = f" in container {place!r}" if place else ""
@@ -122,17 +118,11 @@ def forget(containers: Iterable[str]) -> list[Any]:
     """Forget the names of these containers; what is made under them later is new. What they
     named."""
     wanted = set(containers)
-    with _lock:
-        gone = [(key, x) for key, x in _by_name.items() if key[0] in wanted]
+    with NAMES_LOCK:
+        gone = [(key, x) for key, x in BY_NAME.items() if key[0] in wanted]
         for key, _ in gone:
-            del _by_name[key]
+            del BY_NAME[key]
     return [x for _, x in gone]
-
-
-def shared_as(thing: object) -> tuple[str, str] | None:
-    """The container and shared name of an object; None if it has none."""
-    with _lock:
-        return next((key for key, x in _by_name.items() if x is thing), None)
 
 
 P = ParamSpec("P")
@@ -144,22 +134,28 @@ _ORDER = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 def eager(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate an operation on the host: UnsupportedError while a function or a graph is being
     built, and every error gets the user's line."""
-    return _on_host(function, in_graph=False)
+    return _on_host(function, lambda trace: None)
 
 
 def eager_or_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """As `eager`, of an operation that is an op of a `wf.Graph` while that is being built."""
-    return _on_host(function, in_graph=True)
+    """As `eager`, of an operation that is an op of a `wf.Graph`, or of a compiled function, while
+    that is being built. Objects are made in graphs alone: a function would make one each time that
+    it is traced."""
+    return _on_host(function, graph_around if function.__name__ == "__init__" else host_trace)
 
 
-def _on_host(function: Callable[P, R], *, in_graph: bool) -> Callable[P, R]:
+def _on_host(
+    function: Callable[P, R], may_add: Callable[[Trace | None], Trace | None]
+) -> Callable[P, R]:
+    """may_add: gives the trace if the operation may be added to it."""
+
     @functools.wraps(function)
     def operation(*args: P.args, **kwargs: P.kwargs) -> R:
         trace = current_trace()
-        if trace is not None and not (in_graph and graph_around(trace) is not None):
+        if trace is not None and may_add(trace) is None:
             owner = type(args[0]).__name__
             name = function.__name__
-            raise refusal(owner if name == "__init__" else f"{owner}.{name}")
+            raise refusal(owner if name == "__init__" else f"{owner}.{name}", name == "__init__")
         try:
             return function(*args, **kwargs)
         except WeftError as error:
@@ -168,18 +164,32 @@ def _on_host(function: Callable[P, R], *, in_graph: bool) -> Callable[P, R]:
     return operation
 
 
-def refusal(what: str) -> UnsupportedError:
-    """The error for `what` in a graph that is being built."""
+def refusal(what: str, makes: bool = False) -> UnsupportedError:
+    """The error for `what` in a graph that is being built. makes: an object of the host."""
     trace = current_trace()
     assert trace is not None
     root = trace.root()
-    kind = "graph" if root.kind == "graph" else "function"
-    return UnsupportedError(
-        f"{what} was called while the {kind} {root.describe()} is built: objects of the host are "
-        "for plain Python and for a wf.Graph, not for compiled functions",
-        hint="call it outside, and pass what it gives as an argument or a feed",
-        location=caller_location(),
-    )
+    where = f"{what} was called while the {root.kind} {root.describe()} is built"
+    if makes and root.takes_host_ops:
+        why = "a function would make a new object each time that it is traced"
+        hint = "make it outside; the function may use it"
+    elif root.kind == "graph":
+        why = "it is for plain Python"
+        hint = "call it outside, and feed what it gives"
+    else:
+        why = no_host_ops(root)
+        hint = "call it outside, and pass what it gives as an argument"
+    return UnsupportedError(f"{where}: {why}", hint=hint, location=caller_location())
+
+
+def no_host_ops(root: Trace) -> str:
+    """Why a function that is being traced takes no ops of the host."""
+    if root.gpu is not None:
+        return (
+            "it is compiled for a GPU as a whole, which leaves no ops to the host "
+            "(`with wf.device(...)` in a function that is compiled without device= may)"
+        )
+    return "ops of the host are for plain Python, a wf.Graph and functions of wf.compile"
 
 
 def value_of(x: Any, dtype: DType, label: Callable[[], str]) -> Array:
@@ -205,7 +215,7 @@ def operand(x: Any, dtype: DType, label: Callable[[], str], *, by_rows: bool = F
     t = _tensor_of(x, label)
     if t._data is not None and t._data.dtype == dtype.numpy:
         return t
-    if t._data is not None or graph_trace() is None:
+    if t._data is not None or trace_of_host_ops() is None:
         data = _value(t, x, dtype, label)
         return t if data is t._data else Tensor(data)
     if t.dtype is not dtype and not t.weak:
@@ -220,7 +230,7 @@ def whole_number(x: Any, what: Callable[[], str], smallest: int = -(2**63)) -> T
     """`x` as an int64 operand without axes: as `integer` has it, and in a graph a tensor as
     `whole_numbers`."""
     if type(x) is not int or not smallest <= x < 2**63:
-        if isinstance(x, (Operators, SymbolicDim)) and graph_trace() is not None:
+        if isinstance(x, (Operators, SymbolicDim)) and trace_of_host_ops() is not None:
             return whole_numbers(x, what())
         x = integer(x, what(), smallest)
     return Tensor(np.array(x, np.int64))
@@ -230,7 +240,7 @@ def whole_numbers(x: Any, what: str) -> Tensor:
     """`x` as an int64 operand; other integers are widened."""
     if isinstance(x, Operators):
         t = as_tensor(x)
-        if t.dtype.is_integer and t._data is None and graph_trace() is not None:
+        if t.dtype.is_integer and t._data is None and trace_of_host_ops() is not None:
             return t if t.dtype is int64 else t.astype(int64)
         if t.dtype.is_integer and t._data is not None:
             x = np.asarray(t._data)
@@ -345,10 +355,10 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def graph_trace() -> Trace | None:
-    """The trace of the `wf.Graph` that is being built, or of a body of a branch or loop in it; else
-    None."""
-    return graph_around(current_trace())
+def trace_of_host_ops() -> Trace | None:
+    """The trace that an op of the host is added to, of a `wf.Graph`, of a compiled function or of a
+    body in one; None where it is done at once."""
+    return host_trace(current_trace())
 
 
 def made_at_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -356,7 +366,7 @@ def made_at_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def operation(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if graph_trace() is None:
+        if graph_around(current_trace()) is None:
             return function(*args, **kwargs)
         with suspend_trace():
             made = function(*args, **kwargs)
@@ -375,7 +385,7 @@ def handle(trace: Trace, resource: Resource) -> Value:
     """The graph's handle of a queue or another resource, made on first use. UnsupportedError if it
     is none for graphs (the shapes of its elements are not known)."""
     root = trace.root()
-    resources: dict[str, Any] = root.owner.resources
+    resources = root.resources
     maker, attrs = resource.maker()
     for op in root.builder.ops:
         if op.name == maker and resources[str(op.attrs["name"])] is resource:

@@ -31,7 +31,7 @@ class NamespaceInfo:
 
     def capabilities(self) -> dict[str, bool | int | None]:
         """ "boolean indexing" and "data-dependent shapes": True, and False while a function is
-        compiled, whose results have one shape each; "max dimensions": 64."""
+        compiled for a GPU, whose results have one shape each; "max dimensions": 64."""
         free = open_sizes()
         return {
             "boolean indexing": free,

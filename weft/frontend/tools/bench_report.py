@@ -183,6 +183,8 @@ def _of_call(
     made = function._specialized(tuple(args), dict(kwargs))
     inputs = inputs_of(function._key(tuple(args), dict(kwargs)), made.traced.graph.args)
     step = made.step([a.shape for a in inputs])
+    if not isinstance(step, Executable | DeviceStep):
+        raise made.not_native("cost")
     return Target(name, step, inputs, made.traced.variables, workload, function)
 
 

@@ -20,6 +20,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import string
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import OPS
+from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.types import HandleType, RefType, TensorType, Type
 
@@ -197,6 +198,34 @@ def runs_on_host(op: Operation) -> bool:
     strings, the elements of which are Python's objects."""
     strings = any(is_string(v.type) for v in (*op.operands, *op.results))
     return strings or "host" in OPS[op.name].traits
+
+
+def is_open_call(op: Operation) -> bool:
+    """Whether a call of Python (`io.PYTHON_CALLS`) is none of a native plan: it takes or gives
+    strings, or its function says the size of a result."""
+    types = [v.type for v in (*op.operands, *op.results)]
+    made = types[len(op.operands) :]
+    return any(map(is_string, types)) or not all(
+        t.is_static for t in made if isinstance(t, TensorType)
+    )
+
+
+def host_op_of(graph: Graph) -> Operation | None:
+    """The first op that one native plan does not hold, or that names a device, regions included;
+    None if there is none."""
+    return next((op for op in graph.walk() if _is_of_host(op)), None)
+
+
+def _is_of_host(op: Operation) -> bool:
+    if op.name in PYTHON_CALLS:
+        return is_open_call(op)
+    return bool(op.device) or op.name in DATAFLOW or runs_on_host(op)
+
+
+def needs_host(graph: Graph) -> bool:
+    """Whether a graph may need more than one native plan of the CPU."""
+    types = [v.type for v in (*graph.args, *graph.results)]
+    return any(map(is_string, types)) or host_op_of(graph) is not None
 
 
 def written_in(graph: Graph) -> frozenset[str]:

@@ -64,7 +64,7 @@ from weft.ir.analysis.effects import (
     accesses,
     effect_keys,
     host_keys,
-    is_string,
+    is_open_call,
     runs_on_host,
     state_key,
 )
@@ -154,9 +154,9 @@ def _needs_executor(op: Operation) -> bool:
 
 def executor_only(ops: Iterable[Operation], allowed: Container[str] = ()) -> Operation | None:
     """The first op, regions included, that no native loop or branch of a session's step can hold;
-    None if all can be there. allowed: names of ops that are held all the same, without strings."""
+    None if all can be there. allowed: names of calls of Python that are held all the same."""
     for op in ops:
-        if op.name in allowed and not any(is_string(v.type) for v in op.operands + op.results):
+        if op.name in allowed and not is_open_call(op):
             continue
         for region in op.regions:
             found = executor_only(region.ops, allowed)

@@ -21,6 +21,7 @@ from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.process import collector_paused
 from weft.ir.types import TensorType, Type
 from weft.passes.control.lower_control_flow import executor_only, lower_control_flow, unroll
+from weft.passes.control.program_order import program_order
 from weft.passes.manager import BoundPass, Pass, PassOptions, PassReport, run_passes
 from weft.passes.pipelines import STANDARD
 from weft.passes.sizes import is_symbolic, tie_sizes
@@ -173,15 +174,16 @@ def dataflow_step(
     passes: Sequence[Pass] = STANDARD,
     elsewhere: RegionDevice | None = None,
     options: PassOptions | None = None,
+    in_order: bool = False,
 ) -> DataflowStep:
     """`graph`, with inputs of static shapes, for the dataflow executor: branches and loops as
     Switch and Merge, all or (control_flow="auto") those that native code cannot hold. passes: of
     what is compiled; STANDARD and REPRODUCIBLE give the bits of a native plan. elsewhere: the
     device that regions are compiled for, if it is not this processor. options: of the passes, the
-    environment's if None.
+    environment's if None. in_order: effects are done in the order in which they stand.
     InvalidArgumentError if a result may be dead, or frames do not match."""
     check_dataflow(tie_sizes(graph))
-    pipeline: list[Pass] = [tie_sizes]
+    pipeline: list[Pass] = [program_order, tie_sizes] if in_order else [tie_sizes]
     whole = executor_op(graph) is None and not holds_strings(graph) and elsewhere is None
     if passes is STANDARD and whole and not is_symbolic(graph.block):
         # as in a native plan, and what sums add up in which order depends on what is fused

@@ -152,11 +152,11 @@ class HostObjects:
     """What `interpret(..., host=)` takes: carries ops out on `resources`, by name, as the dataflow
     executor does.
 
-    An op that waits longer than `timeout` seconds is a DeadlineExceededError: nothing else runs
-    meanwhile, so nobody but another thread could end its waiting.
+    An op that waits longer than `timeout` seconds (None: for ever) is a DeadlineExceededError:
+    nothing else runs meanwhile, so nobody but another thread could end its waiting.
     """
 
-    def __init__(self, resources: Resources, timeout: float = 10.0) -> None:
+    def __init__(self, resources: Resources, timeout: float | None = 10.0) -> None:
         self.resources = resources
         self.timeout = timeout
 

@@ -32,13 +32,15 @@ def place_step(
     *,
     named: tuple[int, Operation] | None = None,
     soft: bool = False,
+    follow: bool = True,
     spread: bool = False,
     costs: CostModel | None = None,
 ) -> Placement:
     """A device of this process for each op of a step, in full; `place` says how and what it raises.
 
     named: the number of the GPU that the step goes with, and the op that says so, where passes may
-    have taken that away; by default the first that an op names. soft: what cannot be where it was
+    have taken that away; by default the first that an op names. follow: whether ops that name no
+    device go with it; else they are on the CPU. soft: what cannot be where it was
     asked for, or with the GPU that the step names, goes to the CPU, and `Placement.fallbacks`
     tells. spread: ops that name no device are where the simulation is fastest.
     InvalidArgumentError, which says why, for a GPU that is not here.
@@ -48,7 +50,7 @@ def place_step(
     if named is not None or spread:
         devices += _gpus(None if named is None or soft else named[1])
     default = None
-    if named is not None and not spread:
+    if named is not None and follow and not spread:
         default = next((d.name for d in devices if local_gpu(d.spec) == named[0]), None)
     return place(graph, devices, soft=soft, costs=costs, default=default)
 

@@ -1,0 +1,179 @@
+"""Compiled functions that one native plan does not hold: with ops of the host (queues, files,
+tables), strings, sizes that depend on values, Switch and Merge, or ops on several devices.
+
+`compile_host_step` makes the step of a function for which `effects.needs_host` holds: on the
+dataflow executor, whose regions are native plans, or in a part for each device. Sessions run the
+same steps; the effects of a function are in the order of the program, though
+(`passes/control/program_order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.frontend.compile.watched_call import pipeline_name
+from weft.frontend.core.function_trace import Traced
+from weft.frontend.core.tensor import contiguous
+from weft.ir.analysis.effects import host_op_of
+from weft.ir.errors import ShapeError, UnsupportedError
+from weft.ir.graph import Graph
+from weft.ir.locations import caller_location
+from weft.passes.pipelines import PIPELINES
+from weft.runtime.compile_step import CompileOptions, choose, compile_step
+from weft.runtime.device.backends.local import on_local_device
+from weft.runtime.local_devices import compile_gpu_step, gpu_use
+from weft.runtime.sized_step import Shapes, SizedGraph, SizedStep, SizePlan
+from weft.runtime.step import PLAIN, RunContext, Step
+
+if TYPE_CHECKING:
+    from weft.frontend.compile.compiled import Compiled
+    from weft.frontend.compile.on_cluster import ClusterCall
+
+
+def compile_host_step(made: Compiled, how: CompileOptions) -> Step:
+    """The step of a function on a cluster, or for which `needs_host` holds; a native one if it
+    only names the CPU. Where sizes of its inputs are open, one is made for each set that comes.
+
+    UnsupportedError with `donated` inputs; else errors as `compile_gpu_step` and `compile_step`.
+    """
+    traced = made.traced
+    graph = traced.graph
+    one: Callable[[Graph], Step] = partial(_local_step, traced, how)
+    if made.cluster is not None:
+        # who has no cluster does not wait for this module
+        from weft.frontend.compile.on_cluster import cluster_graph, cluster_step, connection_to
+
+        connection = made.connection = connection_to(made.cluster)
+        graph, keys = cluster_graph(traced, connection)
+        one = partial(cluster_step, keys=keys, connection=connection, pipeline=pipeline_of(made))
+    return SizedStep(_StepsBySizes(SizedGraph.of(graph), one)) if made.is_open else one(graph)
+
+
+def host_call(made: Compiled, step: Step) -> HostCall | ClusterCall:
+    """What runs a step that `compile_host_step` made on the arrays of a call."""
+    if made.connection is None:
+        return HostCall(step)
+    from weft.frontend.compile.on_cluster import ClusterCall
+
+    return ClusterCall(step, made.connection, made.traced, pipeline_of(made))
+
+
+def pipeline_of(made: Compiled) -> str:
+    """The name of its pipeline, which tasks know. UnsupportedError for passes of the user's."""
+    name = pipeline_name(made.pipeline)
+    if name not in PIPELINES:
+        raise UnsupportedError(
+            f"'{made.traced.graph.name}': wf.compile(cluster=, passes=): tasks know pipelines by "
+            "name",
+            hint=f"the pipelines are: {', '.join(PIPELINES)}",
+            location=caller_location(),
+        )
+    return name
+
+
+def _local_step(traced: Traced, how: CompileOptions, graph: Graph) -> Step:
+    """A step of this process for some sizes."""
+    use = gpu_use(graph, "auto", follow=False)
+    auto = replace(how, control_flow="auto", in_order=True)
+    states, resources = traced.variables, traced.resources
+    if use is not None:
+        _check_not_donated(graph, how)
+        return compile_gpu_step(graph, use, states, resources, auto, follow=False)
+    graph = on_local_device(graph)
+    if not choose(graph, "native").executor:
+        return compile_step(graph, states, options=how)
+    _check_not_donated(graph, how)
+    return compile_step(graph, states, resources, auto)
+
+
+def _check_not_donated(graph: Graph, how: CompileOptions) -> None:
+    if how.donated:
+        raise UnsupportedError(
+            f"'{graph.name}' has donate=, and {why_executor(graph)}: it takes no memory of "
+            "arguments",
+            hint="compile it without donate=",
+            location=caller_location(),
+        )
+
+
+def why_executor(graph: Graph) -> str:
+    """Why a graph runs on the dataflow executor, in words."""
+    op = host_op_of(graph)
+    if op is None:
+        return "strings go in or out, which the dataflow executor does"
+    where = f" at {op.locations[0]}" if op.locations else ""
+    runs = f"is to run on {op.device}" if op.device else "runs on the dataflow executor"
+    return f"op '{op.name}'{where} {runs}"
+
+
+class _StepsBySizes:
+    """A `StepMaker` that makes one step for each set of sizes."""
+
+    def __init__(self, graph: SizedGraph, make: Callable[[Graph], Step]) -> None:
+        self.graph, self._make = graph, make
+
+    def alone(self, shapes: Shapes, *, kept: bool) -> Step:
+        """The step for inputs of these shapes."""
+        return self._make(self.graph.at(shapes))
+
+    def many(self, shapes: Shapes, *, wide: bool) -> SizePlan[Step] | None:
+        """None: the executor has no plan for many sizes."""
+        return None
+
+
+class HostCall:
+    """Calls of a step that is not one native plan: inputs are made contiguous, and results never
+    share memory with them."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
+        given = [contiguous(a if isinstance(a, np.ndarray) else a.numpy()) for a in arrays]
+        try:
+            results = self._step.run(given, context)
+        except ShapeError as error:  # sizes that differ and must be equal
+            raise error.at(caller_location()) from None
+        return [_own(result, given) for result in results]
+
+
+def _own(result: Any, inputs: Sequence[Any]) -> Any:
+    """A result that the caller's arrays cannot change."""
+    shares = any(np.may_share_memory(result, a) for a in inputs)
+    return result.copy() if shares else result
+
+
+def explain_way(made: Compiled, step: Step) -> Iterator[str]:
+    """Why a call is not one native plan, and what it costs, as lines of a report."""
+    graph, summary = made.traced.graph, step.summary()
+    if made.connection is not None:
+        from weft.frontend.compile.on_cluster import BEGIN, cluster_graph
+
+        placed, _ = cluster_graph(made.traced, made.connection)
+        yield f"runs on the cluster of {made.connection.client.master.target}"
+        client, pipeline = made.connection.client, pipeline_of(made)
+        lines = client.explain(graph.name, placed, pipeline, BEGIN).splitlines()
+        yield from (f"  {line}" if line else line for line in lines)
+    elif step.kind == "devices":
+        yield f"runs in parts on {' and '.join(summary.devices)}: `wf.device` says so"
+    elif step.kind == "dataflow":
+        yield f"runs on the dataflow executor: {why_executor(graph)}"
+        yield (
+            f"  a call walks {summary.nodes} nodes: {summary.host_ops} ops of the host, which hold "
+            f"the GIL, and {summary.regions} native regions"
+        )
+        yield "  without such ops it would be one native call"
+
+
+def not_native(what: str, graph: Graph) -> UnsupportedError:
+    """The error for a question that only one native plan answers."""
+    return UnsupportedError(
+        f".{what}() tells of a function that is one native plan; of this one {why_executor(graph)}",
+        hint=".explain() shows its nodes and regions",
+        location=caller_location(),
+    )

@@ -1,0 +1,216 @@
+"""Compiled functions on a cluster: `wf.compile(cluster=)`.
+
+`Connection` is what the functions of one cluster share: the client, and under which names the tasks
+hold the program's variables and resources. A variable has its value on a task from the first call
+of a function that uses it: the one that it has here then. `cluster_step` makes the step of a
+function, and `ClusterCall` its calls."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.core.function_trace import Traced
+from weft.frontend.core.tensor import contiguous
+from weft.ir.errors import TypeRuleError, UnsupportedError, WeftError
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.locations import caller_location
+from weft.ir.ops.builder import Builder
+from weft.ir.process import ForkLock
+from weft.ir.spec import AttrValue
+from weft.ir.types import HandleType, RefType, TensorType
+from weft.passes.control.program_order import program_order
+from weft.passes.manager import Pass, PassOptions
+from weft.passes.rewriting.rewrite import bind, rebuilt, with_block, with_operands
+from weft.runtime.cluster.client import Client
+from weft.runtime.cluster.definition import TaskStep
+from weft.runtime.cluster.spec import Cluster
+from weft.runtime.resources.shared_names import shared_as
+from weft.runtime.resources.store import Key
+from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import PLAIN, RunContext, Step
+
+#: Passes that come first of all.
+BEGIN: tuple[Pass, ...] = (program_order,)
+
+
+class Connection:
+    """A cluster, as compiled functions use it. Variables and resources that have a shared name are
+    found under that by all programs; others are this program's alone, in a container of its own,
+    which the tasks clear when the last function is gone. Errors as those of a session's start."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.client = Client(cluster, who="wf.compile(cluster={!r})")
+        self._container = f"functions-{secrets.token_hex(8)}"
+        self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
+        self._sent: weakref.WeakSet[VariableState] = weakref.WeakSet()
+        self._lock = ForkLock()
+        self._close = weakref.finalize(self, _closed, self.client, self._container)
+
+    def name(self, thing: Any) -> str:
+        """The name of a variable or resource in all graphs for the cluster."""
+        with self._lock:
+            found = self._names.get(thing)
+            if found is None:
+                found = self._names[thing] = f"{thing.name}#{next(self._numbers)}"
+            return found
+
+    def key(self, thing: Any) -> Key:
+        """Under which tasks hold it."""
+        return shared_as(thing) or (self._container, self.name(thing))
+
+    def send_values(self, states: Mapping[str, VariableState], pipeline: str) -> None:
+        """Give the variables that are met for the first time their values on the tasks. states: by
+        their names in graphs for the cluster. What has a shared name and a value there keeps it."""
+        with self._lock:
+            new = {n: v for n, v in states.items() if v not in self._sent and v.initialized}
+            shared = {n: v for n, v in new.items() if shared_as(v) is not None}
+            keys = {n: self.key(v) for n, v in new.items()}
+            if shared:
+                there = self._run(_looks(shared), keys, [], pipeline)
+                for (name, state), found in zip(shared.items(), there, strict=True):
+                    if found is not None and bool(found):
+                        del new[name]
+                        self._sent.add(state)
+            if new:
+                values = [contiguous(state.read()) for state in new.values()]
+                self._run(_assigns(new), keys, values, pipeline)
+                self._sent.update(new.values())
+
+    def _run(
+        self, graph: Graph, keys: Mapping[str, Key], inputs: list[Any], pipeline: str
+    ) -> list[Any]:
+        return self.client.step(graph.name, graph, keys, "auto", pipeline).run(inputs)
+
+
+def _closed(client: Client, container: str) -> None:
+    with suppress(WeftError):  # of a task that is gone
+        client.reset([container])
+    client.close()
+
+
+_connections: dict[object, weakref.ref[Connection]] = {}
+_opening = ForkLock()
+
+
+def connection_to(cluster: Cluster | str) -> Connection:
+    """The connection of all functions on a cluster, made by the first one."""
+    with _opening:
+        known = _connections.get(cluster)
+        found = None if known is None else known()
+        if found is None:
+            found = Connection(Cluster(cluster) if isinstance(cluster, str) else cluster)
+            _connections[cluster] = weakref.ref(found)
+        return found
+
+
+def checked_cluster(cluster: object) -> Cluster | str:
+    """The `cluster=` of wf.compile. TypeRuleError for what is none."""
+    if isinstance(cluster, (Cluster, str)):
+        return cluster
+    raise TypeRuleError(
+        f"wf.compile: cluster= takes a wf.train.Cluster or the address of a task, got a "
+        f"{type(cluster).__name__}",
+        hint="wf.train.Server(...).target is the address of a task",
+        location=caller_location(),
+    )
+
+
+def _assigns(states: Mapping[str, VariableState]) -> Graph:
+    """The step that assigns its inputs to variables."""
+    builder = Builder([TensorType(v.dtype, v.shape) for v in states.values()])
+    for arg, (name, state) in zip(builder.args, states.items(), strict=True):
+        builder.emit("assign", (_variable(builder, name, state), arg))
+    names = [f"value_{i}" for i in range(len(states))]
+    return builder.graph("initial_values", names, [])
+
+
+def _looks(states: Mapping[str, VariableState]) -> Graph:
+    """The step that tells whether variables have a value."""
+    builder = Builder([])
+    found: list[Value] = []
+    for name, state in states.items():
+        found += builder.emit("is_initialized", (_variable(builder, name, state),))
+    return builder.graph("has_values", [], found)
+
+
+def _variable(builder: Builder, name: str, state: VariableState) -> Value:
+    attrs: dict[str, AttrValue] = {"name": name, "dtype": state.dtype, "shape": state.shape}
+    (made,) = builder.emit("variable", (), attrs)
+    return made
+
+
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """`graph` whose variables and resources have other names."""
+    mapping: dict[Value, Value] = {}
+    ops: list[Operation] = []
+    for op in graph.ops:
+        new = with_operands(op, mapping)
+        made = op.results[0].type if len(op.results) == 1 else None
+        if isinstance(made, (RefType, HandleType)) and not op.operands:
+            attrs = {**op.attrs, "name": names[str(op.attrs["name"])]}
+            new = Operation(
+                op.name, (), attrs, [made], (), new.control, op.locations,
+                device=op.device, group=op.group,
+            )  # fmt: skip
+        bind(mapping, op, new.results)
+        ops.append(new)
+    results = [mapping.get(v, v) for v in graph.results]
+    return with_block(graph, rebuilt(graph.block, ops, results))
+
+
+class ClusterCall:
+    """Calls of a function on a cluster."""
+
+    def __init__(self, step: Step, connection: Connection, traced: Traced, pipeline: str) -> None:
+        self._step, self._connection, self._pipeline = step, connection, pipeline
+        self._states = {connection.name(v): v for v in traced.variables.values()}
+        self._sent = False
+
+    def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
+        given = [contiguous(a if isinstance(a, np.ndarray) else a.numpy()) for a in arrays]
+        try:
+            if not self._sent:
+                self._connection.send_values(self._states, self._pipeline)
+                self._sent = True
+            return self._step.run(given, context)
+        except WeftError as error:
+            raise error.at(caller_location()) from error.__cause__
+
+
+def cluster_graph(traced: Traced, connection: Connection) -> tuple[Graph, dict[str, Key]]:
+    """The graph of a function with the names that its variables and resources have on the cluster,
+    and the keys under which the tasks hold them."""
+    held: dict[str, Any] = {**traced.variables, **traced.resources}
+    graph = renamed(traced.graph, {name: connection.name(x) for name, x in held.items()})
+    return graph, {connection.name(x): connection.key(x) for x in held.values()}
+
+
+def cluster_step(
+    graph: Graph, keys: Mapping[str, Key], connection: Connection, pipeline: str
+) -> TaskStep:
+    """The step of a function's graph on the tasks."""
+    options = PassOptions.from_environment().for_step(graph.name)
+    step = partial(connection.client.step, begin=BEGIN)
+    return step(graph.name, graph, keys, "auto", pipeline, options)
+
+
+def check_options(options: Mapping[str, tuple[object, object]]) -> None:
+    """UnsupportedError for an option of wf.compile that a cluster does not have. options: each with
+    what is given, and what that is by default."""
+    for option, (value, default) in options.items():
+        if value != default:
+            raise UnsupportedError(
+                f"wf.compile(cluster=, {option}={value!r}): {option}= is for functions that run in "
+                "this process",
+                hint="leave it out; `wf.device` in the function says which task runs what",
+                location=caller_location(),
+            )

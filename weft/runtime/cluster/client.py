@@ -1,0 +1,183 @@
+"""`Client`: a program's side of a cluster. It places a step's graph on the tasks, cuts it, and
+makes the step that runs the parts.
+
+Sessions on a cluster have one each, compiled functions (`wf.compile(cluster=)`) share one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from weft.comm.errors import CommError
+from weft.ir.device import DeviceSpec
+from weft.ir.dtypes import bfloat16
+from weft.ir.errors import UnsupportedError, WeftError
+from weft.ir.graph import Graph
+from weft.ir.locations import caller_location
+from weft.ir.ops.control_flow import DATAFLOW
+from weft.ir.program import Program
+from weft.passes.manager import QUIET, AnyPass, Pass, PassOptions, PassReport, run_pipeline
+from weft.passes.partition.partition import partition_pass
+from weft.passes.pipelines import PIPELINES, before_placement
+from weft.passes.placement import Device, Placement, PlacePass, place
+from weft.passes.placement.placer import explain_placement
+from weft.passes.sizes import tie_sizes
+from weft.runtime.cluster.definition import TaskStep, parts_of, result_types
+from weft.runtime.cluster.master import Master, ask_stats
+from weft.runtime.cluster.spec import Cluster
+from weft.runtime.cluster.transport import ClientAddress, as_weft_error, open_endpoint
+from weft.runtime.resources.store import Key
+
+
+class Client:
+    """The connection to the tasks of a cluster. who: what makes it, for errors."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        soft_placement: bool = False,
+        whole: bool = True,
+        who: str = "wf.Session(target={!r})",
+    ) -> None:
+        self._cluster, self._soft = cluster, soft_placement
+        try:
+            self._address = ClientAddress(cluster.target)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
+
+        def make_wire(name: str, on_message: Any, on_link_lost: Any) -> Any:
+            bind = self._address.bind
+            keys = cluster.key_file, cluster.secret
+            return open_endpoint(name, bind, *keys, on_message, on_link_lost)
+
+        try:
+            self.master = Master(
+                cluster.target,
+                make_wire,
+                cluster=cluster.spec,
+                connect_timeout=cluster.connect_timeout,
+                whole=whole,
+            )
+        except CommError as error:
+            self._address.close()
+            raise as_weft_error(error, who.format(cluster.target)).at(caller_location()) from None
+        except WeftError as error:
+            self._address.close()
+            raise error.at(caller_location()) from None
+
+    def cut(
+        self,
+        step: Graph,
+        pipeline: str = "standard",
+        options: PassOptions = QUIET,
+        begin: Iterable[Pass] = (),
+    ) -> tuple[Placement, Program, Sequence[PassReport]]:
+        """The step with a device for each op, a part for each device, and what the passes did.
+        pipeline: that of the parts, of which the whole step goes through some passes first.
+        options: of the passes. begin: passes that come first of all. Errors as placing and
+        partitioning have."""
+        devices = self._devices(step)
+
+        def on_devices(graph: Graph) -> Placement:
+            return place(
+                graph, devices, soft=self._soft, spread=self._cluster.spread, held=self.master.state
+            )
+
+        placing = PlacePass(on_devices)
+        bfloat16 = self._cluster.bfloat16_sendrecv
+        cutting = partition_pass(self.master.devices[0], bfloat16=bfloat16)
+        first = before_placement(PIPELINES[pipeline], step)
+        passes: list[AnyPass] = [*begin, *first, tie_sizes, placing, cutting]
+        made, reports = run_pipeline(Program.of(step), passes, options=options)
+        placed = placing.placement
+        assert placed is not None
+        self.master.state |= placed.state
+        return placed, made, reports
+
+    def _devices(self, step: Graph) -> list[Device]:
+        """Where the ops of a step may be: on the processors of the tasks, and on their GPUs if one
+        is named, or holds what earlier steps have made."""
+        names = self.master.devices
+        named = {op.device for op in step.walk() if op.device} | {*self.master.state.values()}
+        if not any(_is_gpu(name) for name in named):
+            return [Device(name) for name in names if not _is_gpu(name)]
+        # whoever has no GPU does not wait for this module
+        from weft.runtime.device.backends.placement import gpu_device
+
+        return [gpu_device(name) if _is_gpu(name) else Device(name) for name in names]
+
+    def step(
+        self,
+        name: str,
+        step: Graph,
+        keys: Mapping[str, Key],
+        control_flow: str,
+        pipeline: str = "standard",
+        options: PassOptions = QUIET,
+        *,
+        sized: bool = True,
+        begin: Iterable[Pass] = (),
+    ) -> TaskStep:
+        """A step definition on the cluster. keys: under which tasks hold its variables and
+        resources, by their names in the graph. begin: as of `cut`. Errors as placing and
+        partitioning have; UnsupportedError for Python functions, and, if feeds have open sizes, for
+        branches and loops over several tasks, where a size is not in the frame that needs it."""
+        _, made, _ = self.cut(step, pipeline, options, begin)
+        if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
+            raise UnsupportedError("branches and loops over several tasks need sizes")
+        return TaskStep(
+            self.master,
+            name,
+            parts_of(made.parts, keys),
+            result_types(step),
+            control_flow="auto" if control_flow == "native" else control_flow,
+            pipeline=pipeline,
+            recv_timeout=self._cluster.recv_timeout,
+            # kept, they would hold every graph
+            reports=lambda: self.cut(step, pipeline, begin=begin)[2],
+        )
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether tensors go between tasks as bfloat16."""
+        return self._cluster.bfloat16_sendrecv
+
+    def placed(self, step: Graph, pipeline: str, begin: Iterable[Pass] = ()) -> Graph:
+        """The whole step with a device for each op. begin: as of `cut`."""
+        return self.cut(step, pipeline, begin=begin)[0].graph
+
+    def explain(
+        self, name: str, step: Graph, pipeline: str = "standard", begin: Iterable[Pass] = ()
+    ) -> str:
+        """Where each op of a step runs and why, and what goes between tasks."""
+        placed, made, _ = self.cut(step, pipeline, begin=begin)
+        head = f"step of '{name}': {len(step.ops)} ops, {len(made.parts)} parts"
+        return "\n".join([head, explain_placement(placed), *_rounded(made)])
+
+    def reset(self, containers: Any) -> None:
+        """Clear containers on all tasks."""
+        self.master.reset(containers)
+
+    def stats(self) -> dict[str, Any]:
+        """What each task counts."""
+        return dict(ask_stats(self.master))
+
+    def close(self) -> None:
+        """Let the tasks forget the session."""
+        self.master.close()
+        self._address.close()
+
+
+def _is_gpu(device: str) -> bool:
+    return DeviceSpec.parse(device).kind == "gpu"
+
+
+def _rounded(made: Program) -> Iterator[str]:
+    """What goes between tasks as bfloat16."""
+    edges = [edge for edge in made.edges if edge.type.dtype is bfloat16]
+    if edges:
+        yield f"\n{len(edges)} messages in bfloat16"
+    for edge in edges:
+        size = "" if edge.nbytes is None else f", {edge.nbytes:,} bytes"
+        yield f"  {edge.tensor}  {edge.src} -> {edge.dst}: {edge.type}{size}"
