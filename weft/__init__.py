@@ -46,7 +46,7 @@ with _collector_paused(old=True):
         unique_counts, unique_inverse, unique_values,
     )
     from weft.frontend.ops.linalg import (
-        cross, diag, diagonal, dot, einsum, inner, matmul, matrix_norm, matrix_power, outer,
+        cross, diag, diagonal, dot, einsum, inner, matmul, outer,
         tensordot, trace, vecdot,
     )
     from weft.frontend.ops.indexing import gather, take, take_along_axis
@@ -54,7 +54,7 @@ with _collector_paused(old=True):
         all, any, argmax, argmin, argsort, count_nonzero, cumulative_logsumexp, cumulative_max,
         cumulative_min, cumulative_prod, cumulative_sum, isin, logsumexp, max, mean, min, prod,
         searchsorted, segment_max, segment_mean, segment_min, segment_sum, sort, std, sum, top_k,
-        var, vector_norm,
+        var,
     )
     from weft.frontend.ops.manipulation import (
         broadcast_arrays, broadcast_shapes, broadcast_to, concat, diff, expand_dims, flatten, flip,
@@ -248,7 +248,7 @@ __all__ = [
     "isdtype", "isfinite", "isin", "isinf", "isnan", "jacfwd", "jacrev", "jvp", "less",
     "less_equal", "lgamma", "linalg", "linearize", "linspace", "log", "log10", "log1p", "log2",
     "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lookup",
-    "losses", "map_fn", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "max",
+    "losses", "map_fn", "matmul", "matrix_transpose", "max",
     "maximum", "mean", "meshgrid", "metrics", "min", "minimum", "moveaxis", "multiply",
     "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis", "nextafter", "nn",
     "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer", "pad",
@@ -263,6 +263,6 @@ __all__ = [
     "tanh", "tap", "tensordot", "testing", "tf1", "tile", "to_device", "top_k", "trace", "train",
     "transfer_guard", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16",
     "uint32", "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse", "unique_values",
-    "unstack", "value_and_grad", "var", "vecdot", "vector_norm", "vjp", "vmap", "where",
+    "unstack", "value_and_grad", "var", "vecdot", "vjp", "vmap", "where",
     "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like",
 ]

@@ -43,8 +43,8 @@ CASES: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
     "moments of many": (lambda x: wf.nn.moments(x).variance, LONG + 2, 0),
     "var": (wf.var, ROW * 0.5, 22500),
     "std": (wf.std, ROW, 300),
-    "2-norm": (wf.vector_norm, ROW, 600),
-    "3-norm": (lambda x: wf.vector_norm(x, ord=3), ROW, 300 * 4 ** (1 / 3)),
+    "2-norm": (wf.linalg.vector_norm, ROW, 600),
+    "3-norm": (lambda x: wf.linalg.vector_norm(x, ord=3), ROW, 300 * 4 ** (1 / 3)),
     "matrix_norm": (lambda x: wf.linalg.matrix_norm(x[None]), ROW, 600),
     "l2_loss": (lambda x: wf.nn.l2_loss(x), ROW[:1], 45000),
     "l2_normalize": (wf.nn.l2_normalize, ROW, [0.5, -0.5, 0.5, -0.5]),
@@ -90,8 +90,8 @@ def test_values(name: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [wf.nn.layer_norm, wf.std, wf.vector_norm, wf.nn.l2_normalize, wf.nn.softmax, wf.logsumexp,
-     lambda x: wf.nn.gelu(x, approximate=True), wf.nn.mish, wf.nn.log_sigmoid],
+    [wf.nn.layer_norm, wf.std, wf.linalg.vector_norm, wf.nn.l2_normalize, wf.nn.softmax,
+     wf.logsumexp, lambda x: wf.nn.gelu(x, approximate=True), wf.nn.mish, wf.nn.log_sigmoid],
 )  # fmt: skip
 def test_gradients_are_those_of_float32(function: Callable[[Any], Any]) -> None:
     weights = np.array([1.0, 2.0, -3.0, 0.5], np.float32)

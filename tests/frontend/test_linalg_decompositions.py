@@ -110,7 +110,7 @@ class TestValues:
             near(way(wf.linalg.pinv)(x), np.linalg.pinv(x), 1e4)
             if 0 not in shape[-2:]:
                 for ord in ("nuc", 2, -2):
-                    got = way(lambda x, o=ord: wf.matrix_norm(x, ord=o, keepdims=True))(x)
+                    got = way(lambda x, o=ord: wf.linalg.matrix_norm(x, ord=o, keepdims=True))(x)
                     near(got, np.linalg.matrix_norm(x, ord=ord, keepdims=True))
             for full in (False, True):
                 made = way(lambda x, full=full: wf.linalg.svd(x, full_matrices=full))(x)
@@ -328,8 +328,8 @@ OF_ANY: dict[str, Callable[[Any], Any]] = {
     ),
     "svdvals": lambda x: weighted(wf.linalg.svdvals(x)),
     "svd": lambda x: weighted(low_rank(x)),
-    "nuc": lambda x: weighted(wf.matrix_norm(x, ord="nuc")),
-    "norm 2": lambda x: weighted(wf.matrix_norm(x, ord=2)),
+    "nuc": lambda x: weighted(wf.linalg.matrix_norm(x, ord="nuc")),
+    "norm 2": lambda x: weighted(wf.linalg.matrix_norm(x, ord=2)),
     "qr": lambda x: weighted(wf.linalg.qr(x).Q) + weighted(wf.linalg.qr(x).R),
 }
 
@@ -379,7 +379,7 @@ class TestGradients:
         for f in (lambda x: weighted(wf.linalg.eigh(x).eigenvectors),
                   lambda x: weighted(wf.linalg.svd(x).U) + weighted(wf.linalg.svd(x).Vh),
                   lambda x: weighted(wf.linalg.pinv(x)),
-                  lambda x: weighted(wf.matrix_norm(x, ord="nuc"))):  # fmt: skip
+                  lambda x: weighted(wf.linalg.matrix_norm(x, ord="nuc"))):  # fmt: skip
             assert np.isfinite(np.asarray(way(wf.grad(f))(x))).all()
 
     def test_a_pseudo_inverse_with_equal_singular_values(self) -> None:
@@ -432,8 +432,8 @@ class TestGradients:
         (lambda x: wf.linalg.solve(x[:, :3], x[0]), ShapeError, "is no right side for f32"),
         (lambda x: wf.linalg.solve(wf.ones((2, 3, 3)), wf.ones((4, 3, 1))), ShapeError,
          "do not broadcast"),
-        (lambda x: wf.matrix_power(x, -1), InvalidArgumentError, "needs square matrices"),
-        (lambda x: wf.matrix_norm(x, ord=3), InvalidArgumentError, "'nuc', 1, -1, 2"),
+        (lambda x: wf.linalg.matrix_power(x, -1), InvalidArgumentError, "needs square matrices"),
+        (lambda x: wf.linalg.matrix_norm(x, ord=3), InvalidArgumentError, "'nuc', 1, -1, 2"),
     ],
     ids=["rank", "square", "half", "mode", "rows", "batch", "power", "norm"],
 )  # fmt: skip

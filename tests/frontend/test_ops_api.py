@@ -283,7 +283,7 @@ WRONG: dict[str, Any] = {
     "vecdot": lambda x: wf.vecdot(x, x, axis=0),
     "vecdot None": lambda x: wf.vecdot(x, x, axis=None),
     "vecdot of a scalar": lambda x: wf.vecdot(x, 1.0),
-    "norm ord": lambda x: wf.vector_norm(x, ord="fro"),
+    "norm ord": lambda x: wf.linalg.vector_norm(x, ord="fro"),
     "dropout rng": lambda x: wf.nn.dropout(x, rng=3),
     "scalar logits": lambda x: wf.nn.sparse_softmax_cross_entropy_with_logits(
         labels=0, logits=x[0, 0]
@@ -313,8 +313,8 @@ WRONG: dict[str, Any] = {
     "add bool": lambda x: wf.add(x > 0, x > 0),
     "less complex": lambda x: wf.less(x, 1j),
     "bitwise float": lambda x: wf.bitwise_and(x, x),
-    "matrix_norm": lambda x: wf.matrix_norm(x, ord=3),
-    "matrix_power": lambda x: wf.matrix_power(x, 2),
+    "matrix_norm": lambda x: wf.linalg.matrix_norm(x, ord=3),
+    "matrix_power": lambda x: wf.linalg.matrix_power(x, 2),
 }
 
 

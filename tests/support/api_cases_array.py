@@ -381,15 +381,15 @@ LINALG = [
     Case("trace", lambda x: wf.trace(x, offset=1), lambda x: np.trace(x, 1, -2, -1), (BIG,)),
     Case(
         "matrix_power",
-        lambda x: wf.matrix_power(x, 5),
+        lambda x: wf.linalg.matrix_power(x, 5),
         lambda x: np.linalg.matrix_power(x, 5),
         (SQUARE,),
     ),
-    Case("matrix_power:0", lambda x: wf.matrix_power(x, 0), lambda x: np.eye(3), (SQUARE,)),
+    Case("matrix_power:0", lambda x: wf.linalg.matrix_power(x, 0), lambda x: np.eye(3), (SQUARE,)),
     *(
         Case(
             f"matrix_norm:{o}",
-            lambda x, o=o: wf.matrix_norm(x, ord=o),
+            lambda x, o=o: wf.linalg.matrix_norm(x, ord=o),
             lambda x, o=o: np.linalg.matrix_norm(x, ord=o),
             (BIG.astype("f8"),),
         )
@@ -398,7 +398,7 @@ LINALG = [
     *(
         Case(
             f"vector_norm:{o}",
-            lambda x, o=o: wf.vector_norm(x, axis=1, keepdims=True, ord=o),
+            lambda x, o=o: wf.linalg.vector_norm(x, axis=1, keepdims=True, ord=o),
             lambda x, o=o: np.linalg.vector_norm(x, axis=1, keepdims=True, ord=o),
             (CPLX,),
             64,

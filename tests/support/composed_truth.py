@@ -224,7 +224,7 @@ def _(d: Drawn) -> Trial:
     else:
         expected = np.sum(w**ord, **axes) ** (1 / ord)
     dtype = np.zeros((), as_float(x.dtype)).real.dtype
-    call = lambda x: wf.vector_norm(x, ord=ord, **how)  # noqa: E731
+    call = lambda x: wf.linalg.vector_norm(x, ord=ord, **how)  # noqa: E731
     return Trial(call, [x], expected, dtype, 128)
 
 
@@ -233,7 +233,7 @@ def _(d: Drawn) -> Trial:
     ord, keepdims = d.one(["fro", 1, -1, np.inf, -np.inf]), d.bool()
     x = d.numbers(d.shape(2, 3, empty=ord == "fro"), ("f8", "f4", "c16"))
     expected = np.linalg.norm(wide(x), ord=ord, axis=(-2, -1), keepdims=keepdims)
-    call = lambda x: wf.matrix_norm(x, ord=ord, keepdims=keepdims)  # noqa: E731
+    call = lambda x: wf.linalg.matrix_norm(x, ord=ord, keepdims=keepdims)  # noqa: E731
     return Trial(call, [x], expected, np.zeros((), x.dtype).real.dtype, 32)
 
 
@@ -804,7 +804,7 @@ def _(d: Drawn) -> Trial:
     expected = np.broadcast_to(np.eye(n, dtype=x.dtype), x.shape)
     for _ in range(p):
         expected = expected @ x
-    return Trial(lambda x: wf.matrix_power(x, p), [x], expected, x.dtype, 64, 10.0)
+    return Trial(lambda x: wf.linalg.matrix_power(x, p), [x], expected, x.dtype, 64, 10.0)
 
 
 # ------------------------------------------------------------------------------- norms of several

@@ -354,17 +354,14 @@ def leaves_of(
 
 def _no_tensor_hint(structure: pytree.Structure, i: int, path: str, leaf: object) -> str:
     """What to do with leaf `i`, which is no tensor: an argument, or a part of one."""
-    if isinstance(leaf, (str, bytes)):
-        return (
-            f"wf.asarray('...') makes a tensor of a string; name {path!r} in static_argnames if "
-            "it is a setting that the code depends on"
-        )
     around = pytree.container_of(structure, i)
     argument = path.split("[")[0].split(".")[0]
     if argument == path:
-        return (
+        hint = (
             f"compile with static_argnames=({path!r},) if it is a setting that the code depends on"
         )
+        text = isinstance(leaf, (str, bytes))
+        return f"{hint}; wf.asarray('...') makes a tensor of a string" if text else hint
     if not pytree.field_names(around):
         return (
             f"pass it as an argument of its own, named in static_argnames; '{argument}' as a whole "

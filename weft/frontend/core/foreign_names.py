@@ -137,7 +137,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "amax": "wf.max",
         "amin": "wf.min",
         "average": "wf.mean",
-        "norm": "wf.vector_norm, or wf.matrix_norm",
+        "norm": "wf.linalg.vector_norm, or wf.linalg.matrix_norm",
         "median quantile percentile": "weft has none: wf.sort(x), and the element in the middle",
         "nansum nanmean nanmax nanmin": "wf.where(wf.isnan(x), 0.0, x), then wf.sum and the like",
         "topk": "wf.top_k",

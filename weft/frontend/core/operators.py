@@ -362,7 +362,7 @@ _NAMES = {
     "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "absolute": "abs",
     "fabs": "abs", "true_divide": "divide", "mod": "remainder", "power": "pow", "rint": "round",
     "around": "round", "amax": "max", "amin": "min", "degrees": "rad2deg", "radians": "deg2rad",
-    "norm": "vector_norm", "vdot": "vecdot", "unique": "unique_values",
+    "norm": "linalg.vector_norm", "vdot": "vecdot", "unique": "unique_values",
 }  # fmt: skip
 
 
@@ -400,8 +400,10 @@ def numpy_hint(name: str) -> str:
     """What to use for the NumPy function of that name on symbolic tensors."""
     public: Any = sys.modules["weft"]
     mine = _NAMES.get(name, name)
-    if mine in public.__all__:
+    if mine in public.__all__ or "." in mine:
         return f"use wf.{mine}"
+    if mine in public.linalg.__all__:
+        return f"use wf.linalg.{mine}"
     return (
         "weft has no function of that name: return the tensor from the compiled function first, "
         "or build the result of functions that weft has"

@@ -395,10 +395,10 @@ def matrix_power(x: TensorLike, n: int, /) -> Tensor:
     """The square matrices x multiplied n times, by repeated squaring; for n < 0 their inverses,
     which takes float32, float64, complex64 or complex128 (integers become the default float).
 
-    >>> wf.matrix_power([[1, 1], [1, 0]], 10)
+    >>> wf.linalg.matrix_power([[1, 1], [1, 0]], 10)
     Tensor([[89, 55],
             [55, 34]], dtype=int64)
-    >>> wf.matrix_power(wf.asarray([[2.0, 0.0], [0.0, 4.0]]), -1)
+    >>> wf.linalg.matrix_power(wf.asarray([[2.0, 0.0], [0.0, 4.0]]), -1)
     Tensor([[0.5 , 0.  ],
             [0.  , 0.25]], dtype=float32)
     """
@@ -406,7 +406,7 @@ def matrix_power(x: TensorLike, n: int, /) -> Tensor:
     power = check_int("matrix_power", n, "n")
     if not same(t.shape[-1], t.shape[-2]):
         raise InvalidArgumentError(
-            f"wf.matrix_power needs square matrices, got shape {format_shape(t.shape)}",
+            f"wf.linalg.matrix_power needs square matrices, got shape {format_shape(t.shape)}",
             location=caller_location(),
         )
     if power < 0:
@@ -432,12 +432,12 @@ def matrix_norm(
     Those of singular values take float32, float64, complex64 or complex128, and matrices with
     elements.
 
-    >>> wf.matrix_norm([[3, 0], [0, 4]])
+    >>> wf.linalg.matrix_norm([[3, 0], [0, 4]])
     Tensor(5., dtype=float32)
-    >>> wf.matrix_norm([[1, -2], [3, 4]], ord=1), wf.matrix_norm([[1, -2], [3, 4]], ord=np.inf)
-    (Tensor(6., dtype=float32), Tensor(7., dtype=float32))
-    >>> wf.matrix_norm([[3, 0], [0, 4]], ord="nuc"), wf.matrix_norm([[3, 0], [0, 4]], ord=2)
-    (Tensor(7., dtype=float32), Tensor(4., dtype=float32))
+    >>> [float(wf.linalg.matrix_norm([[1, -2], [3, 4]], ord=o)) for o in (1, np.inf)]
+    [6.0, 7.0]
+    >>> [float(wf.linalg.matrix_norm([[3, 0], [0, 4]], ord=o)) for o in ("nuc", 2)]
+    [7.0, 4.0]
     """
     t = inexact_tensor(_matrix("matrix_norm", x), "matrix_norm")
     if ord == "fro":
@@ -451,7 +451,7 @@ def matrix_norm(
         return vector_norm(values, axis=axis, keepdims=keepdims, ord=best)
     if ord not in (1, -1, float("inf"), float("-inf")):
         raise InvalidArgumentError(
-            f"wf.matrix_norm: ord {ord!r} is not there",
+            f"wf.linalg.matrix_norm: ord {ord!r} is not there",
             hint="ord is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf",
             location=caller_location(),
         )

@@ -362,7 +362,7 @@ def logsumexp(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) ->
 def _check_order(ord: object) -> None:
     if not isinstance(ord, Real):
         raise InvalidArgumentError(
-            f"wf.vector_norm: ord must be a number, got {ord!r}", location=caller_location()
+            f"wf.linalg.vector_norm: ord must be a number, got {ord!r}", location=caller_location()
         )
 
 
@@ -381,11 +381,11 @@ def vector_norm(
     Bools and integers become the default float; real for complex x (array API linalg). The gradient
     of the norm of a zero vector is 0, a subgradient.
 
-    >>> wf.vector_norm([3, 4])
+    >>> wf.linalg.vector_norm([3, 4])
     Tensor(5., dtype=float32)
-    >>> wf.vector_norm([[3, -4], [0, 1]], axis=1, ord=1)
+    >>> wf.linalg.vector_norm([[3, -4], [0, 1]], axis=1, ord=1)
     Tensor([7., 1.], dtype=float32)
-    >>> wf.vector_norm([3, -4, 0], ord=np.inf), wf.vector_norm([3, -4, 0], ord=0)
+    >>> wf.linalg.vector_norm([3, -4, 0], ord=np.inf), wf.linalg.vector_norm([3, -4, 0], ord=0)
     (Tensor(4., dtype=float32), Tensor(2., dtype=float32))
     """
     t = inexact_tensor(x, "vector_norm")
