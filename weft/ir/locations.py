@@ -70,8 +70,12 @@ def caller_location() -> Locations:
     return known[1]
 
 
-#: Functions of weft's that only call the one that they stand for.
-WRAPPERS = ("call", "__call__", "operation")
+#: Functions of weft's that only call the one that they stand for; what statements of Python become
+#: with `wf.compile(autograph=True)`.
+WRAPPERS = (
+    "call", "__call__", "operation", "converted_call", "if_stmt", "if_exp", "while_stmt",
+    "for_stmt", "assert_stmt", "print_", "taken", "once",
+)  # fmt: skip
 #: Functions that are no scope: those that are an op (`ir/ops` adds their names).
 NO_SCOPES: set[str] = set()
 
@@ -122,12 +126,31 @@ def _frame_location(frame: FrameType, scope: str) -> Location:
     code = frame.f_code
     position = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), None)
     column = 0 if position is None or position[2] is None else position[2] + 1
+    if code.co_filename in _written:
+        place = _written[code.co_filename].get(frame.f_lineno)
+        if place is not None:
+            _traced.add(place.file)
+            return in_scope(place, scope)
     _traced.add(code.co_filename)
     return Location(code.co_filename, frame.f_lineno, column, scope)
 
 
+# Of files that were written from the user's: for each line the place that it stands for.
+_written: dict[str, dict[int, Location]] = {}
+
+
+def write_lines_of(file: str, lines: dict[int, Location]) -> None:
+    """Note that Python code in `file` was made from the user's: the place of each of its lines."""
+    _written[file] = lines
+
+
 def definition_location(code: CodeType) -> Locations:
     """Where a Python function is defined."""
+    lines = _written.get(code.co_filename)
+    if lines:  # the first line of the function that it was made from
+        first = min(lines.values())
+        _traced.add(first.file)
+        return (first,)
     _traced.add(code.co_filename)
     return (Location(code.co_filename, code.co_firstlineno),)
 

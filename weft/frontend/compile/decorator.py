@@ -91,6 +91,7 @@ def compile(
     x64: bool = True,
     engine: str | None = None,
     cluster: Cluster | str | None = None,
+    autograph: bool = False,
 ) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
@@ -106,6 +107,7 @@ def compile(
     x64: bool = True,
     engine: str | None = None,
     cluster: Cluster | str | None = None,
+    autograph: bool = False,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -124,6 +126,7 @@ def compile(
     x64: bool = True,
     engine: str | None = None,
     cluster: Cluster | str | None = None,
+    autograph: bool = False,
 ) -> Any:
     """Compile a function of tensors: `@wf.compile`, or `@wf.compile(static_argnames="training")`.
 
@@ -138,9 +141,8 @@ def compile(
     `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
     copied there (docs/guide/gpu.md). UnsupportedError for a device of another task. math: "tf32"
     lets GPU libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not;
-    weft's own kernels and the CPU never do. target: the instruction set of the CPU that kernels are
-    compiled for: "x86-64-v2" (SSE4.2), "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512) or "native", of
-    those that this machine has (default: WEFT_TARGET's, else "native"): docs/guide/performance.md.
+    weft's own kernels and the CPU never do. target: the CPU's instruction set, "x86-64-v2" (SSE4.2),
+    "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512) or "native" (default: what WEFT_TARGET says).
 
     input_signature: a `wf.TensorType` for each parameter that is not static (or a container of
     them), None or a name in its shape for a size that is open: the function is traced once, with
@@ -151,7 +153,8 @@ def compile(
     come from: arguments, NumPy scalars (a Python number takes the dtype of what it meets), results.
     engine: the code generator, "llvm" (or what WEFT_ENGINE says) or "numba" (docs/guide/numba.md).
     cluster: a `wf.train.Cluster`, or the address of a task: ops run on the task that `wf.device` in
-    the function names, the others on that one (docs/guide/cluster.md).
+    the function names, the others on that one (docs/guide/cluster.md). autograph: Python's `if`,
+    `while` and `for` in it work on tensors (docs/guide/control-flow.md).
 
     >>> wf.compile(lambda x, n: x**n, static_argnames="n")(wf.asarray([1.0, 2.0]), 3)
     Tensor([1., 8.], dtype=float32)
@@ -167,15 +170,20 @@ def compile(
         math=(math, "ieee"), target=(target, None), engine=(engine, None),
     )  # fmt: skip
     given = (static_argnames, passes, threads, donate, gpu, mode, isa, input_signature, x64, by)
-    return _decorated(fn, (*given, there))
+    return _decorated(fn, (*given, there), autograph)
 
 
-def _decorated(fn: Callable[..., Any] | None, given: tuple[Any, ...]) -> Any:
+def _decorated(fn: Callable[..., Any] | None, given: tuple[Any, ...], autograph: bool) -> Any:
     """The compiled function, or the decorator that makes it. given: its arguments after `fn`."""
     made: Any = load("weft.frontend.compile.function", "CompiledFunction")
 
     def decorate(function: Any) -> Any:
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
-        return kind(decorate(function.__func__)) if kind is not None else made(function, *given)
+        if kind is not None:
+            return kind(decorate(function.__func__))
+        if autograph:
+            convert: Any = load("weft.frontend.extend.autograph", "convert")
+            function = convert(function)
+        return made(function, *given)
 
     return decorate if fn is None else decorate(fn)

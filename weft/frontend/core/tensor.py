@@ -584,7 +584,10 @@ NUMPY_HINT = (
     "use the function of the same name in weft (wf.sin for np.sin; to index a NumPy array with a "
     "tensor, wf.asarray(array)[i]), or return the tensor first"
 )
-NO_CONTROL_FLOW = "wf.cond and wf.while_loop branch and loop on tensors"
+NO_CONTROL_FLOW = (
+    "wf.cond and wf.while_loop branch and loop on tensors, and with wf.compile(autograph=True) "
+    "Python's `if`, `while` and `for` do"
+)
 
 
 def as_tensor(x: Any, dtype: object = None) -> Tensor:

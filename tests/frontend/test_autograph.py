@@ -1,0 +1,314 @@
+"""`wf.compile(autograph=True)`: Python's control flow on tensors. The truth is Python itself, on
+the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from example_counts import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import weft as wf
+from weft.ir.errors import InvalidArgumentError, UnsupportedError
+
+pytest.importorskip("malt")
+F32 = np.float32
+
+
+def branches(x: Any, y: Any) -> Any:
+    if x > y:
+        z = x - y
+        w = 1
+    elif x == y:
+        z = x * 0
+        w = 2
+    else:
+        z = y - x
+        w = 3
+    return z, w
+
+
+def early_return(x: Any, y: Any) -> Any:
+    if x > 10:
+        return x
+    if y > 10:
+        return y
+    return x + y
+
+
+def collatz(x: Any, y: Any) -> Any:
+    steps = 0
+    while x != 1 and steps < 50:
+        if x % 2 == 0:
+            x = x // 2
+        else:
+            x = 3 * x + 1
+        steps += 1
+    return steps, x + y
+
+
+def breaks(x: Any, y: Any) -> Any:
+    total = 0
+    for i in range(20):
+        if i > y:
+            break
+        if i % 3 == 1:
+            continue
+        total = total + i * x
+    return total
+
+
+def counted(x: Any, y: Any) -> Any:
+    total = x
+    for i in range(y, 20, 2):
+        for j in range(i):
+            if j > 4:
+                total = total - j
+            else:
+                total = total + j
+    return total
+
+
+def backwards(x: Any, y: Any) -> Any:
+    last = 0
+    for i in range(x + 10, y, -3):
+        last = last * 2 + i
+    return last
+
+
+def nested_while(x: Any, y: Any) -> Any:
+    count = 0
+    while x > 0:
+        inner = y
+        while inner > 0:
+            inner = inner - 2
+            count = count + 1
+            if count > 40:
+                return count
+        x = x - 1
+    return count
+
+
+def logic(x: Any, y: Any) -> Any:
+    return (1 if x > 0 and y > 0 else 2) + (4 if x > 0 or not y > 0 else 8)
+
+
+def helper(v: Any) -> Any:
+    return v if v > 3 else 3 - v
+
+
+class Model:
+    def __init__(self) -> None:
+        self.bias = 2
+
+    def __call__(self, v: Any) -> Any:
+        return self.scaled(v) + self.bias
+
+    def scaled(self, v: Any) -> Any:
+        if v < 0:
+            v = -v
+        return helper(v) * 2
+
+
+model = Model()
+
+
+def calls(x: Any, y: Any) -> Any:
+    return model(x) + helper(y) + model.scaled(y)
+
+
+def containers(x: Any, y: Any) -> Any:
+    state = {"a": x, "b": (y, 0)}
+    while state["a"] > 0:
+        state = {"a": state["a"] - 1, "b": (state["b"][0] + 2, state["b"][1] + state["a"])}
+    return state["b"]
+
+
+def doubled(x: Any, y: Any) -> Any:
+    for _ in range(3):  # Python's: nothing in it is a tensor's
+        x = x + y
+    names = [n for n in ("a", "b") if n != "a"]
+    return x * len(names)
+
+
+PROGRAMS: list[Callable[[Any, Any], Any]] = [
+    branches, early_return, collatz, breaks, counted, backwards, nested_while, logic, calls,
+    containers, doubled,
+]  # fmt: skip
+COMPILED = {f.__name__: wf.compile(f, autograph=True) for f in PROGRAMS}
+
+
+def _numbers(result: Any) -> list[int]:
+    found = result if isinstance(result, tuple) else (result,)
+    return [int(x) for x in found]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@given(x=st.integers(-6, 25), y=st.integers(-6, 25))
+@examples(40)
+def test_as_python(name: str, x: int, y: int) -> None:
+    if name == "collatz":
+        x = abs(x) + 1
+    plain = next(f for f in PROGRAMS if f.__name__ == name)
+    assert _numbers(COMPILED[name](np.int64(x), np.int64(y))) == _numbers(plain(x, y))
+
+
+def test_they_are_branches_and_loops_of_the_graph() -> None:
+    text = str(COMPILED["collatz"].trace(np.int64(3), np.int64(0)))
+    assert "while(" in text
+    assert "cond(" in text
+    assert COMPILED["doubled"].ir(np.int64(1), np.int64(1)).count("while") == 0
+
+
+def test_rows_gradients_and_state() -> None:
+    seen = wf.Variable(F32(0))
+
+    @wf.compile(autograph=True)
+    def f(xs: Any) -> Any:
+        def loss(w: Any) -> Any:
+            total = 0.0
+            for x in xs:
+                if x < 0:
+                    continue
+                if x > 100:
+                    break
+                total = total + w * x * x
+            return total
+
+        for x in xs:
+            if x > 2:
+                seen.assign_add(x)
+        return loss(F32(2)), wf.grad(loss)(wf.asarray(F32(3)))
+
+    value, slope = f(np.array([1, 2, -5, 4, 200, 7], F32))
+    assert float(value) == 42.0
+    assert float(slope) == 21.0
+    assert float(seen) == 211.0
+
+
+def test_prints_and_asserts_of_tensors_are_part_of_the_program(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    @wf.compile(autograph=True)
+    def f(x: Any) -> Any:
+        print("tracing", 1)
+        print("x", x, sep=" = ")
+        assert x > 0, "x must be positive, not {x}"
+        return x * 2
+
+    for _ in range(3):
+        assert float(f(F32(4))) == 8.0
+    out, err = capfd.readouterr()
+    assert out == "tracing 1\n"
+    assert err == "x = 4.0\n" * 3
+    with pytest.raises(InvalidArgumentError, match=r"x must be positive, not \{x\}") as caught:
+        f(F32(-1))
+    assert caught.value.locations[0].file == __file__
+
+
+def test_methods_and_static_arguments() -> None:
+    class Net:
+        @wf.compile(autograph=True, static_argnames="twice")
+        def forward(self, x: Any, twice: bool = False) -> Any:
+            if twice:
+                x = x * 2
+            if x > 0:
+                return x
+            return -x
+
+    net = Net()
+    assert float(net.forward(F32(-3))) == 3.0
+    assert float(net.forward(F32(-3), twice=True)) == 6.0
+    assert net.forward.__name__ == "forward"
+
+
+def one_branch(x: Any) -> Any:
+    if x > 0:
+        z = x
+    return z
+
+
+def two_types(x: Any) -> Any:
+    z = wf.zeros(3)
+    if x > 0:
+        z = wf.zeros(4)
+    return z
+
+
+def other_objects(x: Any) -> Any:
+    name = "a"
+    if x > 0:
+        name = "b"
+    return x, name
+
+
+def one_returns(x: Any) -> Any:
+    while x > 0:
+        if x > 3:
+            name = x
+        x = x - 1
+    return name
+
+
+def breaks_in_list(x: Any) -> Any:
+    for v in [1, 2, 3]:
+        if v > x:
+            break
+        x = x - 1
+    return x
+
+
+def changes_object(x: Any) -> Any:
+    name = "a"
+    while x > 0:
+        name = name + "b"
+        x = x - 1
+    return x, name
+
+
+def range_by(x: Any) -> Any:
+    total = x
+    for i in range(0, 10, x):
+        total = total + i
+    return total
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (one_branch, "'z' has a value after one branch of an `if` on a tensor only"),
+        (two_types, r"at result\['z'\]: .*f32\[3\].*f32\[4\]|f32\[4\].*f32\[3\]"),
+        (other_objects, "'name' is 'b' after one branch of an `if` on a tensor and 'a' after the"),
+        (one_returns, "'name' has (a|no) value"),
+        (breaks_in_list, "a `break` in a loop over a list depends on a tensor"),
+        (changes_object, "'name' is 'a' before a `while` on tensors, and changes in it"),
+        (range_by, "the step of a range is a tensor"),
+    ],
+)
+def test_what_cannot_be_says_so_at_the_line(function: Any, message: str) -> None:
+    with pytest.raises(wf.errors.WeftError, match=message) as caught:
+        wf.compile(function, autograph=True)(np.int64(5))
+    (place, *_) = caught.value.locations
+    assert place.file == __file__
+    first = function.__code__.co_firstlineno
+    assert first < place.line < first + 8
+
+
+def test_without_it_the_error_names_it() -> None:
+    with pytest.raises(wf.errors.WeftError, match="autograph=True"):
+        wf.compile(one_branch)(F32(1))
+
+
+def test_what_has_no_source_is_refused() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def f(x):\n    return x", namespace)
+    with pytest.raises(InvalidArgumentError, match="'f' cannot be converted"):
+        wf.compile(namespace["f"], autograph=True)
+    with pytest.raises(InvalidArgumentError, match="no Python function"):
+        wf.compile(np.sin, autograph=True)
+    with pytest.raises(UnsupportedError, match=r"print\(end=\)"):
+        wf.compile(lambda x: print(x, end=""), autograph=True)(F32(1))

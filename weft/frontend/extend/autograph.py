@@ -1,0 +1,510 @@
+"""Python's `if`, `while`, `for`, `and`, `or`, `not`, `assert` and `break` on tensors:
+`wf.compile(autograph=True)`.
+
+The converter is AutoGraph (Moldovan et al., AutoGraph: imperative-style coding with graph-based
+performance, SysML 2019), of the package diastatic-malt: it rewrites a function so that each
+statement is a call of one of the operators here. An operator decides by its operands, as the
+function is traced: what depends on a tensor becomes `wf.cond`, `wf.while_loop` or `wf.scan`, all
+else runs as Python does. Functions of the user's that are called are converted, too; those of weft,
+of the standard library and of installed packages are not.
+
+`get_state` and `set_state` of a statement read and write the local variables that it assigns to;
+what is a tensor, a number or a container of them goes through the branch or loop, anything else
+must be the same whatever is taken."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import operator
+import os
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.control.branches import cond
+from weft.frontend.control.loops import scan, while_loop
+from weft.frontend.core import pytree
+from weft.frontend.core.operators import Operators
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import suspend_trace
+from weft.frontend.extend.debug import check
+from weft.frontend.extend.debug import print as print_tensors
+from weft.frontend.ops.creation import zeros
+from weft.frontend.ops.elementwise import logical_and, logical_not, logical_or
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
+from weft.ir.locations import Location, caller_location, is_ours, write_lines_of
+
+State = tuple[Any, ...]
+Get = Callable[[], State]
+Set = Callable[[State], None]
+
+
+# ---------------------------------------------------------------------------------- which values
+def _is_traced(x: object) -> bool:
+    """Whether the value of a tensor is not known while the function is traced."""
+    return isinstance(x, Operators) and as_tensor(x)._data is None
+
+
+def _is_carried(x: object) -> bool:
+    """Whether a value can go through a branch or loop: tensors, numbers, containers of them."""
+    kinds = (Operators, bool, int, float, complex, np.ndarray, np.generic)
+    leaves = pytree.flatten(x)[0]
+    return bool(leaves) and all(isinstance(leaf, kinds) for leaf in leaves)
+
+
+@cache
+def _malt() -> Any:
+    """The converter. FailedPreconditionError if it is not installed."""
+    try:
+        from malt.core import converter
+        from malt.impl import api
+        from malt.operators import variables
+    except ImportError:
+        raise FailedPreconditionError(
+            "wf.compile(autograph=True) needs AutoGraph's converter, which is not installed",
+            hint="pip install 'weft[autograph]', or write wf.cond, wf.while_loop and wf.scan",
+            location=caller_location(),
+        ) from None
+    return api, converter, variables
+
+
+def _is_undefined(x: object) -> bool:
+    _, _, variables = _malt()
+    return isinstance(x, (variables.Undefined, variables.UndefinedReturnValue))
+
+
+def _shown(name: str) -> str:
+    """A variable as people know it; the converter's own stand for statements."""
+    if name.startswith("retval_"):
+        return "what it returns"
+    return "whether it has returned" if name.startswith("do_return") else f"'{name}'"
+
+
+# ------------------------------------------------------------------------------------- branches
+def if_stmt(
+    test: Any, body: Callable[[], None], orelse: Callable[[], None], get_state: Get,
+    set_state: Set, symbol_names: Sequence[str], nouts: int,
+) -> None:  # fmt: skip
+    """`if test: body else: orelse`. The first `nouts` variables are used after it."""
+    if not _is_traced(test):
+        (body if test else orelse)()
+        return
+    before = get_state()
+    stand_ins: dict[str, Any] = {}
+    while True:
+        branches = _Branches(before, get_state, set_state, symbol_names[:nouts], stand_ins)
+        try:
+            found = cond(test, branches.first(body), branches.second(orelse))
+            break
+        except _Unknown as unknown:
+            set_state(before)
+            stand_ins[unknown.name] = unknown.stand_in
+    others = branches.others[0]
+    after = [found[n] if n in found else others[n] for n in symbol_names[:nouts]]
+    set_state((*after, *before[nouts:]))
+
+
+class _Unknown(Exception):  # it ends an attempt
+    """What a function returns is not known where it does not return yet: anything of the type that
+    it has elsewhere stands for it."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        super().__init__(name)
+        self.name, self.stand_in = name, pytree.tree_map(_zeros_of, value)
+
+
+def _zeros_of(leaf: Any) -> Any:
+    """Zeros of the type of a leaf."""
+    t = as_tensor(leaf)
+    if not t._type.is_static:
+        raise UnsupportedError(
+            f"autograph: a `return` that depends on a tensor returns {t.describe()}, whose size is "
+            "open",
+            hint="return it at the end, or in both branches",
+            location=caller_location(),
+        )
+    with suspend_trace():
+        made = zeros(t._type.static_shape, dtype=t.dtype)
+    made.weak = t.weak
+    return made
+
+
+class _Branches:
+    """The two branches of one `if`, traced. stand_ins: for what one of them does not return."""
+
+    def __init__(
+        self, before: State, get_state: Get, set_state: Set, names: Sequence[str],
+        stand_ins: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self._before, self._get, self._set = before, get_state, set_state
+        self._names, self._stand_ins = names, stand_ins
+        self.others: list[dict[str, Any]] = []  # what does not go through, of each
+        self._made: dict[str, Any] = {}
+
+    def first(self, run: Callable[[], None]) -> Callable[[], dict[str, Any]]:
+        return lambda: self._taken(run)
+
+    def second(self, run: Callable[[], None]) -> Callable[[], dict[str, Any]]:
+        def taken() -> dict[str, Any]:
+            first = self._made
+            second = self._taken(run)
+            for name in self._names:
+                if name.startswith("retval_") and (name in first) != (name in second):
+                    raise _Unknown(name, first.get(name, second.get(name)))
+            first_others, second_others = self.others
+            _check_same(first_others, second_others, second)
+            return second
+
+        return taken
+
+    def _taken(self, run: Callable[[], None]) -> dict[str, Any]:
+        self._set(self._before)
+        run()
+        made = dict(zip(self._names, self._get()[: len(self._names)], strict=True))
+        for name, stand_in in self._stand_ins.items():
+            if _is_undefined(made[name]):
+                made[name] = stand_in
+        self._made = {n: x for n, x in made.items() if _is_carried(x)}
+        self.others.append({n: x for n, x in made.items() if n not in self._made})
+        return self._made
+
+
+def _check_same(first: Mapping[str, Any], second: Mapping[str, Any], carried: object) -> None:
+    """UnsupportedError for a variable that is no tensor, or not there, after one branch of two."""
+    for name in dict.fromkeys((*first, *second)):
+        one, other = first.get(name, carried), second.get(name, carried)
+        if _is_undefined(one) != _is_undefined(other):
+            raise UnsupportedError(
+                f"autograph: {_shown(name)} has a value after one branch of an `if` on a tensor "
+                "only",
+                hint="give it one before the `if`, or in both branches (`return` in both, too)",
+                location=caller_location(),
+            )
+        if one is not other and not _is_undefined(one) and (name not in first or one != other):
+            raise UnsupportedError(
+                f"autograph: {_shown(name)} is {one!r:.40} after one branch of an `if` on a tensor "
+                f"and {other!r:.40} after the other",
+                hint="tensors and numbers go through it; other objects must be the same",
+                location=caller_location(),
+            )
+
+
+def if_exp(test: Any, if_true: Callable[[], Any], if_false: Callable[[], Any], text: str) -> Any:
+    """`if_true() if test else if_false()`."""
+    if _is_traced(test):
+        return cond(test, if_true, if_false)
+    return if_true() if test else if_false()
+
+
+def and_(a: Callable[[], Any], b: Callable[[], Any]) -> Any:
+    """`a() and b()`; of a tensor both are computed."""
+    first = a()
+    return logical_and(first, b()) if _is_traced(first) else first and b()
+
+
+def or_(a: Callable[[], Any], b: Callable[[], Any]) -> Any:
+    """`a() or b()`; of a tensor both are computed."""
+    first = a()
+    return logical_or(first, b()) if _is_traced(first) else first or b()
+
+
+def not_(a: Any) -> Any:
+    """`not a`."""
+    return logical_not(a) if _is_traced(a) else not a
+
+
+def assert_stmt(condition: Any, message: Callable[[], Any]) -> None:
+    """`assert condition, message`: of a tensor a check in each run."""
+    if _is_traced(condition):
+        check(condition, str(message()).replace("{", "{{").replace("}", "}}"))
+        return
+    assert condition, message()
+
+
+# ---------------------------------------------------------------------------------------- loops
+def while_stmt(
+    test: Callable[[], Any], body: Callable[[], None], get_state: Get, set_state: Set,
+    symbol_names: Sequence[str], opts: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """`while test(): body()`: in Python up to the first condition that is a tensor."""
+    goes_on = test()
+    while not _is_traced(goes_on):
+        if not goes_on:
+            return
+        body()
+        goes_on = test()
+    loop = _Loop("while", get_state, set_state, symbol_names)
+    loop.known(lambda: loop.run(test, body))
+
+
+class _Loop:
+    """The variables of a loop on tensors: those that go round it, and those that stay."""
+
+    def __init__(self, what: str, get_state: Get, set_state: Set, names: Sequence[str]) -> None:
+        self.what, self.get_state, self.set_state, self.names = what, get_state, set_state, names
+        before = get_state()
+        self.carried = {n: x for n, x in zip(names, before, strict=True) if _is_carried(x)}
+        self.rest = {n: x for n, x in zip(names, before, strict=True) if n not in self.carried}
+
+    def write(self, carried: Mapping[str, Any]) -> None:
+        """Give the variables the values of an iteration."""
+        self.set_state(tuple([carried.get(n, self.rest.get(n)) for n in self.names]))
+
+    def read(self) -> dict[str, Any]:
+        """Their values after an iteration. UnsupportedError for one that did not go round and has
+        changed."""
+        after = dict(zip(self.names, self.get_state(), strict=True))
+        for name, before in self.rest.items():
+            x = after.pop(name)
+            if x is before or (_is_undefined(x) and _is_undefined(before)):
+                continue
+            if name.startswith("retval_") and _is_undefined(before) and _is_carried(x):
+                raise _Unknown(name, x)
+            if _is_undefined(before):
+                what = f"has no value before a `{self.what}` on tensors, and is used after it"
+                hint = "give it a value of its later type before the loop"
+            else:
+                what = f"is {before!r:.40} before a `{self.what}` on tensors, and changes in it"
+                hint = "tensors, numbers and containers of them go round; other objects must stay"
+            raise UnsupportedError(
+                f"autograph: {_shown(name)} {what}", hint=hint, location=caller_location()
+            )
+        return after
+
+    def known(self, loop: Callable[[], None]) -> None:
+        """The loop, once more with a value for what it does not return at once."""
+        before = self.get_state()
+        while True:
+            try:
+                loop()
+                return
+            except _Unknown as unknown:
+                self.set_state(before)
+                if unknown.name in self.carried or unknown.name not in self.rest:
+                    raise
+                del self.rest[unknown.name]
+                self.carried[unknown.name] = unknown.stand_in
+
+    def run(self, test: Callable[[], Any], body: Callable[[], None]) -> None:
+        """The loop as `wf.while_loop`."""
+
+        def goes_on(carried: dict[str, Any]) -> Any:
+            self.write(carried)
+            return test()
+
+        def once(carried: dict[str, Any]) -> dict[str, Any]:
+            self.write(carried)
+            body()
+            return self.read()
+
+        self.write(while_loop(goes_on, once, self.carried))
+
+    def rows(self, xs: Tensor, body: Callable[[Any], None]) -> None:
+        """A loop over the rows of a tensor as `wf.scan`."""
+
+        def once(carried: dict[str, Any], row: Tensor) -> tuple[dict[str, Any], None]:
+            self.write(carried)
+            body(row)
+            return self.read(), None
+
+        last, _ = scan(once, self.carried, xs)
+        self.write(last)
+
+
+class _Range:
+    """`range` of integers of which some are tensors."""
+
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        self.start, self.stop, self.step = start, stop, step
+        if _is_traced(step):
+            raise UnsupportedError(
+                "autograph: the step of a range is a tensor",
+                hint="a `while` loop counts by any step",
+                location=caller_location(),
+            )
+
+
+def range_(*args: Any) -> Any:
+    """`range(*args)`."""
+    if not any(map(_is_traced, args)):
+        return builtins.range(*map(operator.index, args))
+    start, stop, step = {1: (0, *args, 1), 2: (*args, 1)}.get(len(args), args)
+    return _Range(start, stop, step)
+
+
+def for_stmt(
+    iter_: Any, extra_test: Callable[[], Any] | None, body: Callable[[Any], None], get_state: Get,
+    set_state: Set, symbol_names: Sequence[str], opts: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """`for target in iter_: body(target)`, as long as `extra_test()` (no `break` was met) holds."""
+    if _is_traced(iter_):
+        xs = as_tensor(iter_)
+        if extra_test is None:
+            loop = _Loop("for", get_state, set_state, symbol_names)
+            loop.known(lambda: loop.rows(xs, body))
+            return
+        places, row = _Range(0, xs.shape[0], 1), lambda i: body(xs[i])
+    elif isinstance(iter_, _Range):
+        places, row = iter_, body
+    else:
+        _plain_for(iter_, extra_test, body, (get_state, set_state, symbol_names))
+        return
+    loop = _Loop("for", get_state, set_state, symbol_names)
+    loop.known(lambda: _counted(places, extra_test, row, loop))
+
+
+def _plain_for(
+    iter_: Any, extra_test: Callable[[], Any] | None, body: Callable[[Any], None],
+    state: tuple[Get, Set, Sequence[str]],
+) -> None:  # fmt: skip
+    """A loop over what Python iterates over; a range goes on as a loop on tensors where a `break`
+    depends on one."""
+    for count, target in enumerate(iter_):
+        goes_on = True if extra_test is None else extra_test()
+        if _is_traced(goes_on):
+            if not isinstance(iter_, builtins.range):
+                raise UnsupportedError(
+                    f"autograph: a `break` in a loop over a {type(iter_).__name__} depends on a "
+                    "tensor",
+                    hint="loop over a range or over the rows of a tensor",
+                    location=caller_location(),
+                )
+            left = iter_[count:]
+            places = _Range(left.start, left.stop, left.step)
+            loop = _Loop("for", *state)
+            loop.known(partial(_counted, places, extra_test, body, loop))
+            return
+        if not goes_on:
+            return
+        body(target)
+
+
+def _counted(
+    places: _Range, extra_test: Callable[[], Any] | None, body: Callable[[Any], None], loop: _Loop
+) -> None:
+    """A loop over a range as `wf.while_loop`."""
+    step = places.step
+
+    def goes_on(i: Any, carried: dict[str, Any]) -> Any:
+        loop.write(carried)
+        inside = i < places.stop if step > 0 else i > places.stop
+        return inside if extra_test is None else logical_and(inside, extra_test())
+
+    def once(i: Any, carried: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        loop.write(carried)
+        body(i)
+        return i + step, loop.read()
+
+    _, last = while_loop(goes_on, once, (places.start, loop.carried))
+    loop.write(last)
+
+
+# ---------------------------------------------------------------------------------------- calls
+def print_(*args: Any, **options: Any) -> None:
+    """`print`: of tensors in each run."""
+    if not any(map(_is_traced, args)):
+        builtins.print(*args, **options)  # noqa: T201  # the user's own
+        return
+    if options.keys() - {"file", "sep"}:
+        raise UnsupportedError(
+            f"autograph: print({', '.join(f'{n}=' for n in options)}) of tensors",
+            hint="wf.print has a format, and file=",
+            location=caller_location(),
+        )
+    print_tensors(str(options.get("sep", " ")).join(["{}"] * len(args)), *args,
+                  **{n: x for n, x in options.items() if n == "file"})  # fmt: skip
+
+
+_BUILTINS: dict[Any, Callable[..., Any]] = {builtins.range: range_, builtins.print: print_}
+_INSTALLED = tuple(
+    os.path.realpath(sysconfig.get_paths()[key]) + os.sep
+    for key in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+def _is_users(function: FunctionType) -> bool:
+    """Whether a function is one of the user's program."""
+    file = function.__code__.co_filename
+    if is_ours(file) or file.startswith("<") or inspect.isgeneratorfunction(function):
+        return False
+    return not os.path.realpath(file).startswith(_INSTALLED)
+
+
+def converted_call(
+    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, *context: Any, **options: Any
+) -> Any:
+    """`f(*args, **kwargs)` in a converted function."""
+    if kwargs is None:
+        kwargs = {}
+    if isinstance(f, functools.partial):
+        return converted_call(f.func, (*f.args, *args), {**f.keywords, **kwargs})
+    with suppress(TypeError):  # not hashable
+        f = _BUILTINS.get(f, f)
+    if isinstance(f, MethodType) and isinstance(f.__func__, FunctionType):
+        f, args = f.__func__, (f.__self__, *args)
+    own_call = getattr(type(f), "__call__", None)  # noqa: B004
+    if isinstance(own_call, FunctionType) and not isinstance(f, type):
+        f, args = own_call, (f, *args)
+    if isinstance(f, FunctionType) and _is_users(f) and not hasattr(f, "autograph_info__"):
+        f = convert(f)
+    return f(*args, **kwargs)
+
+
+@cache
+def _transpiler() -> Any:
+    api, converter, _ = _malt()
+
+    class Transpiler(api.PyToPy):  # type: ignore[misc, name-defined]
+        """AutoGraph's conversion, to calls of the operators here."""
+
+        def get_extra_locals(self) -> dict[str, Any]:
+            found: dict[str, Any] = super().get_extra_locals()
+            vars(found["ag__"]).update(
+                if_stmt=if_stmt, if_exp=if_exp, and_=and_, or_=or_, not_=not_,
+                while_stmt=while_stmt, for_stmt=for_stmt, assert_stmt=assert_stmt,
+                converted_call=converted_call,
+            )  # fmt: skip
+            return found
+
+    options = converter.ConversionOptions(
+        recursive=True, user_requested=True,
+        optional_features=(
+            converter.Feature.ASSERT_STATEMENTS, converter.Feature.BUILTIN_FUNCTIONS,
+        ),
+    )  # fmt: skip
+    return Transpiler(), converter.ProgramContext(options=options)
+
+
+def convert(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with control flow that works on tensors. InvalidArgumentError if its source cannot
+    be read or converted; FailedPreconditionError without the converter."""
+    transpiler, context = _transpiler()
+    if isinstance(function, MethodType):
+        return MethodType(convert(function.__func__), function.__self__)
+    if not isinstance(function, FunctionType):
+        raise InvalidArgumentError(
+            f"wf.compile(autograph=True): {function!r:.60} is no Python function",
+            hint="convert the functions that it calls",
+            location=caller_location(),
+        )
+    try:
+        made, module, origins = transpiler.transform(function, context)
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"wf.compile(autograph=True): '{function.__name__}' cannot be converted: {error}",
+            hint="write wf.cond, wf.while_loop and wf.scan in it",
+            location=caller_location(),
+        ) from error
+    file = function.__code__.co_filename
+    write_lines_of(module.__file__, {
+        at.lineno: Location(file, origin.loc.lineno) for at, origin in origins.items()
+    })  # fmt: skip
+    made.autograph_info__ = True
+    return functools.update_wrapper(made, function)
