@@ -141,7 +141,7 @@ def compile(
     `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
     copied there (docs/guide/gpu.md). UnsupportedError for a device of another task. math: "tf32"
     lets GPU libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not;
-    weft's own kernels and the CPU never do. target: the CPU's instruction set, "x86-64-v2" (SSE4.2),
+    weft's own kernels and the CPU never do. target: the CPU's instruction set, "x86-64-v2" (SSE4),
     "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512) or "native" (default: what WEFT_TARGET says).
 
     input_signature: a `wf.TensorType` for each parameter that is not static (or a container of
@@ -149,9 +149,8 @@ def compile(
     sizes that are symbols, and a size that never came before costs a fraction of a new trace.
     Arguments that do not fit are an InvalidArgumentError; a Python number becomes an array of the
     given dtype. No open sizes with donate=. In another function's trace it takes what is there.
-    x64: False makes float64 and complex128 in the function a TypeRuleError with the line that they
-    come from: arguments, NumPy scalars (a Python number takes the dtype of what it meets), results.
-    engine: the code generator, "llvm" (or what WEFT_ENGINE says) or "numba" (docs/guide/numba.md).
+    x64: False makes float64 and complex128 in the function, its arguments and results a
+    TypeRuleError with their line. engine: "llvm" (or WEFT_ENGINE's), "numba" (docs/guide/numba.md).
     cluster: a `wf.train.Cluster`, or the address of a task: ops run on the task that `wf.device` in
     the function names, the others on that one (docs/guide/cluster.md). autograph: Python's `if`,
     `while` and `for` in it work on tensors (docs/guide/control-flow.md).
