@@ -74,7 +74,8 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        data, fft, initializers, lookup, losses, metrics, nn, random, summary, testing, tf1, train,
+        collectives, data, fft, initializers, lookup, losses, metrics, nn, random, summary, testing,
+        tf1, train,
     )
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
@@ -112,7 +113,7 @@ if TYPE_CHECKING:
     from weft.frontend.compile.function import CompiledFunction, DeviceWarning
     from weft.frontend.session.graph import Graph, name_tensor, placeholder
     from weft.frontend.session.variables import global_variables_initializer
-    from weft.frontend.session.session import GraphGrowthWarning, Session
+    from weft.frontend.session.session import Session
     from weft.frontend.session.run import RunMetadata, RunOptions, chrome_trace
     from weft.frontend.compile.specializations import RecompileWarning
     from weft.frontend.compile.threads import get_num_threads, set_num_threads
@@ -124,8 +125,8 @@ if TYPE_CHECKING:
 
 # public modules, of weft.frontend
 _MODULES = (
-    "data", "fft", "initializers", "lookup", "losses", "metrics", "nn", "random", "summary",
-    "testing", "tf1", "train",
+    "collectives", "data", "fft", "initializers", "lookup", "losses", "metrics", "nn", "random",
+    "summary", "testing", "tf1", "train",
 )
 _LATER = {
     "weft.frontend.autodiff.gradients":
@@ -157,7 +158,7 @@ _LATER = {
     "weft.frontend.compile.function": "CompiledFunction DeviceWarning",
     "weft.frontend.session.graph": "Graph name_tensor placeholder",
     "weft.frontend.session.variables": "global_variables_initializer",
-    "weft.frontend.session.session": "GraphGrowthWarning Session",
+    "weft.frontend.session.session": "Session",
     "weft.frontend.session.run": "RunMetadata chrome_trace RunOptions",
     "weft.frontend.compile.specializations": "RecompileWarning",
     "weft.frontend.compile.threads": "get_num_threads set_num_threads",
@@ -226,7 +227,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CancelToken", "CompiledFunction", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec",
-    "DeviceWarning", "Effect", "Float64Warning", "Graph", "GraphGrowthWarning", "IndexedSlices",
+    "DeviceWarning", "Effect", "Float64Warning", "Graph", "IndexedSlices",
     "PerformanceWarning", "RecompileWarning", "RunMetadata", "RunOptions", "Session", "Tensor",
     "TensorType", "Variable", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all",
     "any", "arange", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh",
@@ -234,7 +235,8 @@ __all__ = [
     "bfloat16_transfer", "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
     "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays",
     "broadcast_shapes", "broadcast_to", "can_cast", "cbrt", "ceil", "check", "checkpoint",
-    "chrome_trace", "clip", "compile", "complex128", "complex64", "concat", "cond", "conj",
+    "chrome_trace", "clip", "collectives", "compile", "complex128", "complex64", "concat", "cond",
+    "conj",
     "control_dependencies", "copysign", "cos", "cosh", "count_nonzero", "cross",
     "cumulative_logsumexp", "cumulative_max", "cumulative_min", "cumulative_prod",
     "cumulative_sum", "custom_gradient", "custom_jvp", "data", "debug_callback", "deg2rad",

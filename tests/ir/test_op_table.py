@@ -11,6 +11,7 @@ from weft.codegen.kernels.lowerings import LOWERINGS
 from weft.codegen.steps.plan import NO_CODE
 from weft.ir.analysis.index_maps import INDEX_MAPS
 from weft.ir.ops import OPS
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.control_flow import COMMUNICATION_TABLE, CONTROL, DATAFLOW, STACK_OPS
 from weft.ir.ops.state import TABLE as STATE_TABLE
 from weft.ir.ops.state import UPDATES
@@ -33,7 +34,9 @@ STRINGS = {spec.name for spec in STRING_TABLE}
 #: Made by fusion.
 NESTS = {"fused", "unrolled"}
 #: Made or removed by passes before code is generated.
-STRUCTURE = {*NESTS, "custom_gradient", "stop_gradient", "tap", *TRACED_STACKS, *UPDATES}
+STRUCTURE = {
+    *NESTS, "custom_gradient", "stop_gradient", "tap", *TRACED_STACKS, *UPDATES, *COLLECTIVES,
+}  # fmt: skip
 #: Made by gradient rules only.
 ADJOINTS = {
     *("index_add", "scatter_along_axis_add"),

@@ -17,6 +17,7 @@ from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.locations import Location, Locations
 from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.spec import AttrValue, ConstArray
@@ -493,6 +494,7 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
         "group": op("group", [], [TOKEN]),
         "tap": op("tap", [x], [F2], {"name": "h"}),
         "optimization_barrier": op("optimization_barrier", [x], [F2]),
+        **{n: example_collective(n, x) for n in COLLECTIVES},
         "fused": fused([x], region),
         "unrolled": op("unrolled", [x], [F2], {}, [region]),
         "custom_gradient": op(
@@ -539,6 +541,22 @@ def example_stack(name: str, x: Value) -> list[Operation]:
     add = op(name, [new.result] * 2, [held], {**kind, "depth": 1} if handles else {})
     last = {"push": push, "pop": pop, "add": add}.get(name.split("_")[1])
     return [new] if last is None else [new, last]
+
+
+def example_collective(name: str, x: Value) -> Operation:
+    """A collective of `x`, over an axis of one row or, of what it has for each, two."""
+    attrs: dict[str, Any] = {"axis_name": "i"}
+    if name == "axis_index":
+        return op(name, [], [TensorType(dtypes.int64)], attrs)
+    if name in ("all_gather", "psum_scatter", "all_to_all"):
+        attrs["size"] = 2
+    if name == "ppermute":
+        attrs["sources"] = (0,)
+    made = {
+        "all_gather": TensorType(dtypes.float32, (2, 2)),
+        "psum_scatter": TensorType(dtypes.float32),
+    }
+    return op(name, [x], [made.get(name, F2)], attrs)
 
 
 def example_communication(name: str, x: Value) -> Operation:
@@ -593,6 +611,7 @@ def test_legality_by_stage() -> None:
         **dict.fromkeys(TRACED_STACKS, traced),
         **dict.fromkeys(sorted(DATAFLOW), ("dataflow", "partitioned")),
         **dict.fromkeys(sorted(COMMUNICATION), ("partitioned",)),
+        **dict.fromkeys(sorted(COLLECTIVES), ("traced",)),
     }
     assert set(LEGALITY) <= set(OPS)
 
@@ -616,5 +635,6 @@ def test_a_nest_is_pure(name: str) -> None:
     only = dict.fromkeys(DATAFLOW, "dataflow, partitioned")
     only |= dict.fromkeys(GRADIENT_ONLY, "traced, dataflow, partitioned")
     only |= dict.fromkeys(COMMUNICATION, "partitioned")
+    only |= dict.fromkeys(COLLECTIVES, "traced")
     where = f"at stage 'fused', only at: {only[name]}" if name in only else NOT_IN_A_NEST
     assert faults == [f"is not legal {where}"]

@@ -165,7 +165,7 @@ def test_graphs(case: GraphCase, mask: int) -> None:
 ROW_BY_ROW = {
     "first_occurrence", "string_split", "substr", "decode_raw", "dim_size", "iota", "constant",
     "custom_gradient", "cond", "while", "scan", "stack_new", "fused", "unrolled", "arena_add",
-    "arena_pop", "arena_push", *DATAFLOW,
+    "arena_pop", "arena_push", "axis_index", *DATAFLOW,
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import weft as wf
 from weft.ir import dtypes
 from weft.ir.graph import Graph
 from weft.ir.ops import OPS
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.text.printer import print_graph
 from weft.passes.manager import PassOptions, run_passes
 
@@ -24,7 +25,9 @@ Params = dict[str, Any]
 TRACED = [
     name
     for name, spec in OPS.items()
-    if not spec.traits & {"host", "handle"} and not name.startswith(("stack_", "arena_"))
+    if not spec.traits & {"host", "handle"}
+    and not name.startswith(("stack_", "arena_"))
+    and name not in COLLECTIVES
 ]
 
 

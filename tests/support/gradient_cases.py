@@ -137,6 +137,13 @@ def structural_cases() -> list[Case]:
         Case("identity", [f(3)]),
         Case("tap", [f(3)], {"name": "h"}),
         Case("optimization_barrier", [f(3)]),
+        *(Case(op, [f(3)], {"axis_name": "i"}) for op in ("psum", "pmax", "pmin")),
+        *(
+            Case(op, [f(1, 3)], {"axis_name": "i", "size": 1})
+            for op in ("psum_scatter", "all_to_all")
+        ),
+        Case("all_gather", [f(3)], {"axis_name": "i", "size": 1}),
+        Case("ppermute", [f(3)], {"axis_name": "i", "sources": (0,)}),
         Case("reshape", [f(2, 3)], {"shape": (3, 1, 2)}),
         Case("permute_dims", [f(2, 3, 4)], {"axes": (2, 0, 1)}),
         Case("permute_dims", [z(2, 3)], {"axes": (1, 0)}),

@@ -24,6 +24,7 @@ from weft.ir.errors import WeftError
 from weft.ir.graph import Value
 from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.io import FILE_TABLE
@@ -128,6 +129,20 @@ def group(m: GraphMaker, op: str) -> None:
 def tap(m: GraphMaker, op: str) -> None:
     """A value with a name for people."""
     m.emit(op, [m.some()], name=m.pick(["h", "a b"]))
+
+
+def collective(m: GraphMaker, op: str) -> None:
+    """A collective over an axis of one row, as of a program that no batch is made of."""
+    attrs: dict[str, Any] = {"axis_name": m.pick(["i", "rows"])}
+    if op == "axis_index":
+        m.emit(op, **attrs)
+        return
+    if op in ("all_gather", "psum_scatter", "all_to_all"):
+        attrs["size"] = 1
+    if op == "ppermute":
+        attrs["sources"] = m.pick([(0,), (-1,)])
+    rows = op in ("psum_scatter", "all_to_all")
+    m.emit(op, [m.some(lambda t: t.shape[:1] == (1,) if rows else t.dtype.is_numeric)], **attrs)
 
 
 def same(m: GraphMaker, op: str) -> None:
@@ -241,4 +256,5 @@ MAKERS: dict[str, Maker] = {
     "scan": lambda m, op: control.scan(m, MAKERS),
     **{op: dataflow.maker(op) for op in DATAFLOW},
     **dict.fromkeys(COMMUNICATION, communication.communication),
+    **dict.fromkeys(COLLECTIVES, collective),
 }

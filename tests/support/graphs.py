@@ -29,6 +29,7 @@ from weft.ir.graph import STAGES, Block, Graph, Value
 from weft.ir.locations import Location
 from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import TensorType
 
@@ -305,7 +306,7 @@ def _build(
 
     stage = stage or draw(st.sampled_from(STAGES))
     # only who asks for them has objects for them
-    host = {n for n, spec in OPS.items() if spec.traits & {"host", "handle"}}
+    host = {n for n, spec in OPS.items() if spec.traits & {"host", "handle"}} | COLLECTIVES
     known = [n for n in legal_ops(stage) if n in MAKERS]
     names = [n for n in known if (n not in host if ops is None else n in ops)]
     maker = GraphMaker(draw, dtypes, sizes, located=located)

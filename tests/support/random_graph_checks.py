@@ -15,6 +15,7 @@ from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.runtime.native.executable import compile_graph
 from weft.runtime.resources.variables import VariableState
@@ -29,7 +30,7 @@ TRACED = [
     for n, s in OPS.items()
     if n not in ("custom_gradient", "fused", "attention", "attention_grad")
     and not n.startswith(("stack_", "arena_"))
-    and n not in LINEAR_ALGEBRA
+    and n not in LINEAR_ALGEBRA | COLLECTIVES
     and not s.traits & {"host", "handle"}
 ]
 #: test_compiled has the others: near the zeros of digamma and lgamma no relative bound holds, and

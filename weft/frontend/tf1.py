@@ -62,7 +62,9 @@ if TYPE_CHECKING:
         random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
     )
     from weft.frontend.session.graph import get_default_graph, import_graph_def, reset_default_graph
-    from weft.frontend.session.session import InteractiveSession, get_default_session
+    from weft.frontend.session.session import (
+        GraphGrowthWarning, InteractiveSession, get_default_session,
+    )
     from weft.frontend.session.tf_names import (
         assert_variables_initialized, assign, assign_add, assign_sub, cast, count_up_to, cumprod,
         cumsum, fill, identity, is_variable_initialized, reduce_all, reduce_any, reduce_logsumexp,
@@ -112,7 +114,8 @@ _LATER = {
     "weft.frontend.random.generator":
         "random_normal random_shuffle random_uniform set_random_seed truncated_normal",
     "weft.frontend.session.graph": "get_default_graph import_graph_def reset_default_graph",
-    "weft.frontend.session.session": "InteractiveSession get_default_session",
+    "weft.frontend.session.session":
+        "GraphGrowthWarning InteractiveSession get_default_session",
     "weft.frontend.session.tf_names":
         "assert_variables_initialized assign assign_add assign_sub cast count_up_to cumprod cumsum "
         "fill identity is_variable_initialized reduce_all reduce_any reduce_logsumexp reduce_max "
@@ -143,7 +146,8 @@ if not TYPE_CHECKING:
 
 __all__ = [
     "AUTO_REUSE", "Assert", "Barrier", "ConditionalAccumulator", "FIFOQueue", "FixedLenFeature",
-    "FixedLengthRecordReader", "IdentityReader", "InteractiveSession", "MutableHashTable",
+    "FixedLengthRecordReader", "GraphGrowthWarning", "IdentityReader", "InteractiveSession",
+    "MutableHashTable",
     "PaddingFIFOQueue", "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "ReaderBase",
     "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue", "Stack",
     "TFRecordReader", "TensorArray", "TextLineReader", "VarLenFeature", "VariableScope",

@@ -23,6 +23,7 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
@@ -35,8 +36,9 @@ IN_NESTS = {
     if spec.traits & {"elementwise", "reduction"} or name in INDEX_MAPS
 }
 CONTROL = {"cond", "while", "scan"}
-#: What passes make other ops of: marks for gradients, updates, stacks.
+#: What passes make other ops of: marks for gradients, updates, stacks, collectives.
 GONE = {"custom_gradient", *UPDATES, "stack_new", "stack_push", "stack_pop", "stack_add"}
+GONE |= COLLECTIVES
 MADE_BY_FUSION = {"fused"}
 
 

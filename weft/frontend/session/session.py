@@ -144,7 +144,7 @@ class GraphGrowthWarning(RecompileWarning):
 
     >>> import warnings
     >>> with wf.Graph().as_default(), wf.Session() as session, warnings.catch_warnings():
-    ...     warnings.simplefilter("error", wf.GraphGrowthWarning)
+    ...     warnings.simplefilter("error", wf.tf1.GraphGrowthWarning)
     ...     x = wf.placeholder(wf.float32, [])
     ...     for n in range(20):  # it runs, but x + n is to be built before the loop
     ...         session.run(x + n, {x: 1.0})

@@ -5,7 +5,10 @@ The function is traced once, for one example; `passes/batching` makes the ops fo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from weft.frontend.core import pytree
@@ -22,12 +25,35 @@ from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.passes.batching.batch import Batched, batch_block
 
+_axes: ContextVar[Mapping[str, Dim]] = ContextVar("named_axes", default=MappingProxyType({}))
+
+
+def named_axes() -> Mapping[str, Dim]:
+    """The axes of examples that have names around this code, and how many each has."""
+    return _axes.get()
+
+
+@contextmanager
+def _axis_called(name: str, size: Dim) -> Iterator[None]:
+    """What is traced within may use the axis by its name; "" is none."""
+    token = _axes.set({**_axes.get(), name: size} if name else _axes.get())
+    try:
+        yield
+    finally:
+        _axes.reset(token)
+
+
 #: A number for each leaf, or None for a leaf that all examples share; trees may end early.
 Axes = Any
 
 
 def vmap(
-    fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0, *, axis_size: int | None = None
+    fn: Callable[..., Any],
+    in_axes: Axes = 0,
+    out_axes: Axes = 0,
+    *,
+    axis_size: int | None = None,
+    axis_name: str | None = None,
 ) -> Callable[..., Any]:
     """The function that does `fn` for each example of a batch, as one computation (JAX's jax.vmap).
 
@@ -36,7 +62,8 @@ def vmap(
     number for all arguments, or a tuple of one for each, which may be a tree like the argument or
     its beginning. Negative axes count from the end. Keyword arguments have axis 0. out_axes:
     likewise, where the results have the examples; None for a result that is the same for all.
-    axis_size: how many examples there are, needed only where no argument has an axis.
+    axis_size: how many examples there are, needed only where no argument has an axis. axis_name: by
+    which `wf.collectives` in fn mean all examples.
 
     `vmap(grad(f))` are per-example gradients. A branch (`wf.cond`) whose predicate differs by
     example computes both sides; a `wf.while_loop` goes on until the last example is done. Random
@@ -58,6 +85,10 @@ def vmap(
         raise InvalidArgumentError(
             f"vmap: fn is a {type(fn).__name__}, not a function", location=caller_location()
         )
+    if axis_name is not None and (type(axis_name) is not str or not axis_name):
+        raise InvalidArgumentError(
+            f"vmap: axis_name is a str, got {axis_name!r:.60}", location=caller_location()
+        )
 
     @shows_as_seen
     @functools.wraps(fn)
@@ -74,7 +105,7 @@ def vmap(
             return fn(*given, **named)
 
         def compute(tensors: list[Tensor]) -> Any:
-            return _batch(fn, inputs, tensors, call, out_axes)
+            return _batch(fn, inputs, tensors, call, out_axes, axis_name or "")
 
         if current_trace() is not None:
             return compute(inputs.tensors)
@@ -175,6 +206,7 @@ def _batch(
     tensors: Sequence[Tensor],
     call: Callable[[list[Any]], Any],
     out_axes: Axes,
+    axis_name: str,
 ) -> Any:
     """Trace the function for one example, and append what it is for all to the current trace."""
     trace = current_trace()
@@ -193,9 +225,10 @@ def _batch(
             leaves[row.leaf] = t
         return call(leaves)
 
-    body = Transformed("vmap", fn, one, kinds)
+    with _axis_called(axis_name, size):
+        body = Transformed("vmap", fn, one, kinds)
     operands = [*given, *((v, False) for v in body.captured)]
-    found = batch_block(trace.builder, body.block, operands, size, body.states)
+    found = batch_block(trace.builder, body.block, operands, size, body.states, axis_name)
     body.placed()
     states = found[len(body.leaves) :]
     for variable, (_, is_batched) in zip(body.written, states, strict=True):

@@ -28,6 +28,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import VerifyError, WeftError
 from weft.ir.graph import STAGES, WITH_DEAD_VALUES, Block, Graph, Operation, Value
 from weft.ir.ops import lookup
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.program import Program
@@ -60,6 +61,7 @@ LEGALITY: Mapping[str, Legality] = {
     "stop_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "tap": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "optimization_barrier": Legality(in_nest=False),
+    **{name: Legality(_TRACED, in_nest=False) for name in sorted(COLLECTIVES)},
     "custom_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "fused": Legality(_FROM_FUSED, in_nest=False),
     "unrolled": Legality(_FROM_FUSED, in_nest=False),

@@ -57,6 +57,7 @@ from weft.ir.dtypes import DType, float32
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW, STACK_OPS
 from weft.ir.ops.dynamic import TABLE as DYNAMIC_OPS
 from weft.ir.ops.fourier import FOURIER
@@ -95,6 +96,7 @@ MOVES = frozenset({
     *(spec.name for spec in STATE_OPS if spec.name not in UPDATES), "scatter_update",
     "random_bits", "random_fold_in", "first_occurrence", *DATAFLOW,
     *COMMUNICATION,
+    *COLLECTIVES,
     *(STACK_OPS - {"stack_add", "arena_add"}),
     *(spec.name for spec in (*QUEUE_TABLE, *RESOURCE_TABLE, *STRING_OPS, *FILE_TABLE)),
     *(spec.name for spec in (*REPORT_TABLE, *HOST_FUNCTION_TABLE, *DYNAMIC_OPS)),

@@ -11,6 +11,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, NotFoundError, suggest
 from weft.ir.locations import NO_SCOPES
 from weft.ir.ops import (
+    collectives,
     control_flow,
     data_movement,
     io,
@@ -58,6 +59,7 @@ _TABLES = (
     io.REPORT_TABLE,
     control_flow.STACK_TABLE,
     control_flow.COMMUNICATION_TABLE,
+    collectives.TABLE,
 )
 
 OPS: dict[str, OpSpec] = {spec.name: spec for table in _TABLES for spec in table}

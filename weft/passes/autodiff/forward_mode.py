@@ -45,7 +45,7 @@ LINEAR: Mapping[str, tuple[int, ...] | None] = {
             "sum", "slice", "concat",
             "pad", "negative", "add", "subtract", "conj", "real", "imag", "cumulative_sum",
             "window_sum", "window_spread", "slice_update", "stack_push", "stack_pop", "stack_add",
-            "fft", "rfft", "irfft",
+            "fft", "rfft", "irfft", "psum", "all_gather", "psum_scatter", "all_to_all", "ppermute",
         )
     ),
     **dict.fromkeys(("take", "take_along_axis", "gather_nd"), (0,)),

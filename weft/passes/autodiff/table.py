@@ -727,11 +727,42 @@ FOURIER_GRADIENTS: Mapping[str, Rule] = {
     "irfft": _fourier("rfft", "mirrored"),
 }
 
+
+def _of_extremum(s: Site) -> Sequence[Expr | None]:
+    """To the rows that have it, in equal parts."""
+    name = s.attrs["axis_name"]
+    here = s.x.op("equal", s.y)
+    count = here.op("astype", dtype=s.g.dtype).op("psum", axis_name=name)
+    return [here.where(s.g.op("psum", axis_name=name) / count, s.g.full(0))]
+
+
+def _of_ppermute(s: Site) -> Sequence[Expr | None]:
+    sources = ints_attr(s.attrs, "sources")
+    target_of = {source: k for k, source in enumerate(sources) if source >= 0}
+    back = tuple(target_of.get(k, -1) for k in range(len(sources)))
+    return [s.g.op("ppermute", axis_name=s.attrs["axis_name"], sources=back)]
+
+
+def _adjoint(name: str) -> Rule:
+    """Of a collective that is linear: another one."""
+    return lambda s: [s.g.op(name, **s.attrs)]
+
+
+COLLECTIVE_GRADIENTS: Mapping[str, Rule] = {
+    "psum": _adjoint("psum"),
+    "all_gather": _adjoint("psum_scatter"),
+    "psum_scatter": _adjoint("all_gather"),
+    "all_to_all": _adjoint("all_to_all"),
+    "ppermute": _of_ppermute,
+    **dict.fromkeys(("pmax", "pmin"), _of_extremum),
+}
+
 GRADIENTS: dict[str, Rule] = {
     **ELEMENTWISE_GRADIENTS,
     **ARRAY_GRADIENTS,
     **MATMUL_GRADIENTS,
     **FOURIER_GRADIENTS,
+    **COLLECTIVE_GRADIENTS,
     **linear_algebra.GRADIENTS,
     **control_flow.GRADIENTS,
     **CONV_GRADIENTS,
@@ -758,6 +789,7 @@ NO_GRADIENT: frozenset[str] = frozenset(
             for spec in (*QUEUE_TABLE, *RESOURCE_TABLE, *STRING_TABLE, *FILE_TABLE, *REPORT_TABLE)
         ),
         "debug_callback",
+        "axis_index",
         *NO_ARRAY_GRADIENT,
         *NO_DYNAMIC_GRADIENT,
         *control_flow.NO_STACK_GRADIENT,

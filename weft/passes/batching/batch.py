@@ -36,11 +36,19 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import StackType, TensorType, TokenType, Type
-from weft.passes.batching.rules import RULES, Site, batched_type, draw_rows, with_rows
+from weft.passes.batching.rules import (
+    RULES,
+    Site,
+    batched_type,
+    collective,
+    draw_rows,
+    with_rows,
+)
 from weft.passes.rewriting.expression import Expr
 
 Batched = tuple[Value, bool]
@@ -53,14 +61,16 @@ def batch_block(
     operands: Sequence[Batched],
     size: Dim,
     states: Iterable[Value] = (),
+    axis: str = "",
 ) -> list[Batched]:
     """Append the block's ops for a batch of `size`; its results, and whether each is batched.
 
     operands: for each argument of the block the outer value, and whether it has the batch axis in
     front. states: arguments that are read from variables; keys derived from them differ by row.
+    axis: the name of the batch's axis, by which collectives in the block mean it.
     UnsupportedError for an op that cannot be done for many rows.
     """
-    walk = _Walk(builder, size, set(states))
+    walk = _Walk(builder, size, set(states), axis)
     for arg, operand in zip(block.args, operands, strict=True):
         walk.known[arg] = operand
     for op in block.ops:
@@ -71,8 +81,8 @@ def batch_block(
 class _Walk:
     """The state of the walk over one block: by old value, the new one and whether it is batched."""
 
-    def __init__(self, builder: Builder, size: Dim, states: set[Value]) -> None:
-        self.builder, self.size = builder, size
+    def __init__(self, builder: Builder, size: Dim, states: set[Value], axis: str) -> None:
+        self.builder, self.size, self.axis = builder, size, axis
         self.known: dict[Value, Batched] = {}
         #: Old values that are keys from variables, or made of such.
         self.states = set(filter(_may_be_key, states))
@@ -82,7 +92,10 @@ class _Walk:
         start = len(self.builder.ops)
         if self._draws(op):
             self.states.update(filter(_may_be_key, op.results))
-        if op.name in CONTROL and (self._any(op) or self._draws(op)):
+        if self._is_over(op):
+            result, differs = collective(self._site(op))
+            found = [(result.value, differs)]
+        elif op.name in CONTROL and (self._any(op) or self._draws(op) or self._over_rows(op)):
             found = getattr(self, f"_{op.name}")(op)
         elif op.name == "custom_gradient" and self._any(op):
             found = self._custom_gradient(op)
@@ -97,6 +110,14 @@ class _Walk:
         self.known.update(zip(op.results, found, strict=True))
         for made in self.builder.ops[start:]:
             made.device, made.group = op.device, op.group
+
+    def _is_over(self, op: Operation) -> bool:
+        """Whether it is a collective over the axis of this batch."""
+        return op.name in COLLECTIVES and op.attrs["axis_name"] == self.axis
+
+    def _over_rows(self, op: Operation) -> bool:
+        """Whether one is in its regions."""
+        return any(self._is_over(inner) for r in op.regions for inner in Block.walk(r))
 
     def _any(self, op: Operation) -> bool:
         return any(self.known[v][1] for v in op.operands)
@@ -167,6 +188,13 @@ class _Walk:
     def _check_rows(self, op: Operation) -> None:
         """UnsupportedError for an op that rows cannot have one after the other."""
         traits, where = lookup(op.name).traits, op.locations
+        if self._over_rows(op):
+            raise UnsupportedError(
+                f"vmap: op '{op.name}' is done row by row, and a collective over the axis "
+                f"'{self.axis}' in it needs all rows at once",
+                hint="do it outside of the branch or loop",
+                location=where,
+            )
         if self._draws(op):
             raise UnsupportedError(
                 f"vmap: op '{op.name}' is done row by row, and draws numbers of a generator, which "
@@ -209,7 +237,7 @@ class _Walk:
         builder = Builder(kinds)
         given = list(zip(builder.args, flags, strict=True))
         states = self._states(region, operands)
-        return builder, batch_block(builder, region, given, self.size, states)
+        return builder, batch_block(builder, region, given, self.size, states, self.axis)
 
     def _states(self, region: Block, operands: Sequence[Value]) -> list[Value]:
         """The arguments of a region that are keys from variables."""
@@ -267,7 +295,7 @@ class _Walk:
         for region in op.regions:
             self._check_pure(op, region)
             states = self._states(region, op.operands[1:])
-            found = batch_block(self.builder, region, operands, self.size, states)
+            found = batch_block(self.builder, region, operands, self.size, states, self.axis)
             sides.append([self._forced(self.builder, v, b, op) for v, b in found])
         pairs = zip(*sides, strict=True)
         return [(where_rows(self.builder, op, pred, yes, no), True) for yes, no in pairs]
@@ -317,7 +345,7 @@ class _Walk:
         self._check_pure(op, region)
         given = list(zip(builder.args, flags, strict=True))
         states = self._states(region, op.operands)
-        found = batch_block(builder, region, given, self.size, states)
+        found = batch_block(builder, region, given, self.size, states, self.axis)
         results = [
             where_rows(builder, op, test, self._forced(builder, v, b, op), before)
             for (v, b), before in zip(found, builder.args[:count], strict=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim
 from weft.ir.dtypes import bool_, int64, uint32, uint64
@@ -18,7 +20,7 @@ from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.random import PARITY, ROTATIONS, ROUNDS
-from weft.ir.spec import Attrs, AttrValue, int_attr, ints_attr, shape_attr
+from weft.ir.spec import Attrs, AttrValue, ConstArray, int_attr, ints_attr, shape_attr
 from weft.ir.types import StackType, TensorType, Type
 from weft.passes.rewriting.expression import Expr
 
@@ -370,8 +372,55 @@ def _threefry(s: Site, key: Expr, low: Expr) -> tuple[Expr, Expr]:
     return x, y
 
 
+# ------------------------------------------------------------------- collectives of another axis
+def _front(x: Expr) -> Expr:
+    """The first two axes exchanged."""
+    return x.permute((1, 0, *range(2, x.rank)))
+
+
+def _gather_rows(s: Site) -> Sequence[Expr]:
+    return [_front(s(*s.operands))]
+
+
+def _scatter_rows(s: Site) -> Sequence[Expr]:
+    return s.emit([_front(s.operands[0])])
+
+
+def _exchange_rows(s: Site) -> Sequence[Expr]:
+    return [_front(s(_front(s.operands[0])))]
+
+
+def collective(s: Site) -> tuple[Expr, bool]:
+    """A collective over the axis of this batch, and whether what it gives differs by row."""
+    name = s.op.name
+    if name == "axis_index":
+        rows: AttrValue = (s.size,)
+        attrs: dict[str, AttrValue] = {"dtype": int64, "shape": rows, "axis": 0}
+        made = s.builder.emit1("iota", locations=s.op.locations, **attrs)
+        return Expr(s.builder, made, s.op.locations), True
+    x = s.full(0)
+    if name in ("psum", "pmax", "pmin", "psum_scatter"):
+        kind = {"pmax": "max", "pmin": "min"}.get(name, "sum")
+        return x.op(kind, axes=(0,), keepdims=False), name == "psum_scatter"
+    if name == "all_gather":
+        return x, False
+    if name == "all_to_all":
+        return _front(x), True
+    sources = np.array(ints_attr(s.attrs, "sources"), np.int64)
+    index = s.builder.emit1("constant", value=ConstArray(sources.clip(0)), locations=s.op.locations)
+    taken = x.op("take", x.wrap(index), axis=0)
+    if (sources >= 0).all():
+        return taken, True
+    there = (sources >= 0).reshape((-1, *(1,) * (x.rank - 1)))
+    mask = s.builder.emit1("constant", value=ConstArray(there), locations=s.op.locations)
+    return x.wrap(mask).broadcast_to(x.shape).where(taken, x.full(0)), True
+
+
 #: By op; elementwise ops and reductions are added from their traits.
 RULES: Mapping[str, Rule] = {
+    "all_gather": _gather_rows,
+    "psum_scatter": _scatter_rows,
+    "all_to_all": _exchange_rows,
     **{name: _elementwise for name, spec in OPS.items() if "elementwise" in spec.traits},
     **{name: _axes for name, spec in OPS.items() if "reduction" in spec.traits},
     **dict.fromkeys(
@@ -380,6 +429,10 @@ RULES: Mapping[str, Rule] = {
             "stop_gradient",
             "tap",
             "optimization_barrier",
+            "psum",
+            "pmax",
+            "pmin",
+            "ppermute",
             "stack_push",
             "stack_pop",
             "stack_add",

@@ -1,0 +1,196 @@
+"""`wf.collectives`: what a row of a batch gets from all rows, by the name of their axis.
+
+In what `wf.vmap(axis_name="i")` is given, `psum(x, "i")` is the sum of x over all rows, the same in
+each. Names and meaning are those of `jax.lax`. Each takes a tensor, or a tree of them.
+
+>>> normal = wf.vmap(lambda x: x - wf.collectives.pmean(x, "rows"), axis_name="rows")
+>>> normal(wf.asarray([1.0, 2.0, 6.0]))
+Tensor([-2., -1.,  3.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.frontend.core import pytree
+from weft.frontend.core.public_names import only_public
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import current_trace
+from weft.frontend.core.user_errors import shows_as_seen
+from weft.frontend.ops.creation import asarray
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.elementwise import divide
+from weft.frontend.ops.manipulation import moveaxis
+from weft.frontend.ops.promotion import check_axis, inexact_tensor
+from weft.frontend.transforms.vmap import named_axes
+from weft.ir.dims import Dim, SymbolicDim
+from weft.ir.errors import InvalidArgumentError, suggest
+from weft.ir.locations import caller_location
+
+__all__ = [
+    "all_gather", "all_to_all", "axis_index", "axis_size", "pmax", "pmean", "pmin", "ppermute",
+    "psum", "psum_scatter",
+]  # fmt: skip
+
+
+def _size(what: str, axis_name: object) -> Dim:
+    """How many rows the axis has. InvalidArgumentError for one that is not around this code."""
+    known = named_axes()
+    if isinstance(axis_name, str) and axis_name in known:
+        return known[axis_name]
+    near = suggest(axis_name, list(known)) if isinstance(axis_name, str) else ""
+    raise InvalidArgumentError(
+        f"wf.collectives.{what}: no axis of rows is called {axis_name!r}{near}",
+        hint=f"those around this code are: {', '.join(map(repr, known))}"
+        if known
+        else "wf.vmap(f, axis_name=...) gives the rows of its batch a name in f",
+        location=caller_location(),
+    )
+
+
+def _each(op: str, x: Any, axis_name: Any) -> Any:
+    """The op on each leaf, over one axis or several."""
+    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    for name in names:
+        _size(op, name)
+
+    def one(leaf: Any) -> Tensor:
+        t = as_tensor(leaf)
+        weak = t.weak
+        for name in names:
+            t = apply(op, t, axis_name=name)
+        t.weak = weak
+        return t
+
+    return pytree.tree_map(one, x)
+
+
+@shows_as_seen
+def psum(x: Any, axis_name: str | Sequence[str]) -> Any:
+    """The sum of `x` over all rows of the axis, or of several axes; the same in each row.
+
+    >>> wf.vmap(lambda x: x / wf.collectives.psum(x, "i"), axis_name="i")(wf.asarray([1.0, 3.0]))
+    Tensor([0.25, 0.75], dtype=float32)
+    """
+    return _each("psum", x, axis_name)
+
+
+@shows_as_seen
+def pmax(x: Any, axis_name: str | Sequence[str]) -> Any:
+    """The maximum of `x` over all rows, element by element. Its gradient goes to the rows that have
+    it, in equal parts."""
+    return _each("pmax", x, axis_name)
+
+
+@shows_as_seen
+def pmin(x: Any, axis_name: str | Sequence[str]) -> Any:
+    """The minimum of `x` over all rows, element by element; gradient as of `pmax`."""
+    return _each("pmin", x, axis_name)
+
+
+@shows_as_seen
+def pmean(x: Any, axis_name: str | Sequence[str]) -> Any:
+    """The mean of `x` over all rows; integers become floats."""
+    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    floats = pytree.tree_map(lambda leaf: inexact_tensor(leaf, "collectives.pmean"), x)
+    totals = _each("psum", floats, axis_name)
+    for name in names:
+        count = axis_size(name)
+        totals = pytree.tree_map(lambda t, n=count: divide(t, n), totals)
+    return totals
+
+
+@shows_as_seen
+def axis_size(axis_name: str) -> Any:
+    """How many rows the axis has: an int, or a tensor where that is open."""
+    size = _size("axis_size", axis_name)
+    return asarray(size) if isinstance(size, SymbolicDim) else size
+
+
+@shows_as_seen
+def axis_index(axis_name: str) -> Tensor:
+    """The number of the row, from 0, int64.
+
+    >>> wf.vmap(lambda x: x * wf.collectives.axis_index("i"), axis_name="i")(wf.asarray([5, 5, 5]))
+    Tensor([ 0,  5, 10], dtype=int64)
+    """
+    _size("axis_index", axis_name)
+    trace = current_trace()
+    assert trace is not None
+    (value,) = trace.emit("axis_index", (), {"axis_name": axis_name})
+    return trace.tensor(value)
+
+
+def _sized(op: str, x: Any, axis_name: str, before: Callable[[Tensor], Tensor]) -> Any:
+    size = _size(op, axis_name)
+    return pytree.tree_map(
+        lambda leaf: apply(op, before(as_tensor(leaf)), axis_name=axis_name, size=size), x
+    )
+
+
+@shows_as_seen
+def all_gather(x: Any, axis_name: str, axis: int = 0) -> Any:
+    """All rows of `x`, along a new axis; the same in each row.
+
+    >>> pair = wf.vmap(lambda x: wf.collectives.all_gather(x, "i"), axis_name="i")
+    >>> pair(wf.asarray([1.0, 2.0]))
+    Tensor([[1., 2.],
+            [1., 2.]], dtype=float32)
+    """
+    made = _sized("all_gather", x, axis_name, lambda t: t)
+    return pytree.tree_map(lambda t: moveaxis(t, 0, check_axis("all_gather", axis, t.ndim)), made)
+
+
+@shows_as_seen
+def psum_scatter(x: Any, axis_name: str, scatter_dimension: int = 0) -> Any:
+    """In row i the sum over all rows of `x[i]` along an axis, which has an element for each row.
+    ShapeError if it has not."""
+    return _sized("psum_scatter", x, axis_name, lambda t: moveaxis(t, scatter_dimension, 0))
+
+
+@shows_as_seen
+def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int) -> Any:
+    """In row i the elements i along `split_axis` of all rows, along a new axis `concat_axis` in
+    its place. ShapeError if `split_axis` has not one element for each row."""
+    made = _sized("all_to_all", x, axis_name, lambda t: moveaxis(t, split_axis, 0))
+    return pytree.tree_map(lambda t: moveaxis(t, 0, concat_axis), made)
+
+
+@shows_as_seen
+def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
+    """In row `target` the `x` of row `source`, for each pair (source, target); zeros in rows that
+    are no target. InvalidArgumentError for a number that is no row, or is twice the same side.
+
+    >>> ring = [(k, (k + 1) % 3) for k in range(3)]
+    >>> shifted = wf.vmap(lambda x: wf.collectives.ppermute(x, "i", ring), axis_name="i")
+    >>> shifted(wf.asarray([1, 2, 3]))
+    Tensor([3, 1, 2], dtype=int64)
+    """
+    size = _size("ppermute", axis_name)
+    if not isinstance(size, int):
+        raise InvalidArgumentError(
+            f"wf.collectives.ppermute: the axis {axis_name!r} has an open size",
+            hint="wf.vmap over a known number of rows",
+            location=caller_location(),
+        )
+    pairs = [(int(source), int(target)) for source, target in perm]
+    sides = [list(side) for side in zip(*pairs, strict=True)] or [[], []]
+    if any(not 0 <= k < size for side in sides for k in side) or any(
+        len(set(side)) != len(side) for side in sides
+    ):
+        raise InvalidArgumentError(
+            f"wf.collectives.ppermute: {pairs} are no pairs of {size} rows, each at most once on "
+            "either side",
+            location=caller_location(),
+        )
+    source_of = {target: source for source, target in pairs}
+    sources = tuple(source_of.get(k, -1) for k in range(size))
+
+    def one(leaf: Any) -> Tensor:
+        return apply("ppermute", as_tensor(leaf), axis_name=axis_name, sources=sources)
+
+    return pytree.tree_map(one, x)
+
+
+__getattr__, __dir__ = only_public(__name__, __all__)

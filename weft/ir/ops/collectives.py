@@ -1,0 +1,115 @@
+"""Collectives over a named axis of examples: what one row of a batch gets from all rows.
+
+They stand in what `wf.vmap(axis_name=)` is given, in the program of one row. `passes/batching`
+makes the ops for all rows of them; no plan holds one. Names as JAX's (`jax.lax.psum`). A program
+that no batch is made of is one of a single row, and that is what the references compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.ir.dims import Dim, same
+from weft.ir.dtypes import int64
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
+from weft.ir.graph import Block
+from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, tensors
+from weft.ir.types import TensorType, Type
+
+_AXIS = {"axis_name": AttrSpec("str")}
+_SIZED = {**_AXIS, "size": AttrSpec("dim")}
+_TRAITS = frozenset({"no_fold"})
+
+
+def _size(attrs: Attrs) -> Dim:
+    size = attrs["size"]
+    return size  # type: ignore[return-value]
+
+
+def _numbers(name: str) -> InferRule:
+    def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+        (x,) = tensors(name, types)
+        if not x.dtype.is_numeric:
+            raise TypeRuleError(f"op '{name}' takes numbers, got {x}")
+        return [x]
+
+    return rule
+
+
+def _index_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    return [TensorType(int64, ())]
+
+
+def _gather_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    (x,) = tensors("all_gather", types)
+    return [TensorType(x.dtype, (_size(attrs), *x.shape))]
+
+
+def _rows(name: str, kept: bool) -> InferRule:
+    """The rule of an op whose operand has an element for each row along its first axis. kept:
+    whether its result has, too."""
+
+    def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+        (x,) = tensors(name, types)
+        if not x.rank or not same(x.shape[0], _size(attrs)):
+            raise ShapeError(
+                f"op '{name}': {x} has no first axis of {_size(attrs)}, the size of the axis "
+                f"'{attrs['axis_name']}'"
+            )
+        return [x if kept else TensorType(x.dtype, x.shape[1:])]
+
+    return rule
+
+
+def _permute_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    return [*tensors("ppermute", types)]
+
+
+def _one_row(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    """What a single row gets: of its own."""
+    if attrs.get("size", 1) != 1:
+        raise InvalidArgumentError(f"no batch has the axis '{attrs['axis_name']}'")
+    return arrays[0]
+
+
+def _gathered(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    return _one_row(arrays, attrs)[None]
+
+
+def _scattered(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    return np.asarray(_one_row(arrays, attrs)[0])
+
+
+def _permuted(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    return arrays[0] if attrs["sources"] == (0,) else np.zeros_like(arrays[0])
+
+
+TABLE = (
+    OpSpec("psum", 1, _numbers("psum"), _one_row, "The sum over all rows.", _AXIS, _TRAITS),
+    OpSpec("pmax", 1, _numbers("pmax"), _one_row, "The maximum over all rows.", _AXIS, _TRAITS),
+    OpSpec("pmin", 1, _numbers("pmin"), _one_row, "The minimum over all rows.", _AXIS, _TRAITS),
+    OpSpec(
+        "all_gather", 1, _gather_type, _gathered, "All rows, along a new first axis.",
+        _SIZED, _TRAITS,
+    ),
+    OpSpec(
+        "psum_scatter", 1, _rows("psum_scatter", False), _scattered,
+        "In row i the sum over all rows of their elements i.", _SIZED, _TRAITS,
+    ),
+    OpSpec(
+        "all_to_all", 1, _rows("all_to_all", True), _one_row,
+        "In row i the elements i of all rows.", _SIZED, _TRAITS,
+    ),
+    OpSpec(
+        "ppermute", 1, _permute_type, _permuted,
+        "In row i the row `sources[i]`, zeros where that is -1.",
+        {**_AXIS, "sources": AttrSpec("ints")}, _TRAITS,
+    ),
+    OpSpec(
+        "axis_index", 0, _index_type, lambda arrays, attrs: np.array(0, np.int64),
+        "The number of the row.", _AXIS, _TRAITS,
+    ),
+)  # fmt: skip
+#: Their names.
+COLLECTIVES = frozenset(spec.name for spec in TABLE)
