@@ -74,9 +74,6 @@ def vmap(
     UnsupportedError for ops that act outside the graph on values that differ by example, and for
     assignments of such values to variables.
 
-    >>> dot = wf.vmap(lambda a, b: wf.sum(a * b))
-    >>> dot(wf.asarray([[1.0, 2.0], [3.0, 4.0]]), wf.asarray([[1.0, 1.0], [2.0, 2.0]]))
-    Tensor([ 3., 14.], dtype=float32)
     >>> gradients = wf.vmap(wf.grad(lambda w, x: (w * x) ** 2), in_axes=(None, 0))
     >>> gradients(wf.asarray(3.0), wf.asarray([1.0, 2.0]))
     Tensor([ 6., 24.], dtype=float32)
@@ -85,10 +82,7 @@ def vmap(
         raise InvalidArgumentError(
             f"vmap: fn is a {type(fn).__name__}, not a function", location=caller_location()
         )
-    if axis_name is not None and (type(axis_name) is not str or not axis_name):
-        raise InvalidArgumentError(
-            f"vmap: axis_name is a str, got {axis_name!r:.60}", location=caller_location()
-        )
+    axis = _checked_name(axis_name)
 
     @shows_as_seen
     @functools.wraps(fn)
@@ -105,13 +99,24 @@ def vmap(
             return fn(*given, **named)
 
         def compute(tensors: list[Tensor]) -> Any:
-            return _batch(fn, inputs, tensors, call, out_axes, axis_name or "")
+            return _batch(fn, inputs, tensors, call, out_axes, axis)
 
         if current_trace() is not None:
             return compute(inputs.tensors)
         return run_traced(f"vmap_{function_name(fn)}", compute, inputs.tensors)
 
     return batched
+
+
+def _checked_name(axis_name: object) -> str:
+    """The name of an axis, "" for None. InvalidArgumentError for what is none."""
+    if axis_name is None:
+        return ""
+    if not isinstance(axis_name, str) or not axis_name:
+        raise InvalidArgumentError(
+            f"vmap: axis_name is a str, got {axis_name!r:.60}", location=caller_location()
+        )
+    return axis_name
 
 
 def _argument_axes(in_axes: Axes, args: pytree.Structure) -> list[int | None]:
