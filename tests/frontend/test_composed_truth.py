@@ -101,6 +101,23 @@ ELSEWHERE = {
         )
         for name in names.split()
     },
+    **{
+        name: ("NumPy", "test_statistics.py", test)
+        for names, test in (
+            ("median quantile percentile", "test_quantiles"),
+            ("nansum nanmean nanmax nanmin", "test_nan_left_out"),
+            ("bincount", "test_bincount"),
+            ("histogram", "test_histogram"),
+            ("histogram_fixed_width", "test_histogram_fixed_width"),
+            ("digitize", "test_digitize"),
+            ("unravel_index ravel_multi_index", "test_flat_indices"),
+            ("invert_permutation", "test_invert_permutation"),
+            ("batch_gather", "test_batch_gather"),
+            ("add_n", "test_add_n"),
+            ("cummax cummin logcumsumexp", "test_running_reductions"),
+        )
+        for name in names.split()
+    },
     "initializers.orthogonal": (
         "np.linalg.qr of the same matrix",
         "test_initializers.py",

@@ -138,10 +138,10 @@ _ROWS: dict[str, dict[str, str]] = {
         "amin": "wf.min",
         "average": "wf.mean",
         "norm": "wf.vector_norm, or wf.matrix_norm",
-        "median quantile percentile": "weft has none: wf.sort(x), and the element in the middle",
-        "nansum nanmean nanmax nanmin": "wf.where(wf.isnan(x), 0.0, x), then wf.sum and the like",
         "topk": "wf.top_k",
-        "bincount histogram": "wf.segment_sum(wf.ones_like(numbers), numbers, count)",
+        "nanmedian nanquantile nanpercentile nanstd nanvar": "weft has none; wf.tf1.nansum, "
+        "nanmean, nanmax and nanmin leave NaN out",
+        "histogram2d histogramdd": "wf.tf1.bincount of wf.tf1.ravel_multi_index of wf.tf1.digitize",
         "unsorted_segment_sum": "wf.segment_sum, whose indices may come in any order",
         "mm bmm": "wf.matmul, which takes leading axes",
         "addmm": "wf.matmul(a, b) + c, which becomes one kernel",
@@ -152,7 +152,6 @@ _ROWS: dict[str, dict[str, str]] = {
         "half": "wf.float16",
         "long": "wf.int64",
         "int": "wf.int32, or wf.int64",
-        "confusion_matrix": "wf.metrics.confusion_matrix",
         "sequence_mask": "wf.nn.sequence_mask", "reverse_sequence": "wf.nn.reverse_sequence",
         "metric": "wf.metrics",
         # models, input, output
