@@ -208,7 +208,9 @@ def test_bincount_gradient_and_errors() -> None:
 @given(st.integers(0, 2**32), st.integers(1, 9), st.integers(0, 2), st.booleans(), st.booleans())
 def test_histogram(seed: int, bins: int, kind: int, density: bool, weighted: bool) -> None:
     rng = np.random.default_rng(seed)
-    x = np.round(rng.normal(size=rng.integers(1, 40)) * 4) / 4  # many on the edges
+    x = rng.normal(size=rng.integers(1, 40))
+    if kind:  # many on the edges; those that come from x are rounded otherwise in compiled code
+        x = np.round(x * 4) / 4
     w = rng.random(x.shape) if weighted else None
     how: Any = {"range": (-1.5, 2.0)} if kind == 1 else {}
     edges: Any = np.sort(rng.integers(-8, 8, bins + 1)) / 4 if kind == 2 else bins
