@@ -118,6 +118,16 @@ ELSEWHERE = {
         )
         for name in names.split()
     },
+    **{
+        f"nn.{name}": ("loops over elements", "test_blocks.py", test)
+        for names, test in (
+            ("space_to_depth depth_to_space", "test_depth"),
+            ("space_to_batch_nd batch_to_space_nd", "test_batch"),
+            ("local_response_normalization", "test_response_normalization"),
+            ("max_pool_with_argmax", "test_places_of_maxima"),
+        )
+        for name in names.split()
+    },
     "initializers.orthogonal": (
         "np.linalg.qr of the same matrix",
         "test_initializers.py",
@@ -195,7 +205,7 @@ EXEMPT = {
     "types, and what is known of them":
         "DType Tensor TensorType IndexedSlices DeviceArray finfo iinfo isdtype can_cast "
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
-        "nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
+        "nn.MaxPool nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
         "metrics.Streaming",
     "they hold variables: test_module.py, test_recurrent.py":
         "nn.Module nn.RNNCell nn.LSTMState",
@@ -258,9 +268,10 @@ EXEMPT = {
 #: Rows without inputs, and functions that need a size to build their graph (how many results, which
 #: window, how deep an index, which of two axes has size 1, whether there is a largest element).
 CLOSED = """arange constant cross diag diagonal empty eye gather_nd linspace logsumexp nn.avg_pool
-    nn.avg_pool1d nn.avg_pool2d nn.conv nn.conv1d nn.conv1d_transpose nn.conv2d
-    nn.conv2d_transpose nn.conv3d nn.depthwise_conv2d nn.log_softmax nn.logsumexp nn.max_pool
-    nn.max_pool1d nn.max_pool2d nn.pool nn.separable_conv2d nn.softmax
+    nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.conv nn.conv1d nn.conv1d_transpose nn.conv2d
+    nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.depthwise_conv2d nn.log_softmax
+    nn.logsumexp nn.max_pool nn.max_pool1d nn.max_pool2d nn.max_pool3d nn.pool
+    nn.separable_conv2d nn.softmax
     nn.softmax_cross_entropy_with_logits ones reduce_logsumexp reshape scatter_nd
     scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update split squeeze trace
     train.Adadelta train.Adagrad train.Adam train.AdamW train.Momentum train.SGD unstack zeros"""

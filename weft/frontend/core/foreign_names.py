@@ -211,7 +211,14 @@ _ROWS: dict[str, dict[str, str]] = {
         "huber_loss smooth_l1_loss": "wf.losses.huber_loss",
         "l1_loss": "wf.losses.absolute_difference",
         "kl_div": "wf.losses.kl_divergence",
-        "max_pool3d avg_pool3d": "wf.nn.max_pool, wf.nn.avg_pool",
+        "pixel_unshuffle": "wf.nn.space_to_depth, whose channels come in TensorFlow's order",
+        "pixel_shuffle": "wf.nn.depth_to_space, whose channels come in TensorFlow's order",
+        "conv_transpose1d conv_transpose2d conv_transpose3d": "wf.nn.conv1d_transpose, "
+        "wf.nn.conv2d_transpose, wf.nn.conv3d_transpose",
+        "local_response_norm": "wf.nn.local_response_normalization, whose alpha is for the sum",
+        "adaptive_avg_pool2d AdaptiveAvgPool2d": "wf.mean(x, axis=(1, 2)) for one pixel, or "
+        "wf.nn.avg_pool2d",
+        "depthwise_conv1d depthwise_conv3d": "wf.nn.conv with groups= the number of channels",
     },
     "wf.metrics": {
         "BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy accuracy_score": "wf.metrics."

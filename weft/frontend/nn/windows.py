@@ -462,6 +462,29 @@ def conv2d_transpose(
     )  # fmt: skip
 
 
+def conv3d_transpose(
+    x: TensorLike,
+    kernel: TensorLike,
+    output_shape: Sequence[Dim] | int | None = None,
+    strides: PerAxis = 1,
+    padding: Padding = "SAME",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`conv2d_transpose` with three spatial axes.
+
+    >>> x, kernel = wf.ones([1, 2, 4, 4, 8]), wf.ones([3, 3, 3, 5, 8])
+    >>> wf.nn.conv3d_transpose(x, kernel, strides=(1, 2, 2)).shape
+    (1, 2, 8, 8, 5)
+    """
+    return _transpose(
+        "conv3d_transpose", 3, x, kernel, output_shape, strides, padding, data_format, dilations,
+        groups,
+    )  # fmt: skip
+
+
 def _transpose(
     op: str,
     axes: int,
