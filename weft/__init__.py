@@ -74,7 +74,8 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        data, fft, initializers, lookup, losses, metrics, nn, random, summary, testing, tf1, train,
+        data, fft, image, initializers, lookup, losses, metrics, nn, random, summary, testing, tf1,
+        train,
     )
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
@@ -124,8 +125,8 @@ if TYPE_CHECKING:
 
 # public modules, of weft.frontend
 _MODULES = (
-    "data", "fft", "initializers", "lookup", "losses", "metrics", "nn", "random", "summary",
-    "testing", "tf1", "train",
+    "data", "fft", "image", "initializers", "lookup", "losses", "metrics", "nn", "random",
+    "summary", "testing", "tf1", "train",
 )
 _LATER = {
     "weft.frontend.autodiff.gradients":
@@ -244,6 +245,7 @@ __all__ = [
     "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
     "full", "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
     "gradients", "greater", "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag",
+    "image",
     "inf", "initializers", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",
     "isdtype", "isfinite", "isin", "isinf", "isnan", "jacfwd", "jacrev", "jvp", "less",
     "less_equal", "lgamma", "linalg", "linearize", "linspace", "log", "log10", "log1p", "log2",
