@@ -49,7 +49,7 @@ with _collector_paused(old=True):
         cross, diag, diagonal, dot, einsum, inner, matmul, matrix_norm, matrix_power, outer,
         tensordot, trace, vecdot,
     )
-    from weft.frontend.ops.indexing import gather, take, take_along_axis
+    from weft.frontend.ops.indexing import take, take_along_axis
     from weft.frontend.ops.reduction import (
         all, any, argmax, argmin, argsort, count_nonzero, cumulative_logsumexp, cumulative_max,
         cumulative_min, cumulative_prod, cumulative_sum, isin, logsumexp, max, mean, min, prod,
@@ -243,7 +243,7 @@ __all__ = [
     "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv",
     "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fft", "finfo", "flatten", "flip",
     "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
-    "full", "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
+    "full", "full_like", "get_num_threads", "global_variables_initializer", "grad",
     "gradients", "greater", "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag",
     "image",
     "inf", "initializers", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",

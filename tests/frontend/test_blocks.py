@@ -4,7 +4,6 @@ transposed convolutions: against loops over elements; gradients against differen
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,37 +11,13 @@ import numpy as np
 import pytest
 from example_counts import examples
 from hypothesis import given
+from slope_checks import check, check_gradient
 
 import weft as wf
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 
 Array = np.ndarray[Any, Any]
 N = wf.nn
-
-
-def check(f: Callable[..., Any], xs: tuple[Any, ...], expected: Array, rtol: float = 0) -> None:
-    """Eagerly and compiled."""
-    for got in (f(*xs), wf.compile(lambda *xs: f(*xs))(*xs)):
-        assert got.dtype == expected.dtype
-        np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol)
-
-
-def check_gradient(f: Callable[..., Any], *xs: Array, step: float = 1e-6) -> None:
-    """By every argument, along one random direction: the difference, and weft's two modes."""
-    rng = np.random.default_rng(0)
-    weights = rng.random(f(*xs).shape)
-    total = lambda *xs: wf.sum(f(*xs) * weights)  # noqa: E731
-    ways = [rng.normal(size=x.shape) for x in xs]
-    ahead, behind = (
-        float(total(*(x + s * step * w for x, w in zip(xs, ways, strict=True)))) for s in (1, -1)
-    )
-    wanted = (ahead - behind) / (2 * step)
-    for grad in (wf.grad(total, tuple(range(len(xs)))),):
-        for run in (grad, wf.compile(grad)):
-            slopes = run(*xs)
-            got = sum(float(np.sum(s * w)) for s, w in zip(slopes, ways, strict=True))
-            assert got == pytest.approx(wanted, rel=1e-6, abs=1e-6)
-    assert float(wf.jvp(total, xs, tuple(ways))[1]) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
 
 
 # --------------------------------------------------------------------------------------- blocks

@@ -26,7 +26,7 @@ TABLE = {**composed_truth.TABLE, **composed_nn_truth.TABLE}
 RANDOM = sorted(n for n in TABLE if n.startswith("random") or n == "truncated_normal")
 SPACES = {"": wf, "tf1.": wf.tf1, "nn.": wf.nn, "random.": wf.random, "train.": wf.train,
           "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup,
-          "losses.": wf.losses, "initializers.": wf.initializers,
+          "losses.": wf.losses, "image.": wf.image, "initializers.": wf.initializers,
           "metrics.": wf.metrics}  # fmt: skip
 
 #: One op of the IR, whose meaning test_ops_reference.py checks on every dtype; `test_one_op` says
@@ -128,6 +128,44 @@ ELSEWHERE = {
         )
         for name in names.split()
     },
+    **{
+        f"image.{name}": (truth, "test_image.py", test)
+        for names, truth, test in (
+            ("resize", "TF's formulas as loops, Pillow", "test_resize"),
+            ("resize_with_pad", "its parts", "test_aspect_ratios"),
+            ("crop_and_resize", "TF's formulas as loops", "test_crop_and_resize"),
+            ("flip_left_right flip_up_down rot90 transpose", "NumPy", "test_flips_and_turns"),
+            (
+                "crop_to_bounding_box pad_to_bounding_box central_crop resize_with_crop_or_pad",
+                "NumPy",
+                "test_crops_and_paddings",
+            ),
+            ("extract_patches", "loops over pixels", "test_extract_patches"),
+            ("random_flip_left_right random_flip_up_down", "NumPy", "test_random_flips"),
+            ("random_crop", "NumPy", "test_random_crops"),
+            (
+                "random_brightness random_contrast random_hue random_saturation",
+                "the adjustment by the key's number",
+                "test_random_colours",
+            ),
+            ("convert_image_dtype", "NumPy in float64", "test_convert_image_dtype"),
+            (
+                "adjust_brightness adjust_contrast adjust_gamma rgb_to_grayscale grayscale_to_rgb "
+                "per_image_standardization",
+                "NumPy in float64",
+                "test_adjustments",
+            ),
+            (
+                "rgb_to_hsv hsv_to_rgb adjust_hue adjust_saturation",
+                "colorsys",
+                "test_hue_saturation_value",
+            ),
+            ("total_variation psnr", "NumPy in float64", "test_total_variation_and_psnr"),
+            ("ssim", "the formula, window by window", "test_ssim"),
+            ("non_max_suppression", "the algorithm in Python", "test_non_max_suppression"),
+        )
+        for name in names.split()
+    },
     "initializers.orthogonal": (
         "np.linalg.qr of the same matrix",
         "test_initializers.py",
@@ -205,7 +243,8 @@ EXEMPT = {
     "types, and what is known of them":
         "DType Tensor TensorType IndexedSlices DeviceArray finfo iinfo isdtype can_cast "
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
-        "nn.MaxPool nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
+        "nn.MaxPool image.Suppressed "
+        "nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
         "metrics.Streaming",
     "they hold variables: test_module.py, test_recurrent.py":
         "nn.Module nn.RNNCell nn.LSTMState",

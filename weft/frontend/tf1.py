@@ -37,7 +37,8 @@ if TYPE_CHECKING:
         batch_gather, invert_permutation, ravel_multi_index, unravel_index,
     )
     from weft.frontend.ops.indexing import (
-        gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min, scatter_nd_update,
+        gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
+        scatter_nd_update,
     )
     from weft.frontend.ops.manipulation import rank
     from weft.frontend.ops.statistics import (
@@ -103,6 +104,7 @@ _LATER = {
     "weft.frontend.ops.index_arithmetic":
         "batch_gather invert_permutation ravel_multi_index unravel_index",
     "weft.frontend.ops.indexing":
+        "gather "
         "gather_nd scatter_nd scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update",
     "weft.frontend.ops.manipulation": "rank",
     "weft.frontend.ops.statistics":
@@ -173,7 +175,8 @@ __all__ = [
     "container", "count_up_to", "create_partitioned_variables", "cummax", "cummin", "cumprod",
     "cumsum", "decode_csv",
     "decode_image", "decode_jpeg", "decode_png", "decode_raw", "digitize", "dynamic_partition",
-    "dynamic_stitch", "enter", "exit", "fill", "foldl", "foldr", "gather_nd", "get_default_graph",
+    "dynamic_stitch", "enter", "exit", "fill", "foldl", "foldr", "gather",
+    "gather_nd", "get_default_graph",
     "get_default_session", "get_variable", "get_variable_scope", "global_norm", "global_variables",
     "histogram", "histogram_fixed_width",
     "identity", "import_graph_def", "initialize_all_variables", "invert_permutation",

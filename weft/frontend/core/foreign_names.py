@@ -163,7 +163,6 @@ _ROWS: dict[str, dict[str, str]] = {
         "save savez": "wf.train.Saver saves variables; x.numpy() is an array",
         "load": "wf.data.read_npy, wf.data.read_npz; wf.train.Saver restores variables",
         "utils io": "weft has none; files are read by wf.data",
-        "image": "wf.data.read_image, wf.data.decode_image, wf.data.resize_image",
         "py_func numpy_function pure_callback": "wf.py_function",
         "callback io_callback": "wf.debug_callback; wf.py_function calls one for what it gives",
         "debug debugging checkify": "wf.print, wf.check, wf.assert_finite (and others) and "
@@ -219,6 +218,25 @@ _ROWS: dict[str, dict[str, str]] = {
         "adaptive_avg_pool2d AdaptiveAvgPool2d": "wf.mean(x, axis=(1, 2)) for one pixel, or "
         "wf.nn.avg_pool2d",
         "depthwise_conv1d depthwise_conv3d": "wf.nn.conv with groups= the number of channels",
+    },
+    "wf.image": {
+        "resize_images resize_bilinear resize_bicubic resize_nearest_neighbor resize_area "
+        "interpolate scale_and_translate": "wf.image.resize(image, size, method)",
+        "resize_image_with_crop_or_pad": "wf.image.resize_with_crop_or_pad",
+        "transpose_image": "wf.image.transpose",
+        "extract_image_patches": "wf.image.extract_patches",
+        "non_max_suppression_padded nms": "wf.image.non_max_suppression, whose result has one size",
+        "ssim_multiscale sobel_edges image_gradients yuv_to_rgb rgb_to_yuv rgb_to_yiq": "weft has "
+        "none: wf.nn.depthwise_conv2d filters, wf.matmul mixes channels",
+        "decode_jpeg decode_png decode_image": "wf.tf1.decode_image, or wf.data.decode_image",
+        "random_jpeg_quality adjust_jpeg_quality encode_jpeg encode_png": "weft has none: Pillow "
+        "in wf.py_function",
+        "stateless_random_crop": "wf.image.random_crop, which always takes a key",
+        "hflip horizontal_flip": "wf.image.flip_left_right",
+        "vflip vertical_flip": "wf.image.flip_up_down",
+        "random_jitter ColorJitter": "wf.image.random_brightness, random_contrast, "
+        "random_saturation and random_hue one after the other",
+        "draw_bounding_boxes sample_distorted_bounding_box": "weft has none",
     },
     "wf.metrics": {
         "BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy accuracy_score": "wf.metrics."

@@ -158,9 +158,7 @@ def _part(op: str, t: Tensor, axis: int, start: TensorLike, size: int) -> Tensor
     if isinstance(start, (int, np.integer)):
         whole = t.shape[axis]
         if isinstance(whole, int) and not 0 <= start <= whole - size:
-            raise wrong(
-                op, f"{size} elements from {start} on are not within {whole} of {type_of(t)}"
-            )
+            raise wrong(op, f"{size} pixels from {start} on are not within {whole} of {type_of(t)}")
         return cut(t, axis, int(start), int(start) + size)
     return apply("take", t, add(strong_tensor(start), arange(size)), axis=axis)
 
@@ -276,9 +274,7 @@ def random_crop(key: TensorLike, image: TensorLike, size: Sequence[int]) -> Tens
     elif len(wanted) == t.ndim:
         axes = range(t.ndim)
     else:
-        raise wrong(
-            op, f"size {wanted} has neither 2 numbers nor one for each axis of {type_of(t)}"
-        )
+        raise wrong(op, f"size {wanted} has neither 2 numbers nor one per axis of {type_of(t)}")
     keys = split_key(key, len(wanted))
     for axis, n, own in zip(axes, wanted, keys, strict=True):
         whole = t.shape[axis]

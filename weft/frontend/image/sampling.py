@@ -44,6 +44,7 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
     widened,
 )
+from weft.ir.dims import same
 from weft.ir.dtypes import int64
 from weft.ir.errors import ShapeError, UnsupportedError
 from weft.ir.locations import caller_location
@@ -201,7 +202,8 @@ def _along(t: Tensor, axis: int, taps: _Taps) -> Tensor:
         return _by_product(t, axis, taps)
     if not t.dtype.is_inexact:
         return _summed(t, axis, taps)
-    return _linear(t, axis=axis, taps=taps)
+    made: Tensor = _linear(t, axis=axis, taps=taps)
+    return made
 
 
 @custom_gradient
@@ -402,7 +404,8 @@ def crop_and_resize(
     wanted = pair(op, crop_size, "crop_size", 1)
     where_ = cast(inexact_tensor(boxes, f"image.{op}"), t.dtype)
     rows = cast(as_indices(f"image.{op}", box_indices), int64)
-    if t.ndim != 4 or where_.ndim != 2 or where_.shape[1] != 4 or rows.ndim != 1:
+    fit = t.ndim == 4 and where_.ndim == 2 and where_.shape[1] == 4 and rows.ndim == 1
+    if not fit or not same(where_.shape[0], rows.shape[0]):
         raise ShapeError(
             f"wf.image.{op}: image (batch, height, width, channels), boxes (n, 4) and box_indices "
             f"(n) are needed, got {type_of(t)}, {type_of(where_)} and {type_of(rows)}",
