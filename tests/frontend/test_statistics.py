@@ -13,6 +13,7 @@ import pytest
 import scipy.special as sp
 from example_counts import examples
 from hypothesis import given
+from slope_checks import check_gradient
 
 import weft as wf
 from weft.ir.errors import InvalidArgumentError, ShapeError, TracerError, TypeRuleError
@@ -38,22 +39,6 @@ def check(f: Callable[..., Any], xs: tuple[Any, ...], expected: Any, rtol: float
         np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol)
 
 
-def slope(f: Callable[..., Any], x: Array, step: float = 1e-6) -> Array:
-    """The gradient of sum(f(x) * weights) by central differences, and that of weft beside it."""
-    y = np.asarray(f(x))
-    weights = np.linspace(1, 2, y.size).reshape(y.shape)
-    total = lambda x: wf.sum(f(x) * weights)  # noqa: E731
-    wanted = np.zeros_like(x)
-    for at in np.ndindex(x.shape):
-        for sign in (1, -1):
-            moved = x.copy()
-            moved[at] += sign * step
-            wanted[at] += sign * float(total(moved)) / (2 * step)
-    for got in (wf.grad(total)(x), wf.compile(wf.grad(total))(x)):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-    return wanted
-
-
 @st.composite
 def arrays(draw: st.DrawFn) -> tuple[Array, Any]:
     """An array with ties, in some order, and axes of it."""
@@ -69,7 +54,7 @@ def arrays(draw: st.DrawFn) -> tuple[Array, Any]:
 
 
 # ----------------------------------------------------------------------------------- quantiles
-@examples(60, deadline=None)
+@examples(36, deadline=None)
 @given(arrays(), st.booleans(), st.sampled_from(METHODS), st.integers(0, 2), st.data())
 def test_quantiles(
     given: tuple[Array, Any], keepdims: bool, method: str, rank: int, data: st.DataObject
@@ -124,9 +109,9 @@ def test_quantiles_of_open_sizes_of_nothing_and_of_16_bits() -> None:
 def test_gradients_of_quantiles() -> None:
     x = np.random.default_rng(2).permutation(np.arange(12.0)).reshape(3, 4)
     for method in METHODS:
-        slope(lambda x, m=method: T.quantile(x, [0.2, 0.55], axis=1, method=m), x)
-    slope(lambda x: T.median(x, axis=0), x)
-    slope(lambda q: T.quantile(x, q, axis=0), np.array([0.3, 0.71]))
+        check_gradient(lambda x, m=method: T.quantile(x, [0.2, 0.55], axis=1, method=m), x)
+    check_gradient(lambda x: T.median(x, axis=0), x)
+    check_gradient(lambda q: T.quantile(x, q, axis=0), np.array([0.3, 0.71]))
 
 
 def test_quantiles_in_batches() -> None:
@@ -152,7 +137,7 @@ def test_what_quantiles_refuse() -> None:
 
 # --------------------------------------------------------------------------------- NaN left out
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@examples(60, deadline=None)
+@examples(36, deadline=None)
 @given(arrays(), st.booleans(), st.sampled_from(["nansum", "nanmean", "nanmax", "nanmin"]))
 def test_nan_left_out(given: tuple[Array, Any], keepdims: bool, name: str) -> None:
     x, axis = given
@@ -174,7 +159,7 @@ def test_gradients_leave_nan_out() -> None:
 
 
 # --------------------------------------------------------------------------------------- counts
-@examples(60, deadline=None)
+@examples(36, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 12), st.booleans())
 def test_bincount(seed: int, length: int, weighted: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -191,7 +176,7 @@ def test_bincount(seed: int, length: int, weighted: bool) -> None:
 
 def test_bincount_gradient_and_errors() -> None:
     x = np.array([[1, 0], [3, 1]])
-    slope(lambda w: T.bincount(x, w, length=3), np.random.default_rng(0).random((2, 2)))
+    check_gradient(lambda w: T.bincount(x, w, length=3), np.random.default_rng(0).random((2, 2)))
     with pytest.raises(TracerError, match=r"wf\.bincount: x, or length=, must be known"):
         wf.compile(lambda x: T.bincount(x))(x)
     with pytest.raises(InvalidArgumentError, match="-1"):
@@ -264,7 +249,7 @@ def test_histogram_fixed_width() -> None:
         T.histogram_fixed_width(x, (1.0, 1.0))
 
 
-@examples(60, deadline=None)
+@examples(36, deadline=None)
 @given(st.integers(0, 2**32), st.booleans(), st.booleans())
 def test_digitize(seed: int, right: bool, down: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -280,7 +265,7 @@ def test_digitize(seed: int, right: bool, down: bool) -> None:
 
 
 # -------------------------------------------------------------------------------------- indices
-@examples(60, deadline=None)
+@examples(36, deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 2**32))
 def test_flat_indices(sizes: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -337,7 +322,7 @@ def test_batch_gather() -> None:
             (*lead, 4, *more)
         )  # fmt: skip
         check(T.batch_gather, (x, i), expected)
-    slope(lambda x: T.batch_gather(x, [[0, 1, 0], [-1, 2, 2]]), rng.random((2, 3)))
+    check_gradient(lambda x: T.batch_gather(x, [[0, 1, 0], [-1, 2, 2]]), rng.random((2, 3)))
     with pytest.raises(InvalidArgumentError, match="out of"):
         wf.compile(T.batch_gather)(np.ones((2, 3)), np.array([[0], [3]]))
     with pytest.raises(ShapeError, match=r"indices of shape \[3,1\] do not fit params"):
@@ -349,7 +334,7 @@ def test_add_n() -> None:
     xs = tuple(np.random.default_rng(k).random((2, 3)) for k in range(5))
     check(lambda *xs: T.add_n(xs), xs, sum(xs))
     check(lambda x: T.add_n([x]), xs[:1], xs[0])
-    slope(lambda x: T.add_n([x, x * x, x]), xs[0])
+    check_gradient(lambda x: T.add_n([x, x * x, x]), xs[0])
     assert T.add_n([np.int32(1), 2]).dtype is wf.int32
     with pytest.raises(ShapeError, match=r"wf\.tf1\.add_n: shapes \[2\] and \[1\] differ"):
         T.add_n([[1.0, 2.0], [1.0]])
