@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.core.tensor import Tensor
+from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.image.geometry import images, type_of, wrong
 from weft.frontend.ops.elementwise import (
     add,
@@ -25,14 +25,14 @@ from weft.frontend.ops.elementwise import (
     floor,
     floor_divide,
     greater,
+    less,
     maximum,
     minimum,
     multiply,
-    remainder,
     subtract,
     where,
 )
-from weft.frontend.ops.manipulation import concat, cut
+from weft.frontend.ops.manipulation import cut, expand_dims, reshape, stack
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
@@ -43,7 +43,7 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
     widened,
 )
-from weft.frontend.ops.reduction import max, mean, min, std
+from weft.frontend.ops.reduction import mean, std
 from weft.frontend.ops.special import pow
 from weft.frontend.random import uniform
 from weft.ir.dims import product
@@ -164,8 +164,8 @@ def adjust_hue(image: TensorLike, delta: TensorLike) -> Tensor:
         raise wrong(op, f"delta must be in [-1, 1], got {delta!r}")
 
     def adjusted(x: Tensor) -> Tensor:
-        h, s, v = _channels(rgb_to_hsv(x))
-        return hsv_to_rgb(concat([add(h, cast(delta, x.dtype)), s, v], axis=-1))
+        h, s, v = _hsv(x)
+        return _rgb(add(h, cast(delta, x.dtype)), s, v)
 
     return _as_floats(op, images(op, image, 3), adjusted)
 
@@ -179,9 +179,8 @@ def adjust_saturation(image: TensorLike, saturation_factor: TensorLike) -> Tenso
     op = "adjust_saturation"
 
     def adjusted(x: Tensor) -> Tensor:
-        h, s, v = _channels(rgb_to_hsv(x))
-        more = clip(multiply(s, cast(saturation_factor, x.dtype)), 0, 1)
-        return hsv_to_rgb(concat([h, more, v], axis=-1))
+        h, s, v = _hsv(x)
+        return _rgb(h, clip(multiply(s, cast(saturation_factor, x.dtype)), 0, 1), v)
 
     return _as_floats(op, images(op, image, 3), adjusted)
 
@@ -255,9 +254,41 @@ def per_image_standardization(image: TensorLike) -> Tensor:
 
 
 # -------------------------------------------------------------------------------- spaces of colour
-def _channels(t: Tensor) -> list[Tensor]:
+def _planes(t: Tensor) -> list[Tensor]:
+    """The three channels, each without the last axis: vectors hold pixels, not channels."""
     last = t.ndim - 1
-    return [cut(t, last, k, k + 1) for k in range(3)]
+    return [reshape(cut(t, last, k, k + 1), t.shape[:-1]) for k in range(3)]
+
+
+def _hsv(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hue, saturation and value of red, green and blue in floats."""
+    r, g, b = _planes(x)
+    value = maximum(maximum(r, g), b)
+    spread = subtract(value, minimum(minimum(r, g), b))
+    grey = equal(spread, 0)
+    sixth = divide(1 / 6, where(grey, 1, spread))
+    hue = where(
+        equal(r, value),
+        multiply(subtract(g, b), sixth),
+        where(
+            equal(g, value),
+            add(multiply(subtract(b, r), sixth), 2 / 6),
+            add(multiply(subtract(r, g), sixth), 4 / 6),
+        ),
+    )
+    hue = where(grey, 0, where(greater(0, hue), add(hue, 1), hue))
+    none = equal(value, 0)
+    return hue, where(none, 0, divide(spread, where(none, 1, value))), value
+
+
+def _rgb(h: Tensor, s: Tensor, v: Tensor) -> Tensor:
+    """Red, green and blue, on a new last axis, of hue, saturation and value."""
+    turn = multiply(subtract(h, floor(h)), 6)
+    # how far red, green and blue are from where each is least
+    place = add(expand_dims(turn, -1), as_tensor(np.array([5, 3, 1], h.dtype.numpy)))
+    place = where(less(place, 6), place, subtract(place, 6))
+    part = clip(minimum(place, subtract(4, place)), 0, 1)
+    return subtract(expand_dims(v, -1), multiply(expand_dims(multiply(v, s), -1), part))
 
 
 def _colours(op: str, x: TensorLike, channels: int) -> Tensor:
@@ -284,25 +315,7 @@ def rgb_to_hsv(image: TensorLike) -> Tensor:
     t = _colours("rgb_to_hsv", image, 3)
     kind = t.dtype if t.dtype.is_floating else float32
     x = convert_image_dtype(t, float32) if t.dtype.is_integer else widened(t)
-    r, g, b = _channels(x)
-    value = max(x, -1, keepdims=True)
-    spread = subtract(value, min(x, -1, keepdims=True))
-    grey = equal(spread, 0)
-    sixth = divide(1 / 6, where(grey, 1, spread))
-    blue_green = multiply(subtract(g, b), sixth)
-    hue = where(
-        equal(r, value),
-        blue_green,
-        where(
-            equal(g, value),
-            add(multiply(subtract(b, r), sixth), 2 / 6),
-            add(multiply(subtract(r, g), sixth), 4 / 6),
-        ),
-    )
-    hue = where(grey, 0, where(greater(0, hue), add(hue, 1), hue))
-    none = equal(value, 0)
-    saturation = where(none, 0, divide(spread, where(none, 1, value)))
-    return cast(concat([hue, saturation, value], axis=-1), kind)
+    return cast(stack(_hsv(x), axis=-1), kind)
 
 
 def hsv_to_rgb(image: TensorLike) -> Tensor:
@@ -316,14 +329,7 @@ def hsv_to_rgb(image: TensorLike) -> Tensor:
     t = _colours("hsv_to_rgb", image, 3)
     kind = t.dtype if t.dtype.is_floating else float32
     x = convert_image_dtype(t, float32) if t.dtype.is_integer else widened(t)
-    h, s, v = _channels(x)
-    turn = multiply(subtract(h, floor(h)), 6)
-    part = multiply(v, s)
-    made = []
-    for first in (5, 3, 1):  # how far red, green and blue are from where each is least
-        place = remainder(add(turn, first), 6)
-        made.append(subtract(v, multiply(part, clip(minimum(place, subtract(4, place)), 0, 1))))
-    return cast(concat(made, axis=-1), kind)
+    return cast(_rgb(*_planes(x)), kind)
 
 
 def rgb_to_grayscale(image: TensorLike) -> Tensor:
@@ -335,8 +341,9 @@ def rgb_to_grayscale(image: TensorLike) -> Tensor:
     op, t = "rgb_to_grayscale", _colours("rgb_to_grayscale", image, 3)
 
     def grey(x: Tensor) -> Tensor:
-        r, g, b = _channels(x)
-        return add(add(multiply(r, 0.2989), multiply(g, 0.587)), multiply(b, 0.114))
+        r, g, b = _planes(x)
+        made = add(add(multiply(r, 0.2989), multiply(g, 0.587)), multiply(b, 0.114))
+        return expand_dims(made, -1)
 
     return _as_floats(op, t, grey)
 

@@ -339,15 +339,3 @@ def extract_patches(
     moved = permute_dims(apart, (*range(k), k, k + 2, k + 1, k + 3, k + 4))
     whole = (*lead, len(places[0]), len(places[1]), window[0] * window[1] * channels)
     return reshape(moved, whole)
-
-
-def per_image(op: str, t: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-    """Images as one batch, (n, height, width, channels), and the axes that were in front."""
-    lead = t.shape[:-3]
-    count: Any = 1
-    for d in lead:
-        if d is None:
-            raise ShapeError(f"wf.image.{op}: the batch of {type_of(t)} must have a size",
-                             location=caller_location())  # fmt: skip
-        count = count * d
-    return reshape(t, (count, *t.shape[-3:])), lead

@@ -14,10 +14,10 @@ import numpy as np
 
 from weft.frontend.autodiff.gradients import stop_gradient
 from weft.frontend.control.loops import fori_loop
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor
 from weft.frontend.image.colour import convert_image_dtype
-from weft.frontend.image.geometry import images, per_image, type_of, wrong
-from weft.frontend.nn import depthwise_conv2d
+from weft.frontend.image.geometry import images, spatial, type_of, wrong
+from weft.frontend.image.sampling import weighted_sums
 from weft.frontend.ops.creation import arange, zeros
 from weft.frontend.ops.elementwise import (
     abs,
@@ -35,7 +35,7 @@ from weft.frontend.ops.elementwise import (
     where,
 )
 from weft.frontend.ops.indexing import take_along_axis
-from weft.frontend.ops.manipulation import diff, reshape, squeeze, unstack
+from weft.frontend.ops.manipulation import diff, squeeze, unstack
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
@@ -126,11 +126,10 @@ def ssim(
             hint="filter_size= makes the window smaller",
             location=caller_location(),
         )
-    x, lead = per_image(op, first)
-    y, _ = per_image(op, second)
+    x, y = first, second
     most = multiply(cast(max_val, x.dtype), scale)
     c1, c2 = (square(multiply(most, k)) for k in (k1, k2))
-    over = _gaussian(size, filter_sigma, known[2], x.dtype)
+    over = _gaussian(size, filter_sigma)
     x_mean, y_mean = _filtered(x, over), _filtered(y, over)
     means = multiply(x_mean, y_mean)
     squares = add(square(x_mean), square(y_mean))
@@ -140,23 +139,22 @@ def ssim(
     contrast = divide(
         add(subtract(both, multiply(means, 2)), c2), add(subtract(spread, squares), c2)
     )
-    each = mean(multiply(light, contrast), (1, 2, 3))
-    return cast(reshape(each, lead), kind)
+    return cast(mean(multiply(light, contrast), (-3, -2, -1)), kind)
 
 
-def _gaussian(size: int, sigma: float, channels: int, dtype: DType) -> Tensor:
-    """A window's weights along one axis, for each channel."""
+def _gaussian(size: int, sigma: float) -> Any:
+    """A window's weights along one axis."""
     distance = np.arange(size) - (size - 1) / 2
     weights = np.exp(-0.5 * (distance / sigma) ** 2)
-    wide = np.broadcast_to((weights / weights.sum())[:, None], (size, channels))
-    return as_tensor(np.ascontiguousarray(wide).astype(dtype.numpy))
+    return weights / weights.sum()
 
 
-def _filtered(t: Tensor, over: Tensor) -> Tensor:
+def _filtered(t: Tensor, over: Any) -> Tensor:
     """Means over windows: along the columns, then along the rows."""
-    size, channels = over.shape
-    down = depthwise_conv2d(t, reshape(over, (size, 1, channels, 1)))
-    return depthwise_conv2d(down, reshape(over, (1, size, channels, 1)))
+    for axis, size in zip((-3, -2), spatial("ssim", t), strict=True):
+        index = np.arange(size - over.size + 1) + np.arange(over.size)[:, None]
+        t = weighted_sums(t, axis, (index, np.broadcast_to(over[:, None], index.shape)))
+    return t
 
 
 # ----------------------------------------------------------------------------------------- boxes

@@ -189,8 +189,8 @@ def _taps(
 
 
 # --------------------------------------------------------------------------------------- resize
-def _along(t: Tensor, axis: int, taps: _Taps) -> Tensor:
-    """The sums over taps along height (-3) or width (-2)."""
+def weighted_sums(t: Tensor, axis: int, taps: _Taps) -> Tensor:
+    """The sums over taps along height (-3) or width (-2) of images."""
     index, weight = taps
     count, wanted = index.shape
     size = t.shape[axis]
@@ -208,8 +208,8 @@ def _along(t: Tensor, axis: int, taps: _Taps) -> Tensor:
 
 @custom_gradient
 def _linear(t: Tensor, *, axis: int, taps: _Taps) -> Any:
-    """`_along`, whose gradient is such a sum, too: that of a look-up would be a scatter (and is
-    where a second gradient is asked for)."""
+    """`weighted_sums`, whose gradient is such a sum, too: that of a look-up would be a scatter, as
+    the second gradient is."""
     size: Any = t.shape[axis]
 
     def gradient(g: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ def _summed(t: Tensor, axis: int, taps: _Taps) -> Tensor:
 
 
 def _by_product(t: Tensor, axis: int, taps: _Taps) -> Tensor:
-    """As `_along`, by a matrix."""
+    """As `weighted_sums`, by a matrix."""
     (index, weight), size = taps, t.shape[axis]
     assert isinstance(size, int)
     count, wanted = index.shape
@@ -348,7 +348,7 @@ def _resized(
     if height * given[1] > given[0] * width:  # the smaller one in between
         order.reverse()
     for axis, own in order:
-        t = _along(t, axis, own)
+        t = weighted_sums(t, axis, own)
     return cast(t, kind)
 
 
