@@ -565,10 +565,10 @@ def test_ssim(size: int, sigma: float) -> None:
     f = lambda x, y: I.ssim(x, y, 1.0, size, sigma)  # noqa: E731
     check(f, (x, y), np.array(expected), 1e-10)
     check_gradient(f, x, y)
-    bytes_ = [np.round(v * 255).astype("u1") for v in (x[0], y[0])]
-    held = [similarity(*(v[..., c].astype("f8") for v in bytes_), 255.0, size, sigma)
+    a, b = (np.round(v * 255).astype("u1") for v in (x[0], y[0]))
+    held = [similarity(a[..., c] * 1.0, b[..., c] * 1.0, 255.0, size, sigma)
             for c in range(2)]  # fmt: skip
-    check(lambda a, b: I.ssim(a, b, 255, size, sigma), tuple(bytes_), np.float32(np.mean(held)),
+    check(lambda a, b: I.ssim(a, b, 255, size, sigma), (a, b), np.float32(np.mean(held)),
           1e-4)  # fmt: skip
     with pytest.raises(ShapeError, match=r"at least 20 x 20 pixels(.|\n)*filter_size= makes"):
         I.ssim(x, y, 1.0, 20)

@@ -170,7 +170,7 @@ def test_bincount(seed: int, length: int, weighted: bool) -> None:
     xs = (x,) if w is None else (x, w)
     check(call, xs, expected[:length])
     assert call(*xs).dtype is (wf.int64 if w is None else wf.float64)
-    eager = T.bincount(*xs, minlength=length)
+    eager = T.bincount(x, w, minlength=length)
     np.testing.assert_allclose(eager, expected)
 
 

@@ -35,7 +35,7 @@ from weft.frontend.ops.elementwise import (
 )
 from weft.frontend.ops.indexing import as_indices
 from weft.frontend.ops.linalg import matmul
-from weft.frontend.ops.manipulation import concat, expand_dims, reshape, swapaxes, unstack
+from weft.frontend.ops.manipulation import concat, cut, expand_dims, reshape, swapaxes, unstack
 from weft.frontend.ops.promotion import (
     TensorLike,
     broadcast_tensors,
@@ -250,13 +250,21 @@ def _summed(t: Tensor, axis: int, taps: _Taps) -> Tensor:
         after = t.ndim - 1 - place
     total: Tensor | None = None
     for row, share in zip(index, weight, strict=True):
-        part = apply("take", t, as_tensor(row), axis=place)
+        part = _parts_at(t, place, row)
         if count > 1 or (share != 1).any():
             own = share.reshape(-1, *(1,) * after).astype(t.dtype.numpy)
             part = multiply(part, as_tensor(own))
         total = part if total is None else add(total, part)
     assert total is not None
     return reshape(total, shape)
+
+
+def _parts_at(t: Tensor, axis: int, row: _Indices) -> Tensor:
+    """t at the indices along an axis; a slice, where they are one, is read in place."""
+    steps = np.diff(row)
+    if len(steps) and steps[0] > 0 and (steps == steps[0]).all():
+        return cut(t, axis, int(row[0]), int(row[-1]) + 1, int(steps[0]))
+    return apply("take", t, as_tensor(row), axis=axis)
 
 
 def _by_product(t: Tensor, axis: int, taps: _Taps) -> Tensor:
