@@ -308,7 +308,8 @@ EXEMPT = {
 #: window, how deep an index, which of two axes has size 1, whether there is a largest element).
 CLOSED = """arange constant cross diag diagonal empty eye gather_nd linspace logsumexp nn.avg_pool
     nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.conv nn.conv1d nn.conv1d_transpose nn.conv2d
-    nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.depthwise_conv2d nn.log_softmax
+    nn.conv2d_transpose nn.conv3d nn.conv3d_transpose
+    nn.depthwise_conv1d nn.depthwise_conv2d nn.separable_conv1d nn.log_softmax
     nn.logsumexp nn.max_pool nn.max_pool1d nn.max_pool2d nn.max_pool3d nn.pool
     nn.separable_conv2d nn.softmax
     nn.softmax_cross_entropy_with_logits ones reduce_logsumexp reshape scatter_nd

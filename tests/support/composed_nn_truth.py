@@ -255,7 +255,7 @@ def _formatted(d: Drawn, x: Array) -> tuple[Array, str | None, bool]:
 
 @truth("nn.conv", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.depthwise_conv2d",
        "nn.separable_conv2d", "nn.conv1d_transpose", "nn.conv2d_transpose",
-       "nn.conv3d_transpose")  # fmt: skip
+       "nn.conv3d_transpose", "nn.depthwise_conv1d", "nn.separable_conv1d")  # fmt: skip
 def _(d: Drawn, name: str) -> Trial:
     axes = next((n for n in (1, 2, 3) if f"{n}d" in name), d.int(1, 2))
     sizes, strides, dilations, padding, pairs, window = _geometry(d, axes)

@@ -217,7 +217,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "local_response_norm": "wf.nn.local_response_normalization, whose alpha is for the sum",
         "adaptive_avg_pool2d AdaptiveAvgPool2d": "wf.mean(x, axis=(1, 2)) for one pixel, or "
         "wf.nn.avg_pool2d",
-        "depthwise_conv1d depthwise_conv3d": "wf.nn.conv with groups= the number of channels",
+        "depthwise_conv3d": "wf.nn.conv3d with groups= the number of channels",
     },
     "wf.image": {
         "resize_images resize_bilinear resize_bicubic resize_nearest_neighbor resize_area "

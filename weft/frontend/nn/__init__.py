@@ -88,7 +88,9 @@ from weft.frontend.nn.windows import (
     conv2d_transpose,
     conv3d,
     conv3d_transpose,
+    depthwise_conv1d,
     depthwise_conv2d,
+    separable_conv1d,
     separable_conv2d,
 )
 from weft.frontend.ops.reduction import logsumexp, top_k
@@ -123,6 +125,7 @@ __all__ = [
     "conv3d",
     "conv3d_transpose",
     "depth_to_space",
+    "depthwise_conv1d",
     "depthwise_conv2d",
     "dropout",
     "dynamic_rnn",
@@ -156,6 +159,7 @@ __all__ = [
     "sampled_softmax_loss",
     "scaled_dot_product_attention",
     "selu",
+    "separable_conv1d",
     "separable_conv2d",
     "sequence_mask",
     "sharded_softmax_cross_entropy",
