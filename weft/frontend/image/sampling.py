@@ -353,7 +353,8 @@ def _resized(
         _taps("resize", n, m, *how) for n, m in zip(given, (height, width), strict=True)
     ]  # fmt: skip
     order = [(-3, taps[0]), (-2, taps[1])]
-    if height * given[1] > given[0] * width:  # the smaller one in between
+    # look-ups of pixels are stored, those of rows are read in place: they cost a third
+    if height * given[1] + 3 * height * width > 3 * given[0] * width + height * width:
         order.reverse()
     for axis, own in order:
         t = weighted_sums(t, axis, own)
