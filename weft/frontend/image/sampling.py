@@ -58,6 +58,8 @@ _Taps = tuple[_Indices, _Numbers]
 _MOST_TAPS = 32
 #: Fewer channels than so many are looked up one by one, which makes longer vectors.
 _FEW_CHANNELS = 16
+#: The nearest pixels of a result of so many numbers are looked up at once: the indices are kept.
+_MOST_INDICES = 1 << 18
 
 
 # -------------------------------------------------------------------------------------- kernels
@@ -356,9 +358,39 @@ def _resized(
     # look-ups of pixels are stored, those of rows are read in place: they cost a third
     if height * given[1] + 3 * height * width > 3 * given[0] * width + height * width:
         order.reverse()
+    channels = t.shape[-1]
+    if method == "nearest" and isinstance(channels, int):
+        if channels < _FEW_CHANNELS and height * width * channels <= _MOST_INDICES:
+            made: Tensor = _nearest_of(t, taps=taps) if t.dtype.is_inexact else _picked(t, taps)
+            return made
     for axis, own in order:
         t = weighted_sums(t, axis, own)
     return cast(t, kind)
+
+
+def _picked(t: Tensor, taps: list[_Taps]) -> Tensor:
+    """The pixels at the first taps of rows and columns, by one look-up of numbers."""
+    (rows, columns), lead = ([index[0] for index, _ in taps]), t.shape[:-3]
+    width, channels = t.shape[-2:]
+    assert isinstance(width, int)
+    assert isinstance(channels, int)
+    place = (rows[:, None] * width + columns)[..., None] * channels + np.arange(channels)
+    flat = reshape(t, (*lead, spatial("resize", t)[0] * width * channels))
+    made = apply("take", flat, as_tensor(place.reshape(-1)), axis=len(lead))
+    return reshape(made, (*lead, len(rows), len(columns), channels))
+
+
+@custom_gradient
+def _nearest_of(t: Tensor, *, taps: list[_Taps]) -> Any:
+    """`_picked`, with the gradient of `weighted_sums`."""
+    sizes = spatial("resize", t)
+
+    def gradient(g: Tensor) -> Tensor:
+        for axis, own, size in zip((-3, -2), taps, sizes, strict=True):
+            g = weighted_sums(g, axis, _adjoint(own, size))
+        return g
+
+    return _picked(t, taps), gradient
 
 
 def resize_with_pad(
