@@ -49,7 +49,7 @@ with _collector_paused(old=True):
         cross, diag, diagonal, dot, einsum, inner, matmul, outer,
         tensordot, trace, vecdot,
     )
-    from weft.frontend.ops.indexing import gather, take, take_along_axis
+    from weft.frontend.ops.indexing import take, take_along_axis
     from weft.frontend.ops.reduction import (
         all, any, argmax, argmin, argsort, count_nonzero, cumulative_logsumexp, cumulative_max,
         cumulative_min, cumulative_prod, cumulative_sum, isin, logsumexp, max, mean, min, prod,
@@ -74,8 +74,8 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        collectives, data, fft, initializers, lookup, losses, metrics, nn, random, summary, testing,
-        tf1, train,
+        collectives, data, fft, image, initializers, lookup, losses, metrics, nn, random, summary,
+        testing, tf1, train,
     )
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
@@ -125,8 +125,8 @@ if TYPE_CHECKING:
 
 # public modules, of weft.frontend
 _MODULES = (
-    "collectives", "data", "fft", "initializers", "lookup", "losses", "metrics", "nn", "random",
-    "summary", "testing", "tf1", "train",
+    "collectives", "data", "fft", "image", "initializers", "lookup", "losses", "metrics", "nn",
+    "random", "summary", "testing", "tf1", "train",
 )
 _LATER = {
     "weft.frontend.autodiff.gradients":
@@ -244,8 +244,9 @@ __all__ = [
     "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv",
     "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fft", "finfo", "flatten", "flip",
     "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
-    "full", "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
+    "full", "full_like", "get_num_threads", "global_variables_initializer", "grad",
     "gradients", "greater", "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag",
+    "image",
     "inf", "initializers", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",
     "isdtype", "isfinite", "isin", "isinf", "isnan", "jacfwd", "jacrev", "jvp", "less",
     "less_equal", "lgamma", "linalg", "linearize", "linspace", "log", "log10", "log1p", "log2",

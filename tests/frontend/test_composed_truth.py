@@ -26,7 +26,7 @@ TABLE = {**composed_truth.TABLE, **composed_nn_truth.TABLE}
 RANDOM = sorted(n for n in TABLE if n.startswith("random") or n == "truncated_normal")
 SPACES = {"": wf, "tf1.": wf.tf1, "nn.": wf.nn, "random.": wf.random, "train.": wf.train,
           "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup,
-          "losses.": wf.losses, "initializers.": wf.initializers,
+          "losses.": wf.losses, "image.": wf.image, "initializers.": wf.initializers,
           "metrics.": wf.metrics}  # fmt: skip
 
 #: One op of the IR, whose meaning test_ops_reference.py checks on every dtype; `test_one_op` says
@@ -98,6 +98,71 @@ ELSEWHERE = {
             ("bidirectional_dynamic_rnn", "test_both_directions"),
             ("sequence_mask", "test_sequence_mask"),
             ("reverse_sequence", "test_reverse_sequence"),
+        )
+        for name in names.split()
+    },
+    **{
+        name: ("NumPy", "test_statistics.py", test)
+        for names, test in (
+            ("median quantile percentile", "test_quantiles"),
+            ("nansum nanmean nanmax nanmin", "test_nan_left_out"),
+            ("bincount", "test_bincount"),
+            ("histogram", "test_histogram"),
+            ("histogram_fixed_width", "test_histogram_fixed_width"),
+            ("digitize", "test_digitize"),
+            ("unravel_index ravel_multi_index", "test_flat_indices"),
+            ("invert_permutation", "test_invert_permutation"),
+            ("batch_gather", "test_batch_gather"),
+            ("add_n", "test_add_n"),
+            ("cummax cummin logcumsumexp", "test_running_reductions"),
+        )
+        for name in names.split()
+    },
+    **{
+        f"nn.{name}": ("loops over elements", "test_blocks.py", test)
+        for names, test in (
+            ("space_to_depth depth_to_space", "test_depth"),
+            ("space_to_batch_nd batch_to_space_nd", "test_batch"),
+            ("local_response_normalization", "test_response_normalization"),
+            ("max_pool_with_argmax", "test_places_of_maxima"),
+        )
+        for name in names.split()
+    },
+    **{
+        f"image.{name}": (truth, "test_image.py", test)
+        for names, truth, test in (
+            ("resize", "TF's formulas as loops, Pillow", "test_resize"),
+            ("resize_with_pad", "its parts", "test_aspect_ratios"),
+            ("crop_and_resize", "TF's formulas as loops", "test_crop_and_resize"),
+            ("flip_left_right flip_up_down rot90 transpose", "NumPy", "test_flips_and_turns"),
+            (
+                "crop_to_bounding_box pad_to_bounding_box central_crop resize_with_crop_or_pad",
+                "NumPy",
+                "test_crops_and_paddings",
+            ),
+            ("extract_patches", "loops over pixels", "test_extract_patches"),
+            ("random_flip_left_right random_flip_up_down", "NumPy", "test_random_flips"),
+            ("random_crop", "NumPy", "test_random_crops"),
+            (
+                "random_brightness random_contrast random_hue random_saturation",
+                "the adjustment by the key's number",
+                "test_random_colours",
+            ),
+            ("convert_image_dtype", "NumPy in float64", "test_convert_image_dtype"),
+            (
+                "adjust_brightness adjust_contrast adjust_gamma rgb_to_grayscale grayscale_to_rgb "
+                "per_image_standardization",
+                "NumPy in float64",
+                "test_adjustments",
+            ),
+            (
+                "rgb_to_hsv hsv_to_rgb adjust_hue adjust_saturation",
+                "colorsys",
+                "test_hue_saturation_value",
+            ),
+            ("total_variation psnr", "NumPy in float64", "test_total_variation_and_psnr"),
+            ("ssim", "the formula, window by window", "test_ssim"),
+            ("non_max_suppression", "the algorithm in Python", "test_non_max_suppression"),
         )
         for name in names.split()
     },
@@ -178,6 +243,7 @@ EXEMPT = {
     "types, and what is known of them":
         "DType Tensor TensorType IndexedSlices DeviceArray finfo iinfo isdtype can_cast "
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
+        "nn.MaxPool image.Suppressed "
         "nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
         "metrics.Streaming",
     "they hold variables: test_module.py, test_recurrent.py":
@@ -241,9 +307,11 @@ EXEMPT = {
 #: Rows without inputs, and functions that need a size to build their graph (how many results, which
 #: window, how deep an index, which of two axes has size 1, whether there is a largest element).
 CLOSED = """arange constant cross diag diagonal empty eye gather_nd linspace logsumexp nn.avg_pool
-    nn.avg_pool1d nn.avg_pool2d nn.conv nn.conv1d nn.conv1d_transpose nn.conv2d
-    nn.conv2d_transpose nn.conv3d nn.depthwise_conv2d nn.log_softmax nn.logsumexp nn.max_pool
-    nn.max_pool1d nn.max_pool2d nn.pool nn.separable_conv2d nn.softmax
+    nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.conv nn.conv1d nn.conv1d_transpose nn.conv2d
+    nn.conv2d_transpose nn.conv3d nn.conv3d_transpose
+    nn.depthwise_conv1d nn.depthwise_conv2d nn.separable_conv1d nn.log_softmax
+    nn.logsumexp nn.max_pool nn.max_pool1d nn.max_pool2d nn.max_pool3d nn.pool
+    nn.separable_conv2d nn.softmax
     nn.softmax_cross_entropy_with_logits ones reduce_logsumexp reshape scatter_nd
     scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update split squeeze trace
     train.Adadelta train.Adagrad train.Adam train.AdamW train.Momentum train.SGD unstack zeros"""

@@ -254,7 +254,8 @@ def _formatted(d: Drawn, x: Array) -> tuple[Array, str | None, bool]:
 
 
 @truth("nn.conv", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.depthwise_conv2d",
-       "nn.separable_conv2d", "nn.conv1d_transpose", "nn.conv2d_transpose")  # fmt: skip
+       "nn.separable_conv2d", "nn.conv1d_transpose", "nn.conv2d_transpose",
+       "nn.conv3d_transpose", "nn.depthwise_conv1d", "nn.separable_conv1d")  # fmt: skip
 def _(d: Drawn, name: str) -> Trial:
     axes = next((n for n in (1, 2, 3) if f"{n}d" in name), d.int(1, 2))
     sizes, strides, dilations, padding, pairs, window = _geometry(d, axes)
@@ -299,14 +300,10 @@ def _(d: Drawn, name: str) -> Trial:
 
 
 @truth("nn.pool", "nn.max_pool", "nn.max_pool1d", "nn.max_pool2d", "nn.avg_pool", "nn.avg_pool1d",
-       "nn.avg_pool2d")  # fmt: skip
+       "nn.avg_pool2d", "nn.max_pool3d", "nn.avg_pool3d")  # fmt: skip
 def _(d: Drawn, name: str) -> Trial:
-    axes = next((n for n in (1, 2) if f"{n}d" in name), d.int(1, 2))
+    axes = next((n for n in (1, 2, 3) if f"{n}d" in name), d.int(1, 2))
     sizes, strides, dilations, padding, pairs, window = _geometry(d, axes)
-    if f"{axes}d" in name:
-        pairs = padding = "VALID"
-        dilations = [1] * axes
-        pairs = [(0, 0)] * axes
     kind = {"max": "MAX", "avg": "AVG"}.get(name[:3]) or d.one(["MAX", "MIN", "SUM", "AVG"])
     shape = (d.int(0, 2), *sizes, d.int(1, 2))
     dtypes = ("f8", "f4") if kind in ("AVG", "SUM") else ("f8", "i4", "u1")
@@ -326,9 +323,7 @@ def _(d: Drawn, name: str) -> Trial:
             total[here] = low if kind == "MAX" else high
         if kind == "AVG":
             total[here] /= np.prod(window) if whole else max(len(seen), 1)
-    how: dict[str, Any] = {"strides": strides, "padding": padding}
-    if f"{axes}d" not in name:
-        how["dilations"] = dilations
+    how: dict[str, Any] = {"strides": strides, "padding": padding, "dilations": dilations}
     if whole:
         how["count_include_pad"] = True
     given, how["data_format"], first = _formatted(d, x)

@@ -27,15 +27,24 @@ if TYPE_CHECKING:
         assert_all_close, assert_equal, assert_greater, assert_greater_equal, assert_less,
         assert_less_equal, assert_non_negative, assert_not_equal, assert_positive, assert_shape,
     )
+    from weft.frontend.metrics.functions import confusion_matrix
     from weft.frontend.ops.creation import constant
     from weft.frontend.ops.dynamic import (
         boolean_mask, dynamic_partition, dynamic_stitch, unique, unique_with_counts,
     )
-    from weft.frontend.ops.elementwise import squared_difference
+    from weft.frontend.ops.elementwise import add_n, squared_difference
+    from weft.frontend.ops.index_arithmetic import (
+        batch_gather, invert_permutation, ravel_multi_index, unravel_index,
+    )
     from weft.frontend.ops.indexing import (
-        gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min, scatter_nd_update,
+        gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
+        scatter_nd_update,
     )
     from weft.frontend.ops.manipulation import rank
+    from weft.frontend.ops.statistics import (
+        bincount, digitize, histogram, histogram_fixed_width, median, nanmax, nanmean, nanmin,
+        nansum, percentile, quantile,
+    )
     from weft.frontend.ops.strings import (
         SparseTensorValue, as_string, decode_raw, string_join, string_length, string_split,
         string_to_hash_bucket, string_to_hash_bucket_fast, string_to_number, substr,
@@ -66,8 +75,9 @@ if TYPE_CHECKING:
         GraphGrowthWarning, InteractiveSession, get_default_session,
     )
     from weft.frontend.session.tf_names import (
-        assert_variables_initialized, assign, assign_add, assign_sub, cast, count_up_to, cumprod,
-        cumsum, fill, identity, is_variable_initialized, reduce_all, reduce_any, reduce_logsumexp,
+        assert_variables_initialized, assign, assign_add, assign_sub, cast, count_up_to, cummax,
+        cummin, cumprod, cumsum, fill, identity, is_variable_initialized, logcumsumexp,
+        reduce_all, reduce_any, reduce_logsumexp,
         reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum,
         report_uninitialized_variables, scatter_add, scatter_sub, scatter_update,
     )
@@ -88,13 +98,20 @@ _LATER = {
     "weft.frontend.extend.debug":
         "assert_all_close assert_equal assert_greater assert_greater_equal assert_less "
         "assert_less_equal assert_non_negative assert_not_equal assert_positive assert_shape",
+    "weft.frontend.metrics.functions": "confusion_matrix",
     "weft.frontend.ops.creation": "constant",
     "weft.frontend.ops.dynamic":
         "boolean_mask dynamic_partition dynamic_stitch unique unique_with_counts",
-    "weft.frontend.ops.elementwise": "squared_difference",
+    "weft.frontend.ops.elementwise": "add_n squared_difference",
+    "weft.frontend.ops.index_arithmetic":
+        "batch_gather invert_permutation ravel_multi_index unravel_index",
     "weft.frontend.ops.indexing":
+        "gather "
         "gather_nd scatter_nd scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update",
     "weft.frontend.ops.manipulation": "rank",
+    "weft.frontend.ops.statistics":
+        "bincount digitize histogram histogram_fixed_width median nanmax nanmean nanmin nansum "
+        "percentile quantile",
     "weft.frontend.ops.strings":
         "SparseTensorValue as_string decode_raw string_join string_length string_split "
         "string_to_hash_bucket string_to_hash_bucket_fast string_to_number substr",
@@ -118,6 +135,7 @@ _LATER = {
         "GraphGrowthWarning InteractiveSession get_default_session",
     "weft.frontend.session.tf_names":
         "assert_variables_initialized assign assign_add assign_sub cast count_up_to cumprod cumsum "
+        "cummax cummin logcumsumexp "
         "fill identity is_variable_initialized reduce_all reduce_any reduce_logsumexp reduce_max "
         "reduce_mean reduce_min reduce_prod reduce_sum report_uninitialized_variables scatter_add "
         "scatter_sub scatter_update",
@@ -151,24 +169,34 @@ __all__ = [
     "PaddingFIFOQueue", "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "ReaderBase",
     "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue", "Stack",
     "TFRecordReader", "TensorArray", "TextLineReader", "VarLenFeature", "VariableScope",
-    "WholeFileReader", "as_string", "assert_all_close", "assert_equal", "assert_greater",
+    "WholeFileReader", "add_n", "as_string", "assert_all_close", "assert_equal", "assert_greater",
     "assert_greater_equal", "assert_less", "assert_less_equal", "assert_non_negative",
     "assert_not_equal", "assert_positive", "assert_shape", "assert_variables_initialized",
-    "assign", "assign_add", "assign_sub", "bool_", "boolean_mask", "case", "cast",
-    "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with", "constant",
-    "container", "count_up_to", "create_partitioned_variables", "cumprod", "cumsum", "decode_csv",
-    "decode_image", "decode_jpeg", "decode_png", "decode_raw", "dynamic_partition",
-    "dynamic_stitch", "enter", "exit", "fill", "foldl", "foldr", "gather_nd", "get_default_graph",
+    "assign", "assign_add", "assign_sub", "batch_gather", "bincount", "bool_", "boolean_mask",
+    "case", "cast",
+    "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with", "confusion_matrix",
+    "constant",
+    "container", "count_up_to", "create_partitioned_variables", "cummax", "cummin", "cumprod",
+    "cumsum", "decode_csv",
+    "decode_image", "decode_jpeg", "decode_png", "decode_raw", "digitize", "dynamic_partition",
+    "dynamic_stitch", "enter", "exit", "fill", "foldl", "foldr", "gather",
+    "gather_nd", "get_default_graph",
     "get_default_session", "get_variable", "get_variable_scope", "global_norm", "global_variables",
-    "identity", "import_graph_def", "initialize_all_variables", "is_variable_initialized",
-    "local_variables_initializer", "loop_cond", "matching_files", "merge", "next_iteration",
-    "parse_example", "parse_single_example", "random_normal", "random_shuffle", "random_uniform",
-    "rank", "read_file", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max",
+    "histogram", "histogram_fixed_width",
+    "identity", "import_graph_def", "initialize_all_variables", "invert_permutation",
+    "is_variable_initialized",
+    "local_variables_initializer", "logcumsumexp", "loop_cond", "matching_files", "median", "merge",
+    "nanmax", "nanmean", "nanmin", "nansum", "next_iteration",
+    "parse_example", "parse_single_example", "percentile", "quantile", "random_normal",
+    "random_shuffle", "random_uniform",
+    "rank", "ravel_multi_index", "read_file", "reduce_all", "reduce_any", "reduce_logsumexp",
+    "reduce_max",
     "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "report_uninitialized_variables",
     "reset_default_graph", "scatter_add", "scatter_nd", "scatter_nd_add", "scatter_nd_max",
     "scatter_nd_min", "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed",
     "squared_difference", "string_join", "string_length", "string_split", "string_to_hash_bucket",
     "string_to_hash_bucket_fast", "string_to_number", "substr", "switch", "trainable_variables",
-    "truncated_normal", "unique", "unique_with_counts", "variable_scope", "variables_initializer",
+    "truncated_normal", "unique", "unique_with_counts", "unravel_index", "variable_scope",
+    "variables_initializer",
     "write_file",
 ]

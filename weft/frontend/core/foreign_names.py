@@ -138,10 +138,10 @@ _ROWS: dict[str, dict[str, str]] = {
         "amin": "wf.min",
         "average": "wf.mean",
         "norm": "wf.linalg.vector_norm, or wf.linalg.matrix_norm",
-        "median quantile percentile": "weft has none: wf.sort(x), and the element in the middle",
-        "nansum nanmean nanmax nanmin": "wf.where(wf.isnan(x), 0.0, x), then wf.sum and the like",
         "topk": "wf.top_k",
-        "bincount histogram": "wf.segment_sum(wf.ones_like(numbers), numbers, count)",
+        "nanmedian nanquantile nanpercentile nanstd nanvar": "weft has none; wf.tf1.nansum, "
+        "nanmean, nanmax and nanmin leave NaN out",
+        "histogram2d histogramdd": "wf.tf1.bincount of wf.tf1.ravel_multi_index of wf.tf1.digitize",
         "unsorted_segment_sum": "wf.segment_sum, whose indices may come in any order",
         "mm bmm": "wf.matmul, which takes leading axes",
         "addmm": "wf.matmul(a, b) + c, which becomes one kernel",
@@ -152,7 +152,6 @@ _ROWS: dict[str, dict[str, str]] = {
         "half": "wf.float16",
         "long": "wf.int64",
         "int": "wf.int32, or wf.int64",
-        "confusion_matrix": "wf.metrics.confusion_matrix",
         "sequence_mask": "wf.nn.sequence_mask", "reverse_sequence": "wf.nn.reverse_sequence",
         "metric": "wf.metrics",
         # models, input, output
@@ -164,7 +163,6 @@ _ROWS: dict[str, dict[str, str]] = {
         "save savez": "wf.train.Saver saves variables; x.numpy() is an array",
         "load": "wf.data.read_npy, wf.data.read_npz; wf.train.Saver restores variables",
         "utils io": "weft has none; files are read by wf.data",
-        "image": "wf.data.read_image, wf.data.decode_image, wf.data.resize_image",
         "py_func numpy_function pure_callback": "wf.py_function",
         "callback io_callback": "wf.debug_callback; wf.py_function calls one for what it gives",
         "debug debugging checkify": "wf.print, wf.check, wf.assert_finite (and others) and "
@@ -212,7 +210,33 @@ _ROWS: dict[str, dict[str, str]] = {
         "huber_loss smooth_l1_loss": "wf.losses.huber_loss",
         "l1_loss": "wf.losses.absolute_difference",
         "kl_div": "wf.losses.kl_divergence",
-        "max_pool3d avg_pool3d": "wf.nn.max_pool, wf.nn.avg_pool",
+        "pixel_unshuffle": "wf.nn.space_to_depth, whose channels come in TensorFlow's order",
+        "pixel_shuffle": "wf.nn.depth_to_space, whose channels come in TensorFlow's order",
+        "conv_transpose1d conv_transpose2d conv_transpose3d": "wf.nn.conv1d_transpose, "
+        "wf.nn.conv2d_transpose, wf.nn.conv3d_transpose",
+        "local_response_norm": "wf.nn.local_response_normalization, whose alpha is for the sum",
+        "adaptive_avg_pool2d AdaptiveAvgPool2d": "wf.mean(x, axis=(1, 2)) for one pixel, or "
+        "wf.nn.avg_pool2d",
+        "depthwise_conv3d": "wf.nn.conv3d with groups= the number of channels",
+    },
+    "wf.image": {
+        "resize_images resize_bilinear resize_bicubic resize_nearest_neighbor resize_area "
+        "interpolate scale_and_translate": "wf.image.resize(image, size, method)",
+        "resize_image_with_crop_or_pad": "wf.image.resize_with_crop_or_pad",
+        "transpose_image": "wf.image.transpose",
+        "extract_image_patches": "wf.image.extract_patches",
+        "non_max_suppression_padded nms": "wf.image.non_max_suppression, whose result has one size",
+        "ssim_multiscale sobel_edges image_gradients yuv_to_rgb rgb_to_yuv rgb_to_yiq": "weft has "
+        "none: wf.nn.depthwise_conv2d filters, wf.matmul mixes channels",
+        "decode_jpeg decode_png decode_image": "wf.tf1.decode_image, or wf.data.decode_image",
+        "random_jpeg_quality adjust_jpeg_quality encode_jpeg encode_png": "weft has none: Pillow "
+        "in wf.py_function",
+        "stateless_random_crop": "wf.image.random_crop, which always takes a key",
+        "hflip horizontal_flip": "wf.image.flip_left_right",
+        "vflip vertical_flip": "wf.image.flip_up_down",
+        "random_jitter ColorJitter": "wf.image.random_brightness, random_contrast, "
+        "random_saturation and random_hue one after the other",
+        "draw_bounding_boxes sample_distorted_bounding_box": "weft has none",
     },
     "wf.metrics": {
         "BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy accuracy_score": "wf.metrics."

@@ -25,6 +25,13 @@ from weft.frontend.nn.activations import (
     softplus,
     softsign,
 )
+from weft.frontend.nn.blocks import (
+    batch_to_space_nd,
+    depth_to_space,
+    local_response_normalization,
+    space_to_batch_nd,
+    space_to_depth,
+)
 from weft.frontend.nn.embedding import (
     Candidates,
     embedding_lookup,
@@ -50,12 +57,16 @@ from weft.frontend.nn.losses import (
 )
 from weft.frontend.nn.module import Module
 from weft.frontend.nn.pooling import (
+    MaxPool,
     avg_pool,
     avg_pool1d,
     avg_pool2d,
+    avg_pool3d,
     max_pool,
     max_pool1d,
     max_pool2d,
+    max_pool3d,
+    max_pool_with_argmax,
     pool,
 )
 from weft.frontend.nn.recurrent import (
@@ -76,13 +87,17 @@ from weft.frontend.nn.windows import (
     conv2d,
     conv2d_transpose,
     conv3d,
+    conv3d_transpose,
+    depthwise_conv1d,
     depthwise_conv2d,
+    separable_conv1d,
     separable_conv2d,
 )
 from weft.frontend.ops.reduction import logsumexp, top_k
 from weft.frontend.ops.special import sigmoid, tanh
 
 batch_normalization = batch_norm  # TF1's name
+lrn = local_response_normalization  # TF's second name
 
 __all__ = [
     "BasicRNNCell",
@@ -90,14 +105,17 @@ __all__ = [
     "GRUCell",
     "LSTMCell",
     "LSTMState",
+    "MaxPool",
     "Module",
     "Moments",
     "RNNCell",
     "avg_pool",
     "avg_pool1d",
     "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "batch_normalization",
+    "batch_to_space_nd",
     "bidirectional_dynamic_rnn",
     "conv",
     "conv1d",
@@ -105,6 +123,9 @@ __all__ = [
     "conv2d",
     "conv2d_transpose",
     "conv3d",
+    "conv3d_transpose",
+    "depth_to_space",
+    "depthwise_conv1d",
     "depthwise_conv2d",
     "dropout",
     "dynamic_rnn",
@@ -116,13 +137,17 @@ __all__ = [
     "l2_normalize",
     "layer_norm",
     "leaky_relu",
+    "local_response_normalization",
     "log_sigmoid",
     "log_softmax",
     "log_uniform_candidate_sampler",
     "logsumexp",
+    "lrn",
     "max_pool",
     "max_pool1d",
     "max_pool2d",
+    "max_pool3d",
+    "max_pool_with_argmax",
     "mean_squared_error",
     "mish",
     "moments",
@@ -134,6 +159,7 @@ __all__ = [
     "sampled_softmax_loss",
     "scaled_dot_product_attention",
     "selu",
+    "separable_conv1d",
     "separable_conv2d",
     "sequence_mask",
     "sharded_softmax_cross_entropy",
@@ -144,6 +170,8 @@ __all__ = [
     "softmax_cross_entropy_with_logits",
     "softplus",
     "softsign",
+    "space_to_batch_nd",
+    "space_to_depth",
     "sparse_softmax_cross_entropy_with_logits",
     "tanh",
     "top_k",

@@ -6,14 +6,17 @@ divides by the elements that are there (TensorFlow's rule) unless count_include_
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from weft.frontend.autodiff.gradients import stop_gradient
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.nn.windows import Layout, Padding, PerAxis, Window, layout_of, slide, type_of
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import divide, negative
-from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor
-from weft.ir.dtypes import bfloat16, float16, float32
+from weft.frontend.ops.promotion import TensorLike, cast, expand, inexact_tensor, strong_tensor
+from weft.ir.dtypes import bfloat16, float16, float32, float64, int64, uint64
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
 
@@ -47,13 +50,14 @@ def max_pool1d(
     padding: Padding = "VALID",
     *,
     data_format: str | None = None,
+    dilations: PerAxis = 1,
 ) -> Tensor:
     """`max_pool` of (batch, width, channels).
 
     >>> wf.nn.max_pool1d(wf.reshape(wf.asarray([3, 1, 4, 1, 5]), [1, 5, 1]), 3, strides=2)[0, :, 0]
     Tensor([4, 5], dtype=int64)
     """
-    return _max("max_pool1d", 1, x, ksize, strides, padding, data_format, 1)
+    return _max("max_pool1d", 1, x, ksize, strides, padding, data_format, dilations)
 
 
 def max_pool2d(
@@ -63,6 +67,7 @@ def max_pool2d(
     padding: Padding = "VALID",
     *,
     data_format: str | None = None,
+    dilations: PerAxis = 1,
 ) -> Tensor:
     """`max_pool` of (batch, height, width, channels).
 
@@ -70,7 +75,72 @@ def max_pool2d(
     Tensor([[ 5,  7],
             [13, 15]], dtype=int64)
     """
-    return _max("max_pool2d", 2, x, ksize, strides, padding, data_format, 1)
+    return _max("max_pool2d", 2, x, ksize, strides, padding, data_format, dilations)
+
+
+def max_pool3d(
+    x: TensorLike,
+    ksize: PerAxis,
+    strides: PerAxis | None = None,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+) -> Tensor:
+    """`max_pool` of (batch, depth, height, width, channels).
+
+    >>> wf.nn.max_pool3d(wf.reshape(wf.arange(16), [1, 4, 2, 2, 1]), 2)[0, :, 0, 0, 0]
+    Tensor([ 7, 15], dtype=int64)
+    """
+    return _max("max_pool3d", 3, x, ksize, strides, padding, data_format, dilations)
+
+
+class MaxPool(NamedTuple):
+    """The result of `max_pool_with_argmax`: the maxima, and where in x they are."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def max_pool_with_argmax(
+    x: TensorLike,
+    ksize: PerAxis,
+    strides: PerAxis | None = None,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    include_batch_in_index: bool = False,
+) -> MaxPool:
+    """`max_pool`, and the flat index of each maximum in its item of the batch (TF's) -> int64.
+
+    The index is that of (spatial..., channels), whatever data_format says, and of (batch,
+    spatial..., channels) with include_batch_in_index. Of equal maxima the first counts; a window
+    that sees nothing has index 0. 1 to 3 spatial axes of known sizes.
+
+    >>> x = wf.reshape(wf.asarray([3, 1, 4, 1]), [1, 4, 1])
+    >>> made = wf.nn.max_pool_with_argmax(x, 2)
+    >>> made.values[0, :, 0], made.indices[0, :, 0]
+    (Tensor([3, 4], dtype=int64), Tensor([0, 2], dtype=int64))
+    """
+    t = strong_tensor(x)
+    given = (ksize, strides, padding, data_format, dilations)
+    layout, seen, how = _enter("max_pool_with_argmax", None, t, *given)
+    values = apply("window_max", seen, window=how.window, **how.attrs, size=how.size)
+    # numbers and their places in one dtype that has both: exact up to 2^53 of float64
+    wide = int64 if t.dtype is int64 else uint64 if t.dtype is uint64 else float64
+    begin = 0 if include_batch_in_index else 1
+    where = seen.shape[begin:]
+    known = tuple(d for d in where if isinstance(d, int))
+    if len(known) != len(where):
+        raise layout.shape_error(f"the sizes of {type_of(t)} must be known, as indices are of them")
+    numbers = np.arange(int(np.prod(known, dtype=np.int64))).reshape((1,) * begin + known)
+    places = as_tensor(numbers.astype(wide.numpy))
+    indices = apply(
+        "window_pick", cast(seen, wide), expand(places, seen.shape), window=how.window,
+        **how.attrs, size=how.size,
+    )  # fmt: skip
+    return MaxPool(layout.leave(values), layout.leave(cast(stop_gradient(indices), int64)))
 
 
 def avg_pool(
@@ -105,6 +175,7 @@ def avg_pool1d(
     padding: Padding = "VALID",
     *,
     data_format: str | None = None,
+    dilations: PerAxis = 1,
     count_include_pad: bool = False,
 ) -> Tensor:
     """`avg_pool` of (batch, width, channels).
@@ -112,7 +183,7 @@ def avg_pool1d(
     >>> wf.nn.avg_pool1d(wf.reshape(wf.asarray([2.0, 4.0, 6.0, 8.0]), [1, 4, 1]), 2)[0, :, 0]
     Tensor([3., 7.], dtype=float32)
     """
-    given = (ksize, strides, padding, data_format, 1)
+    given = (ksize, strides, padding, data_format, dilations)
     return _average("avg_pool1d", 1, x, *given, count_include_pad)
 
 
@@ -123,6 +194,7 @@ def avg_pool2d(
     padding: Padding = "VALID",
     *,
     data_format: str | None = None,
+    dilations: PerAxis = 1,
     count_include_pad: bool = False,
 ) -> Tensor:
     """`avg_pool` of (batch, height, width, channels).
@@ -131,8 +203,27 @@ def avg_pool2d(
     Tensor([[ 2.5,  4.5],
             [10.5, 12.5]], dtype=float32)
     """
-    given = (ksize, strides, padding, data_format, 1)
+    given = (ksize, strides, padding, data_format, dilations)
     return _average("avg_pool2d", 2, x, *given, count_include_pad)
+
+
+def avg_pool3d(
+    x: TensorLike,
+    ksize: PerAxis,
+    strides: PerAxis | None = None,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    count_include_pad: bool = False,
+) -> Tensor:
+    """`avg_pool` of (batch, depth, height, width, channels).
+
+    >>> wf.nn.avg_pool3d(wf.reshape(wf.arange(16), [1, 4, 2, 2, 1]), 2)[0, :, 0, 0, 0]
+    Tensor([ 3.5, 11.5], dtype=float32)
+    """
+    given = (ksize, strides, padding, data_format, dilations)
+    return _average("avg_pool3d", 3, x, *given, count_include_pad)
 
 
 def pool(

@@ -318,17 +318,47 @@ def depthwise_conv2d(
     >>> wf.nn.depthwise_conv2d(x, kernel)[0, 0, 0]  # 2 channels, multiplier 2
     Tensor([ 1,  2, 30, 40], dtype=int64)
     """
-    op = "depthwise_conv2d"
+    return _depthwise("depthwise_conv2d", 2, x, kernel, strides, padding, data_format, dilations)
+
+
+def depthwise_conv1d(
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: PerAxis = 1,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+) -> Tensor:
+    """`depthwise_conv2d` with one spatial axis: kernel is (window, channels, multiplier).
+
+    >>> wf.nn.depthwise_conv1d(wf.asarray([[[1, 10], [2, 20]]]), wf.asarray([[[1], [3]]]))[0]
+    Tensor([[ 1, 30],
+            [ 2, 60]], dtype=int64)
+    """
+    return _depthwise("depthwise_conv1d", 1, x, kernel, strides, padding, data_format, dilations)
+
+
+def _depthwise(
+    op: str,
+    axes: int,
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: PerAxis,
+    padding: Padding,
+    data_format: str | None,
+    dilations: PerAxis,
+) -> Tensor:
     t, w = promote_tensors(x, kernel, op=f"nn.{op}")
-    layout = layout_of(op, t, data_format, 2)
+    layout = layout_of(op, t, data_format, axes)
     channels = layout.enter(t).shape[-1]
-    if w.ndim != 4 or not isinstance(channels, int) or w.shape[2] != channels:
+    if w.ndim != axes + 2 or not isinstance(channels, int) or w.shape[-2] != channels:
         raise layout.shape_error(
             f"x {type_of(t)} has {channels} channels, kernel {type_of(w)} does not fit",
-            "kernel is (height, width, channels, multiplier)",
+            f"kernel is ({'height, width' if axes == 2 else 'window'}, channels, multiplier)",
         )
-    flat = reshape(w, (*w.shape[:2], 1, channels * _known(layout, w, 3)))
-    return _conv(op, 2, t, flat, strides, padding, data_format, dilations, max(channels, 1))
+    flat = reshape(w, (*w.shape[:-2], 1, channels * _known(layout, w, axes + 1)))
+    return _conv(op, axes, t, flat, strides, padding, data_format, dilations, max(channels, 1))
 
 
 def separable_conv2d(
@@ -351,6 +381,27 @@ def separable_conv2d(
         x, depthwise_kernel, strides, padding, data_format=data_format, dilations=dilations
     )
     return conv2d(seen, pointwise_kernel, data_format=data_format)
+
+
+def separable_conv1d(
+    x: TensorLike,
+    depthwise_kernel: TensorLike,
+    pointwise_kernel: TensorLike,
+    strides: PerAxis = 1,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+) -> Tensor:
+    """`depthwise_conv1d`, then `conv1d` by the `pointwise_kernel`, whose window is 1.
+
+    >>> wf.nn.separable_conv1d(wf.ones([1, 8, 3]), wf.ones([3, 3, 2]), wf.ones([1, 6, 4])).shape
+    (1, 6, 4)
+    """
+    seen = depthwise_conv1d(
+        x, depthwise_kernel, strides, padding, data_format=data_format, dilations=dilations
+    )
+    return conv1d(seen, pointwise_kernel, data_format=data_format)
 
 
 def _known(layout: Layout, t: Tensor, axis: int) -> int:
@@ -458,6 +509,29 @@ def conv2d_transpose(
     """
     return _transpose(
         "conv2d_transpose", 2, x, kernel, output_shape, strides, padding, data_format, dilations,
+        groups,
+    )  # fmt: skip
+
+
+def conv3d_transpose(
+    x: TensorLike,
+    kernel: TensorLike,
+    output_shape: Sequence[Dim] | int | None = None,
+    strides: PerAxis = 1,
+    padding: Padding = "SAME",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`conv2d_transpose` with three spatial axes.
+
+    >>> x, kernel = wf.ones([1, 2, 4, 4, 8]), wf.ones([3, 3, 3, 5, 8])
+    >>> wf.nn.conv3d_transpose(x, kernel, strides=(1, 2, 2)).shape
+    (1, 2, 8, 8, 5)
+    """
+    return _transpose(
+        "conv3d_transpose", 3, x, kernel, output_shape, strides, padding, data_format, dilations,
         groups,
     )  # fmt: skip
 

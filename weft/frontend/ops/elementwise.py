@@ -10,6 +10,7 @@ broadcast. Outside the domain of a real function the result is NaN, as in NumPy;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -33,9 +34,11 @@ from weft.frontend.ops.promotion import (
     unary,
     weaken,
 )
+from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, bool_
-from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
+from weft.ir.spec import fits
 
 
 def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -170,6 +173,28 @@ def squared_difference(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     Tensor([9, 4], dtype=int64)
     """
     return square(subtract(x1, x2))
+
+
+def add_n(inputs: Sequence[TensorLike]) -> Tensor:
+    """The sum of several tensors of one shape, from the first to the last (TF1's AddN). One kernel
+    where it is compiled.
+
+    >>> wf.tf1.add_n([[1, 2], [10, 20], [100, 200]])
+    Tensor([111, 222], dtype=int64)
+    """
+    parts = promote_tensors(*inputs, op="add_n")
+    for p in parts[1:]:
+        if not fits(p.shape, parts[0].shape):
+            raise ShapeError(
+                f"wf.tf1.add_n: shapes {format_shape(parts[0].shape)} and {format_shape(p.shape)} "
+                "differ",
+                hint="operands of wf.add broadcast",
+                location=caller_location(),
+            )
+    total = _numbers("add_n", parts[0])
+    for p in parts[1:]:
+        total = add(total, p)
+    return total if len(parts) > 1 else in_order(total)
 
 
 def _round_op(op: str, x: TensorLike) -> Tensor:

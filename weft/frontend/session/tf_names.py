@@ -6,6 +6,7 @@ dtypes and errors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from weft.frontend.ops.promotion import (
     Axes,
     TensorLike,
     check_axis,
+    inexact_tensor,
     scalar_tensor,
     strong_tensor,
     weaken,
@@ -110,13 +112,48 @@ def cumprod(x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool
     return _tf_running("cumulative_prod", x, axis, exclusive, reverse)
 
 
+def logcumsumexp(
+    x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False
+) -> Tensor:
+    """`cumulative_logsumexp` with TF's arguments (`tf.math.cumulative_logsumexp`), as `cumsum`.
+
+    >>> wf.tf1.logcumsumexp([0.0, 0.0, 0.0], exclusive=True).numpy().round(3)
+    array([ -inf, 0.   , 0.693], dtype=float32)
+    """
+    t = inexact_tensor(x, "logcumsumexp")
+    return _tf_running("cumulative_logsumexp", t, axis, exclusive, reverse)
+
+
+def cummax(x: TensorLike, axis: int = 0, reverse: bool = False) -> Tensor:
+    """`cumulative_max` with JAX's arguments (`jax.lax.cummax`): `reverse` starts at the end.
+
+    >>> wf.tf1.cummax([1, 3, 2], reverse=True)
+    Tensor([3, 3, 2], dtype=int64)
+    """
+    return _tf_running("cumulative_max", x, axis, False, reverse)
+
+
+def cummin(x: TensorLike, axis: int = 0, reverse: bool = False) -> Tensor:
+    """`cumulative_min` with JAX's arguments (`jax.lax.cummin`): `reverse` starts at the end.
+
+    >>> wf.tf1.cummin([[3, 1], [2, 4]])
+    Tensor([[3, 1],
+            [2, 1]], dtype=int64)
+    """
+    return _tf_running("cumulative_min", x, axis, False, reverse)
+
+
+#: What comes first in a running reduction that leaves each element itself out.
+_FIRST = {"cumulative_sum": 0, "cumulative_prod": 1, "cumulative_logsumexp": -math.inf}
+
+
 def _tf_running(op: str, x: TensorLike, axis: int, exclusive: bool, reverse: bool) -> Tensor:
     t = strong_tensor(x)
     along = check_axis(op, axis, t.ndim)
     if exclusive:  # shift by one element and start with the neutral one
         size, first = known_size(op, t, along), int(reverse)
         here, none = tuple(int(i == along) for i in range(t.ndim)), (0,) * t.ndim
-        fill = scalar_tensor(0 if op == "cumulative_sum" else 1, t.dtype)
+        fill = scalar_tensor(_FIRST[op], t.dtype)
         t = apply("pad", t, fill, lo=none if reverse else here, hi=here if reverse else none)
         t = cut(t, along, first, size + first)
     return apply(op, t, axis=along, reverse=bool(reverse))
