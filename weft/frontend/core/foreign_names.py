@@ -204,7 +204,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "wf.nn.GRUCell or wf.nn.BasicRNNCell",
         "LSTMStateTuple": "wf.nn.LSTMState",
         "MultiRNNCell": "one wf.nn.dynamic_rnn after the other",
-        "ctc_loss": "weft has none",
+        "CTCLoss": "wf.nn.ctc_loss",
         "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",
         "batchnorm batch_norm2d": "wf.nn.batch_norm",
         "log_poisson_loss": "wf.losses.log_poisson",
@@ -288,7 +288,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "L1L2 l1_l2": "wf.losses.l1_l2_regularizer",
         "get_losses get_total_loss add_loss": "weft keeps no list of losses: add the numbers, and "
         "wf.losses.get_regularization_loss() of the variables",
-        "ctc_loss": "weft has none",
+        "ctc_loss CTCLoss": "wf.nn.ctc_loss",
     },
     "wf.random": {
         "PRNGKey seed manual_seed default_rng": "wf.random.key(seed)",

@@ -69,6 +69,13 @@ from weft.frontend.nn.recurrent import (
     reverse_sequence,
     sequence_mask,
 )
+from weft.frontend.nn.sequences.ctc import ctc_loss
+from weft.frontend.nn.sequences.labels import (
+    CTCLabels,
+    ctc_beam_search_decoder,
+    ctc_greedy_decoder,
+    edit_distance,
+)
 from weft.frontend.nn.windows import (
     conv,
     conv1d,
@@ -86,6 +93,7 @@ batch_normalization = batch_norm  # TF1's name
 
 __all__ = [
     "BasicRNNCell",
+    "CTCLabels",
     "Candidates",
     "GRUCell",
     "LSTMCell",
@@ -105,9 +113,13 @@ __all__ = [
     "conv2d",
     "conv2d_transpose",
     "conv3d",
+    "ctc_beam_search_decoder",
+    "ctc_greedy_decoder",
+    "ctc_loss",
     "depthwise_conv2d",
     "dropout",
     "dynamic_rnn",
+    "edit_distance",
     "elu",
     "embedding_lookup",
     "gelu",

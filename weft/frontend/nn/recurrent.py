@@ -57,10 +57,11 @@ def sequence_mask(lengths: TensorLike, maxlen: int, dtype: object = bool_) -> Te
         raise InvalidArgumentError(
             f"wf.{op}: maxlen must not be negative, got {count}", location=caller_location()
         )
-    return cast(less(arange(count), expand_dims(_lengths(op, lengths), -1)), check_dtype(dtype))
+    return cast(less(arange(count), expand_dims(as_lengths(op, lengths), -1)), check_dtype(dtype))
 
 
-def _lengths(op: str, lengths: TensorLike) -> Tensor:
+def as_lengths(op: str, lengths: TensorLike) -> Tensor:
+    """Lengths as int64. TypeRuleError for what are no integers."""
     t = strong_tensor(lengths)
     if not t.dtype.is_integer:
         raise TypeRuleError(
@@ -83,7 +84,7 @@ def reverse_sequence(
             [4, 3, 2, 1]], dtype=int64)
     """
     op = "nn.reverse_sequence"
-    t, lengths = strong_tensor(x), _lengths(op, seq_lengths)
+    t, lengths = strong_tensor(x), as_lengths(op, seq_lengths)
     time = check_axis(op, seq_axis, t.ndim, "seq_axis")
     batch = check_axis(op, batch_axis, t.ndim, "batch_axis")
     if time == batch:
@@ -138,7 +139,7 @@ class RNNCell(Module):
         initializer: Initializer | None = None,
         dtype: object = float32,
     ) -> None:
-        self.num_units = _size(type(self).__name__, "num_units", num_units)
+        self.num_units = positive_size(type(self).__name__, "num_units", num_units)
         self.dtype = check_dtype(dtype)
         self._initializer = glorot_uniform() if initializer is None else initializer
         self._inputs: int | None = None
@@ -148,7 +149,7 @@ class RNNCell(Module):
     def build(self, input_size: int) -> None:
         """Make the variables, for inputs of that size. Once: later calls change nothing.
         ShapeError for another size."""
-        size = _size(type(self).__name__, "input_size", input_size)
+        size = positive_size(type(self).__name__, "input_size", input_size)
         if self._inputs is None:
             self._make(size)
             self._inputs = size
@@ -204,7 +205,8 @@ class RNNCell(Module):
         return expand(zeros_of((1, size), dtype=self.dtype), (batch, size))
 
 
-def _size(kind: str, what: str, value: object) -> int:
+def positive_size(kind: str, what: str, value: object) -> int:
+    """A size of at least 1, as an int. InvalidArgumentError for less."""
     number = check_int(f"nn.{kind}", value, what)
     if number < 1:
         raise InvalidArgumentError(
@@ -328,7 +330,9 @@ class LSTMCell(RNNCell):
     ) -> None:
         self.use_peepholes, self.forget_bias = use_peepholes, forget_bias
         self.cell_clip, self.proj_clip = cell_clip, proj_clip
-        self.num_proj = None if num_proj is None else _size("LSTMCell", "num_proj", num_proj)
+        self.num_proj = (
+            None if num_proj is None else positive_size("LSTMCell", "num_proj", num_proj)
+        )
         self.activation = activation
         super().__init__(num_units, input_size, initializer, dtype)
 
@@ -407,7 +411,7 @@ def dynamic_rnn(
     if sequence_length is None:
         last, outputs = scan(lambda s, row: _swapped(cell(row, s)), state, x)
         return (outputs if time_major else moveaxis(outputs, 0, 1)), last
-    lengths = _lengths(op, sequence_length)
+    lengths = as_lengths(op, sequence_length)
     if lengths.ndim != 1 or not same(lengths.shape[0], batch):
         raise ShapeError(
             f"wf.{op}: sequence_length of shape {format_shape(lengths.shape)} for a batch of "
@@ -419,14 +423,14 @@ def dynamic_rnn(
         before, left = carry
         output, after = cell(row, before)
         going = less(0, left)
-        kept = pytree.tree_map(lambda new, old: _rows(going, new, old), after, before)
-        return (kept, subtract(left, 1)), _rows(going, output, 0)
+        kept = pytree.tree_map(lambda new, old: chosen_rows(going, new, old), after, before)
+        return (kept, subtract(left, 1)), chosen_rows(going, output, 0)
 
     (last, _), outputs = scan(step, (state, lengths), x)
     return (outputs if time_major else moveaxis(outputs, 0, 1)), last
 
 
-def _rows(chosen: Tensor, new: Tensor, old: TensorLike) -> Tensor:
+def chosen_rows(chosen: Tensor, new: Tensor, old: TensorLike) -> Tensor:
     """The rows of `new` that are chosen, of `old` the others."""
     for axis in range(1, new.ndim):
         chosen = expand_dims(chosen, axis)
