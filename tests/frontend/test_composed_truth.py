@@ -110,6 +110,18 @@ ELSEWHERE = {
             ("edit_distance", "test_edit_distance"),
         )
     },
+    **{
+        f"nn.{name}": ("NumPy, head by head and row by row", "test_attention_layers.py", test)
+        for name, test in (
+            ("multi_head_attention", "test_multi_head_attention"),
+            ("MultiHeadAttention", "test_layer"),
+            ("KVCache", "test_a_cache_gives_what_the_whole_sequence_gives"),
+            ("causal_mask", "test_masks"),
+            ("padding_mask", "test_masks"),
+            ("rotary_embedding", "test_rotary_embedding"),
+            ("sinusoidal_positions", "test_sinusoidal_positions"),
+        )
+    },
     "initializers.orthogonal": (
         "np.linalg.qr of the same matrix",
         "test_initializers.py",

@@ -219,7 +219,7 @@ def greedy(x: Array, blank: int, merge: bool) -> tuple[tuple[int, ...], float]:
 
 def prefix_beam(logs: Array, width: int, blank: int) -> list[tuple[tuple[int, ...], float]]:
     """Prefix beam search with dicts (Hannun et al. 2014): labels and log probabilities."""
-    beam = {(): (0.0, -np.inf)}
+    beam: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -np.inf)}
     for row in logs:
         found: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [-np.inf, -np.inf])
         for labels, (ends_blank, ends_label) in beam.items():

@@ -178,7 +178,7 @@ _ROWS: dict[str, dict[str, str]] = {
     "wf.nn": {
         "Linear Dense Conv1d Conv2d Conv2D LayerNorm BatchNorm BatchNorm1d BatchNorm2d "
         "BatchNormalization Embedding Dropout Sequential "
-        "Transformer MultiheadAttention Parameter functional": "weft has no classes for layers: "
+        "Transformer Parameter functional": "weft has no classes for layers: "
         "a model is a function of its parameters, with the functions of wf.nn in it",
         "linear dense": "wf.matmul(x, w) + b",
         "init initializers": "wf.initializers",
@@ -205,6 +205,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "LSTMStateTuple": "wf.nn.LSTMState",
         "MultiRNNCell": "one wf.nn.dynamic_rnn after the other",
         "CTCLoss": "wf.nn.ctc_loss",
+        "MultiheadAttention MultiHeadDotProductAttention": "wf.nn.MultiHeadAttention",
         "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",
         "batchnorm batch_norm2d": "wf.nn.batch_norm",
         "log_poisson_loss": "wf.losses.log_poisson",
