@@ -122,6 +122,17 @@ ELSEWHERE = {
             ("sinusoidal_positions", "test_sinusoidal_positions"),
         )
     },
+    **{
+        f"nn.{name}": ("NumPy, or its parts one after the other", "test_cells.py", test)
+        for name, test in (
+            ("MultiRNNCell", "test_layers"),
+            ("DropoutWrapper", "test_dropout"),
+            ("ResidualWrapper", "test_residual"),
+            ("LayerNormLSTMCell", "test_layer_norm_lstm"),
+            ("ConvLSTMCell", "test_conv_lstm"),
+            ("stack_bidirectional_dynamic_rnn", "test_layers_in_both_directions"),
+        )
+    },
     "initializers.orthogonal": (
         "np.linalg.qr of the same matrix",
         "test_initializers.py",

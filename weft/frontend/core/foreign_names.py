@@ -203,7 +203,9 @@ _ROWS: dict[str, dict[str, str]] = {
         "RNN rnn static_rnn rnn_cell SimpleRNN": "wf.nn.dynamic_rnn, with wf.nn.LSTMCell, "
         "wf.nn.GRUCell or wf.nn.BasicRNNCell",
         "LSTMStateTuple": "wf.nn.LSTMState",
-        "MultiRNNCell": "one wf.nn.dynamic_rnn after the other",
+        "StackedRNNCells": "wf.nn.MultiRNNCell",
+        "LayerNormBasicLSTMCell": "wf.nn.LayerNormLSTMCell",
+        "ConvLSTM2D Conv2DLSTMCell": "wf.nn.ConvLSTMCell",
         "CTCLoss": "wf.nn.ctc_loss",
         "MultiheadAttention MultiHeadDotProductAttention": "wf.nn.MultiHeadAttention",
         "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",

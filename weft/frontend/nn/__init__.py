@@ -78,6 +78,14 @@ from weft.frontend.nn.sequences.attention import (
     rotary_embedding,
     sinusoidal_positions,
 )
+from weft.frontend.nn.sequences.cells import (
+    ConvLSTMCell,
+    DropoutWrapper,
+    LayerNormLSTMCell,
+    MultiRNNCell,
+    ResidualWrapper,
+    stack_bidirectional_dynamic_rnn,
+)
 from weft.frontend.nn.sequences.ctc import ctc_loss
 from weft.frontend.nn.sequences.labels import (
     CTCLabels,
@@ -104,14 +112,19 @@ __all__ = [
     "BasicRNNCell",
     "CTCLabels",
     "Candidates",
+    "ConvLSTMCell",
+    "DropoutWrapper",
     "GRUCell",
     "KVCache",
     "LSTMCell",
     "LSTMState",
+    "LayerNormLSTMCell",
     "Module",
     "Moments",
     "MultiHeadAttention",
+    "MultiRNNCell",
     "RNNCell",
+    "ResidualWrapper",
     "avg_pool",
     "avg_pool1d",
     "avg_pool2d",
@@ -173,6 +186,7 @@ __all__ = [
     "softplus",
     "softsign",
     "sparse_softmax_cross_entropy_with_logits",
+    "stack_bidirectional_dynamic_rnn",
     "tanh",
     "top_k",
     "uniform_candidate_sampler",

@@ -132,6 +132,9 @@ class RNNCell(Module):
     (Tensor([1., 2., 3.], dtype=float32), Tensor([[3.]], dtype=float32))
     """
 
+    #: The rank of an input; its last axis is the one that variables are made for.
+    input_rank = 2
+
     def __init__(
         self,
         num_units: int,
@@ -162,11 +165,11 @@ class RNNCell(Module):
     def __call__(self, inputs: TensorLike, state: Any) -> tuple[Tensor, Any]:
         """(output, next state) for an input [batch, inputs]."""
         x = as_tensor(inputs)
-        depth = x.shape[-1] if x.ndim == 2 else None
+        depth = x.shape[-1] if x.ndim == self.input_rank else None
         if not isinstance(depth, int):
+            kind = "[batch, inputs]" if self.input_rank == 2 else f"of rank {self.input_rank}"
             raise ShapeError(
-                f"{type(self).__name__}: an input is [batch, inputs] with a known size, got "
-                f"{x.describe()}",
+                f"{type(self).__name__}: an input is {kind} with a known size, got {x.describe()}",
                 location=caller_location(),
             )
         self.build(depth)
@@ -194,7 +197,10 @@ class RNNCell(Module):
         """Make the variables; those without any need not say so."""
 
     def _matrix(self, rows: int, columns: int, name: str) -> Variable:
-        make = lambda: self._initializer((rows, columns), self.dtype)  # noqa: E731
+        return self._variable((rows, columns), name)
+
+    def _variable(self, shape: tuple[int, ...], name: str) -> Variable:
+        make = lambda: self._initializer(shape, self.dtype)  # noqa: E731
         return Variable(make, name=f"{type(self).__name__}/{name}")
 
     def _vector(self, size: int, name: str, value: float = 0.0) -> Variable:
@@ -403,7 +409,7 @@ def dynamic_rnn(
     op = "nn.dynamic_rnn"
     x = _sequences(op, cell, inputs)
     x = x if time_major else moveaxis(x, 1, 0)
-    batch, depth = x.shape[1], x.shape[2]
+    batch, depth = x.shape[1], x.shape[-1]
     assert isinstance(depth, int)
     cell.build(depth)  # here, as a body of a loop makes no variables
     state = cell.zero_state(batch) if initial_state is None else initial_state
@@ -449,10 +455,11 @@ def _sequences(op: str, cell: object, inputs: TensorLike) -> Tensor:
             location=caller_location(),
         )
     x = as_tensor(inputs)
-    if x.ndim != 3 or not isinstance(x.shape[2], int):
+    if x.ndim != cell.input_rank + 1 or not isinstance(x.shape[-1], int):
+        further = "" if cell.input_rank == 2 else f" (of rank {cell.input_rank + 1})"
         raise ShapeError(
-            f"wf.{op}: sequences are [batch, time, inputs] with a known size of inputs, got "
-            f"{x.describe()}",
+            f"wf.{op}: sequences are [batch, time, inputs]{further} with a known size of inputs, "
+            f"got {x.describe()}",
             location=caller_location(),
         )
     return x
