@@ -123,6 +123,15 @@ ELSEWHERE = {
         )
     },
     **{
+        f"nn.{name}": ("every sequence there is, loops in Python", "test_decoding.py", test)
+        for name, test in (
+            ("beam_search", "test_a_wide_beam_finds_the_best_of_all"),
+            ("greedy_decode", "test_greedy"),
+            ("sample_decode", "test_sampling"),
+            ("filter_logits", "test_filter_logits"),
+        )
+    },
+    **{
         f"nn.{name}": ("NumPy, or its parts one after the other", "test_cells.py", test)
         for name, test in (
             ("MultiRNNCell", "test_layers"),
@@ -211,7 +220,7 @@ EXEMPT = {
         "DType Tensor TensorType IndexedSlices DeviceArray finfo iinfo isdtype can_cast "
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
         "nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
-        "metrics.Streaming nn.CTCLabels",
+        "metrics.Streaming nn.CTCLabels nn.Decoded",
     "they hold variables: test_module.py, test_recurrent.py":
         "nn.Module nn.RNNCell nn.LSTMState",
     "penalties of variables: test_losses.py":

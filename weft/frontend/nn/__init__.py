@@ -87,6 +87,13 @@ from weft.frontend.nn.sequences.cells import (
     stack_bidirectional_dynamic_rnn,
 )
 from weft.frontend.nn.sequences.ctc import ctc_loss
+from weft.frontend.nn.sequences.decoding import (
+    Decoded,
+    beam_search,
+    filter_logits,
+    greedy_decode,
+    sample_decode,
+)
 from weft.frontend.nn.sequences.labels import (
     CTCLabels,
     ctc_beam_search_decoder,
@@ -113,6 +120,7 @@ __all__ = [
     "CTCLabels",
     "Candidates",
     "ConvLSTMCell",
+    "Decoded",
     "DropoutWrapper",
     "GRUCell",
     "KVCache",
@@ -130,6 +138,7 @@ __all__ = [
     "avg_pool2d",
     "batch_norm",
     "batch_normalization",
+    "beam_search",
     "bidirectional_dynamic_rnn",
     "causal_mask",
     "conv",
@@ -147,7 +156,9 @@ __all__ = [
     "edit_distance",
     "elu",
     "embedding_lookup",
+    "filter_logits",
     "gelu",
+    "greedy_decode",
     "hard_sigmoid",
     "l2_loss",
     "l2_normalize",
@@ -171,6 +182,7 @@ __all__ = [
     "relu6",
     "reverse_sequence",
     "rotary_embedding",
+    "sample_decode",
     "sampled_softmax_loss",
     "scaled_dot_product_attention",
     "selu",
