@@ -123,6 +123,14 @@ ELSEWHERE = {
         )
     },
     **{
+        f"nn.{name}": ("NumPy, row by row and place by place", "test_rnn_attention.py", test)
+        for names, test in (
+            ("BahdanauAttention LuongAttention", "test_mechanisms"),
+            ("AttentionWrapper", "test_wrapper"),
+        )
+        for name in names.split()
+    },
+    **{
         f"nn.{name}": ("every sequence there is, loops in Python", "test_decoding.py", test)
         for name, test in (
             ("beam_search", "test_a_wide_beam_finds_the_best_of_all"),
@@ -222,7 +230,7 @@ EXEMPT = {
         "nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
         "metrics.Streaming nn.CTCLabels nn.Decoded",
     "they hold variables: test_module.py, test_recurrent.py":
-        "nn.Module nn.RNNCell nn.LSTMState",
+        "nn.Module nn.RNNCell nn.LSTMState nn.AttentionMechanism nn.AttentionState",
     "penalties of variables: test_losses.py":
         "losses.get_regularization_loss losses.get_regularization_losses",
     "it says what a size is, and changes nothing: test_dynamic_ops.py": "ensure_shape",

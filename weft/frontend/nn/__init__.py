@@ -100,6 +100,13 @@ from weft.frontend.nn.sequences.labels import (
     ctc_greedy_decoder,
     edit_distance,
 )
+from weft.frontend.nn.sequences.rnn_attention import (
+    AttentionMechanism,
+    AttentionState,
+    AttentionWrapper,
+    BahdanauAttention,
+    LuongAttention,
+)
 from weft.frontend.nn.windows import (
     conv,
     conv1d,
@@ -116,6 +123,10 @@ from weft.frontend.ops.special import sigmoid, tanh
 batch_normalization = batch_norm  # TF1's name
 
 __all__ = [
+    "AttentionMechanism",
+    "AttentionState",
+    "AttentionWrapper",
+    "BahdanauAttention",
     "BasicRNNCell",
     "CTCLabels",
     "Candidates",
@@ -127,6 +138,7 @@ __all__ = [
     "LSTMCell",
     "LSTMState",
     "LayerNormLSTMCell",
+    "LuongAttention",
     "Module",
     "Moments",
     "MultiHeadAttention",
