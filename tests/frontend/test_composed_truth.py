@@ -130,6 +130,11 @@ ELSEWHERE = {
         )
         for name in names.split()
     },
+    "nn.hierarchical_softmax_loss": (
+        "NumPy, decision by decision",
+        "test_hierarchical.py",
+        "test_hierarchical_softmax",
+    ),
     **{
         f"nn.{name}": ("every sequence there is, loops in Python", "test_decoding.py", test)
         for name, test in (

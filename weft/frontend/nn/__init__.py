@@ -34,6 +34,7 @@ from weft.frontend.nn.embedding import (
     sharded_softmax_cross_entropy,
     uniform_candidate_sampler,
 )
+from weft.frontend.nn.hierarchical import hierarchical_softmax_loss
 from weft.frontend.nn.losses import (
     Moments,
     batch_norm,
@@ -172,6 +173,7 @@ __all__ = [
     "gelu",
     "greedy_decode",
     "hard_sigmoid",
+    "hierarchical_softmax_loss",
     "l2_loss",
     "l2_normalize",
     "layer_norm",

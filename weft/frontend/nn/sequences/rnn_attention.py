@@ -45,7 +45,14 @@ class AttentionMechanism(Module):
 
     num_units: the size in which query and memory meet. memory_size, query_size: their sizes;
     without them the variables are made when both are there. initializer: of matrices, Glorot's
-    uniform one by default.
+    uniform one by default. A mechanism of one's own is a subclass with a method `scores`.
+
+    >>> class Sum(wf.nn.AttentionMechanism):
+    ...     def scores(self, query, keys):  # every query scores alike
+    ...         return wf.expand_dims(wf.sum(keys, axis=2), 1)
+    >>> attention = Sum(4)
+    >>> attention(wf.ones([1, 4]), attention.read(wf.ones([1, 2, 3]), query_size=4))[1]
+    Tensor([[0.5, 0.5]], dtype=float32)
     """
 
     def __init__(
