@@ -39,6 +39,7 @@ def in_heads(q: Array, k: Array, v: Array, heads: int, kept: int, seen: Array) -
     return np.concatenate(out, -1)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("heads", "kept"), [(1, 1), (4, 4), (4, 2), (6, 1)])
 @pytest.mark.parametrize("mask", ["all", "causal", "lengths"])
 def test_multi_head_attention(heads: int, kept: int, mask: str) -> None:
@@ -90,6 +91,7 @@ def test_layer(kept: int, bias: bool) -> None:
     assert len(layer.variables()) == (8 if bias else 4)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("kept", [4, 1])
 def test_a_cache_gives_what_the_whole_sequence_gives(rotary: bool, kept: int) -> None:
@@ -142,6 +144,7 @@ def test_further_masks_and_a_cache() -> None:
     np.testing.assert_allclose(made[:, 2:], others, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_learns_to_look_back() -> None:
     """The output is the first row of the sequence: attention has to find it. Module and optimizer,
     compiled; and the layer comes back from a checkpoint."""
@@ -201,6 +204,7 @@ def test_sinusoidal_positions() -> None:
     np.testing.assert_allclose(some, expected[[[4, 0], [6, 2]]], atol=1e-6)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("given", [None, "time", "batch"])
 def test_rotary_embedding(interleaved: bool, given: str | None) -> None:

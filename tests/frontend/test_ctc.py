@@ -73,6 +73,7 @@ def case(seed: int, batch: int, time: int, classes: int, most: int, blank: int =
 
 
 # ----------------------------------------------------------------------------------------- the loss
+@pytest.mark.share(3)
 @pytest.mark.parametrize("blank", [0, 2, -1])
 @pytest.mark.parametrize("merge", [True, False])
 def test_every_path(blank: int, merge: bool) -> None:
@@ -138,6 +139,7 @@ def test_ways(way: str) -> None:
     np.testing.assert_allclose(got, truth, rtol=1e-5 if way == "float32" else 1e-9)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("merge", [True, False])
 def test_gradients(merge: bool) -> None:
     """Against central differences; those of rows, 0 past the end; and of second order."""
@@ -161,6 +163,7 @@ def test_gradients(merge: bool) -> None:
     np.testing.assert_allclose(wf.tree_leaves(second)[0], along, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_long_sequences_in_float32() -> None:
     """The gradient is as exact where the loss is in the thousands."""
     x, labels, n, m = case(8, 2, 600, 30, 60)
@@ -191,6 +194,7 @@ def test_what_does_not_fit() -> None:
     np.testing.assert_allclose(nothing, [0.0, -log_softmax(x[1])[:, 0].sum()], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_learns_an_alignment() -> None:
     """Frames that show digits for a while each, the digits as labels: an affine map learns it."""
     rng = np.random.default_rng(0)
@@ -261,6 +265,7 @@ def test_greedy(data: st.DataObject) -> None:
     np.testing.assert_allclose(got.log_probs, [p for _, p in truth], rtol=1e-10)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("classes", "width", "paths", "blank"), [(2, 3, 3, 0), (3, 1, 1, 2), (4, 6, 2, 1), (5, 9, 4, 0)]
 )
@@ -282,6 +287,7 @@ def test_beam_search_as_in_python(classes: int, width: int, paths: int, blank: i
             np.testing.assert_allclose(got.log_probs[b], scores, rtol=1e-9)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("time_major", [False, True])
 def test_a_wide_beam_is_exact(time_major: bool) -> None:
     """With room for all sequences: the sums of all paths, and what the loss says."""
@@ -299,6 +305,20 @@ def test_a_wide_beam_is_exact(time_major: bool) -> None:
     loss = N.ctc_loss(got.labels[0], np.broadcast_to(logits, (len(truth), 5, 3)), got.lengths[0],
                       blank_index=1)  # fmt: skip
     np.testing.assert_allclose(-loss.numpy(), got.log_probs[0], rtol=1e-10)
+
+
+def test_decoders_of_a_session() -> None:
+    """Whose batch and time a feed decides."""
+    x, _, _, m = case(2, 3, 6, 4, 0)
+    with wf.Graph().as_default(), wf.Session() as session:
+        logits, ends = wf.placeholder(wf.float64, [None, None, 4]), wf.placeholder(wf.int64, [None])
+        beam = N.ctc_beam_search_decoder(logits, ends, beam_width=5, top_paths=2)
+        first = N.ctc_greedy_decoder(logits, ends)
+        got = session.run([beam.labels, beam.log_probs, first.labels], {logits: x, ends: m})
+    truth = N.ctc_beam_search_decoder(x, m, beam_width=5, top_paths=2)
+    np.testing.assert_array_equal(got[0], truth.labels)
+    np.testing.assert_allclose(got[1], truth.log_probs, rtol=1e-10)
+    np.testing.assert_array_equal(got[2], N.ctc_greedy_decoder(x, m).labels)
 
 
 # ---------------------------------------------------------------------------------- edit distance

@@ -102,6 +102,7 @@ def check(found: Any, b: int, truth: list[tuple[float, tuple[int, ...]]], end: i
     assert (scores[count:] == -np.inf).all()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("power", [0.0, 1.0, -0.5])
 def test_a_wide_beam_finds_the_best_of_all(power: float) -> None:
     """Room for all 16 sequences of 4 ids that do not end, of 31; and for more than there are."""
@@ -185,6 +186,7 @@ def test_a_state_that_is_a_cache_follows_its_sequences() -> None:
 
 
 # ------------------------------------------------------------------------------ greedy and sampled
+@pytest.mark.share(2)
 @pytest.mark.parametrize("end", [None, 2])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_greedy(end: int | None, dtype: str) -> None:

@@ -13,6 +13,7 @@ import weft as wf
 N = wf.nn
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("classes", [2, 3, 8, 13])
 @pytest.mark.parametrize("biased", [True, False])
 def test_hierarchical_softmax(classes: int, biased: bool) -> None:
@@ -51,6 +52,7 @@ def test_gradients() -> None:
     assert np.flatnonzero(slope.any(1)).tolist() == [0, 1, 3]  # leaf 7 + 1: nodes 4, 2, 1
 
 
+@pytest.mark.slow
 def test_training_touches_the_rows_looked_up() -> None:
     """A variable's slots, too: the gradient is of rows."""
     w = wf.Variable(np.zeros((1023, 4), np.float32))

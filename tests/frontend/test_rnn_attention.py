@@ -58,6 +58,7 @@ def looked(w: dict[str, Array], query: Array, memory: Array, length: int) -> tup
     return weights @ memory[:length], alignments
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("beam", [1, 3])
 def test_mechanisms(name: str, beam: int) -> None:
@@ -94,6 +95,7 @@ def test_a_memory_without_places() -> None:
     assert slope[1, :2].all()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("layer", [None, 4])
 @pytest.mark.parametrize("output_attention", [True, False])
@@ -155,6 +157,7 @@ def test_gradients() -> None:
     assert not found[1, 2:].any()
 
 
+@pytest.mark.slow
 def test_learns_to_copy() -> None:
     """Encoder, attention and decoder learn to repeat digits; then a beam search over the decoder
     repeats them, with a memory that is not repeated for the beam."""
