@@ -166,6 +166,60 @@ ELSEWHERE = {
         )
         for name in names.split()
     },
+    **{
+        f"nn.{name}": ("every path of the frames, loops in Python", "test_ctc.py", test)
+        for name, test in (
+            ("ctc_loss", "test_every_path"),
+            ("ctc_greedy_decoder", "test_greedy"),
+            ("ctc_beam_search_decoder", "test_beam_search_as_in_python"),
+            ("edit_distance", "test_edit_distance"),
+        )
+    },
+    **{
+        f"nn.{name}": ("NumPy, head by head and row by row", "test_attention_layers.py", test)
+        for name, test in (
+            ("multi_head_attention", "test_multi_head_attention"),
+            ("MultiHeadAttention", "test_layer"),
+            ("KVCache", "test_a_cache_gives_what_the_whole_sequence_gives"),
+            ("causal_mask", "test_masks"),
+            ("padding_mask", "test_masks"),
+            ("rotary_embedding", "test_rotary_embedding"),
+            ("sinusoidal_positions", "test_sinusoidal_positions"),
+        )
+    },
+    **{
+        f"nn.{name}": ("NumPy, row by row and place by place", "test_rnn_attention.py", test)
+        for names, test in (
+            ("BahdanauAttention LuongAttention", "test_mechanisms"),
+            ("AttentionWrapper", "test_wrapper"),
+        )
+        for name in names.split()
+    },
+    "nn.hierarchical_softmax_loss": (
+        "NumPy, decision by decision",
+        "test_hierarchical.py",
+        "test_hierarchical_softmax",
+    ),
+    **{
+        f"nn.{name}": ("every sequence there is, loops in Python", "test_decoding.py", test)
+        for name, test in (
+            ("beam_search", "test_a_wide_beam_finds_the_best_of_all"),
+            ("greedy_decode", "test_greedy"),
+            ("sample_decode", "test_sampling"),
+            ("filter_logits", "test_filter_logits"),
+        )
+    },
+    **{
+        f"nn.{name}": ("NumPy, or its parts one after the other", "test_cells.py", test)
+        for name, test in (
+            ("MultiRNNCell", "test_layers"),
+            ("DropoutWrapper", "test_dropout"),
+            ("ResidualWrapper", "test_residual"),
+            ("LayerNormLSTMCell", "test_layer_norm_lstm"),
+            ("ConvLSTMCell", "test_conv_lstm"),
+            ("stack_bidirectional_dynamic_rnn", "test_layers_in_both_directions"),
+        )
+    },
     "initializers.orthogonal": (
         "np.linalg.qr of the same matrix",
         "test_initializers.py",
@@ -245,9 +299,9 @@ EXEMPT = {
         "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
         "nn.MaxPool image.Suppressed "
         "nn.Moments __array_namespace_info__ losses.Reduction initializers.Initializer "
-        "metrics.Streaming",
+        "metrics.Streaming nn.CTCLabels nn.Decoded",
     "they hold variables: test_module.py, test_recurrent.py":
-        "nn.Module nn.RNNCell nn.LSTMState",
+        "nn.Module nn.RNNCell nn.LSTMState nn.AttentionMechanism nn.AttentionState",
     "penalties of variables: test_losses.py":
         "losses.get_regularization_loss losses.get_regularization_losses",
     "it says what a size is, and changes nothing: test_dynamic_ops.py": "ensure_shape",

@@ -176,7 +176,7 @@ _ROWS: dict[str, dict[str, str]] = {
     "wf.nn": {
         "Linear Dense Conv1d Conv2d Conv2D LayerNorm BatchNorm BatchNorm1d BatchNorm2d "
         "BatchNormalization Embedding Dropout Sequential "
-        "Transformer MultiheadAttention Parameter functional": "weft has no classes for layers: "
+        "Transformer Parameter functional": "weft has no classes for layers: "
         "a model is a function of its parameters, with the functions of wf.nn in it",
         "linear dense": "wf.matmul(x, w) + b",
         "init initializers": "wf.initializers",
@@ -201,8 +201,11 @@ _ROWS: dict[str, dict[str, str]] = {
         "RNN rnn static_rnn rnn_cell SimpleRNN": "wf.nn.dynamic_rnn, with wf.nn.LSTMCell, "
         "wf.nn.GRUCell or wf.nn.BasicRNNCell",
         "LSTMStateTuple": "wf.nn.LSTMState",
-        "MultiRNNCell": "one wf.nn.dynamic_rnn after the other",
-        "ctc_loss": "weft has none",
+        "StackedRNNCells": "wf.nn.MultiRNNCell",
+        "LayerNormBasicLSTMCell": "wf.nn.LayerNormLSTMCell",
+        "ConvLSTM2D Conv2DLSTMCell": "wf.nn.ConvLSTMCell",
+        "CTCLoss": "wf.nn.ctc_loss",
+        "MultiheadAttention MultiHeadDotProductAttention": "wf.nn.MultiHeadAttention",
         "zero_fraction": "wf.mean(wf.astype(x == 0, wf.float32))",
         "batchnorm batch_norm2d": "wf.nn.batch_norm",
         "log_poisson_loss": "wf.losses.log_poisson",
@@ -312,7 +315,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "L1L2 l1_l2": "wf.losses.l1_l2_regularizer",
         "get_losses get_total_loss add_loss": "weft keeps no list of losses: add the numbers, and "
         "wf.losses.get_regularization_loss() of the variables",
-        "ctc_loss": "weft has none",
+        "ctc_loss CTCLoss": "wf.nn.ctc_loss",
     },
     "wf.random": {
         "PRNGKey seed manual_seed default_rng": "wf.random.key(seed)",

@@ -57,10 +57,11 @@ def sequence_mask(lengths: TensorLike, maxlen: int, dtype: object = bool_) -> Te
         raise InvalidArgumentError(
             f"wf.{op}: maxlen must not be negative, got {count}", location=caller_location()
         )
-    return cast(less(arange(count), expand_dims(_lengths(op, lengths), -1)), check_dtype(dtype))
+    return cast(less(arange(count), expand_dims(as_lengths(op, lengths), -1)), check_dtype(dtype))
 
 
-def _lengths(op: str, lengths: TensorLike) -> Tensor:
+def as_lengths(op: str, lengths: TensorLike) -> Tensor:
+    """Lengths as int64. TypeRuleError for what are no integers."""
     t = strong_tensor(lengths)
     if not t.dtype.is_integer:
         raise TypeRuleError(
@@ -83,7 +84,7 @@ def reverse_sequence(
             [4, 3, 2, 1]], dtype=int64)
     """
     op = "nn.reverse_sequence"
-    t, lengths = strong_tensor(x), _lengths(op, seq_lengths)
+    t, lengths = strong_tensor(x), as_lengths(op, seq_lengths)
     time = check_axis(op, seq_axis, t.ndim, "seq_axis")
     batch = check_axis(op, batch_axis, t.ndim, "batch_axis")
     if time == batch:
@@ -131,6 +132,9 @@ class RNNCell(Module):
     (Tensor([1., 2., 3.], dtype=float32), Tensor([[3.]], dtype=float32))
     """
 
+    #: The rank of an input; its last axis is the one that variables are made for.
+    input_rank = 2
+
     def __init__(
         self,
         num_units: int,
@@ -138,7 +142,7 @@ class RNNCell(Module):
         initializer: Initializer | None = None,
         dtype: object = float32,
     ) -> None:
-        self.num_units = _size(type(self).__name__, "num_units", num_units)
+        self.num_units = positive_size(type(self).__name__, "num_units", num_units)
         self.dtype = check_dtype(dtype)
         self._initializer = glorot_uniform() if initializer is None else initializer
         self._inputs: int | None = None
@@ -148,7 +152,7 @@ class RNNCell(Module):
     def build(self, input_size: int) -> None:
         """Make the variables, for inputs of that size. Once: later calls change nothing.
         ShapeError for another size."""
-        size = _size(type(self).__name__, "input_size", input_size)
+        size = positive_size(type(self).__name__, "input_size", input_size)
         if self._inputs is None:
             self._make(size)
             self._inputs = size
@@ -161,11 +165,11 @@ class RNNCell(Module):
     def __call__(self, inputs: TensorLike, state: Any) -> tuple[Tensor, Any]:
         """(output, next state) for an input [batch, inputs]."""
         x = as_tensor(inputs)
-        depth = x.shape[-1] if x.ndim == 2 else None
+        depth = x.shape[-1] if x.ndim == self.input_rank else None
         if not isinstance(depth, int):
+            kind = "[batch, inputs]" if self.input_rank == 2 else f"of rank {self.input_rank}"
             raise ShapeError(
-                f"{type(self).__name__}: an input is [batch, inputs] with a known size, got "
-                f"{x.describe()}",
+                f"{type(self).__name__}: an input is {kind} with a known size, got {x.describe()}",
                 location=caller_location(),
             )
         self.build(depth)
@@ -193,7 +197,10 @@ class RNNCell(Module):
         """Make the variables; those without any need not say so."""
 
     def _matrix(self, rows: int, columns: int, name: str) -> Variable:
-        make = lambda: self._initializer((rows, columns), self.dtype)  # noqa: E731
+        return self._variable((rows, columns), name)
+
+    def _variable(self, shape: tuple[int, ...], name: str) -> Variable:
+        make = lambda: self._initializer(shape, self.dtype)  # noqa: E731
         return Variable(make, name=f"{type(self).__name__}/{name}")
 
     def _vector(self, size: int, name: str, value: float = 0.0) -> Variable:
@@ -204,7 +211,8 @@ class RNNCell(Module):
         return expand(zeros_of((1, size), dtype=self.dtype), (batch, size))
 
 
-def _size(kind: str, what: str, value: object) -> int:
+def positive_size(kind: str, what: str, value: object) -> int:
+    """A size of at least 1, as an int. InvalidArgumentError for less."""
     number = check_int(f"nn.{kind}", value, what)
     if number < 1:
         raise InvalidArgumentError(
@@ -328,7 +336,9 @@ class LSTMCell(RNNCell):
     ) -> None:
         self.use_peepholes, self.forget_bias = use_peepholes, forget_bias
         self.cell_clip, self.proj_clip = cell_clip, proj_clip
-        self.num_proj = None if num_proj is None else _size("LSTMCell", "num_proj", num_proj)
+        self.num_proj = (
+            None if num_proj is None else positive_size("LSTMCell", "num_proj", num_proj)
+        )
         self.activation = activation
         super().__init__(num_units, input_size, initializer, dtype)
 
@@ -399,7 +409,7 @@ def dynamic_rnn(
     op = "nn.dynamic_rnn"
     x = _sequences(op, cell, inputs)
     x = x if time_major else moveaxis(x, 1, 0)
-    batch, depth = x.shape[1], x.shape[2]
+    batch, depth = x.shape[1], x.shape[-1]
     assert isinstance(depth, int)
     cell.build(depth)  # here, as a body of a loop makes no variables
     state = cell.zero_state(batch) if initial_state is None else initial_state
@@ -407,7 +417,7 @@ def dynamic_rnn(
     if sequence_length is None:
         last, outputs = scan(lambda s, row: _swapped(cell(row, s)), state, x)
         return (outputs if time_major else moveaxis(outputs, 0, 1)), last
-    lengths = _lengths(op, sequence_length)
+    lengths = as_lengths(op, sequence_length)
     if lengths.ndim != 1 or not same(lengths.shape[0], batch):
         raise ShapeError(
             f"wf.{op}: sequence_length of shape {format_shape(lengths.shape)} for a batch of "
@@ -419,14 +429,14 @@ def dynamic_rnn(
         before, left = carry
         output, after = cell(row, before)
         going = less(0, left)
-        kept = pytree.tree_map(lambda new, old: _rows(going, new, old), after, before)
-        return (kept, subtract(left, 1)), _rows(going, output, 0)
+        kept = pytree.tree_map(lambda new, old: chosen_rows(going, new, old), after, before)
+        return (kept, subtract(left, 1)), chosen_rows(going, output, 0)
 
     (last, _), outputs = scan(step, (state, lengths), x)
     return (outputs if time_major else moveaxis(outputs, 0, 1)), last
 
 
-def _rows(chosen: Tensor, new: Tensor, old: TensorLike) -> Tensor:
+def chosen_rows(chosen: Tensor, new: Tensor, old: TensorLike) -> Tensor:
     """The rows of `new` that are chosen, of `old` the others."""
     for axis in range(1, new.ndim):
         chosen = expand_dims(chosen, axis)
@@ -445,10 +455,11 @@ def _sequences(op: str, cell: object, inputs: TensorLike) -> Tensor:
             location=caller_location(),
         )
     x = as_tensor(inputs)
-    if x.ndim != 3 or not isinstance(x.shape[2], int):
+    if x.ndim != cell.input_rank + 1 or not isinstance(x.shape[-1], int):
+        further = "" if cell.input_rank == 2 else f" (of rank {cell.input_rank + 1})"
         raise ShapeError(
-            f"wf.{op}: sequences are [batch, time, inputs] with a known size of inputs, got "
-            f"{x.describe()}",
+            f"wf.{op}: sequences are [batch, time, inputs]{further} with a known size of inputs, "
+            f"got {x.describe()}",
             location=caller_location(),
         )
     return x

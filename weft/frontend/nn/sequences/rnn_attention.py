@@ -1,0 +1,347 @@
+"""Attention of recurrent decoders: Bahdanau's and Luong's scores of a memory, and the cell that
+looks at the memory at each step.
+
+Formulas and names are those of TensorFlow 1 (`tf.contrib.seq2seq`). There a mechanism is made for
+one memory; here it is a module, whose variables stay, and `attend` says of which memory."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.nn.activations import softmax
+from weft.frontend.nn.initial_values import Initializer, glorot_uniform
+from weft.frontend.nn.module import Module
+from weft.frontend.nn.recurrent import RNNCell, as_lengths, positive_size
+from weft.frontend.ops.creation import arange
+from weft.frontend.ops.creation import zeros as zeros_of
+from weft.frontend.ops.elementwise import add, divide, less, multiply, square, where
+from weft.frontend.ops.linalg import matmul
+from weft.frontend.ops.manipulation import concat, expand_dims, known_size, reshape
+from weft.frontend.ops.promotion import TensorLike, check_dtype, expand
+from weft.frontend.ops.reduction import sum as sum_of
+from weft.frontend.ops.special import sqrt, tanh
+from weft.frontend.state.variable import Variable
+from weft.ir.dims import Dim, format_shape, same
+from weft.ir.dtypes import float32
+from weft.ir.errors import ShapeError, TypeRuleError
+from weft.ir.locations import caller_location
+
+
+class Memory(NamedTuple):
+    """What a mechanism has made of a memory: keys [batch, time, num_units], values [batch, time,
+    depth] and which places count, bool [batch, time]."""
+
+    keys: Tensor
+    values: Tensor
+    within: Tensor
+
+
+class AttentionMechanism(Module):
+    """The common part of `BahdanauAttention` and `LuongAttention`: how a query scores the places of
+    a memory [batch, time, depth].
+
+    num_units: the size in which query and memory meet. memory_size, query_size: their sizes;
+    without them the variables are made when both are there. initializer: of matrices, Glorot's
+    uniform one by default. A mechanism of one's own is a subclass with a method `scores`.
+
+    >>> class Sum(wf.nn.AttentionMechanism):
+    ...     def scores(self, query, keys):  # every query scores alike
+    ...         return wf.expand_dims(wf.sum(keys, axis=2), 1)
+    >>> attention = Sum(4)
+    >>> attention(wf.ones([1, 4]), attention.read(wf.ones([1, 2, 3]), query_size=4))[1]
+    Tensor([[0.5, 0.5]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        memory_size: int | None = None,
+        query_size: int | None = None,
+        initializer: Initializer | None = None,
+        dtype: object = float32,
+    ) -> None:
+        self.num_units = positive_size(type(self).__name__, "num_units", num_units)
+        self.dtype = check_dtype(dtype)
+        self._initializer = glorot_uniform() if initializer is None else initializer
+        self._sizes: tuple[int, int] | None = None
+        if memory_size is not None and query_size is not None:
+            self.build(memory_size, query_size)
+
+    def build(self, memory_size: int, query_size: int) -> None:
+        """Make the variables. Once: later calls change nothing. ShapeError for other sizes."""
+        kind, sizes = type(self).__name__, (int(memory_size), int(query_size))
+        if self._sizes is None:
+            self._make(*sizes)
+            self._sizes = sizes
+        elif self._sizes != sizes:
+            raise ShapeError(
+                f"{kind}: made for a memory and queries of sizes {self._sizes}, got {sizes}",
+                location=caller_location(),
+            )
+
+    def read(
+        self, memory: TensorLike, query_size: int, memory_sequence_length: TensorLike | None = None
+    ) -> Memory:
+        """The keys of a memory [batch, time, depth]; of each row the first
+        memory_sequence_length [batch] places count, the values of others are 0."""
+        kind, values = type(self).__name__, as_tensor(memory)
+        if values.ndim != 3 or not isinstance(values.shape[2], int):
+            raise ShapeError(
+                f"{kind}: a memory is [batch, time, depth] with a known depth, got "
+                f"{values.describe()}",
+                location=caller_location(),
+            )
+        self.build(values.shape[2], query_size)
+        batch, places = values.shape[0], arange(known_size(f"nn.{kind}", values, 1))
+        if memory_sequence_length is None:
+            within = expand(less(-1, places), (batch, values.shape[1]))
+        else:
+            lengths = as_lengths(f"nn.{kind}", memory_sequence_length)
+            if lengths.ndim != 1 or not same(lengths.shape[0], batch):
+                raise ShapeError(
+                    f"{kind}: memory_sequence_length of shape {format_shape(lengths.shape)} for a "
+                    f"batch of {batch}",
+                    location=caller_location(),
+                )
+            within = less(places, expand_dims(lengths, 1))
+            values = where(expand_dims(within, 2), values, 0)
+        return Memory(matmul(values, self.memory_kernel), values, within)
+
+    def __call__(self, query: TensorLike, memory: Memory) -> tuple[Tensor, Tensor]:
+        """(context [rows, depth], alignments [rows, time]) for queries [rows, query size]: the mean
+        of the values, weighted with the softmax of the scores. A row of the memory serves rows /
+        batch queries that follow each other, as those of a beam. One without places gives 0."""
+        q, batch = as_tensor(query), memory.keys.shape[0]
+        rows = q.shape[0]
+        time, depth = memory.values.shape[1:]
+        count = self._beam(rows, batch)
+        q = reshape(q, (batch, count, q.shape[1]))
+        within = expand_dims(memory.within, 1)
+        scores = where(within, self.scores(q, memory.keys), float(np.finfo(np.float32).min))
+        weights = where(within, softmax(scores), 0)
+        context = matmul(weights, memory.values)
+        return reshape(context, (rows, depth)), reshape(weights, (rows, time))
+
+    def _beam(self, rows: Dim, batch: Dim) -> Dim:
+        """How many queries there are for a row of the memory."""
+        if isinstance(rows, int) and isinstance(batch, int) and rows % max(batch, 1):
+            raise ShapeError(
+                f"{type(self).__name__}: {rows} queries for a memory of {batch} rows",
+                location=caller_location(),
+            )
+        if rows == batch or rows is None or batch is None:
+            return 1
+        try:
+            return rows // batch
+        except ShapeError:  # sizes of two feeds, which the step finds to be the same, or not
+            return 1
+
+    # ------------------------------------------------------------------------- for subclasses
+    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Scores [batch, n, time] of queries [batch, n, query size] and keys [batch, time,
+        num_units]."""
+        raise NotImplementedError
+
+    def _make(self, memory_size: int, query_size: int) -> None:
+        self.memory_kernel = self._matrix(memory_size, self.num_units, "memory_kernel")
+
+    def _matrix(self, rows: int, columns: int, name: str) -> Variable:
+        make = lambda: self._initializer((rows, columns), self.dtype)  # noqa: E731
+        return Variable(make, name=f"{type(self).__name__}/{name}")
+
+    def _filled(self, shape: tuple[int, ...], value: float, name: str) -> Variable:
+        start = add(zeros_of(shape, dtype=self.dtype), value)
+        return Variable(lambda: start, name=f"{type(self).__name__}/{name}")
+
+
+class BahdanauAttention(AttentionMechanism):
+    """score = sum(v * tanh(memory @ memory_kernel + query @ query_kernel)) (D. Bahdanau et al.,
+    "Neural machine translation by jointly learning to align and translate", 2015, A.1.2).
+
+    normalize: g * v / |v| in place of v, and a bias within tanh (T. Salimans and D. Kingma 2016;
+    C. Raffel et al. 2017); g begins at sqrt(1 / num_units).
+
+    >>> attention = wf.nn.BahdanauAttention(4)
+    >>> memory = attention.read(wf.ones([2, 5, 3]), query_size=6, memory_sequence_length=[5, 2])
+    >>> context, alignments = attention(wf.ones([2, 6]), memory)
+    >>> context.shape, alignments[1].numpy()
+    ((2, 3), array([0.5, 0.5, 0. , 0. , 0. ], dtype=float32))
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        normalize: bool = False,
+        memory_size: int | None = None,
+        query_size: int | None = None,
+        initializer: Initializer | None = None,
+        dtype: object = float32,
+    ) -> None:
+        self.normalize = bool(normalize)
+        super().__init__(num_units, memory_size, query_size, initializer, dtype)
+
+    def _make(self, memory_size: int, query_size: int) -> None:
+        super()._make(memory_size, query_size)
+        n = self.num_units
+        self.query_kernel = self._matrix(query_size, n, "query_kernel")
+        make = lambda: reshape(self._initializer((n, 1), self.dtype), (n,))  # noqa: E731
+        self.v = Variable(make, name="BahdanauAttention/v")
+        if self.normalize:
+            self.g = self._filled((), n**-0.5, "g")
+            self.bias = self._filled((n,), 0.0, "bias")
+
+    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
+        """As the class says."""
+        both = add(expand_dims(keys, 1), expand_dims(matmul(query, self.query_kernel), 2))
+        v: Any = self.v
+        if self.normalize:
+            both = add(both, self.bias)
+            v = divide(multiply(self.g, v), sqrt(sum_of(square(v))))
+        return sum_of(multiply(tanh(both), v), axis=-1)
+
+
+class LuongAttention(AttentionMechanism):
+    """score = query . (memory @ memory_kernel) (M. Luong et al., "Effective approaches to
+    attention-based neural machine translation", 2015, "general"); the query's size is num_units.
+
+    scale: times a number g that is learned, and begins at 1.
+
+    >>> attention = wf.nn.LuongAttention(6)
+    >>> memory = attention.read(wf.ones([2, 5, 3]), query_size=6)
+    >>> attention(wf.ones([2, 6]), memory)[0].shape
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        scale: bool = False,
+        memory_size: int | None = None,
+        initializer: Initializer | None = None,
+        dtype: object = float32,
+    ) -> None:
+        self.scale = bool(scale)
+        super().__init__(num_units, memory_size, num_units, initializer, dtype)
+
+    def _make(self, memory_size: int, query_size: int) -> None:
+        if query_size != self.num_units:
+            raise ShapeError(
+                f"LuongAttention: num_units is {self.num_units}, the queries have size "
+                f"{query_size}",
+                hint="both are multiplied: num_units is the output size of the cell",
+                location=caller_location(),
+            )
+        super()._make(memory_size, query_size)
+        if self.scale:
+            self.g = self._filled((), 1.0, "g")
+
+    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
+        """As the class says."""
+        found = matmul(query, keys, transpose_b=True)
+        return multiply(self.g, found) if self.scale else found
+
+
+class AttentionState(NamedTuple):
+    """The state of a cell that attends: the state of the cell inside, the attention of the last
+    step [batch, size] and its alignments [batch, time of the memory].
+
+    >>> cell = wf.nn.AttentionWrapper(wf.nn.GRUCell(4), wf.nn.BahdanauAttention(3))
+    >>> cell.attend(wf.ones([2, 5, 6])).zero_state(2).attention.shape
+    (2, 6)
+    """
+
+    cell: Any
+    attention: Tensor
+    alignments: Tensor
+
+
+class AttentionWrapper(Module):
+    """A cell that looks at a memory at each step (Luong et al. 2015, input feeding; TF1's).
+
+    The cell gets [x, last attention]; its output is the query. attention = context, or with
+    attention_layer_size [output, context] @ attention_kernel. The output is the attention, or the
+    cell's own without output_attention. `attend` makes the cell that `dynamic_rnn` takes.
+
+    >>> model = wf.nn.AttentionWrapper(wf.nn.LSTMCell(8), wf.nn.LuongAttention(8), 5)
+    >>> decoder = model.attend(wf.ones([2, 7, 3]), memory_sequence_length=[7, 4])
+    >>> outputs, state = wf.nn.dynamic_rnn(decoder, wf.ones([2, 6, 4]))
+    >>> outputs.shape, state.alignments.shape
+    ((2, 6, 5), (2, 7))
+    """
+
+    def __init__(
+        self,
+        cell: RNNCell,
+        attention_mechanism: AttentionMechanism,
+        attention_layer_size: int | None = None,
+        output_attention: bool = True,
+    ) -> None:
+        kinds = ((cell, RNNCell), (attention_mechanism, AttentionMechanism))
+        for given, kind in kinds:
+            if not isinstance(given, kind):
+                raise TypeRuleError(
+                    f"wf.nn.AttentionWrapper: takes a cell and an attention mechanism, got a "
+                    f"{type(given).__name__} where a {kind.__name__} is to be",
+                    location=caller_location(),
+                )
+        self.cell, self.mechanism = cell, attention_mechanism
+        self.attention_layer_size = None if attention_layer_size is None else positive_size(
+            "AttentionWrapper", "attention_layer_size", attention_layer_size)  # fmt: skip
+        self.output_attention = bool(output_attention)
+        self.attention_kernel: Variable | None = None
+
+    def attend(
+        self, memory: TensorLike, memory_sequence_length: TensorLike | None = None
+    ) -> RNNCell:
+        """The cell for a memory [batch, time, depth], of which the first memory_sequence_length
+        [batch] places count. Its state is an `AttentionState`. For a beam search it takes rows /
+        batch rows for each row of the memory, which need not be repeated."""
+        found = self.mechanism.read(memory, self.cell.output_size, memory_sequence_length)
+        depth = found.values.shape[2]
+        assert isinstance(depth, int)
+        size = self.attention_layer_size
+        if size is not None and self.attention_kernel is None:
+            shape = (self.cell.output_size + depth, size)
+            make = lambda: glorot_uniform()(shape, self.cell.dtype)  # noqa: E731
+            self.attention_kernel = Variable(make, name="AttentionWrapper/attention_kernel")
+        return _Attending(self, found, depth if size is None else size)
+
+
+class _Attending(RNNCell):
+    """A wrapper's cell with its memory, whose variables are the wrapper's."""
+
+    def __init__(self, wrapper: AttentionWrapper, memory: Memory, size: int) -> None:
+        self.wrapper, self._memory, self._attention_size = wrapper, memory, size
+        super().__init__(wrapper.cell.num_units, dtype=wrapper.cell.dtype)
+
+    @property
+    def output_size(self) -> int:
+        """The size of an output: of the attention, or of the cell's output."""
+        attends = self.wrapper.output_attention
+        return self._attention_size if attends else self.wrapper.cell.output_size
+
+    def zero_state(self, batch_size: Dim) -> AttentionState:
+        """The state of a sequence that has not begun."""
+        time = self._memory.values.shape[1]
+        alignments = expand(zeros_of((1, 1), dtype=self._memory.values.dtype), (batch_size, time))
+        attention = expand(
+            zeros_of((1, 1), dtype=self._memory.values.dtype), (batch_size, self._attention_size)
+        )
+        return AttentionState(self.wrapper.cell.zero_state(batch_size), attention, alignments)
+
+    def _make(self, inputs: int) -> None:
+        self.wrapper.cell.build(inputs + self._attention_size)
+
+    def call(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """As `AttentionWrapper` says."""
+        before = AttentionState(*state)
+        output, cell = self.wrapper.cell(concat([inputs, before.attention], axis=1), before.cell)
+        attention, alignments = self.wrapper.mechanism(output, self._memory)
+        if self.wrapper.attention_kernel is not None:
+            both = concat([output, attention], axis=1)
+            attention = matmul(both, self.wrapper.attention_kernel)
+        made = attention if self.wrapper.output_attention else output
+        return made, AttentionState(cell, attention, alignments)
