@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect
-from weft.frontend.data.dataset import FixedLenFeature, VarLenFeature, part_of
+from weft.frontend.data.readers import FixedLenFeature, VarLenFeature, part_of
 from weft.frontend.ops.promotion import check_int
 from weft.frontend.queues.host_ops import host_effect, host_op, located, string_tensor
 from weft.frontend.queues.queue import QueueBase

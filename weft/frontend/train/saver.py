@@ -73,6 +73,7 @@ from weft.runtime.checkpoint.folder import (
     open_checkpoint,
 )
 from weft.runtime.checkpoint.format import RESERVED, SUFFIX, Array, encode_tree
+from weft.runtime.files.paths import refuse_url
 
 PathLike = str | os.PathLike[str]
 
@@ -223,6 +224,10 @@ def as_path(given: object) -> Path:
             "Saver.restore_or_initialize asks for that itself",
             location=caller_location(),
         )
+    try:
+        refuse_url(given, "a checkpoint", "save to a folder and copy its files, which are whole")
+    except UnsupportedError as error:
+        raise error.at(caller_location()) from None
     return Path(os.fsdecode(given))
 
 

@@ -1,0 +1,145 @@
+"""Files named by URLs: read and written by fsspec, here its file system in memory."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    fsspec = pytest.importorskip("fsspec")
+    name = f"memory://{uuid.uuid4().hex}"
+    yield name
+    system = fsspec.filesystem("memory")
+    if system.exists(name):
+        system.rm(name, recursive=True)
+
+
+def put(url: str, data: bytes) -> str:
+    wf.tf1.write_file(url, data)
+    return url
+
+
+def test_whole_files_eagerly_and_in_graphs(folder: str) -> None:
+    names = [put(f"{folder}/{n}.txt", n.encode()) for n in ("b", "a")]
+    put(f"{folder}/c.bin", b"")
+    assert wf.tf1.read_file(names[0]).item() == b"b"
+    found = wf.tf1.matching_files(f"{folder}/*.txt").tolist()
+    assert [wf.tf1.read_file(n).item() for n in found] == [b"a", b"b"]
+    assert all(n.startswith(b"memory://") for n in found)
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.string, [])
+        write = wf.tf1.write_file(wf.tf1.string_join([folder, "/d"]), x)
+        session.run(write, {x: b"\xff"})
+        assert session.run(wf.tf1.read_file(f"{folder}/d")) == b"\xff"
+        with pytest.raises(wf.errors.NotFoundError, match=r"memory://.*/none"):
+            session.run(wf.tf1.read_file(f"{folder}/none"))
+
+
+def test_each_format(folder: str) -> None:
+    with wf.data.TFRecordWriter(f"{folder}/r", "GZIP") as writer:
+        for word in (b"one", b"two"):
+            writer.write(word)
+    names = [f"{folder}/r"]
+    records = wf.data.Dataset.from_files(names, lambda p: wf.data.read_tfrecords(p, "GZIP"))
+    assert list(records) == [b"one", b"two"]
+    with pytest.raises(wf.errors.DataLossError, match='compression_type="GZIP"'):
+        list(wf.data.read_tfrecords(names[0]))
+    lines = put(f"{folder}/l", b"a\r\nb\n")
+    assert list(wf.data.read_lines(lines)) == [b"a", b"b"]
+    assert list(wf.data.read_fixed_records(lines, 1, 3)) == [b"b", b"\n"]
+    rows = wf.data.read_csv(put(f"{folder}/c", "n,é\n1,x\n".encode()), {"é": wf.string})
+    assert [r["é"].item() for r in rows] == [b"x"]
+    with pytest.raises(wf.errors.NotFoundError, match="none"):
+        wf.data.Dataset.from_files([f"{folder}/none"], wf.data.read_lines)
+
+
+def test_arrays(folder: str, tmp_path: Path) -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x, y=x[0])
+    url = put(f"{folder}/x.npy", (tmp_path / "x.npy").read_bytes())
+    read = wf.data.read_npy(url)
+    np.testing.assert_array_equal(read, x)
+    assert not read.flags.writeable
+    arrays = wf.data.read_npz(put(f"{folder}/x.npz", (tmp_path / "x.npz").read_bytes()))
+    np.testing.assert_array_equal(arrays["y"], x[0])
+    with pytest.raises(wf.errors.DataLossError, match=r"no whole \.npy file"):
+        wf.data.read_npy(put(f"{folder}/y.npy", (tmp_path / "x.npy").read_bytes()[:-4]))
+
+
+def test_readers_and_caches(folder: str) -> None:
+    url = put(f"{folder}/l", b"a\nb\n")
+    with wf.Graph().as_default(), wf.Session() as session:
+        names = wf.train.string_input_producer([url], num_epochs=1)
+        key, value = wf.TextLineReader().read(names)
+        session.run(wf.tf1.local_variables_initializer())
+        coordinator = wf.train.Coordinator()
+        threads = wf.train.start_queue_runners(session, coordinator)
+        assert session.run([key, value]) == [f"{folder}/l:1".encode(), b"a"]
+        coordinator.request_stop()
+        coordinator.join(threads)
+    calls: list[int] = []
+    dataset = wf.data.Dataset.range(3).map(lambda n: calls.append(int(n)) or n)
+    cached = dataset.cache(f"{folder}/cache")
+    next(it := iter(cached))
+    it.close()
+    assert wf.tf1.matching_files(f"{folder}/ca*").tolist() == []  # half a pass is not kept
+    for _ in range(2):
+        assert [int(n) for n in cached] == [0, 1, 2]
+    assert calls == [0, 0, 1, 2]
+
+
+# ----------------------------------------------------------------------------------------- refusals
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda url: wf.train.Saver([wf.Variable(1.0)]).save(None, url),
+        lambda url: wf.train.Saver([wf.Variable(1.0)]).restore(None, url),
+        lambda url: wf.train.latest_checkpoint(url),
+        lambda url: wf.summary.FileWriter(url),
+    ],
+)
+def test_what_is_not_built_for_urls(use: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(wf.errors.UnsupportedError, match="not built for URLs: s3://bucket/m") as e:
+        use("s3://bucket/m")
+    assert "test_url_files.py" in str(e.value)
+    assert list(tmp_path.iterdir()) == []  # no folder called "s3:"
+
+
+def test_checkpoints_as_ops(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with wf.Graph().as_default(), wf.Session() as session:
+        v = wf.Variable(1.0, name="v")
+        session.run(wf.global_variables_initializer())
+        ops = wf.train.Saver([v]).build(wf.placeholder(wf.string, [], "name"))
+        for op in (ops.save, ops.restore):
+            with pytest.raises(wf.errors.UnsupportedError, match="not built for URLs"):
+                session.run(op, {"name": "s3://bucket/m"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [m for m in sys.modules if m.partition(".")[0] == "fsspec"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(wf.errors.UnsupportedError, match=r"pip install 'weft\[fsspec\]'"):
+        wf.tf1.read_file("memory://a")
+    with pytest.raises(wf.errors.UnsupportedError, match=r"memory://a: files named by URLs need"):
+        list(wf.data.read_lines("memory://a"))
+
+
+def test_kinds_of_urls_that_are_not_there() -> None:
+    pytest.importorskip("fsspec")
+    with pytest.raises(wf.errors.UnsupportedError, match="nonsense://a: fsspec cannot open"):
+        wf.tf1.read_file("nonsense://a")
