@@ -10,6 +10,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -533,7 +534,7 @@ def test_a_pass_with_an_error_is_not_kept(bad: str, tmp_path: Path) -> None:
 
 
 def test_files_keep_every_kind_of_element(tmp_path: Path) -> None:
-    element = {
+    element: dict[str, Any] = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "b": (np.float64(2.5), [1, "é", b"\xff"]),
         "c": np.array([[b"x", b""]], object), "d": np.array([1, 2], wf.bfloat16.numpy), "e": None,
@@ -553,7 +554,7 @@ def test_files_keep_every_kind_of_element(tmp_path: Path) -> None:
     assert tensor.tolist() == [1, 2]
     for bad in ({1, 2}, np.array([object()], object), 2**70, np.zeros(1, "i4,f4")):
         with pytest.raises(wf.errors.UnsupportedError, match="cache: a file cannot hold"):
-            list(Dataset.from_generator(lambda bad=bad: iter([bad])).cache(tmp_path / "u"))
+            list(Dataset.from_generator(partial(iter, [bad])).cache(tmp_path / "u"))
 
 
 def test_files_of_others_and_damaged_ones(tmp_path: Path) -> None:
