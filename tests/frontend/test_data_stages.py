@@ -285,7 +285,7 @@ def test_sampling_by_weight() -> None:
     stopped = values(Dataset.sample_from_datasets(some, seed=3, stop_on_empty_dataset=True))
     assert 2 <= len(stopped) < 60
     assert values(Dataset.sample_from_datasets(some, [0, 1, 0], seed=0)) == list(range(1000, 1300))
-    for weights in ([1.0], [0, 0, 0], [1, -1, 1], [1, float("nan"), 1]):
+    for weights in ([1.0], [0, 0, 0], [1, -1, 1], [1, float("nan"), 1], some[0], ["a", 1, 1]):
         with pytest.raises(InvalidArgumentError, match="sample_from_datasets: weights="):
             Dataset.sample_from_datasets(some, weights)
 

@@ -13,6 +13,8 @@ import pytest
 
 import weft as wf
 
+InvalidArgumentError = wf.errors.InvalidArgumentError
+
 
 @pytest.fixture
 def folder() -> Iterator[str]:
@@ -99,14 +101,82 @@ def test_readers_and_caches(folder: str) -> None:
     assert calls == [0, 0, 1, 2]
 
 
+# -------------------------------------------------------------------------------------- checkpoints
+def test_checkpoints(folder: str) -> None:
+    w, words = wf.Variable([1.0, 2.0], name="w"), wf.Variable(["a", "bc"], name="words")
+    saver = wf.train.Saver([w, words], max_to_keep=2)
+    assert wf.train.latest_checkpoint(folder) is None
+    for step in (1, 2, 3):
+        path = saver.save(None, f"{folder}/model", step, metric=-step)
+        w.assign(w * 2)
+    assert path == f"{folder}/model-3.safetensors"
+    assert wf.train.latest_checkpoint(folder) == path
+    assert wf.train.best_checkpoint(folder) == path
+    assert saver.last_checkpoints == [f"{folder}/model-{n}.safetensors" for n in (2, 3)]
+    assert [wf.train.checkpoint_exists(f"{folder}/model-{n}") for n in (1, 2)] == [False, True]
+    assert wf.train.list_variables(folder) == [("w", [2]), ("words", [2])]
+    saver.restore(None, f"{folder}/model-2")
+    assert w.numpy().tolist() == [2.0, 4.0]
+    other = wf.train.Saver([w, words])
+    assert other.restore_or_initialize(None, folder).step == 3
+    assert (w.numpy().tolist(), words.numpy().tolist()) == ([4.0, 8.0], [b"a", b"bc"])
+    with pytest.raises(wf.errors.NotFoundError, match=r"memory://.*/model-1"):
+        saver.restore(None, f"{folder}/model-1")
+    with pytest.raises(InvalidArgumentError, match="is a folder"):
+        saver.save(None, folder)
+
+
+def test_damaged_checkpoints(folder: str) -> None:
+    w = wf.Variable(np.arange(100.0), name="w")
+    saver = wf.train.Saver([w])
+    first, second = (saver.save(None, f"{folder}/m", n) for n in (1, 2))
+    data = wf.tf1.read_file(second).item()
+    put(second, data[:-5])
+    with pytest.raises(wf.errors.DataLossError, match=r"memory://.* is damaged"):
+        saver.restore(None, second)
+    report = saver.restore_or_initialize(None, folder, or_previous=True)
+    assert report.path == first
+    put(f"{folder}/checkpoint", b"{}")
+    with pytest.raises(wf.errors.DataLossError, match="the state file 'memory://"):
+        saver.restore_or_initialize(None, folder)
+
+
+def test_a_store_that_refuses(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    saver = wf.train.Saver([wf.Variable(1.0)])
+    path = saver.save(None, f"{folder}/m", 1)
+
+    def refuses(*args: Any, **options: Any) -> None:
+        raise RuntimeError("no such bucket")
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", refuses)
+    with pytest.raises(wf.errors.FailedPreconditionError, match=r"cannot write.*no such bucket"):
+        saver.save(None, f"{folder}/m", 2)
+    monkeypatch.undo()
+    assert wf.train.latest_checkpoint(folder) == path
+
+
+def test_checkpoints_as_ops(folder: str) -> None:
+    with wf.Graph().as_default(), wf.Session() as session:
+        v = wf.Variable(1.0, name="v")
+        session.run(wf.global_variables_initializer())
+        name, more = wf.placeholder(wf.string, [], "name"), v.assign_add(1)
+        ops = wf.train.Saver([v]).build(name)
+        session.run(ops.save, {name: f"{folder}/m-1"})
+        session.run(more)
+        session.run(ops.restore, {name: f"{folder}/m-1"})
+        assert session.run(v) == 1
+    assert wf.train.latest_checkpoint(folder) == f"{folder}/m-1.safetensors"
+
+
 # ----------------------------------------------------------------------------------------- refusals
 @pytest.mark.parametrize(
     "use",
     [
-        lambda url: wf.train.Saver([wf.Variable(1.0)]).save(None, url),
-        lambda url: wf.train.Saver([wf.Variable(1.0)]).restore(None, url),
-        lambda url: wf.train.latest_checkpoint(url),
         lambda url: wf.summary.FileWriter(url),
+        lambda url: wf.train.SummarySaverHook(output_dir=url, save_steps=1),
+        lambda url: wf.train.ProfilerHook(output_dir=url, save_steps=1),
     ],
 )
 def test_what_is_not_built_for_urls(use: Any, tmp_path: Path, monkeypatch: Any) -> None:
@@ -117,16 +187,13 @@ def test_what_is_not_built_for_urls(use: Any, tmp_path: Path, monkeypatch: Any) 
     assert list(tmp_path.iterdir()) == []  # no folder called "s3:"
 
 
-def test_checkpoints_as_ops(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_sharded_saver_is_not_built_for_urls(folder: str) -> None:
     with wf.Graph().as_default(), wf.Session() as session:
-        v = wf.Variable(1.0, name="v")
+        saver = wf.train.ShardedSaver([wf.Variable(1.0, name="v")])
         session.run(wf.global_variables_initializer())
-        ops = wf.train.Saver([v]).build(wf.placeholder(wf.string, [], "name"))
-        for op in (ops.save, ops.restore):
+        for use in (saver.save, saver.restore, saver.restore_or_initialize):
             with pytest.raises(wf.errors.UnsupportedError, match="not built for URLs"):
-                session.run(op, {"name": "s3://bucket/m"})
-    assert list(tmp_path.iterdir()) == []
+                use(session, f"{folder}/m")
 
 
 def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:

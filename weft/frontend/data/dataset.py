@@ -165,7 +165,10 @@ class Dataset:
         """
         what = "sample_from_datasets"
         stages = _stages(what, datasets)
-        given = np.ones(len(stages)) if weights is None else np.asarray(weights, np.float64)
+        try:
+            given = np.ones(len(stages)) if weights is None else np.asarray(weights, np.float64)
+        except (TypeError, ValueError):
+            given = np.full(len(stages), np.nan)
         fine = np.isfinite(given) & (given >= 0)
         if given.shape != (len(stages),) or not fine.all() or not given.any():
             raise _error(

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import glob
 import os
+import pathlib
 import re
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from weft.ir.errors import UnsupportedError
 
@@ -77,6 +78,94 @@ def matching(pattern: bytes) -> list[bytes]:
     return [
         os.fsencode(system.unstrip_protocol(n)) for n, i in found.items() if i["type"] == "file"
     ]
+
+
+class UrlPath:
+    """What checkpoints use of `pathlib.Path`, for a URL. Stores of objects have no folders: one
+    is there when something in it is."""
+
+    __slots__ = ("_name", "_system", "_url")
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        self._system, self._name = file_system(self._url)
+
+    def __str__(self) -> str:
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"UrlPath({self._url!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UrlPath) and self._url == other._url
+
+    def __hash__(self) -> int:
+        return hash(self._url)
+
+    def __lt__(self, other: UrlPath) -> bool:
+        return self._url < other._url
+
+    def __truediv__(self, name: str) -> UrlPath:
+        return UrlPath(f"{self._url}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part; "" of a store itself."""
+        return self._url.partition("://")[2].rpartition("/")[2]
+
+    @property
+    def parent(self) -> UrlPath:
+        """Without the last part."""
+        return UrlPath(self._url.removesuffix(self.name))
+
+    def with_name(self, name: str) -> UrlPath:
+        """With another last part."""
+        return UrlPath(self._url.removesuffix(self.name) + name)
+
+    def _fresh(self) -> Any:
+        """The file system, which forgets what it has listed: others may have written."""
+        self._system.invalidate_cache()
+        return self._system
+
+    def exists(self) -> bool:
+        """Whether there is an object, or something in a folder of that name."""
+        return bool(self._fresh().exists(self._name))
+
+    def is_file(self) -> bool:
+        """Whether there is an object."""
+        return bool(self._fresh().isfile(self._name))
+
+    def is_dir(self) -> bool:
+        """Whether there is a folder."""
+        return bool(self._fresh().isdir(self._name))
+
+    def glob(self, pattern: str) -> list[UrlPath]:
+        """What is in the folder and fits the pattern."""
+        self._fresh()
+        return [UrlPath(os.fsdecode(n)) for n in matching(os.fsencode(f"{self._url}/{pattern}"))]
+
+    def unlink(self) -> None:
+        """Remove the object."""
+        self._system.rm_file(self._name)
+
+    def read_bytes(self) -> bytes:
+        """The whole object. FileNotFoundError if there is none."""
+        data: bytes = self._system.cat_file(self._name)
+        return data
+
+    def download(self, local: str) -> None:
+        """Copy it to a file of the system."""
+        self._system.get_file(self._name, local)
+
+    def upload(self, local: str) -> None:
+        """Put a file of the system in its place, as one object."""
+        upload(local, self._url)
+
+
+def path_of(name: Path) -> pathlib.Path:
+    """The path of a file; of a URL one that has the methods which checkpoints use."""
+    given = os.fsdecode(name)
+    return cast(pathlib.Path, UrlPath(given)) if is_url(given) else pathlib.Path(given)
 
 
 def refuse_url(path: Path, what: str, hint: str) -> None:
