@@ -73,7 +73,7 @@ from weft.runtime.checkpoint.folder import (
     open_checkpoint,
 )
 from weft.runtime.checkpoint.format import RESERVED, SUFFIX, Array, encode_tree
-from weft.runtime.files.paths import path_of, refuse_url
+from weft.runtime.files.paths import is_file, is_folder, path_of, refuse_url
 
 PathLike = str | os.PathLike[str]
 
@@ -156,7 +156,7 @@ def checkpoint_exists(checkpoint_prefix: PathLike) -> bool:
     >>> wf.train.checkpoint_exists("model"), wf.train.checkpoint_exists("other")
     (True, False)
     """
-    return checkpoint_path(checkpoint_prefix).is_file()
+    return is_file(checkpoint_path(checkpoint_prefix))
 
 
 def list_variables(checkpoint_dir_or_file: PathLike) -> list[tuple[str, list[int]]]:
@@ -199,7 +199,7 @@ def load_variable(checkpoint_dir_or_file: PathLike, name: str) -> Array:
 
 
 def _file_of(given: PathLike) -> Path:
-    if not as_path(given, urls=True).is_dir():
+    if not is_folder(as_path(given, urls=True)):
         return checkpoint_path(given)
     latest = latest_checkpoint(given)
     if latest is None:
@@ -293,7 +293,7 @@ def base_path(given: PathLike, urls: bool = False) -> Path:
     """The path without suffix. InvalidArgumentError for one without a name; URLs as `as_path`."""
     path = as_path(given, urls)
     name = path.name.removesuffix(SUFFIX)
-    if not name or str(given).endswith("/") or path.is_dir():
+    if not name or str(given).endswith("/") or is_folder(path):
         raise InvalidArgumentError(
             f"'{given}' is a folder: a checkpoint needs a name in it",
             hint="saver.save(None, 'folder/model')",

@@ -52,7 +52,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.runtime.files.paths import UrlPath
+from weft.runtime.files.paths import UrlPath, is_file, is_there
 
 SUFFIX = ".safetensors"
 #: Of the file that says which files a checkpoint of several consists of.
@@ -401,9 +401,9 @@ class CheckpointFile:
         from safetensors import SafetensorError, safe_open
 
         self.path = path
-        if not path.exists():
+        if not is_there(path):
             raise NotFoundError(f"there is no checkpoint file '{path}'")
-        if not path.is_file():
+        if not is_file(path):
             raise InvalidArgumentError(
                 f"'{path}' is not a file",
                 hint="wf.train.latest_checkpoint(folder) is the newest checkpoint of a folder",

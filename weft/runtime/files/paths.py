@@ -168,6 +168,21 @@ def path_of(name: Path) -> pathlib.Path:
     return cast(pathlib.Path, UrlPath(given)) if is_url(given) else pathlib.Path(given)
 
 
+def is_there(path: pathlib.Path) -> bool:
+    """As `os.path.exists`, which is False, no error, for a name that is none."""
+    return path.exists() if isinstance(cast(object, path), UrlPath) else os.path.exists(path)
+
+
+def is_file(path: pathlib.Path) -> bool:
+    """As `os.path.isfile`, which is False, no error, for a name that is none."""
+    return path.is_file() if isinstance(cast(object, path), UrlPath) else os.path.isfile(path)
+
+
+def is_folder(path: pathlib.Path) -> bool:
+    """As `os.path.isdir`, which is False, no error, for a name that is none."""
+    return path.is_dir() if isinstance(cast(object, path), UrlPath) else os.path.isdir(path)
+
+
 def refuse_url(path: Path, what: str, hint: str) -> None:
     """UnsupportedError, naming what was to be done, for a URL where only files of the system do."""
     if is_url(path):
