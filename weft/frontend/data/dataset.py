@@ -276,18 +276,30 @@ class Dataset:
         return state
 
     def take(self, count: int) -> Dataset:
-        """The first `count` elements, if there are as many; -1: all."""
+        """The first `count` elements, if there are as many; -1: all.
+
+        >>> [int(n) for n in wf.data.Dataset.range(9).take(2)]
+        [0, 1]
+        """
         n = _count(count, -1, "take: count")
         return self if n < 0 else Dataset(Take(self._stage, f"take({n})", n))
 
     def skip(self, count: int) -> Dataset:
         """The elements after the first `count`; -1: none. Functions before are not called for those
-        that are passed over."""
+        that are passed over.
+
+        >>> [int(n) for n in wf.data.Dataset.range(5).skip(3)]
+        [3, 4]
+        """
         n = _count(count, -1, "skip: count")
         return Dataset(Skip(self._stage, f"skip({n})", None if n < 0 else n))
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """The elements of this dataset, then those of another."""
+        """The elements of this dataset, then those of another.
+
+        >>> [int(n) for n in wf.data.Dataset.range(2).concatenate(wf.data.Dataset.range(7, 9))]
+        [0, 1, 7, 8]
+        """
         (other,) = _stages("concatenate", [dataset])
         return Dataset(Concatenate(self._stage, "concatenate", other))
 
@@ -390,7 +402,11 @@ class Dataset:
 
     def unbatch(self) -> Dataset:
         """The rows of each element: what `batch` made one, several again. InvalidArgumentError if
-        the first axes of an element's arrays differ."""
+        the first axes of an element's arrays differ.
+
+        >>> [int(n) for n in wf.data.Dataset.range(5).batch(2).unbatch()]
+        [0, 1, 2, 3, 4]
+        """
         return Dataset(Unbatch(self._stage, "unbatch()", caller_location()))
 
     def window(
