@@ -414,6 +414,16 @@ def test_padding_that_does_not_fit(rows: Any, shapes: Any, value: Any, message: 
     assert "test_data_stages.py" in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [0.1, np.float64(0.1), np.float32(0.1), 2, True, np.inf])
+def test_values_of_floats_round(value: Any) -> None:
+    rows = Dataset.from_generator(lambda: (np.zeros(n, np.float32) for n in (0, 1)))
+    (batch,) = rows.padded_batch(2, padding_values=value)
+    assert batch[0, 0] == np.float32(value)
+    for bad in (1j, "a", [1]):
+        with pytest.raises(InvalidArgumentError, match="padding_values"):
+            list(rows.padded_batch(2, padding_values=bad))
+
+
 def test_arrays_that_cannot_be_padded() -> None:
     mixed = Dataset.from_generator(lambda: iter([np.zeros(1), np.zeros((1, 1))]))
     with pytest.raises(InvalidArgumentError, match="one dtype and number of axes"):

@@ -94,13 +94,22 @@ class Padding:
                 f"the arrays of a batch must have one dtype and number of axes, these are {shown}",
                 "map(fn) may convert them",
             )
-        ((dtype, rank),) = kinds
-        open_sizes: list[int | None] = [None] * rank
-        if first is not None and rank and shape is None:
-            open_sizes[0] = first
-        wanted = open_sizes if shape is None else [_size(d) for d in shape]
-        if shape is not None and first is not None:
-            wanted = [first if d is None else d for d in wanted]
+        ((dtype, _),) = kinds
+        out = np.full(
+            (len(arrays), *self._target(arrays, shape, first)), self._filler(dtype, value), dtype
+        )
+        for i, a in enumerate(arrays):
+            place: tuple[int | slice, ...] = (i, *(slice(n) for n in a.shape))
+            out[place] = a[()]
+        return out
+
+    def _target(self, arrays: list[Array], shape: Any, first: int | None) -> list[int]:
+        """The shape to which they are filled up."""
+        dtype, rank = arrays[0].dtype, arrays[0].ndim
+        if shape is None:
+            wanted = [first if i == 0 else None for i in range(rank)]
+        else:
+            wanted = [first if d is None or d < 0 else int(d) for d in shape]
         if len(wanted) != rank:
             raise self.error(
                 f"padded_shapes has {list(shape)} for arrays with {rank} axes, such as "
@@ -108,19 +117,14 @@ class Padding:
             )
         sizes = [max(a.shape[i] for a in arrays) for i in range(rank)]
         target = [n if d is None else d for d, n in zip(wanted, sizes, strict=True)]
-        if any(n > d for n, d in zip(sizes, target, strict=True)):
-            pairs = [(a, zip(a.shape, target, strict=True)) for a in arrays]
-            worst = next(a for a, axes in pairs if any(n > d for n, d in axes))
-            raise self.error(
-                f"{dtype}{list(worst.shape)} is larger than {format_shape(tuple(target))}, to "
-                "which it should be filled up",
-                "filter(fn) leaves out longer ones, map(fn) may cut them",
-            )
-        out = np.full((len(arrays), *target), self._filler(dtype, value), dtype)
-        for i, a in enumerate(arrays):
-            place: tuple[int | slice, ...] = (i, *(slice(n) for n in a.shape))
-            out[place] = a[()]
-        return out
+        for a in arrays:
+            if any(n > d for n, d in zip(a.shape, target, strict=True)):
+                raise self.error(
+                    f"{dtype}{list(a.shape)} is larger than {format_shape(tuple(target))}, to "
+                    "which it should be filled up",
+                    "filter(fn) leaves out longer ones, map(fn) may cut them",
+                )
+        return target
 
     def _filler(self, dtype: np.dtype[Any], value: Any) -> Any:
         if value is None:
@@ -128,11 +132,14 @@ class Padding:
         if dtype.kind == "O":
             made: Any = value.encode() if isinstance(value, str) else value
             fits = isinstance(made, bytes)
+        elif np.iscomplexobj(value) and dtype.kind != "c":
+            made, fits = value, False
         else:
             try:
                 with np.errstate(all="ignore"):
                     made = np.asarray(value).astype(dtype)
-                    fits = made.shape == () and bool(made == value or value != value)
+                    # an integer must be the same; floats round
+                    fits = made.shape == () and (dtype.kind not in "iub" or bool(made == value))
             except (TypeError, ValueError):
                 fits = False
         if not fits:
@@ -149,10 +156,6 @@ def _is_shape(given: Any) -> bool:
 
 def _is_value(given: Any) -> bool:
     return given is None or not isinstance(given, (list, tuple, dict))
-
-
-def _size(d: Any) -> int | None:
-    return None if d is None or d < 0 else int(d)
 
 
 def _plain(leaf: Any) -> Array:
