@@ -404,6 +404,25 @@ def test_what_is_refused(call: Any, kind: Any, message: str) -> None:
     assert "test_text_functions.py" in str(caught.value)
 
 
+def test_errors_name_the_function() -> None:
+    """Each function, called with numbers."""
+    others = {
+        "join": [[1, 2]], "substr": [[1], 0, 1], "regex_replace": [1, "a", "b"],
+        "regex_full_match": [1, "a"], "regex_split": [1, "a"], "as_string": ["a"],
+        "unicode_encode": [([1.5], [0, 1])], "decode_json": [1, {"a": wf.int32}],
+        "to_hash_bucket": [1, 5], "to_hash_bucket_fast": [1, 5], "format": None, "Rows": None,
+        "to_hash_bucket_strong": [1, 5, [1, 2]], "unicode_transcode": [1, "utf-8", "utf-8"],
+        "decode_csv": None,
+    }  # fmt: skip
+    for name in wf.strings.__all__:
+        arguments = others.get(name, [[1, 2]])
+        if arguments is None:  # takes numbers, or is TensorFlow 1's
+            continue
+        with pytest.raises(wf.errors.TypeRuleError, match=rf"^wf\.strings\.{name} ") as caught:
+            getattr(wf.strings, name)(*arguments)
+        assert "test_text_functions.py" in str(caught.value)
+
+
 def test_not_in_compiled_functions() -> None:
     for function in (wf.strings.upper, wf.strings.split):
         with pytest.raises(wf.errors.WeftError, match="string"):

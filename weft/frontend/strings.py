@@ -11,12 +11,14 @@ begins. Nothing is filled up, and only one size depends on what the strings are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from weft.frontend.core.public_names import only_public as _only_public
+from weft.frontend.core.public_names import renamed
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.data.readers import FixedLenFeature, VarLenFeature
 from weft.frontend.ops import strings as _tf1
@@ -24,7 +26,7 @@ from weft.frontend.ops.dispatch import apply, apply_dynamic
 from weft.frontend.ops.promotion import TensorLike, check_dtype, check_int, expand, strong_tensor
 from weft.frontend.queues.files import decode_csv
 from weft.ir.dtypes import as_dtype, float32, string
-from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
@@ -44,6 +46,27 @@ class Rows(NamedTuple):
 
 def _error(what: str, hint: str | None = None) -> InvalidArgumentError:
     return InvalidArgumentError(what, hint=hint, location=caller_location())
+
+
+@contextmanager
+def _named(name: str, op: str) -> Iterator[None]:
+    """Errors of an op say the name of the function here."""
+    try:
+        yield
+    except WeftError as error:
+        raise renamed(error, op, f"wf.strings.{name}") from error.__cause__
+
+
+def _apply(name: str, op: str, *operands: Tensor, **attrs: Any) -> Tensor:
+    with _named(name, op):
+        return apply(op, *operands, **attrs)
+
+
+def _apply_dynamic(
+    name: str, op: str, operands: Sequence[Tensor], attrs: Mapping[str, Any], count: int = 1
+) -> tuple[Tensor, ...]:
+    with _named(name, op):
+        return apply_dynamic(op, operands, attrs, what=f"strings.{name}", count=count)
 
 
 def _text(what: str, given: object) -> str:
@@ -77,7 +100,7 @@ def _cased(case: str, input: TensorLike, encoding: str) -> Tensor:
     given: object = encoding
     if not isinstance(given, str) or given.lower() not in ("", "utf-8", "utf8"):
         raise _error(f"wf.strings.{case}: encoding={encoding!r:.60} is neither 'utf-8' nor ''")
-    return apply("string_case", strong_tensor(input), case=case, ascii=not encoding)
+    return _apply(case, "string_case", strong_tensor(input), case=case, ascii=not encoding)
 
 
 def strip(input: TensorLike, chars: str | None = None) -> Tensor:
@@ -91,7 +114,7 @@ def strip(input: TensorLike, chars: str | None = None) -> Tensor:
     if chars == "":
         return strong_tensor(input)
     given = "" if chars is None else _text("wf.strings.strip: chars", chars)
-    return apply("string_strip", strong_tensor(input), chars=given)
+    return _apply("strip", "string_strip", strong_tensor(input), chars=given)
 
 
 def _is_bytes(what: str, unit: str) -> bool:
@@ -107,7 +130,7 @@ def length(input: TensorLike, unit: str = "BYTE") -> Tensor:
     (6, 5)
     """
     op = "string_length" if _is_bytes("length", unit) else "string_length_utf8"
-    return apply(op, strong_tensor(input))
+    return _apply("length", op, strong_tensor(input))
 
 
 def substr(input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "BYTE") -> Tensor:
@@ -118,11 +141,10 @@ def substr(input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "BYT
     >>> wf.strings.substr(["weft", "warp"], [0, -2], 2).tolist()
     [b'we', b'rp']
     """
-    if _is_bytes("substr", unit):
-        return _tf1.substr(input, pos, len)
+    op = "substr" if _is_bytes("substr", unit) else "substr_utf8"
     x = strong_tensor(input)
     places = [strong_tensor(as_tensor(p)) for p in (pos, len)]
-    return apply("substr_utf8", x, *(p if p.ndim else expand(p, x.shape) for p in places))
+    return _apply("substr", op, x, *(p if p.ndim else expand(p, x.shape) for p in places))
 
 
 def regex_replace(
@@ -140,7 +162,8 @@ def regex_replace(
     [b'cats: 3', b'dogs: 12']
     """
     what = "wf.strings.regex_replace"
-    return apply(
+    return _apply(
+        "regex_replace",
         "regex_replace", strong_tensor(input), pattern=_text(f"{what}: pattern", pattern),
         rewrite=_text(f"{what}: rewrite", rewrite), replace_global=bool(replace_global),
     )  # fmt: skip
@@ -154,12 +177,12 @@ def regex_full_match(input: TensorLike, pattern: str) -> Tensor:
     Tensor([ True, False], dtype=bool)
     """
     given = _text("wf.strings.regex_full_match: pattern", pattern)
-    return apply("regex_full_match", strong_tensor(input), pattern=given)
+    return _apply("regex_full_match", "regex_full_match", strong_tensor(input), pattern=given)
 
 
 # ------------------------------------------------------------------------------------ apart, joined
 def _rows(op: str, input: TensorLike, what: str, **attrs: Any) -> Rows:
-    values, splits = apply_dynamic(op, [strong_tensor(input)], attrs, what=what)
+    values, splits = _apply_dynamic(what, op, [strong_tensor(input)], attrs)
     return Rows(values, splits)
 
 
@@ -182,7 +205,7 @@ def split(input: TensorLike, sep: str | None = None, maxsplit: int = -1) -> Rows
     given = "" if sep is None else _text("wf.strings.split: sep", sep)
     most = _most("strings.split", maxsplit)
     return _rows(
-        "string_split_rows", input, "strings.split", kind="separator", pattern=given, maxsplit=most
+        "string_split_rows", input, "split", kind="separator", pattern=given, maxsplit=most
     )
 
 
@@ -196,7 +219,7 @@ def regex_split(input: TensorLike, pattern: str, maxsplit: int = -1) -> Rows:
     given = _text("wf.strings.regex_split: pattern", pattern)
     most = _most("strings.regex_split", maxsplit)
     return _rows(
-        "string_split_rows", input, "strings.regex_split", kind="regex", pattern=given,
+        "string_split_rows", input, "regex_split", kind="regex", pattern=given,
         maxsplit=most,
     )  # fmt: skip
 
@@ -207,7 +230,7 @@ def unicode_split(input: TensorLike) -> Rows:
     >>> [c.decode() for c in wf.strings.unicode_split("été").values.tolist()]
     ['é', 't', 'é']
     """
-    return _rows("string_split_rows", input, "strings.unicode_split", kind="characters")
+    return _rows("string_split_rows", input, "unicode_split", kind="characters")
 
 
 def join(inputs: Sequence[Any], separator: str = "") -> Tensor:
@@ -216,7 +239,12 @@ def join(inputs: Sequence[Any], separator: str = "") -> Tensor:
     >>> wf.strings.join([["a", "b"], "x"], "-").tolist()
     [b'a-x', b'b-x']
     """
-    return _tf1.string_join(inputs, _text("wf.strings.join: separator", separator))
+    given = list(inputs)
+    if not given:
+        raise _error("wf.strings.join needs an input")
+    text = _text("wf.strings.join: separator", separator)
+    with _named("join", "string_join"):
+        return _tf1.string_join(given, text)
 
 
 def reduce_join(
@@ -233,7 +261,9 @@ def reduce_join(
     given = range(x.ndim) if axis is None else axis if isinstance(axis, Sequence) else [axis]
     axes = tuple(check_int("strings.reduce_join", a, "axis") for a in given)
     text = _text("wf.strings.reduce_join: separator", separator)
-    return apply("string_reduce_join", x, axes=axes, keepdims=bool(keepdims), separator=text)
+    return _apply(
+        "reduce_join", "string_reduce_join", x, axes=axes, keepdims=bool(keepdims), separator=text
+    )
 
 
 def format(template: str, inputs: Any, summarize: int = 3) -> Tensor:
@@ -247,8 +277,12 @@ def format(template: str, inputs: Any, summarize: int = 3) -> Tensor:
     given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
     text = _text("wf.strings.format: template", template)
     count = check_int("strings.format", summarize, "summarize")
-    return apply(
-        "string_format", *(strong_tensor(x) for x in given), template=text, summarize=count
+    return _apply(
+        "format",
+        "string_format",
+        *(strong_tensor(x) for x in given),
+        template=text,
+        summarize=count,
     )
 
 
@@ -263,7 +297,7 @@ def unicode_decode(
     Rows(values=Tensor([233,  33,  97], dtype=int32), row_splits=Tensor([0, 2, 3], dtype=int64))
     """
     given = _text("wf.strings.unicode_decode: input_encoding", input_encoding)
-    return _rows("unicode_decode", input, "strings.unicode_decode", encoding=given, errors=errors)
+    return _rows("unicode_decode", input, "unicode_decode", encoding=given, errors=errors)
 
 
 def unicode_encode(input: Any, output_encoding: str = "utf-8", errors: str = "strict") -> Tensor:
@@ -281,7 +315,7 @@ def unicode_encode(input: Any, output_encoding: str = "utf-8", errors: str = "st
         )
     values, splits = _numbers(input[0], np.int32), _numbers(input[1], np.int64)
     given = _text("wf.strings.unicode_encode: output_encoding", output_encoding)
-    return apply("unicode_encode", values, splits, encoding=given, errors=errors)
+    return _apply("unicode_encode", "unicode_encode", values, splits, encoding=given, errors=errors)
 
 
 def _numbers(given: Any, dtype: type[np.int32 | np.int64]) -> Tensor:
@@ -304,7 +338,8 @@ def unicode_transcode(
     b'\\xe9'
     """
     what = "wf.strings.unicode_transcode"
-    return apply(
+    return _apply(
+        "unicode_transcode",
         "unicode_transcode", strong_tensor(input),
         input_encoding=_text(f"{what}: input_encoding", input_encoding),
         output_encoding=_text(f"{what}: output_encoding", output_encoding), errors=errors,
@@ -318,7 +353,9 @@ def encode_base64(input: TensorLike, pad: bool = False, urlsafe: bool = True) ->
     >>> wf.strings.encode_base64([b"\\xff\\xfe", "weft"]).tolist()
     [b'__4', b'd2VmdA']
     """
-    return apply("encode_base64", strong_tensor(input), pad=bool(pad), urlsafe=bool(urlsafe))
+    return _apply(
+        "encode_base64", "encode_base64", strong_tensor(input), pad=bool(pad), urlsafe=bool(urlsafe)
+    )
 
 
 def decode_base64(input: TensorLike, urlsafe: bool = True) -> Tensor:
@@ -328,7 +365,7 @@ def decode_base64(input: TensorLike, urlsafe: bool = True) -> Tensor:
     >>> wf.strings.decode_base64(["d2VmdA", "d2VmdA=="]).tolist()
     [b'weft', b'weft']
     """
-    return apply("decode_base64", strong_tensor(input), urlsafe=bool(urlsafe))
+    return _apply("decode_base64", "decode_base64", strong_tensor(input), urlsafe=bool(urlsafe))
 
 
 # ------------------------------------------------------------------------------------------ numbers
@@ -339,7 +376,8 @@ def to_number(input: TensorLike, dtype: object = None) -> Tensor:
     >>> wf.strings.to_number(["1.5", "-2"])
     Tensor([ 1.5, -2. ], dtype=float32)
     """
-    return _tf1.string_to_number(input, check_dtype(dtype, float32))
+    with _named("to_number", "string_to_number"):
+        return _tf1.string_to_number(input, check_dtype(dtype, float32))
 
 
 def as_string(
@@ -354,7 +392,8 @@ def as_string(
     >>> wf.strings.as_string(7, width=3, fill="0").item()
     b'007'
     """
-    return _tf1.as_string(input, precision, scientific, shortest, width, fill)
+    with _named("as_string", "as_string"):
+        return _tf1.as_string(input, precision, scientific, shortest, width, fill)
 
 
 def to_hash_bucket(input: TensorLike, num_buckets: int) -> Tensor:
@@ -364,7 +403,8 @@ def to_hash_bucket(input: TensorLike, num_buckets: int) -> Tensor:
     >>> wf.strings.to_hash_bucket(["a", "b", "a"], 1000).tolist()
     [868, 370, 868]
     """
-    return _tf1.string_to_hash_bucket(input, num_buckets)
+    with _named("to_hash_bucket", "string_to_hash_bucket"):
+        return _tf1.string_to_hash_bucket(input, num_buckets)
 
 
 def to_hash_bucket_fast(input: TensorLike, num_buckets: int) -> Tensor:
@@ -373,7 +413,8 @@ def to_hash_bucket_fast(input: TensorLike, num_buckets: int) -> Tensor:
     >>> wf.strings.to_hash_bucket_fast(["a", "b", "a"], 1000).tolist()
     [939, 822, 939]
     """
-    return _tf1.string_to_hash_bucket_fast(input, num_buckets)
+    with _named("to_hash_bucket_fast", "string_to_hash_bucket_fast"):
+        return _tf1.string_to_hash_bucket_fast(input, num_buckets)
 
 
 def to_hash_bucket_strong(input: TensorLike, num_buckets: int, key: Sequence[int]) -> Tensor:
@@ -386,7 +427,13 @@ def to_hash_bucket_strong(input: TensorLike, num_buckets: int, key: Sequence[int
     what = "strings.to_hash_bucket_strong"
     count = check_int(what, num_buckets, "num_buckets")
     pair = tuple(check_int(what, k, "key") for k in key)
-    return apply("string_to_hash_bucket_strong", strong_tensor(input), num_buckets=count, key=pair)
+    return _apply(
+        "to_hash_bucket_strong",
+        "string_to_hash_bucket_strong",
+        strong_tensor(input),
+        num_buckets=count,
+        key=pair,
+    )
 
 
 # --------------------------------------------------------------------------------------------- JSON
@@ -422,9 +469,7 @@ def decode_json(input: TensorLike, fields: Mapping[str, Field]) -> dict[str, Ten
         raise _error("wf.strings.decode_json: no fields are asked for")
     attrs = {"names": tuple(fields), "parts": tuple(parts), "defaults": tuple(defaults)}
     operands, count = [strong_tensor(input), *defaults.values()], sum("?" in p for p in parts)
-    made = apply_dynamic(
-        "decode_json", operands, attrs, what="strings.decode_json", count=count
-    )  # fmt: skip
+    made = _apply_dynamic("decode_json", "decode_json", operands, attrs, count)
     return dict(zip(fields, made, strict=True))
 
 
