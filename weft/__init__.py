@@ -74,8 +74,8 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        collectives, data, fft, image, initializers, lookup, losses, metrics, nn, random, summary,
-        testing, tf1, train,
+        collectives, data, fft, image, initializers, lookup, losses, metrics, nn, random, strings,
+        summary, testing, tf1, train,
     )
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
@@ -126,7 +126,7 @@ if TYPE_CHECKING:
 # public modules, of weft.frontend
 _MODULES = (
     "collectives", "data", "fft", "image", "initializers", "lookup", "losses", "metrics", "nn",
-    "random", "summary", "testing", "tf1", "train",
+    "random", "strings", "summary", "testing", "tf1", "train",
 )
 _LATER = {
     "weft.frontend.autodiff.gradients":
@@ -262,10 +262,10 @@ __all__ = [
     "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_sum", "set_num_threads",
     "set_transfer_guard", "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size",
     "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "string",
-    "subtract", "sum", "summary", "swapaxes", "switch_case", "take", "take_along_axis", "tan",
-    "tanh", "tap", "tensordot", "testing", "tf1", "tile", "to_device", "top_k", "trace", "train",
-    "transfer_guard", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16",
-    "uint32", "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse", "unique_values",
-    "unstack", "value_and_grad", "var", "vecdot", "vjp", "vmap", "where",
-    "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like",
+    "strings", "subtract", "sum", "summary", "swapaxes", "switch_case", "take", "take_along_axis",
+    "tan", "tanh", "tap", "tensordot", "testing", "tf1", "tile", "to_device", "top_k", "trace",
+    "train", "transfer_guard", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc",
+    "uint16", "uint32", "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse",
+    "unique_values", "unstack", "value_and_grad", "var", "vecdot", "vjp", "vmap",
+    "where", "while_loop", "xlog1py", "xlogy", "zeros", "zeros_like",
 ]

@@ -149,6 +149,29 @@ def test_strings_and_fed_results(target: str) -> None:
                 ]
 
 
+def test_parts_of_strings_go_to_another_task(target: str) -> None:
+    """How many there are only the task knows that takes the strings apart."""
+    with wf.Graph().as_default():
+        text = wf.placeholder(wf.string, [None])
+        with wf.device("/job:ps/task:0"):
+            words, splits = wf.strings.split(wf.strings.upper(text))
+            points = wf.strings.unicode_decode(text)
+        with wf.device("/job:worker/task:0"):
+            sizes = wf.strings.length(words, "UTF8_CHAR")
+            lengths = splits[1:] - splits[:-1]
+            again = wf.strings.unicode_encode(points)
+            line = wf.strings.format("{}", wf.strings.reduce_join(words, 0, separator="+"))
+        with wf.Session(target) as session:
+            for given in (["a b", "", "c"], [], ["é  f g"], ["x"] * 9):
+                found = session.run([sizes, lengths, again, line], {text: given})
+                parts = [g.upper().split() for g in given]
+                flat = [w.encode() for row in parts for w in row]
+                assert found[0].tolist() == [len(w) for row in parts for w in row]
+                assert found[1].tolist() == [len(row) for row in parts]
+                assert found[2].tolist() == [g.encode() for g in given]
+                assert found[3] == b"+".join(flat)
+
+
 def test_sizes_that_only_a_dead_value_tells(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a gradient needs of a partition has the sizes first, and nobody fetches it."""
     monkeypatch.setattr(sized_steps, "MOST_OWN", 2)

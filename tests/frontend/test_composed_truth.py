@@ -25,7 +25,7 @@ TABLE = {**composed_truth.TABLE, **composed_nn_truth.TABLE}
 #: Numbers that come from a key cannot be made simpler, and each compiles kernels of its own.
 RANDOM = sorted(n for n in TABLE if n.startswith("random") or n == "truncated_normal")
 SPACES = {"": wf, "tf1.": wf.tf1, "nn.": wf.nn, "random.": wf.random, "train.": wf.train,
-          "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup,
+          "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup, "strings.": wf.strings,
           "losses.": wf.losses, "image.": wf.image, "initializers.": wf.initializers,
           "metrics.": wf.metrics}  # fmt: skip
 
@@ -323,13 +323,21 @@ EXEMPT = {
     "strings, against TensorFlow's documentation: test_strings.py":
         "as_string string_join string_length string_split string_to_hash_bucket "
         "string_to_hash_bucket_fast string_to_number substr",
+    "strings, beside Python's functions: test_text_functions.py":
+        "strings.Rows strings.as_string strings.decode_base64 strings.decode_csv "
+        "strings.decode_json strings.encode_base64 strings.format strings.join strings.length "
+        "strings.lower strings.reduce_join strings.regex_full_match strings.regex_replace "
+        "strings.regex_split strings.split strings.strip strings.substr strings.to_hash_bucket "
+        "strings.to_hash_bucket_fast strings.to_hash_bucket_strong strings.to_number "
+        "strings.unicode_decode strings.unicode_encode strings.unicode_split "
+        "strings.unicode_transcode strings.upper",
     "files and their bytes, read back, or TensorFlow's own: test_file_ops.py, test_data_files.py":
         "Assert Print decode_csv decode_image decode_jpeg decode_png matching_files parse_example "
         "parse_single_example read_file write_file FixedLenFeature VarLenFeature ReaderBase "
         "FixedLengthRecordReader IdentityReader TFRecordReader TextLineReader WholeFileReader "
         "data.TFRecordWriter data.decode_example data.decode_image data.encode_example "
         "data.parse_single_example data.read_csv data.read_image data.read_lines data.read_npy "
-        "data.read_npz data.read_tfrecords data.resize_image",
+        "data.read_npz data.read_tfrecords data.resize_image data.read_fixed_records",
     "pipelines of elements: test_data_pipeline.py":
         "data.Dataset data.DatasetIterator data.progress",
     "the common part of optimizers and metrics":

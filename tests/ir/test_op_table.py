@@ -16,6 +16,7 @@ from weft.ir.ops.control_flow import COMMUNICATION_TABLE, CONTROL, DATAFLOW, STA
 from weft.ir.ops.state import TABLE as STATE_TABLE
 from weft.ir.ops.state import UPDATES
 from weft.ir.ops.strings import TABLE as STRING_TABLE
+from weft.ir.ops.text_processing import TABLE as TEXT_TABLE
 from weft.passes.autodiff.table import GRADIENTS, NO_GRADIENT
 from weft.passes.fusion.rules import REDUCTIONS
 from weft.runtime.dataflow.host_ops import HOST_OPS
@@ -30,7 +31,7 @@ STATE = {"group", *(spec.name for spec in STATE_TABLE), *CONTROL, *DATAFLOW}
 #: What Python carries out, and the handles of the objects that it works on.
 HOST = {n for n, s in OPS.items() if s.traits & {"host", "handle"}}
 #: On strings: the host carries them out by their references.
-STRINGS = {spec.name for spec in STRING_TABLE}
+STRINGS = {spec.name for spec in (*STRING_TABLE, *TEXT_TABLE)}
 #: Made by fusion.
 NESTS = {"fused", "unrolled"}
 #: Made or removed by passes before code is generated.

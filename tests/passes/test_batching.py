@@ -166,6 +166,8 @@ ROW_BY_ROW = {
     "first_occurrence", "string_split", "substr", "decode_raw", "dim_size", "iota", "constant",
     "custom_gradient", "cond", "while", "scan", "stack_new", "fused", "unrolled", "arena_add",
     "arena_pop", "arena_push", "axis_index", *DATAFLOW,
+    "substr_utf8", "string_split_rows", "unicode_decode", "unicode_encode", "string_reduce_join",
+    "string_format", "decode_json",
 }  # fmt: skip
 
 

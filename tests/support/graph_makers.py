@@ -32,6 +32,7 @@ from weft.ir.ops.linear_algebra import LINEAR_ALGEBRA
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.scalar_function import code_of, define_scalar_function, full_name
 from weft.ir.ops.strings import TABLE as STRING_TABLE
+from weft.ir.ops.text_processing import TABLE as TEXT_TABLE
 from weft.ir.spec import Attrs
 from weft.ir.types import TensorType
 
@@ -198,6 +199,7 @@ MAKERS: dict[str, Maker] = {
     **dict.fromkeys([spec.name for spec in QUEUE_TABLE], queues.queue),
     **dict.fromkeys([spec.name for spec in RESOURCE_TABLE], resources.resource),
     **dict.fromkeys([spec.name for spec in STRING_TABLE], files.strings),
+    **dict.fromkeys([spec.name for spec in TEXT_TABLE], files.texts),
     **{spec.name: files.reader if "reader" in spec.name else files.files for spec in FILE_TABLE},
     **dynamic.MAKERS,
     "print": files.reports,

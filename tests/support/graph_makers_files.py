@@ -62,6 +62,57 @@ def strings(m: GraphMaker, op: str) -> None:
             m.emit(op, [x], num_buckets=m.int(1, 1000))
 
 
+def texts(m: GraphMaker, op: str) -> None:
+    """Another pure op on strings, such that it has a meaning for all inputs."""
+    m.dtype([string])
+    if op == "string_format":
+        m.emit(op, [m.some(), m.some()], template="{} and {}", summarize=m.pick([-1, 1, 3]))
+        return
+    if op in ("unicode_encode", "decode_json"):
+        if m.region:
+            raise Unfit
+        points, splits = np.array([97, 233, 98], np.int32), np.array([0, 2, 2, 3], np.int64)
+        if op == "unicode_encode":
+            m.emit(op, [m.constant(points), m.constant(splits)])
+            return
+        given = m.constant(np.array([b'{"a": [1, 2]}', b'{"a": [3, 4], "b": 5}'], object))
+        default = m.constant(np.array(7, np.int64))
+        m.emit(op, [given, default], names=("a", "b"), parts=("f32[2]", "i64[]"), defaults=(1,))
+        return
+    if op in ("string_split_rows", "unicode_decode"):
+        row = m.like(string, (3,))
+        how = {} if op == "unicode_decode" else {"kind": m.pick(["separator", "characters"])}
+        options = {"errors": "replace"} if op == "unicode_decode" else {"pattern": "e", **how}
+        m.emit(op, [row], sizes=_sizes(m), **options)
+        return
+    x = m.some(dtypes=[string])
+    if op == "substr_utf8":
+        if m.region or not x.type.is_static:
+            raise Unfit
+        shape = x.type.static_shape
+        places = np.zeros(shape, np.int64), np.full(shape, m.int(0, 9), np.int64)
+        m.emit(op, [x, *map(m.constant, places)])
+        return
+    if op == "string_reduce_join":
+        if not x.type.rank:
+            raise Unfit
+        m.emit(op, [x], axes=(m.int(0, x.type.rank - 1),), keepdims=m.flag(), separator="-")
+        return
+    if op == "decode_base64":
+        m.emit(op, [m.emit1("encode_base64", x, pad=m.flag())])
+        return
+    options_of: dict[str, dict[str, Any]] = {
+        "string_case": {"case": m.pick(["lower", "upper"]), "ascii": m.flag()},
+        "string_strip": {"chars": m.pick(["", "ae"])},
+        "regex_replace": {"pattern": "[a-m]+", "rewrite": r"<\g<0>>", "replace_global": m.flag()},
+        "regex_full_match": {"pattern": ".?.?"},
+        "unicode_transcode": {"errors": "replace", "output_encoding": "utf-16-be"},
+        "string_to_hash_bucket_strong": {"num_buckets": m.int(1, 1000), "key": (1, 2)},
+        "encode_base64": {"pad": m.flag(), "urlsafe": m.flag()},
+    }
+    m.emit(op, [x], **options_of.get(op, {}))
+
+
 def _sizes(m: GraphMaker, count: int = 1) -> tuple[str, ...]:
     number = sum("sizes" in o.attrs for o in m.builder.ops)
     return m.pick([(), tuple(f"n{number}_{i}" for i in range(count))])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         case, enter, exit, loop_cond, merge, next_iteration, switch,
     )
     from weft.frontend.control.loops import foldl, foldr
-    from weft.frontend.data.dataset import FixedLenFeature, VarLenFeature
+    from weft.frontend.data.readers import FixedLenFeature, VarLenFeature
     from weft.frontend.extend.debug import (
         assert_all_close, assert_equal, assert_greater, assert_greater_equal, assert_less,
         assert_less_equal, assert_non_negative, assert_not_equal, assert_positive, assert_shape,
@@ -94,7 +94,7 @@ _LATER = {
     "weft.frontend.control.branches":
         "case enter exit loop_cond merge next_iteration switch",
     "weft.frontend.control.loops": "foldl foldr",
-    "weft.frontend.data.dataset": "FixedLenFeature VarLenFeature",
+    "weft.frontend.data.readers": "FixedLenFeature VarLenFeature",
     "weft.frontend.extend.debug":
         "assert_all_close assert_equal assert_greater assert_greater_equal assert_less "
         "assert_less_equal assert_non_negative assert_not_equal assert_positive assert_shape",

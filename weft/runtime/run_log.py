@@ -34,7 +34,7 @@ CarryOut = Callable[[], list[Any]]
 
 #: Ops that make text of numbers. Rounding of the numbers may do anything to the text: what they are
 #: given says more than what they give.
-TEXT_OF_NUMBERS = frozenset({"as_string", "summary"})
+TEXT_OF_NUMBERS = frozenset({"as_string", "string_format", "summary"})
 
 
 def is_outside(name: str) -> bool:

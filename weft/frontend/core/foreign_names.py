@@ -369,6 +369,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "DataLoader TensorDataset": "wf.data.Dataset, with .shuffle, .batch and .prefetch",
         "TFRecordDataset": "wf.data.read_tfrecords",
         "TextLineDataset": "wf.data.read_lines",
+        "FixedLengthRecordDataset": "wf.data.read_fixed_records",
         "AUTOTUNE": "give a number",
         "Iterator": "iter(dataset), a wf.data.DatasetIterator",
     },

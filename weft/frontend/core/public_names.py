@@ -12,7 +12,7 @@ from weft.ir.locations import WRAPPERS, is_ours
 
 _PREFIX = "weft.frontend."
 _PUBLIC = ("nn", "linalg", "fft", "random", "train", "data", "lookup", "losses", "initializers",
-           "metrics", "collectives", "image")  # fmt: skip
+           "metrics", "collectives", "image", "strings")  # fmt: skip
 
 
 def no_such_name(module: str, name: str) -> AttributeError | ImportError:
@@ -48,9 +48,16 @@ def _elsewhere(name: str) -> str | None:
 def as_public(error: WeftError, op: str) -> WeftError:
     """The error of an op, which says the name of the public function, such as `wf.reshape`, in
     place of `op 'reshape'` where the user has called that."""
+    if op in sys.modules["weft"].__all__ and _entered() == op:
+        return renamed(error, op, f"wf.{op}")
+    return error
+
+
+def renamed(error: WeftError, op: str, public: str) -> WeftError:
+    """The error, with the name of the public function in place of `op 'NAME'` at its beginning."""
     begin = f"op '{op}'"
-    if error.what.startswith(begin) and op in sys.modules["weft"].__all__ and _entered() == op:
-        error.what = f"wf.{op}{error.what.removeprefix(begin)}"
+    if error.what.startswith(begin):
+        error.what = f"{public}{error.what.removeprefix(begin)}"
         error.args = (error._render(),)
     return error
 

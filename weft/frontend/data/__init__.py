@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.frontend.core.public_names import only_public as _only_public
-from weft.frontend.data.dataset import (
-    Dataset,
-    DatasetIterator,
+from weft.frontend.data.dataset import Dataset, progress
+from weft.frontend.data.iterator import DatasetIterator
+from weft.frontend.data.readers import (
     FixedLenFeature,
     VarLenFeature,
     parse_single_example,
-    progress,
     read_csv,
+    read_fixed_records,
     read_lines,
     read_npy,
     read_npz,
@@ -42,6 +42,7 @@ __all__ = [
     "parse_single_example",
     "progress",
     "read_csv",
+    "read_fixed_records",
     "read_image",
     "read_lines",
     "read_npy",

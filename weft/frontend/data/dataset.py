@@ -1,380 +1,47 @@
 """`Dataset`: elements from arrays, files or generators, and the steps on their way to training;
-readers of one file each, and the features of a tf.train.Example.
-
-`DatasetIterator` is one pass over a dataset, which can be saved and goes on where it was;
 `progress` shows a bar in the terminal while something is iterated."""
 
 from __future__ import annotations
 
-import math
 import os
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, TypeVar
 
 import numpy as np
 
 from weft.frontend.core.pytree import flatten
 from weft.frontend.core.trace import current_trace
+from weft.frontend.data.caching import CacheInFile, CacheInMemory
+from weft.frontend.data.combining import Chosen, Concatenate, FlatMap, Interleave, Sampled, Zip
+from weft.frontend.data.grouping import Buckets, PaddedBatch, Padding, Unbatch, Window
+from weft.frontend.data.items import Function, Table, at_least
+from weft.frontend.data.iterator import DatasetIterator
+from weft.frontend.data.selecting import (
+    Enumerate,
+    Filter,
+    FromList,
+    IgnoreErrors,
+    Scan,
+    Skip,
+    Take,
+    Whole,
+)
 from weft.frontend.data.stages import (
+    FromFiles,
     FromIterables,
     FromTable,
-    Function,
     Grouped,
-    Items,
     Map,
     Prefetch,
     Repeat,
-    Run,
     Shard,
     Shuffle,
     Stage,
-    Table,
-    at_least,
 )
 from weft.frontend.random.generator import default_generator
-from weft.ir.dims import format_shape
-from weft.ir.dtypes import DType, as_dtype, float32, int64, string
-from weft.ir.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    UnsupportedError,
-    WeftError,
-)
+from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError, WeftError
 from weft.ir.locations import caller_location
-from weft.ir.types import TensorType
-from weft.runtime.files import array_files, records, streams
-from weft.runtime.files.decoding import bytes_array, parse_examples
-from weft.runtime.files.streams import Path, check_compression
-
-
-def read_tfrecords(path: Path, compression_type: str | None = None) -> Iterator[bytes]:
-    """The records of a TFRecord file, as bytes; compression_type: "", "GZIP" or "ZLIB".
-
-    Both checksums of each record are verified: DataLossError with file, record number (from 0) and
-    byte for a file that is truncated or has a bit flipped. NotFoundError if there is none.
-
-    >>> with wf.data.TFRecordWriter("words.tfrecord", "GZIP") as writer:
-    ...     for word in (b"weft", b"warp"):
-    ...         writer.write(word)
-    >>> list(wf.data.read_tfrecords("words.tfrecord", "GZIP"))
-    [b'weft', b'warp']
-    """
-    check_compression(compression_type)
-    return records.read_records(path, compression_type)
-
-
-def read_csv(
-    path: Path,
-    columns: Any,
-    *,
-    header: bool = True,
-    delimiter: str = ",",
-    quotechar: str = '"',
-) -> Iterator[dict[str, Any]]:
-    """The rows of a CSV file, each a dict of arrays without axes.
-
-    columns: {name: dtype} or {name: (dtype, default)}; the default is for empty fields, which are
-    an error without one (strings: b""). With a header the names choose columns; without, they name
-    all of them in order. Strings are bytes. Errors name file, line and column.
-
-    >>> np.savetxt("people.csv", ["name,age,height", "Ada,36,1.65", "Alan,41,"], fmt="%s")
-    >>> columns = {"name": wf.string, "height": (wf.float32, 0.0)}  # 0.0 where a field is empty
-    >>> for row in wf.data.read_csv("people.csv", columns):
-    ...     print(row["name"].item(), row["height"])
-    b'Ada' 1.65
-    b'Alan' 0.0
-    """
-    return array_files.read_csv(
-        path,
-        array_files.as_columns(columns),
-        header=header,
-        delimiter=delimiter,
-        quotechar=quotechar,
-    )
-
-
-def read_lines(path: Path, compression_type: str | None = None) -> Iterator[bytes]:
-    """The lines of a text file as bytes, without their ends ("\\n" or "\\r\\n").
-
-    >>> np.savetxt("lines.txt.gz", ["one", "two"], fmt="%s")
-    >>> list(wf.data.read_lines("lines.txt.gz", "GZIP"))
-    [b'one', b'two']
-    """
-    check_compression(compression_type)
-    return streams.read_lines(path, compression_type)
-
-
-def read_npy(path: Path) -> Any:
-    """The array of a .npy file, read-only. It is mapped: what is used is read, when it is used.
-
-    DataLossError if it is damaged, InvalidArgumentError if it holds pickled objects.
-
-    >>> np.save("table.npy", np.arange(6).reshape(3, 2))
-    >>> table = wf.data.read_npy("table.npy")
-    >>> table.shape, table[2]
-    ((3, 2), array([4, 5]))
-    """
-    return array_files.read_npy(path)
-
-
-def read_npz(path: Path) -> dict[str, Any]:
-    """The arrays of a .npz file by name, read-only; mapped, unless they are compressed.
-
-    >>> np.savez("arrays.npz", x=np.zeros((2, 3)), y=[1, 2])
-    >>> {name: array.shape for name, array in wf.data.read_npz("arrays.npz").items()}
-    {'x': (2, 3), 'y': (2,)}
-    """
-    return array_files.read_npz(path)
-
-
-Array = np.ndarray[Any, Any]
-
-
-class FixedLenFeature(NamedTuple):
-    """A feature of one shape. default_value: for examples that do not have it.
-
-    >>> record = wf.data.encode_example({"size": [28, 28]})
-    >>> features = {
-    ...     "size": wf.data.FixedLenFeature([2], wf.int64),
-    ...     "label": wf.data.FixedLenFeature([], wf.int64, default_value=-1),
-    ... }
-    >>> wf.data.parse_single_example(record, features)
-    {'size': array([28, 28]), 'label': array(-1)}
-    """
-
-    shape: Sequence[int]
-    dtype: Any
-    default_value: Any = None
-
-
-class VarLenFeature(NamedTuple):
-    """A feature of any length: an array with one axis, of length 0 where it is not there.
-
-    >>> features = {"words": wf.data.VarLenFeature(wf.string)}
-    >>> for given in ({"words": ["a", "b"]}, {}):
-    ...     print(wf.data.parse_single_example(wf.data.encode_example(given), features))
-    {'words': array([b'a', b'b'], dtype=object)}
-    {'words': array([], dtype=object)}
-    """
-
-    dtype: Any
-
-
-def parse_single_example(
-    serialized: bytes, features: Mapping[str, FixedLenFeature | VarLenFeature]
-) -> dict[str, Array]:
-    """The features of a serialized tf.train.Example as arrays of float32, int64 or string (bytes).
-
-    InvalidArgumentError, naming the feature, if one is missing without a default, or has another
-    type or number of values; DataLossError if `serialized` is no Example.
-
-    >>> record = wf.data.encode_example({"x": [0.5, 1.5], "label": 3})
-    >>> x = wf.data.FixedLenFeature([2], wf.float32)
-    >>> wf.data.parse_single_example(record, {"x": x})
-    {'x': array([0.5, 1.5], dtype=float32)}
-    >>> wf.data.parse_single_example(record, {"y": x})
-    Traceback (most recent call last):
-        ...
-    weft.ir.errors.InvalidArgumentError: the example has no feature 'y'...
-    """
-    named = {name: part_of(name, wanted) for name, wanted in features.items()}
-    defaults = {i: d for i, (_, d) in enumerate(named.values()) if d is not None}
-    given = np.empty((), object)
-    given[()] = serialized
-    found = parse_examples(given, list(named), [t for t, _ in named.values()], defaults)
-    return dict(zip(named, found, strict=True))
-
-
-def part_of(name: str, wanted: FixedLenFeature | VarLenFeature) -> tuple[TensorType, Array | None]:
-    """The type of a feature (`[?]` for one of any length), and what an example without it has."""
-    dtype = _dtype(name, wanted.dtype)
-    if isinstance(wanted, VarLenFeature):
-        return TensorType(dtype, (None,)), None
-    shape = tuple(int(d) for d in wanted.shape)
-    default = None
-    if wanted.default_value is not None:
-        default = _default(name, wanted.default_value, dtype, shape)
-    return TensorType(dtype, shape), default
-
-
-def _dtype(name: str, given: Any) -> DType:
-    dtype = as_dtype(given)
-    if dtype not in (float32, int64, string):
-        raise InvalidArgumentError(
-            f"feature {name!r}: an Example holds float32, int64 and string, not {dtype.name}"
-        )
-    return dtype
-
-
-def _default(name: str, value: Any, dtype: DType, shape: tuple[int, ...]) -> Array:
-    if dtype is string:
-        given = [value] if isinstance(value, (bytes, str)) else list(value)
-        flat = bytes_array([v.encode() if isinstance(v, str) else v for v in given])
-        array = flat.reshape(()) if isinstance(value, (bytes, str)) else flat
-    else:
-        array = np.asarray(value, dtype.numpy)
-    try:
-        return np.broadcast_to(array if array.size != math.prod(shape) else array.reshape(shape),
-                               shape).copy()  # fmt: skip
-    except ValueError:
-        raise InvalidArgumentError(
-            f"feature {name!r}: default_value={value!r:.60} does not fit {format_shape(shape)}"
-        ) from None
-
-
-class DatasetIterator:
-    """The elements of a dataset, from the first on. Made by `iter(dataset)`.
-
-    Its threads end at the last element, at an error, with `close()`, at the end of a `with` block,
-    or when nobody refers to it any more. Several threads may call `next`.
-
-    >>> dataset = wf.data.Dataset.from_arrays(np.array([10, 20, 30]))
-    >>> with iter(dataset) as elements:
-    ...     first, state = next(elements), elements.state_dict()
-    >>> again = iter(dataset)
-    >>> again.load_state_dict(state)
-    >>> [int(element) for element in again]
-    [20, 30]
-    """
-
-    def __init__(self, stage: Stage, epoch: int) -> None:
-        self._stage = stage
-        self._shuffles = [s for s in stage.chain() if isinstance(s, Shuffle)]
-        self._lock = threading.RLock()
-        self._begin(epoch, 0, [s.seed for s in self._shuffles])
-
-    def _begin(self, epoch: int, delivered: int, seeds: list[int]) -> None:
-        self._epoch, self._delivered, self._seeds = epoch, delivered, seeds
-        self._to_skip = delivered
-        self._run = Run({id(s): n for s, n in zip(self._shuffles, seeds, strict=True)})
-        self._items: Items | None = None  # opened with the first element
-        self._ended = False
-        self._error: BaseException | None = None
-        self._process = os.getpid()
-        self._finalizer = weakref.finalize(self, self._run.close, wait=False)
-
-    @property
-    def delivered(self) -> int:
-        """How many elements were given."""
-        return self._delivered
-
-    def cardinality(self) -> int | None:
-        """The number of elements of the dataset, those given included; None if not known."""
-        return self._stage.cardinality()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        with self._lock:
-            if self._error is not None:
-                raise self._error
-            if self._ended:
-                raise StopIteration
-            if self._process != os.getpid():
-                raise FailedPreconditionError(
-                    "this iterator of a dataset was made before a fork, and its threads are the "
-                    "parent's",
-                    hint="make one in the child; load_state_dict(parent's state) takes it there",
-                    location=caller_location(),
-                )
-            try:
-                element = self._pull()
-            except StopIteration:
-                self.close()
-                raise
-            except BaseException as error:
-                self.close()
-                self._error = error
-                raise
-            self._delivered += 1
-            return element
-
-    def _pull(self) -> Any:
-        items = self._items
-        if items is None:
-            items = self._items = self._stage.open(self._run, self._epoch)
-        if self._to_skip:
-            self._pass_over(items)
-        item = next(items)
-        try:
-            return item()
-        except StopIteration as error:  # it would end the loop, and nobody would know
-            raise RuntimeError("making an element raised StopIteration") from error
-
-    def _pass_over(self, items: Items) -> None:
-        self._run.skipping = True
-        done = items.skip(self._to_skip)
-        self._run.skipping = False
-        if done < self._to_skip:
-            raise FailedPreconditionError(
-                f"the iterator's state is after element {self._to_skip}, but there are only {done} "
-                f"now: {self._describe()}",
-                hint="the data must be the same as when the state was saved",
-                location=caller_location(),
-            )
-        self._to_skip = 0
-
-    def close(self) -> None:
-        """Stop the threads and wait for them; there are no more elements. A second time is
-        allowed."""
-        self._ended = True
-        self._finalizer.detach()
-        self._run.close()
-        self._items = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self.close()
-
-    # ------------------------------------------------------------------------------- checkpoints
-    def _describe(self) -> str:
-        """The stages that decide what comes; how far ahead it is made may change."""
-        chain = self._stage.chain()
-        return " -> ".join(s.text for s in chain if not isinstance(s, Prefetch))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where it is: the number of elements given, the seeds, and the pipeline as text. It takes
-        no lock and waits for nobody, so a `wf.train.Saver` may save it."""
-        return {
-            "pipeline": self._describe(),
-            "epoch": self._epoch,
-            "delivered": self._delivered,
-            "seeds": list(self._seeds),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the element that `state` was saved after, with its seeds.
-
-        What comes before is passed over with the next element: rows of arrays at once, elements of
-        files and generators by reading them again; functions given to `map` are not called for
-        them. InvalidArgumentError, and no change, for the state of another pipeline.
-        """
-        if state.get("pipeline") != self._describe():
-            raise InvalidArgumentError(
-                f"the state is that of another dataset:\n  it has   {state.get('pipeline')}\n"
-                f"  this is  {self._describe()}",
-                hint="load it into an iterator of a dataset that is made alike",
-                location=caller_location(),
-            )
-        epoch, delivered = (at_least(state[k], 0, f"state[{k!r}]") for k in ("epoch", "delivered"))
-        seeds = [at_least(n, 0, "a seed") for n in state["seeds"]]
-        if len(seeds) != len(self._shuffles):
-            raise InvalidArgumentError(
-                f"the state has {len(seeds)} seeds, not {len(self._shuffles)}"
-            )
-        with self._lock:
-            self.close()
-            self._begin(epoch, delivered, seeds)
+from weft.runtime.files.paths import Path, exists
 
 
 class Dataset:
@@ -401,7 +68,7 @@ class Dataset:
         self._stage = stage
 
     def __repr__(self) -> str:
-        return f"<Dataset {' -> '.join(s.text for s in self._stage.chain())}>"
+        return f"<Dataset {self._stage.shown()}>"
 
     # ---------------------------------------------------------------------------------- sources
     @staticmethod
@@ -442,7 +109,7 @@ class Dataset:
         """
         names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         for name in names:
-            if not os.path.exists(name):
+            if not exists(name):
                 raise NotFoundError(f"{os.fspath(name)}: no such file", location=caller_location())
         reads: object = read
         if not callable(reads) or not names:
@@ -451,37 +118,214 @@ class Dataset:
                 "such as Dataset.from_files(paths, wf.data.read_tfrecords)",
             )
 
-        def elements() -> Iterator[Any]:
-            for name in names:
-                yield from read(name)
-
         shown = ", ".join(os.path.basename(os.fspath(n)) for n in names[:3])
         more = f", ... {len(names)} files" if len(names) > 3 else ""
-        return Dataset(FromIterables(None, f"files({shown}{more})", elements, False))
+        return Dataset(FromFiles(None, f"files({shown}{more})", tuple(names), read))
+
+    @staticmethod
+    def range(*args: int) -> Dataset:
+        """The numbers of Python's `range(*args)`, int64, one at a time.
+
+        >>> [int(n) for n in wf.data.Dataset.range(2, 8, 3)]
+        [2, 5]
+        """
+        try:
+            numbers = range(*args)
+        except (TypeError, ValueError) as error:
+            raise _error(f"Dataset.range{args!r:.60}: {error}") from None
+        text = f"range({', '.join(map(str, args))})"
+        return Dataset(FromList(None, text, Whole(numbers)))
+
+    @staticmethod
+    def zip(*datasets: Any) -> Dataset:
+        """An element of each dataset at a time, as a tuple; of one dict, list or tuple of datasets
+        an element of its form. It ends with the shortest.
+
+        >>> words = wf.data.Dataset.from_generator(lambda: ["a", "b", "c"])
+        >>> list(wf.data.Dataset.zip(words, wf.data.Dataset.range(2)))
+        [('a', array(0)), ('b', array(1))]
+        """
+        one = len(datasets) == 1 and not isinstance(datasets[0], Dataset)
+        leaves, structure = flatten(datasets[0] if one else datasets)
+        return Dataset(Zip(None, "zip", _stages("zip", leaves), structure))
+
+    @staticmethod
+    def sample_from_datasets(
+        datasets: Sequence[Dataset], weights: Sequence[float] | None = None,
+        seed: int | None = None, stop_on_empty_dataset: bool = False,
+    ) -> Dataset:  # fmt: skip
+        """Each time the next element of one of the datasets, drawn with `weights` (None: equal
+        ones). What an exhausted one would get, the others share; with stop_on_empty_dataset the
+        first that is exhausted is the end. seed as of `shuffle`.
+
+        >>> some = [wf.data.Dataset.range(n, n + 3) for n in (0, 10)]
+        >>> mixed = wf.data.Dataset.sample_from_datasets(some, [0.9, 0.1], seed=1)
+        >>> sorted(int(n) for n in mixed)
+        [0, 1, 2, 10, 11, 12]
+        """
+        what = "sample_from_datasets"
+        stages = _stages(what, datasets)
+        try:
+            given = np.ones(len(stages)) if weights is None else np.asarray(weights, np.float64)
+        except (TypeError, ValueError):
+            given = np.full(len(stages), np.nan)
+        fine = np.isfinite(given) & (given >= 0)
+        if given.shape != (len(stages),) or not fine.all() or not given.any():
+            raise _error(
+                f"{what}: weights={weights!r:.60} for {len(stages)} datasets",
+                "one for each, none of them negative, and not all of them 0",
+            )
+        number = _drawn() if seed is None else _count(seed, 0, f"{what}: seed")
+        chosen = tuple(float(w) for w in given)
+        return Dataset(Sampled(None, what, number, stages, chosen, bool(stop_on_empty_dataset)))
+
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
+    ) -> Dataset:
+        """The next element of the dataset that each number of `choice_dataset` names. With
+        stop_on_empty_dataset=False numbers of exhausted datasets are passed over.
+
+        >>> some = [wf.data.Dataset.range(n, n + 3) for n in (0, 10)]
+        >>> choices = wf.data.Dataset.from_arrays(np.array([1, 0, 0, 1]))
+        >>> [int(n) for n in wf.data.Dataset.choose_from_datasets(some, choices)]
+        [10, 0, 1, 11]
+        """
+        what = "choose_from_datasets"
+        stages, (choices,) = _stages(what, datasets), _stages(what, [choice_dataset])
+        stop = bool(stop_on_empty_dataset)
+        return Dataset(Chosen(None, what, stages, choices, stop, caller_location()))
 
     # ----------------------------------------------------------------------------------- stages
-    def map(self, fn: Callable[..., Any], workers: int = 0) -> Dataset:
+    def map(self, fn: Callable[..., Any], workers: int = 0, deterministic: bool = True) -> Dataset:
         """`fn(element)` for each element; a tuple is given as several arguments.
 
-        workers: how many threads call it, ahead of the loop; the order stays. 0: the thread that
-        asks calls it, when it asks. What `fn` raises, the loop raises, at that element's turn.
+        workers: how many threads call it, ahead of the loop; the order stays, unless
+        deterministic=False: then each result comes when it is there. 0: the thread that asks calls
+        it, when it asks. What `fn` raises, the loop raises, at that element's turn.
         """
-        if not callable(fn):
-            raise _error(f"map takes a function, not {type(fn).__name__}")
-        count = _count(workers, 0, "map: workers")
-        function = Function(fn, caller_location())
-        return Dataset(Map(self._stage, f"map({function.name})", function, count))
+        function, count = _function(fn, "map"), _count(workers, 0, "map: workers")
+        return Dataset(Map(self._stage, function.text, function, count, bool(deterministic)))
 
-    def shuffle(self, buffer: int, seed: int | None = None) -> Dataset:
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """The elements of which `predicate` says True (a bool of any kind). A tuple is given as
+        several arguments.
+
+        >>> [int(n) for n in wf.data.Dataset.range(5).filter(lambda n: n % 2 == 0)]
+        [0, 2, 4]
+        """
+        function = _function(predicate, "filter")
+        return Dataset(Filter(self._stage, function.text, function))
+
+    def flat_map(self, fn: Callable[..., Any]) -> Dataset:
+        """The elements of the datasets that `fn` makes of each element, one after the other.
+
+        >>> few = wf.data.Dataset.range(3).flat_map(lambda n: wf.data.Dataset.range(int(n)))
+        >>> [int(n) for n in few]
+        [0, 0, 1]
+        """
+        function = _function(fn, "flat_map")
+        return Dataset(FlatMap(self._stage, function.text, function))
+
+    def interleave(
+        self, fn: Callable[..., Any], cycle_length: int, block_length: int = 1, workers: int = 0,
+        deterministic: bool = True,
+    ) -> Dataset:  # fmt: skip
+        """As `flat_map`, but of `cycle_length` datasets at a time, `block_length` elements of each
+        in turn; where one ends the next is opened when the turn comes round.
+
+        workers: threads that open datasets and make a block of each ahead; the order stays, unless
+        deterministic=False: then each reads one dataset, and gives elements as it makes them.
+
+        >>> files = wf.data.Dataset.range(1, 4)
+        >>> rows = files.interleave(lambda n: wf.data.Dataset.range(int(n)), cycle_length=2)
+        >>> [int(n) for n in rows]
+        [0, 0, 1, 0, 1, 2]
+        """
+        function = _function(fn, "interleave")
+        cycle = _count(cycle_length, 1, "interleave: cycle_length")
+        block = _count(block_length, 1, "interleave: block_length")
+        count = _count(workers, 0, "interleave: workers")
+        text = f"interleave({function.name}, {cycle}, {block})"
+        return Dataset(
+            Interleave(self._stage, text, function, cycle, block, count, bool(deterministic))
+        )
+
+    def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
+        """`scan_func(state, element)` gives the next state and the element that comes instead.
+
+        >>> sums = wf.data.Dataset.range(1, 5).scan(0, lambda total, n: (total + n, total + n))
+        >>> [int(n) for n in sums]
+        [1, 3, 6, 10]
+        """
+        function = _function(scan_func, "scan")
+        return Dataset(Scan(self._stage, function.text, function, initial_state))
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Go through the dataset now: `reduce_func(state, element)` gives the next state. The last
+        one, `initial_state` if there are no elements.
+
+        >>> wf.data.Dataset.range(5).reduce(0, lambda total, n: total + int(n))
+        10
+        """
+        function = _function(reduce_func, "reduce")
+        state = initial_state
+        with self.iterate() as elements:
+            for element in elements:
+                state = function.of(state, element)
+        return state
+
+    def take(self, count: int) -> Dataset:
+        """The first `count` elements, if there are as many; -1: all.
+
+        >>> [int(n) for n in wf.data.Dataset.range(9).take(2)]
+        [0, 1]
+        """
+        n = _count(count, -1, "take: count")
+        return self if n < 0 else Dataset(Take(self._stage, f"take({n})", n))
+
+    def skip(self, count: int) -> Dataset:
+        """The elements after the first `count`; -1: none. Functions before are not called for those
+        that are passed over.
+
+        >>> [int(n) for n in wf.data.Dataset.range(5).skip(3)]
+        [3, 4]
+        """
+        n = _count(count, -1, "skip: count")
+        return Dataset(Skip(self._stage, f"skip({n})", None if n < 0 else n))
+
+    def concatenate(self, dataset: Dataset) -> Dataset:
+        """The elements of this dataset, then those of another.
+
+        >>> [int(n) for n in wf.data.Dataset.range(2).concatenate(wf.data.Dataset.range(7, 9))]
+        [0, 1, 7, 8]
+        """
+        (other,) = _stages("concatenate", [dataset])
+        return Dataset(Concatenate(self._stage, "concatenate", other))
+
+    def enumerate(self, start: int = 0) -> Dataset:
+        """Pairs of a number (int64, from `start` on) and an element.
+
+        >>> list(wf.data.Dataset.from_generator(lambda: ["a", "b"]).enumerate(5))
+        [(array(5), 'a'), (array(6), 'b')]
+        """
+        first = _count(start, -(2**63), "enumerate: start")
+        return Dataset(Enumerate(self._stage, f"enumerate({first or ''})", first))
+
+    def shuffle(
+        self, buffer: int, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Dataset:
         """Each time one at random of the next `buffer` elements.
 
-        seed: the same seed gives the same order, another one in each epoch of a later `repeat`.
-        None: one drawn now from weft's generator (`wf.random.set_random_seed`).
+        seed: the same seed gives the same order, another one in each epoch of a later `repeat`,
+        unless reshuffle_each_iteration=False. None: one drawn now from weft's generator
+        (`wf.random.set_random_seed`).
         """
-        size = _count(buffer, 1, "shuffle: buffer")
+        size, each = _count(buffer, 1, "shuffle: buffer"), bool(reshuffle_each_iteration)
         number = _drawn() if seed is None else _count(seed, 0, "shuffle: seed")
-        shown = f"shuffle({size})" if seed is None else f"shuffle({size}, seed={number})"
-        return Dataset(Shuffle(self._stage, shown, size, number))
+        shown = f"shuffle({size}" if seed is None else f"shuffle({size}, seed={number}"
+        text = f"{shown})" if each else f"{shown}, once)"
+        return Dataset(Shuffle(self._stage, text, number, size, each))
 
     def batch(self, n: int, drop_remainder: bool = False) -> Dataset:
         """n elements at a time, each array stacked along a new first axis; the last batch may be
@@ -493,10 +337,132 @@ class Dataset:
         text = f"batch({size}{', drop_remainder' if drop_remainder else ''})"
         return Dataset(Grouped(self._stage, text, size, bool(drop_remainder), caller_location()))
 
+    def padded_batch(
+        self, n: int, padded_shapes: Any = None, padding_values: Any = None,
+        drop_remainder: bool = False,
+    ) -> Dataset:  # fmt: skip
+        """As `batch`, but arrays of different sizes are filled up at their ends.
+
+        padded_shapes: of one element, as a tree of shapes; None (or -1) for a size is the largest
+        of the batch, None for a shape is that for all its axes. padding_values: a tree of them, or
+        one for all; None: 0, of strings b"". InvalidArgumentError for arrays that are larger, or
+        differ in dtype or number of axes.
+
+        >>> rows = wf.data.Dataset.from_generator(lambda: (np.arange(n) for n in (1, 3)))
+        >>> for batch in rows.padded_batch(2, padding_values=-1):
+        ...     print(batch)
+        [[ 0 -1 -1]
+         [ 0  1  2]]
+        """
+        size = _count(n, 1, "padded_batch: n")
+        padding = Padding("padded_batch", padded_shapes, padding_values, caller_location())
+        text = f"padded_batch({size}{', drop_remainder' if drop_remainder else ''})"
+        return Dataset(PaddedBatch(self._stage, text, size, bool(drop_remainder), padding))
+
+    def bucket_by_sequence_length(
+        self, element_length_func: Callable[..., Any], bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int], padded_shapes: Any = None, padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False, no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Dataset:  # fmt: skip
+        """Batches of elements of about one length, each when it is full: those shorter than the
+        first of `bucket_boundaries`, those from there up to below the second, and so on, the rest.
+        bucket_batch_sizes: how many elements a batch of each has. At the end what is left comes,
+        shortest first, or with drop_remainder does not.
+
+        They are filled up as by `padded_batch`; pad_to_bucket_boundary: sizes that padded_shapes
+        leaves open (without it: the first axes) to one less than the bucket's boundary, and longer
+        elements than the last are an InvalidArgumentError. no_padding: not at all.
+
+        >>> rows = wf.data.Dataset.from_generator(lambda: (np.arange(n) for n in (5, 1, 2, 6)))
+        >>> for batch in rows.bucket_by_sequence_length(len, [4], [2, 2]):
+        ...     print(batch.shape)
+        (2, 2)
+        (2, 6)
+        """
+        what = "bucket_by_sequence_length"
+        length = _function(element_length_func, what)
+        boundaries = tuple(_count(b, 1, f"{what}: a boundary") for b in bucket_boundaries)
+        sizes = tuple(_count(b, 1, f"{what}: a batch size") for b in bucket_batch_sizes)
+        if not boundaries or list(boundaries) != sorted({*boundaries}):
+            raise _error(f"{what}: bucket_boundaries={list(boundaries)} must rise, one at least")
+        if len(sizes) != len(boundaries) + 1:
+            raise _error(
+                f"{what}: {len(sizes)} bucket_batch_sizes for {len(boundaries)} boundaries",
+                "one for each boundary, and one for what is longer than all of them",
+            )
+        if no_padding and pad_to_bucket_boundary:
+            raise _error(f"{what}: no_padding and pad_to_bucket_boundary exclude each other")
+        padding = Padding(what, padded_shapes, padding_values, caller_location())
+        shown = f"{list(boundaries)}, {list(sizes)}{', drop_remainder' if drop_remainder else ''}"
+        return Dataset(Buckets(
+            self._stage, f"{what}({length.name}, {shown})", length, boundaries, sizes,
+            None if no_padding else padding, bool(pad_to_bucket_boundary), bool(drop_remainder),
+        ))  # fmt: skip
+
+    def unbatch(self) -> Dataset:
+        """The rows of each element: what `batch` made one, several again. InvalidArgumentError if
+        the first axes of an element's arrays differ.
+
+        >>> [int(n) for n in wf.data.Dataset.range(5).batch(2).unbatch()]
+        [0, 1, 2, 3, 4]
+        """
+        return Dataset(Unbatch(self._stage, "unbatch()", caller_location()))
+
+    def window(
+        self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
+    ) -> Dataset:
+        """Datasets of `size` elements, `stride` apart; each begins `shift` (None: `size`) elements
+        after the one before. The last ones may be shorter, or are dropped. Of elements that are
+        tuples, lists or dicts a window is one of datasets, as in TensorFlow.
+
+        >>> numbers = wf.data.Dataset.range(5).window(3, shift=1, drop_remainder=True)
+        >>> [batch.tolist() for batch in numbers.flat_map(lambda window: window.batch(3))]
+        [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+        """
+        n = _count(size, 1, "window: size")
+        by = n if shift is None else _count(shift, 1, "window: shift")
+        apart = _count(stride, 1, "window: stride")
+        text = f"window({n}, {by}, {apart}{', drop_remainder' if drop_remainder else ''})"
+        drop, place = bool(drop_remainder), caller_location()
+        return Dataset(Window(self._stage, text, n, by, apart, drop, _window, place))
+
+    def cache(self, filename: Path | None = None) -> Dataset:
+        """Keep the elements of the first whole pass, in memory or in a file; later passes make none
+        anew. Shuffles before it have one order. Cached arrays are read-only.
+
+        In memory it is for all iterations of this dataset, while it lives. A file is for others,
+        too, and is there when it is whole: of arrays, numbers, str and bytes in dicts, lists and
+        tuples (UnsupportedError for others); InvalidArgumentError if it is that of another
+        pipeline, DataLossError if it is damaged. Functions that changed are not noticed: remove it.
+
+        >>> calls = []
+        >>> few = wf.data.Dataset.range(3).map(lambda n: calls.append(int(n)) or n).cache()
+        >>> [int(n) for n in few.repeat(2)], calls
+        ([0, 1, 2, 0, 1, 2], [0, 1, 2])
+        """
+        if filename is None or filename == "":
+            return Dataset(CacheInMemory(self._stage, "cache()"))
+        if not isinstance(filename, (str, os.PathLike)):
+            raise _error(f"cache: filename={filename!r:.60} is no name of a file")
+        text = f"cache({os.path.basename(os.fspath(filename))})"
+        return Dataset(CacheInFile(self._stage, text, filename, caller_location()))
+
+    def ignore_errors(self, log_warning: bool = False) -> Dataset:
+        """The elements that could be made: an Exception while one is made, or read, leaves it out.
+        Of files (`from_files`) what comes next is the next file; a generator has ended.
+        log_warning: log each to `weft.data`.
+
+        >>> some = wf.data.Dataset.range(3).map(lambda n: 6 // int(n)).ignore_errors()
+        >>> list(some)
+        [6, 3]
+        """
+        return Dataset(IgnoreErrors(self._stage, "ignore_errors()", bool(log_warning)))
+
     def repeat(self, times: int | None = None) -> Dataset:
-        """All elements so far `times` times, or again and again; shuffles before have another order
-        each time."""
-        count = None if times is None else _count(times, 0, "repeat: times")
+        """All elements so far `times` times, or again and again (None, -1); shuffles before have
+        another order each time."""
+        count = None if times is None or times == -1 else _count(times, 0, "repeat: times")
         return Dataset(Repeat(self._stage, f"repeat({'' if count is None else count})", count))
 
     def shard(self, index: int, count: int) -> Dataset:
@@ -533,6 +499,27 @@ class Dataset:
 
     def __iter__(self) -> DatasetIterator:
         return self.iterate()
+
+
+def _window(elements: list[Any]) -> Dataset:
+    return Dataset(FromList(None, f"window({len(elements)})", elements))
+
+
+def _function(fn: Any, stage: str) -> Function:
+    if not callable(fn):
+        raise _error(f"{stage} takes a function, not {type(fn).__name__}")
+    return Function(fn, caller_location(), stage)
+
+
+def _stages(what: str, datasets: Any) -> tuple[Stage, ...]:
+    given = datasets if isinstance(datasets, (list, tuple)) else [datasets]
+    wrong = [d for d in given if not isinstance(d, Dataset)]
+    if wrong or not given:
+        found = f"not {wrong[0]!r:.60}" if wrong else "at least one"
+        raise _error(
+            f"{what} takes datasets, {found}", "wf.data.Dataset.from_arrays(arrays) makes one"
+        )
+    return tuple(d._stage for d in given)
 
 
 def _array(leaf: Any) -> np.ndarray[Any, Any]:

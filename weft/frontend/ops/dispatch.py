@@ -207,7 +207,7 @@ def fresh_sizes(trace: Trace | None, what: str, count: int, hint: str = _WHERE) 
         )
     names: list[str] = []
     for _ in range(count):
-        names.append(unique_name(what, dict.fromkeys(taken)))
+        names.append(unique_name(what.rpartition(".")[2], dict.fromkeys(taken)))
         taken.add(names[-1])
     trace.root().made_sizes.update(names)
     return tuple(names)

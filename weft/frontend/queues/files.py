@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect
-from weft.frontend.data.dataset import FixedLenFeature, VarLenFeature, part_of
+from weft.frontend.data.readers import FixedLenFeature, VarLenFeature, part_of
 from weft.frontend.ops.promotion import check_int
 from weft.frontend.queues.host_ops import host_effect, host_op, located, string_tensor
 from weft.frontend.queues.queue import QueueBase
@@ -109,6 +109,10 @@ def decode_csv(
     error. float32, float64, int32, int64 or string; numbers of Python are float32 and int32, as in
     TensorFlow. select_cols: the columns to give, rising. InvalidArgumentError names record and
     field.
+
+    >>> names, ages = wf.tf1.decode_csv(["Ada,36", '"B, C",'], [wf.string, [0]])
+    >>> names.tolist(), ages.tolist()
+    ([b'Ada', b'B, C'], [36, 0])
     """
     given = string_tensor("wf.tf1.decode_csv", records)
     defaults = [_default(d) for d in record_defaults]

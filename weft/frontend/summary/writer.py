@@ -23,6 +23,7 @@ from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     TypeRuleError,
+    UnsupportedError,
 )
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.locations import caller_location
@@ -74,7 +75,7 @@ class FileWriter:
     ) -> None:
         try:
             self._file = events.EventFile(logdir, filename_suffix)
-        except (FailedPreconditionError, InvalidArgumentError) as error:
+        except (FailedPreconditionError, InvalidArgumentError, UnsupportedError) as error:
             raise error.at(caller_location()) from error.__cause__
         self._logdir = os.fspath(logdir)
         self._graph: NamedGraph | None = None

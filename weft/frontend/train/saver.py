@@ -73,6 +73,7 @@ from weft.runtime.checkpoint.folder import (
     open_checkpoint,
 )
 from weft.runtime.checkpoint.format import RESERVED, SUFFIX, Array, encode_tree
+from weft.runtime.files.paths import is_file, is_folder, path_of, refuse_url
 
 PathLike = str | os.PathLike[str]
 
@@ -105,7 +106,7 @@ def get_checkpoint_state(
     >>> wf.train.get_checkpoint_state("folder").model_checkpoint_path
     'folder/model-7.safetensors'
     """
-    folder = as_path(checkpoint_dir)
+    folder = as_path(checkpoint_dir, urls=True)
     manifest = load_manifest(state_file(folder, latest_filename))
     if manifest is None or manifest.latest is None:
         return None
@@ -142,7 +143,7 @@ def best_checkpoint(
     >>> wf.train.best_checkpoint("folder"), wf.train.latest_checkpoint("folder")
     ('folder/model-1.safetensors', 'folder/model-2.safetensors')
     """
-    folder = as_path(checkpoint_dir)
+    folder = as_path(checkpoint_dir, urls=True)
     manifest = load_manifest(state_file(folder, latest_filename)) or Manifest()
     ranked = Retention(mode=check_mode(mode)).rank(manifest.rows)
     return checkpoint_name(folder / ranked[0].file) if ranked else None
@@ -155,7 +156,7 @@ def checkpoint_exists(checkpoint_prefix: PathLike) -> bool:
     >>> wf.train.checkpoint_exists("model"), wf.train.checkpoint_exists("other")
     (True, False)
     """
-    return os.path.isfile(checkpoint_path(checkpoint_prefix))
+    return is_file(checkpoint_path(checkpoint_prefix))
 
 
 def list_variables(checkpoint_dir_or_file: PathLike) -> list[tuple[str, list[int]]]:
@@ -198,7 +199,7 @@ def load_variable(checkpoint_dir_or_file: PathLike, name: str) -> Array:
 
 
 def _file_of(given: PathLike) -> Path:
-    if not os.path.isdir(as_path(given)):
+    if not is_folder(as_path(given, urls=True)):
         return checkpoint_path(given)
     latest = latest_checkpoint(given)
     if latest is None:
@@ -211,11 +212,12 @@ def checkpoint_path(given: PathLike) -> Path:
 
     InvalidArgumentError for a path that is both.
     """
-    return find_checkpoint(as_path(given))
+    return find_checkpoint(as_path(given, urls=True))
 
 
-def as_path(given: object) -> Path:
-    """A path. InvalidArgumentError for what is none, also None."""
+def as_path(given: object, urls: bool = False) -> Path:
+    """A path. InvalidArgumentError for what is none, also None; UnsupportedError for a URL, unless
+    `urls` are allowed."""
     if not isinstance(given, str | os.PathLike):
         raise InvalidArgumentError(
             f"a path is expected, got {given!r:.60}",
@@ -223,7 +225,13 @@ def as_path(given: object) -> Path:
             "Saver.restore_or_initialize asks for that itself",
             location=caller_location(),
         )
-    return Path(os.fsdecode(given))
+    try:
+        if not urls:
+            refuse_url(given, "this", "wf.train.Saver is built for them; or write to a folder, and "
+                       "copy its files")  # fmt: skip
+        return path_of(given)
+    except UnsupportedError as error:
+        raise error.at(caller_location()) from error.__cause__
 
 
 def state_file(folder: Path, latest_filename: str | None) -> Path:
@@ -281,11 +289,11 @@ def errors_at_caller() -> Iterator[None]:
         raise
 
 
-def base_path(given: PathLike) -> Path:
-    """The path without suffix. InvalidArgumentError for one without a name."""
-    path = as_path(given)
+def base_path(given: PathLike, urls: bool = False) -> Path:
+    """The path without suffix. InvalidArgumentError for one without a name; URLs as `as_path`."""
+    path = as_path(given, urls)
     name = path.name.removesuffix(SUFFIX)
-    if not name or str(given).endswith("/") or os.path.isdir(path):
+    if not name or str(given).endswith("/") or is_folder(path):
         raise InvalidArgumentError(
             f"'{given}' is a folder: a checkpoint needs a name in it",
             hint="saver.save(None, 'folder/model')",
@@ -397,7 +405,7 @@ class BaseSaver:
     def _is_due(self, save_path: PathLike, step: int, latest_filename: str | None) -> bool:
         """Whether a multiple of `every_n_steps` was reached since the last checkpoint, or
         `every_n_seconds` have gone by."""
-        base = base_path(save_path)
+        base = base_path(save_path, urls=True)
         last = self._last_step.get(base)
         if last is None:
             known = load_manifest(state_file(base.parent, latest_filename)) or Manifest()
@@ -627,7 +635,7 @@ class Saver(BaseSaver):
         disk.
         """
         check_call(f"{self.name}.save", sess)
-        base = base_path(save_path)
+        base = base_path(save_path, urls=True)
         state_path = state_file(base.parent, latest_filename)
         rating = number(self.name, "metric", metric)
         with self._lock, errors_at_caller():
@@ -746,7 +754,7 @@ class Saver(BaseSaver):
             raise InvalidArgumentError(
                 f"{self.name}: init_op needs a session to run in", location=caller_location()
             )
-        folder = as_path(checkpoint_dir)
+        folder = as_path(checkpoint_dir, urls=True)
         with self._lock, errors_at_caller():
             self.wait()
             report = self._restore_latest(

@@ -221,7 +221,7 @@ class ShardedSaver(BaseSaver):
         changed.
         """
         with self._lock, errors_at_caller():
-            return self._restored(sess, checkpoint_path(save_path))
+            return self._restored(sess, checkpoint_path(as_path(save_path)))
 
     def restore_or_initialize(
         self,

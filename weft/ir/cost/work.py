@@ -67,6 +67,7 @@ from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.state import TABLE as STATE_OPS
 from weft.ir.ops.state import UPDATES
 from weft.ir.ops.strings import TABLE as STRING_OPS
+from weft.ir.ops.text_processing import TABLE as TEXT_OPS
 from weft.ir.ops.windows import sliding_of
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
@@ -100,6 +101,7 @@ MOVES = frozenset({
     *(STACK_OPS - {"stack_add", "arena_add"}),
     *(spec.name for spec in (*QUEUE_TABLE, *RESOURCE_TABLE, *STRING_OPS, *FILE_TABLE)),
     *(spec.name for spec in (*REPORT_TABLE, *HOST_FUNCTION_TABLE, *DYNAMIC_OPS)),
+    *(spec.name for spec in TEXT_OPS),
 })  # fmt: skip
 _READS_BY_INDEX = frozenset({"take", "take_along_axis", "gather_nd"})
 _UPDATES = frozenset({

@@ -19,6 +19,7 @@ from weft.ir.ops import (
     products,
     reduction,
     resources,
+    text_processing,
     windows,
 )
 from weft.ir.ops import core as ops_core
@@ -55,6 +56,7 @@ _TABLES = (
     windows.CONV_TABLE,
     windows.WINDOW_TABLE,
     ops_strings.TABLE,
+    text_processing.TABLE,
     io.FILE_TABLE,
     io.REPORT_TABLE,
     control_flow.STACK_TABLE,

@@ -353,6 +353,10 @@ def _element(x: Any) -> str:
     return f"{x:.6g}" if isinstance(x, (float, np.floating)) else str(x)
 
 
+#: NumPy cannot lay out elements that are shown as nothing.
+_OF_STRINGS: Any = {"object": lambda x: _element(x) or "''"}
+
+
 class Shown:
     """An array in a format string: `{}` gives it as NumPy prints it, `{:.3f}` each of its elements
     in that format; summarize: how many elements at each end of each axis (-1: all)."""
@@ -381,7 +385,7 @@ class Shown:
         each: Any = {"all": lambda x: format(x.item() if hasattr(x, "item") else x, spec)}
         return np.array2string(
             array, separator=" ", threshold=array.size if many else 2 * edge, edgeitems=edge,
-            formatter=each if spec else {"object": _element} if array.dtype == object else None,
+            formatter=each if spec else _OF_STRINGS if array.dtype == object else None,
         )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.io import FILE_TABLE, REPORT_TABLE
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.strings import TABLE as STRING_TABLE
+from weft.ir.ops.text_processing import TABLE as TEXT_TABLE
 from weft.ir.spec import AttrValue, add_dims, int_attr, ints_attr, shape_attr
 from weft.passes.autodiff import control_flow, linear_algebra
 from weft.passes.autodiff.collectives import COLLECTIVE_GRADIENTS
@@ -762,6 +763,7 @@ NO_GRADIENT: frozenset[str] = frozenset(
         ),
         "debug_callback",
         "axis_index",
+        *(spec.name for spec in TEXT_TABLE),
         *NO_ARRAY_GRADIENT,
         *NO_DYNAMIC_GRADIENT,
         *control_flow.NO_STACK_GRADIENT,

@@ -35,7 +35,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
@@ -58,6 +58,7 @@ from weft.runtime.checkpoint.format import (
     write_atomically,
     write_file,
 )
+from weft.runtime.files.paths import UrlPath, path_of
 from weft.runtime.files.permissions import confined
 
 #: The name under which each file holds the number of its save (i64[]).
@@ -451,7 +452,7 @@ def record_checkpoint(state_path: Path, row: SavedCheckpoint, retention: Retenti
 
 def _remove(path: Path) -> None:
     """Remove a file that a save wrote; those are no links. OSError if it cannot be."""
-    if not stat.S_ISREG(path.lstat().st_mode):
+    if not isinstance(cast(object, path), UrlPath) and not stat.S_ISREG(path.lstat().st_mode):
         raise OSError("it is no regular file")
     path.unlink()
 
@@ -499,7 +500,7 @@ def _scanned(folder: Path) -> Iterable[SavedCheckpoint]:
 
 def with_suffix(name: bytes) -> Path:
     """The file of a checkpoint by its name, with or without the suffix."""
-    path = Path(os.fsdecode(name))
+    path = path_of(os.fsdecode(name))
     return path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
 
 
@@ -541,7 +542,7 @@ def restore_arrays(
     NotFoundError for a file or a name that is not there, InvalidArgumentError for another dtype or
     shape, DataLossError for a damaged file, PermissionDeniedError as `save_arrays`.
     """
-    path = find_checkpoint(Path(os.fsdecode(name)))
+    path = find_checkpoint(path_of(os.fsdecode(name)))
     confined(str(path), within)
     with open_checkpoint(path) as file:
         for label, wanted in zip(names, types, strict=True):

@@ -33,9 +33,10 @@ import itertools
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 
@@ -51,6 +52,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
+from weft.runtime.files.paths import UrlPath, is_file, is_there
 
 SUFFIX = ".safetensors"
 #: Of the file that says which files a checkpoint of several consists of.
@@ -87,6 +89,9 @@ def write_atomically(path: Path, chunks: Iterable[memoryview]) -> None:
     """
     if "\0" in str(path):
         raise InvalidArgumentError(f"cannot write {str(path)!r}: no name of a file has a byte 0")
+    if isinstance(url := cast(object, path), UrlPath):
+        _write_object(url, chunks)
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
@@ -102,8 +107,24 @@ def write_atomically(path: Path, chunks: Iterable[memoryview]) -> None:
         raise _as_weft_error(path, error) from error
 
 
+def _write_object(url: UrlPath, chunks: Iterable[memoryview]) -> None:
+    """As one object, put when all of it is there: a store shows the one before or this one."""
+    try:
+        with tempfile.NamedTemporaryFile(prefix="weft-save-") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            url.upload(file.name)
+    except WeftError:
+        raise
+    except Exception as error:  # each store has exceptions of its own
+        raise FailedPreconditionError(f"cannot write '{url}': {error}") from error
+
+
 def read_whole(path: Path) -> bytes:
     """The content of a regular file. OSError for anything else: a pipe would block for ever."""
+    if isinstance(url := cast(object, path), UrlPath):
+        return url.read_bytes()
     with os.fdopen(os.open(path, os.O_RDONLY | _NO_WAIT), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
@@ -380,17 +401,18 @@ class CheckpointFile:
         from safetensors import SafetensorError, safe_open
 
         self.path = path
-        if not os.path.exists(path):
+        if not is_there(path):
             raise NotFoundError(f"there is no checkpoint file '{path}'")
-        if not os.path.isfile(path):
+        if not is_file(path):
             raise InvalidArgumentError(
                 f"'{path}' is not a file",
                 hint="wf.train.latest_checkpoint(folder) is the newest checkpoint of a folder",
             )
         self._failures = (SafetensorError, OSError, ValueError)
         try:
-            opened: Any = safe_open(path, "numpy", backend="pread")
-            self._file = opened.__enter__()
+            with _local(path) as local:
+                opened: Any = safe_open(local, "numpy", backend="pread")
+                self._file = opened.__enter__()
         except PermissionError as error:
             raise InvalidArgumentError(f"cannot read '{path}': {error.strerror}") from error
         except self._failures as error:
@@ -466,6 +488,18 @@ class CheckpointFile:
             f"the checkpoint '{self.path}' is damaged: {why}",
             hint="restore an earlier one; restore_or_initialize(..., or_previous=True) does",
         )
+
+
+@contextlib.contextmanager
+def _local(path: Path) -> Iterator[str | Path]:
+    """A file of the system with the content of `path`, which may be a URL; whoever opens it in the
+    block can read it after."""
+    if not isinstance(url := cast(object, path), UrlPath):
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="weft-restore-") as file:
+        url.download(file.name)
+        yield file.name
 
 
 def _entry(name: str, raw: Mapping[str, tuple[str, tuple[int, ...]]], logical: str | None) -> Entry:

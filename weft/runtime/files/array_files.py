@@ -15,7 +15,8 @@ import numpy as np
 
 from weft.ir.dtypes import DType, as_dtype, string
 from weft.ir.errors import DataLossError, InvalidArgumentError, WeftError, suggest
-from weft.runtime.files.streams import Path, opened
+from weft.runtime.files.paths import Path, is_url
+from weft.runtime.files.streams import opened
 
 if TYPE_CHECKING:
     import zipfile
@@ -33,6 +34,8 @@ def read_npy(path: Path) -> Array:
     DataLossError if the file is damaged or truncated, InvalidArgumentError if it holds objects.
     """
     with opened(path) as file:
+        if is_url(path):
+            return _read(os.fspath(path), file)
         return _mapped(os.fspath(path), file, 0, os.fstat(file.fileno()).st_size)
 
 
@@ -49,7 +52,8 @@ def read_npz(path: Path) -> dict[str, Array]:
                 for member in archive.infolist():
                     key = member.filename.removesuffix(".npy")
                     place = f"{name}, array {key!r}"
-                    if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
+                    stored = member.compress_type == zipfile.ZIP_STORED
+                    if stored and not is_url(path) and not member.flag_bits & 1:
                         out[key] = _stored(place, file, member)
                     else:
                         out[key] = _compressed(place, archive, member)
@@ -77,12 +81,16 @@ def _stored(place: str, file: Any, member: zipfile.ZipInfo) -> Array:
 
 def _compressed(place: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     with archive.open(member) as file:
-        try:
-            array = np.lib.format.read_array(file, allow_pickle=False)
-            if file.read(1):
-                raise DataLossError(f"{place}: there are bytes after the array")
-        except _BAD_HEADER as error:
-            raise _refused(place, error) from error
+        return _read(place, file)
+
+
+def _read(place: str, file: Any) -> Array:
+    try:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):
+            raise DataLossError(f"{place}: there are bytes after the array")
+    except _BAD_HEADER as error:
+        raise _refused(place, error) from error
     array.flags.writeable = False
     return array
 

@@ -11,7 +11,6 @@ tensorflow/core/example/{example,feature}.proto:
 
 from __future__ import annotations
 
-import glob
 import io
 import math
 import os
@@ -26,8 +25,9 @@ from weft.ir.dtypes import as_dtype, string
 from weft.ir.errors import DataLossError, InvalidArgumentError, UnsupportedError, WeftError, suggest
 from weft.ir.ops.strings import number_of
 from weft.ir.types import TensorType
+from weft.runtime.files.paths import Path, matching
 from weft.runtime.files.permissions import confined
-from weft.runtime.files.streams import Path, opened
+from weft.runtime.files.streams import opened
 from weft.runtime.files.wire import BYTES, FIXED32, VARINT, fields, message, packed, varints
 
 Array = np.ndarray[Any, Any]
@@ -340,7 +340,7 @@ def matching_files(patterns: Array, within: Sequence[str] = ()) -> Array:
     for pattern in patterns.flat if within else ():
         fixed = re.split(rb"[*?[]", pattern, maxsplit=1)[0]
         confined(os.fsdecode(fixed if fixed == pattern else os.path.dirname(fixed)), within)
-    names = {n for p in patterns.flat for n in glob.glob(p) if os.path.isfile(n)}
+    names = {n for p in patterns.flat for n in matching(p)}
     for name in names:
         confined(os.fsdecode(name), within)
     out = np.empty(len(names), object)

@@ -30,6 +30,7 @@ from typing import Any
 
 from weft.ir.errors import FailedPreconditionError, WeftError
 from weft.ir.process import ForkLock, in_child
+from weft.runtime.files.paths import refuse_url
 from weft.runtime.files.records import checksum, framed
 from weft.runtime.files.streams import unreadable
 from weft.runtime.files.wire import double, integer, message, text
@@ -56,6 +57,8 @@ class EventFile:
     """
 
     def __init__(self, folder: str | os.PathLike[str], suffix: str = "") -> None:
+        refuse_url(folder, "a writer of events", "write to a folder and copy its files: stores of "
+                   "objects append nothing")  # fmt: skip
         self.folder = Path(folder)
         self._pid = os.getpid()
         self._lock = ForkLock()

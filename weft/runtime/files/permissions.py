@@ -6,6 +6,7 @@ to folders, by their attribute `within`; `confined` is where they keep to it whe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from weft.ir.errors import InvalidArgumentError, PermissionDeniedError
@@ -13,7 +14,10 @@ from weft.ir.graph import Graph, Operation
 from weft.ir.locations import caller_location
 from weft.ir.ops.io import USES_FILES
 from weft.ir.spec import strs_attr
+from weft.runtime.files.paths import is_url
 
+#: "%2e", which some stores take for ".".
+_ENCODED = re.compile("%2e", re.IGNORECASE)
 PathLike = str | os.PathLike[str]
 #: None, False: none; True: all that the process may use; else those in a folder, or in several.
 AllowFiles = bool | PathLike | Sequence[PathLike] | None
@@ -61,7 +65,7 @@ def _folders(allowed: AllowFiles) -> tuple[str, ...]:
                 hint="True allows all files",
                 location=caller_location(),
             )
-        folders.append(os.path.realpath(os.fspath(one)))
+        folders.append(_real(os.fspath(one)))
     return tuple(folders)
 
 
@@ -69,13 +73,24 @@ def _common(bound: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
     """What lies in both; bound: nothing stands for everything."""
     if not bound:
         return tuple(folders)
-    pairs = [(os.path.realpath(b), f) for b in bound if "\0" not in b for f in folders]
+    pairs = [(_real(b), f) for b in bound if "\0" not in b for f in folders]
     inner = (a if _is_in(a, b) else b if _is_in(b, a) else "" for a, b in pairs)
     return tuple(dict.fromkeys(filter(None, inner)))
 
 
+def _real(path: str) -> str:
+    """Links followed; a URL as it is."""
+    return path.rstrip("/") if is_url(path) else os.path.realpath(path)
+
+
 def _is_in(path: str, folder: str) -> bool:
-    return os.path.commonpath((path, folder)) == folder
+    """Whether a path lies in a folder. A URL lies in one that it begins with: there are no links,
+    and what leads elsewhere, "..", or names another file system behind its "::", lies nowhere."""
+    if not is_url(path) and not is_url(folder):
+        return os.path.commonpath((path, folder)) == folder
+    if ".." in re.split(r"[/\\]", path) or "::" in path or _ENCODED.search(path):
+        return False
+    return path == folder or path.startswith(folder + "/")
 
 
 def confined(path: str, within: Sequence[str]) -> str:
@@ -84,7 +99,7 @@ def confined(path: str, within: Sequence[str]) -> str:
     if not within:
         return path
     try:
-        real = os.path.realpath(path)
+        real = _real(path)
     except ValueError:  # no name of a file: whoever opens it says so
         return path
     if any(_is_in(real, folder) for folder in within):

@@ -15,14 +15,15 @@ from weft.ir.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
+from weft.runtime.files.paths import Path
 from weft.runtime.files.permissions import confined
 from weft.runtime.files.streams import (
     Damaged,
     Input,
     Output,
-    Path,
     check_compression,
     open_input,
+    opened,
     read_lines,
 )
 
@@ -155,7 +156,7 @@ def _hint(path: Path, compressed: str, number: int) -> str | None:
     """What the reader may have done wrong, if the very first record is damaged."""
     if number:
         return None
-    with open(path, "rb") as file:
+    with opened(path) as file:
         magic = file.read(2)
     if not compressed and magic == b"\x1f\x8b":
         return 'it looks like a gzip file: compression_type="GZIP"'

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
 from weft.ir.errors import DataLossError, InvalidArgumentError, NotFoundError, WeftError
+from weft.runtime.files.paths import Path, open_path
 
-Path = str | os.PathLike[str]
 #: TensorFlow's names of compressions, and zlib's `wbits` for each.
 _WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
 _BLOCK = 1 << 18
@@ -40,9 +40,10 @@ def check_compression(compression_type: str | None) -> str:
 
 @contextmanager
 def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO[Any]]:
-    """`open(path, mode)`. NotFoundError or InvalidArgumentError, naming the file, if it cannot."""
+    """`open(path, mode)`, of a URL by fsspec. NotFoundError or InvalidArgumentError, naming the
+    file, if it cannot."""
     try:
-        file = open(path, mode, **options)  # noqa: SIM115, closed below
+        file = open_path(path, mode, **options)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     with file:
@@ -121,7 +122,7 @@ class Output:
         compression = check_compression(compression_type)
         self._deflate = zlib.compressobj(wbits=_WINDOW_BITS[compression]) if compression else None
         try:
-            self._file: IO[bytes] = open(path, "wb")  # noqa: SIM115, closed by close()
+            self._file: IO[bytes] = open_path(path, "wb")  # closed by close()
         except (OSError, ValueError) as error:
             raise unreadable(path, error) from error
 

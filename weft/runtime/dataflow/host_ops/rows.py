@@ -25,6 +25,7 @@ from weft.ir.spec import Attrs, OpSpec, int_attr, ints_attr, strs_attr
 from weft.runtime.checkpoint.folder import restore_arrays, save_arrays
 from weft.runtime.dataflow.host_ops.row import Array, HostRow, at_once, waits, without_object
 from weft.runtime.files.decoding import decode_csv, decode_sized, matching_files, parse_examples
+from weft.runtime.files.paths import is_url, open_path
 from weft.runtime.files.permissions import confined
 from weft.runtime.files.records import read_whole
 from weft.runtime.files.streams import unreadable
@@ -247,6 +248,10 @@ def write_bytes(name: bytes, contents: bytes) -> None:
     what is no name."""
     path = os.fsdecode(name)
     try:
+        if is_url(path):
+            with open_path(path, "wb") as file:
+                file.write(contents)
+            return
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(contents)
     except OSError as error:

@@ -1,0 +1,212 @@
+"""Files named by URLs: read and written by fsspec, here its file system in memory."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+
+InvalidArgumentError = wf.errors.InvalidArgumentError
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    fsspec = pytest.importorskip("fsspec")
+    name = f"memory://{uuid.uuid4().hex}"
+    yield name
+    system = fsspec.filesystem("memory")
+    if system.exists(name):
+        system.rm(name, recursive=True)
+
+
+def put(url: str, data: bytes) -> str:
+    wf.tf1.write_file(url, data)
+    return url
+
+
+def test_whole_files_eagerly_and_in_graphs(folder: str) -> None:
+    names = [put(f"{folder}/{n}.txt", n.encode()) for n in ("b", "a")]
+    put(f"{folder}/c.bin", b"")
+    assert wf.tf1.read_file(names[0]).item() == b"b"
+    found = wf.tf1.matching_files(f"{folder}/*.txt").tolist()
+    assert [wf.tf1.read_file(n).item() for n in found] == [b"a", b"b"]
+    assert all(n.startswith(b"memory://") for n in found)
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.string, [])
+        write = wf.tf1.write_file(wf.tf1.string_join([folder, "/d"]), x)
+        session.run(write, {x: b"\xff"})
+        assert session.run(wf.tf1.read_file(f"{folder}/d")) == b"\xff"
+        with pytest.raises(wf.errors.NotFoundError, match=r"memory://.*/none"):
+            session.run(wf.tf1.read_file(f"{folder}/none"))
+
+
+def test_each_format(folder: str) -> None:
+    with wf.data.TFRecordWriter(f"{folder}/r", "GZIP") as writer:
+        for word in (b"one", b"two"):
+            writer.write(word)
+    names = [f"{folder}/r"]
+    records = wf.data.Dataset.from_files(names, lambda p: wf.data.read_tfrecords(p, "GZIP"))
+    assert list(records) == [b"one", b"two"]
+    with pytest.raises(wf.errors.DataLossError, match='compression_type="GZIP"'):
+        list(wf.data.read_tfrecords(names[0]))
+    lines = put(f"{folder}/l", b"a\r\nb\n")
+    assert list(wf.data.read_lines(lines)) == [b"a", b"b"]
+    assert list(wf.data.read_fixed_records(lines, 1, 3)) == [b"b", b"\n"]
+    rows = wf.data.read_csv(put(f"{folder}/c", "n,é\n1,x\n".encode()), {"é": wf.string})
+    assert [r["é"].item() for r in rows] == [b"x"]
+    with pytest.raises(wf.errors.NotFoundError, match="none"):
+        wf.data.Dataset.from_files([f"{folder}/none"], wf.data.read_lines)
+
+
+def test_arrays(folder: str, tmp_path: Path) -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x, y=x[0])
+    url = put(f"{folder}/x.npy", (tmp_path / "x.npy").read_bytes())
+    read = wf.data.read_npy(url)
+    np.testing.assert_array_equal(read, x)
+    assert not read.flags.writeable
+    arrays = wf.data.read_npz(put(f"{folder}/x.npz", (tmp_path / "x.npz").read_bytes()))
+    np.testing.assert_array_equal(arrays["y"], x[0])
+    with pytest.raises(wf.errors.DataLossError, match=r"no whole \.npy file"):
+        wf.data.read_npy(put(f"{folder}/y.npy", (tmp_path / "x.npy").read_bytes()[:-4]))
+
+
+def test_readers_and_caches(folder: str) -> None:
+    url = put(f"{folder}/l", b"a\nb\n")
+    with wf.Graph().as_default(), wf.Session() as session:
+        names = wf.train.string_input_producer([url], num_epochs=1)
+        key, value = wf.TextLineReader().read(names)
+        session.run(wf.tf1.local_variables_initializer())
+        coordinator = wf.train.Coordinator()
+        threads = wf.train.start_queue_runners(session, coordinator)
+        assert session.run([key, value]) == [f"{folder}/l:1".encode(), b"a"]
+        coordinator.request_stop()
+        coordinator.join(threads)
+    calls: list[int] = []
+    dataset = wf.data.Dataset.range(3).map(lambda n: calls.append(int(n)) or n)
+    cached = dataset.cache(f"{folder}/cache")
+    next(it := iter(cached))
+    it.close()
+    assert wf.tf1.matching_files(f"{folder}/ca*").tolist() == []  # half a pass is not kept
+    for _ in range(2):
+        assert [int(n) for n in cached] == [0, 1, 2]
+    assert calls == [0, 0, 1, 2]
+
+
+# -------------------------------------------------------------------------------------- checkpoints
+def test_checkpoints(folder: str) -> None:
+    w, words = wf.Variable([1.0, 2.0], name="w"), wf.Variable(["a", "bc"], name="words")
+    saver = wf.train.Saver([w, words], max_to_keep=2)
+    assert wf.train.latest_checkpoint(folder) is None
+    for step in (1, 2, 3):
+        path = saver.save(None, f"{folder}/model", step, metric=-step)
+        w.assign(w * 2)
+    assert path == f"{folder}/model-3.safetensors"
+    assert wf.train.latest_checkpoint(folder) == path
+    assert wf.train.best_checkpoint(folder) == path
+    assert saver.last_checkpoints == [f"{folder}/model-{n}.safetensors" for n in (2, 3)]
+    assert [wf.train.checkpoint_exists(f"{folder}/model-{n}") for n in (1, 2)] == [False, True]
+    assert wf.train.list_variables(folder) == [("w", [2]), ("words", [2])]
+    saver.restore(None, f"{folder}/model-2")
+    assert w.numpy().tolist() == [2.0, 4.0]
+    other = wf.train.Saver([w, words])
+    assert other.restore_or_initialize(None, folder).step == 3
+    assert (w.numpy().tolist(), words.numpy().tolist()) == ([4.0, 8.0], [b"a", b"bc"])
+    with pytest.raises(wf.errors.NotFoundError, match=r"memory://.*/model-1"):
+        saver.restore(None, f"{folder}/model-1")
+    with pytest.raises(InvalidArgumentError, match="is a folder"):
+        saver.save(None, folder)
+
+
+def test_damaged_checkpoints(folder: str) -> None:
+    w = wf.Variable(np.arange(100.0), name="w")
+    saver = wf.train.Saver([w])
+    first, second = (saver.save(None, f"{folder}/m", n) for n in (1, 2))
+    data = wf.tf1.read_file(second).item()
+    put(second, data[:-5])
+    with pytest.raises(wf.errors.DataLossError, match=r"memory://.* is damaged"):
+        saver.restore(None, second)
+    report = saver.restore_or_initialize(None, folder, or_previous=True)
+    assert report.path == first
+    put(f"{folder}/checkpoint", b"{}")
+    with pytest.raises(wf.errors.DataLossError, match="the state file 'memory://"):
+        saver.restore_or_initialize(None, folder)
+
+
+def test_a_store_that_refuses(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    saver = wf.train.Saver([wf.Variable(1.0)])
+    path = saver.save(None, f"{folder}/m", 1)
+
+    def refuses(*args: Any, **options: Any) -> None:
+        raise RuntimeError("no such bucket")
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", refuses)
+    with pytest.raises(wf.errors.FailedPreconditionError, match=r"cannot write.*no such bucket"):
+        saver.save(None, f"{folder}/m", 2)
+    monkeypatch.undo()
+    assert wf.train.latest_checkpoint(folder) == path
+
+
+def test_checkpoints_as_ops(folder: str) -> None:
+    with wf.Graph().as_default(), wf.Session() as session:
+        v = wf.Variable(1.0, name="v")
+        session.run(wf.global_variables_initializer())
+        name, more = wf.placeholder(wf.string, [], "name"), v.assign_add(1)
+        ops = wf.train.Saver([v]).build(name)
+        session.run(ops.save, {name: f"{folder}/m-1"})
+        session.run(more)
+        session.run(ops.restore, {name: f"{folder}/m-1"})
+        assert session.run(v) == 1
+    assert wf.train.latest_checkpoint(folder) == f"{folder}/m-1.safetensors"
+
+
+# ----------------------------------------------------------------------------------------- refusals
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda url: wf.summary.FileWriter(url),
+        lambda url: wf.train.SummarySaverHook(output_dir=url, save_steps=1),
+        lambda url: wf.train.ProfilerHook(output_dir=url, save_steps=1),
+    ],
+)
+def test_what_is_not_built_for_urls(use: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(wf.errors.UnsupportedError, match="not built for URLs: s3://bucket/m") as e:
+        use("s3://bucket/m")
+    assert "test_url_files.py" in str(e.value)
+    assert list(tmp_path.iterdir()) == []  # no folder called "s3:"
+
+
+def test_a_sharded_saver_is_not_built_for_urls(folder: str) -> None:
+    with wf.Graph().as_default(), wf.Session() as session:
+        saver = wf.train.ShardedSaver([wf.Variable(1.0, name="v")])
+        session.run(wf.global_variables_initializer())
+        for use in (saver.save, saver.restore, saver.restore_or_initialize):
+            with pytest.raises(wf.errors.UnsupportedError, match="not built for URLs"):
+                use(session, f"{folder}/m")
+
+
+def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [m for m in sys.modules if m.partition(".")[0] == "fsspec"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(wf.errors.UnsupportedError, match=r"pip install 'weft\[fsspec\]'"):
+        wf.tf1.read_file("memory://a")
+    with pytest.raises(wf.errors.UnsupportedError, match=r"memory://a: files named by URLs need"):
+        list(wf.data.read_lines("memory://a"))
+
+
+def test_kinds_of_urls_that_are_not_there() -> None:
+    pytest.importorskip("fsspec")
+    with pytest.raises(wf.errors.UnsupportedError, match="nonsense://a: fsspec cannot open"):
+        wf.tf1.read_file("nonsense://a")
