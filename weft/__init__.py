@@ -49,7 +49,7 @@ with _collector_paused(old=True):
         cross, diag, diagonal, dot, einsum, inner, matmul, matrix_norm, matrix_power, outer,
         tensordot, trace, vecdot,
     )
-    from weft.frontend.ops.indexing import gather, take, take_along_axis
+    from weft.frontend.ops.indexing import take, take_along_axis
     from weft.frontend.ops.reduction import (
         all, any, argmax, argmin, argsort, count_nonzero, cumulative_logsumexp, cumulative_max,
         cumulative_min, cumulative_prod, cumulative_sum, isin, logsumexp, max, mean, min, prod,
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from weft.frontend import (
         data, fft, initializers, lookup, losses, metrics, nn, random, summary, testing, tf1, train,
     )
+    from weft.frontend import sparse
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, stop_gradient, value_and_grad, vjp,
@@ -126,6 +127,7 @@ if TYPE_CHECKING:
 _MODULES = (
     "data", "fft", "initializers", "lookup", "losses", "metrics", "nn", "random", "summary",
     "testing", "tf1", "train",
+    "sparse",
 )
 _LATER = {
     "weft.frontend.autodiff.gradients":
@@ -242,7 +244,7 @@ __all__ = [
     "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv",
     "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fft", "finfo", "flatten", "flip",
     "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
-    "full", "full_like", "gather", "get_num_threads", "global_variables_initializer", "grad",
+    "full", "full_like", "get_num_threads", "global_variables_initializer", "grad",
     "gradients", "greater", "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag",
     "inf", "initializers", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",
     "isdtype", "isfinite", "isin", "isinf", "isnan", "jacfwd", "jacrev", "jvp", "less",
@@ -258,7 +260,8 @@ __all__ = [
     "repeat", "replay", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",
     "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_sum", "set_num_threads",
     "set_transfer_guard", "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size",
-    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "string",
+    "sort", "sparse",
+    "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "string",
     "subtract", "sum", "summary", "swapaxes", "switch_case", "take", "take_along_axis", "tan",
     "tanh", "tap", "tensordot", "testing", "tf1", "tile", "to_device", "top_k", "trace", "train",
     "transfer_guard", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc", "uint16",

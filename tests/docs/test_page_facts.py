@@ -71,7 +71,8 @@ def test_errors(page: Path) -> None:
 def test_reference() -> None:
     """A page for each public module, but `wf.tf1`, whose names have first ones."""
     modules = ["nn", "losses", "metrics", "initializers", "linalg", "fft", "random", "train",
-               "data", "lookup", "summary", "testing", "errors"]  # fmt: skip
+               "data", "lookup", "summary", "testing", "errors",
+               "sparse"]  # fmt: skip
     shown = {"wf", *modules}
     others = {"ir", "numerics", "error-bounds", "reproducibility", "gpu-ops", "tools"}
     assert {p.stem for p in (DOCS / "reference").glob("*.md")} == shown | others

@@ -29,7 +29,8 @@ from weft.ir.locations import definition_location
 X = np.ones((2, 3), np.float32)
 MODULES = {"wf": wf, **{f"wf.{n}": getattr(wf, n) for n in ("nn", "random", "linalg", "fft",
                                                            "train", "data", "losses", "metrics",
-                                                           "initializers")},
+                                                           "initializers",
+                                                           "sparse")},
            "x": wf.ones(2)}  # fmt: skip
 
 
@@ -42,7 +43,8 @@ def found(path: str) -> bool:
 
 
 PUBLIC = ["nn", "random", "linalg", "fft", "train", "data", "losses", "metrics", "initializers",
-          "summary", "tf1"]  # fmt: skip
+          "summary", "tf1",
+          "sparse"]  # fmt: skip
 
 
 class TestNames:

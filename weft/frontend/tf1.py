@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from weft.frontend.ops.elementwise import squared_difference
     from weft.frontend.ops.indexing import (
+        gather,
         gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min, scatter_nd_update,
     )
     from weft.frontend.ops.manipulation import rank
@@ -73,6 +74,14 @@ if TYPE_CHECKING:
         AUTO_REUSE, VariableScope, get_variable, get_variable_scope, global_variables,
         initialize_all_variables, trainable_variables, variable_scope, variables_initializer,
     )
+    from weft.frontend.session.sparse_values import sparse_placeholder
+    from weft.frontend.sparse.sparse_tensor import SparseTensor
+    from weft.frontend.sparse.tf_names import (
+        sparse_add, sparse_concat, sparse_fill_empty_rows, sparse_reduce_max, sparse_reduce_sum,
+        sparse_reorder, sparse_reset_shape, sparse_reshape, sparse_retain, sparse_slice,
+        sparse_softmax, sparse_tensor_dense_matmul, sparse_tensor_to_dense, sparse_to_dense,
+        sparse_transpose,
+    )
     from weft.frontend.state.resources import container
     from weft.frontend.state.scopes import colocate_with
     from weft.frontend.train.parameter_servers import create_partitioned_variables
@@ -91,6 +100,7 @@ _LATER = {
         "boolean_mask dynamic_partition dynamic_stitch unique unique_with_counts",
     "weft.frontend.ops.elementwise": "squared_difference",
     "weft.frontend.ops.indexing":
+        "gather "
         "gather_nd scatter_nd scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update",
     "weft.frontend.ops.manipulation": "rank",
     "weft.frontend.ops.strings":
@@ -121,6 +131,13 @@ _LATER = {
     "weft.frontend.session.variables":
         "AUTO_REUSE VariableScope get_variable get_variable_scope global_variables "
         "initialize_all_variables trainable_variables variable_scope variables_initializer",
+    "weft.frontend.session.sparse_values": "sparse_placeholder",
+    "weft.frontend.sparse.sparse_tensor": "SparseTensor",
+    "weft.frontend.sparse.tf_names":
+        "sparse_add sparse_concat sparse_fill_empty_rows sparse_reduce_max sparse_reduce_sum "
+        "sparse_reorder sparse_reset_shape sparse_reshape sparse_retain sparse_slice "
+        "sparse_softmax sparse_tensor_dense_matmul sparse_tensor_to_dense sparse_to_dense "
+        "sparse_transpose",
     "weft.frontend.state.resources": "container",
     "weft.frontend.state.scopes": "colocate_with",
     "weft.frontend.train.parameter_servers": "create_partitioned_variables",
@@ -145,7 +162,9 @@ __all__ = [
     "AUTO_REUSE", "Assert", "Barrier", "ConditionalAccumulator", "FIFOQueue", "FixedLenFeature",
     "FixedLengthRecordReader", "IdentityReader", "InteractiveSession", "MutableHashTable",
     "PaddingFIFOQueue", "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "ReaderBase",
-    "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue", "Stack",
+    "SparseConditionalAccumulator", "SparseGradient",
+    "SparseTensor",
+    "SparseTensorValue", "Stack",
     "TFRecordReader", "TensorArray", "TextLineReader", "VarLenFeature", "VariableScope",
     "WholeFileReader", "as_string", "assert_all_close", "assert_equal", "assert_greater",
     "assert_greater_equal", "assert_less", "assert_less_equal", "assert_non_negative",
@@ -154,7 +173,9 @@ __all__ = [
     "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with", "constant",
     "container", "count_up_to", "create_partitioned_variables", "cumprod", "cumsum", "decode_csv",
     "decode_image", "decode_jpeg", "decode_png", "decode_raw", "dynamic_partition",
-    "dynamic_stitch", "enter", "exit", "fill", "foldl", "foldr", "gather_nd", "get_default_graph",
+    "dynamic_stitch", "enter", "exit", "fill", "foldl", "foldr",
+    "gather",
+    "gather_nd", "get_default_graph",
     "get_default_session", "get_variable", "get_variable_scope", "global_norm", "global_variables",
     "identity", "import_graph_def", "initialize_all_variables", "is_variable_initialized",
     "local_variables_initializer", "loop_cond", "matching_files", "merge", "next_iteration",
@@ -163,6 +184,10 @@ __all__ = [
     "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "report_uninitialized_variables",
     "reset_default_graph", "scatter_add", "scatter_nd", "scatter_nd_add", "scatter_nd_max",
     "scatter_nd_min", "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed",
+    "sparse_add", "sparse_concat", "sparse_fill_empty_rows", "sparse_placeholder",
+    "sparse_reduce_max", "sparse_reduce_sum", "sparse_reorder", "sparse_reset_shape",
+    "sparse_reshape", "sparse_retain", "sparse_slice", "sparse_softmax",
+    "sparse_tensor_dense_matmul", "sparse_tensor_to_dense", "sparse_to_dense", "sparse_transpose",
     "squared_difference", "string_join", "string_length", "string_split", "string_to_hash_bucket",
     "string_to_hash_bucket_fast", "string_to_number", "substr", "switch", "trainable_variables",
     "truncated_normal", "unique", "unique_with_counts", "variable_scope", "variables_initializer",

@@ -12,7 +12,8 @@ from weft.ir.locations import WRAPPERS, is_ours
 
 _PREFIX = "weft.frontend."
 _PUBLIC = ("nn", "linalg", "fft", "random", "train", "data", "lookup", "losses", "initializers",
-           "metrics")  # fmt: skip
+           "metrics",
+           "sparse")  # fmt: skip
 
 
 def no_such_name(module: str, name: str) -> AttributeError | ImportError:

@@ -29,7 +29,7 @@ _WRAPPERS = tuple(
     os.path.join("weft", "frontend", *path)
     for path in (("eager", "native.py"), ("core", "user_errors.py"))
 )
-_MODULES = ("", "nn", "linalg", "fft", "random", "train", "data", "lookup", "tf1")
+_MODULES = ("", "nn", "linalg", "fft", "random", "train", "data", "lookup", "tf1", "sparse")
 #: Packages that weft's code calls, not the user's: an error in them is that of their caller.
 _CALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("numpy", "ml_dtypes", "llvmlite", "numba"))
 

@@ -1,7 +1,7 @@
 """`wf.nn`: the parts of neural networks, under TensorFlow 1's names.
 
 Enters and leaves: tensors. Composed of public ops, so gradients and fusion need nothing special.
-Imports: `core`, `ops`, `eager`, `state`, `control`, `autodiff`, `random`."""
+Imports: `core`, `ops`, `eager`, `state`, `control`, `autodiff`, `random`, `sparse`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from weft.frontend.nn.activations import (
 from weft.frontend.nn.embedding import (
     Candidates,
     embedding_lookup,
+    embedding_lookup_sparse,
     log_uniform_candidate_sampler,
     nce_loss,
     sampled_softmax_loss,
@@ -110,6 +111,7 @@ __all__ = [
     "dynamic_rnn",
     "elu",
     "embedding_lookup",
+    "embedding_lookup_sparse",
     "gelu",
     "hard_sigmoid",
     "l2_loss",

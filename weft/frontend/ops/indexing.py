@@ -559,7 +559,7 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
 def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     """`take` with TF1's name and its default axis, the first.
 
-    >>> wf.gather([[1, 2], [3, 4]], [1, 0, 1])
+    >>> wf.tf1.gather([[1, 2], [3, 4]], [1, 0, 1])
     Tensor([[3, 4],
             [1, 2],
             [3, 4]], dtype=int64)
