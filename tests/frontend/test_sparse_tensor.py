@@ -54,7 +54,8 @@ def plain(x: Any) -> Any:
     if isinstance(x, (wf.SparseTensor, wf.sparse.CSRMatrix)):
         return x.to_dense().numpy()
     if isinstance(x, wf.SparseTensorValue):
-        return dense(*(np.asarray(p) for p in x[:2]), tuple(int(n) for n in x.dense_shape))
+        shape = tuple(int(n) for n in np.asarray(x.dense_shape))
+        return dense(np.asarray(x.indices), np.asarray(x.values), shape)
     return np.asarray(x)
 
 

@@ -166,6 +166,7 @@ ROW_BY_ROW = {
     "first_occurrence", "string_split", "substr", "decode_raw", "dim_size", "iota", "constant",
     "custom_gradient", "cond", "while", "scan", "stack_new", "fused", "unrolled", "arena_add",
     "arena_pop", "arena_push", *DATAFLOW,
+    "sparse_matmul",
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """`wf.sparse`: tensors of which few elements are not 0, by their entries (`SparseTensor`, COO) or
 by rows (`CSRMatrix`), and functions of them with the names of TensorFlow's `tf.sparse`.
 
-Enters: tensors. Leaves: ops, or results: no op of the IR knows a sparse tensor. Imports: `ops`.
+Enters: tensors. Leaves: gathers, scatters and other ops, or results. Imports: `ops`.
 What feeds and fetches them is in `session`; TensorFlow 1's names are in `tf_names`."""
 
 from __future__ import annotations
