@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.ops.creation import iota, zeros
-from weft.frontend.ops.dispatch import apply, open_sizes
+from weft.frontend.ops.dispatch import apply, exact_sizes
 from weft.frontend.ops.elementwise import abs as absolute
 from weft.frontend.ops.elementwise import add as added
 from weft.frontend.ops.elementwise import divide as divided
@@ -299,7 +299,7 @@ def reset_shape(x: Any, new_shape: Any = None) -> SparseTensor:
             )
         indices = sparse.indices if there is None else nowhere(there, sparse.indices, shape)
         return made(indices, sparse.values, shape, sparse.padded)
-    if there is not None and open_sizes():
+    if there is not None and exact_sizes():
         sparse = kept(sparse, there, sparse.indices, sparse.dense_shape)
     least = filled(0, int64, (1, sparse.ndim))
     ends = scattered(

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from weft.frontend.core import pytree
-from weft.frontend.core.tensor import Tensor
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.elementwise import add, conj, multiply
 from weft.frontend.ops.indexing import getitem, take
@@ -327,19 +328,28 @@ def _product(x: SparseTensor, dense: Tensor, adjoint_x: bool, adjoint_dense: boo
         return cast(reshape(out, (*batch, rows, dense.shape[-1])), dtype)
     row, place = columns
     if dense.ndim == 1:
-        taken = multiply(take(t, place), values) if inner != 0 else values
-        return cast(scattered((rows,), [row], taken, there), dtype)
+        return cast(_rows_added(row, place, values, there, t, rows), dtype)
     first = moveaxis(t, -2, 0)
     flat = reshape(first, (inner, product(first.shape[1:])))
     out = _rows_added(row, place, values, there, flat, rows)
     return cast(moveaxis(reshape(out, (rows, *first.shape[1:])), 0, -2), dtype)
 
 
+@runs_native
 def _rows_added(
-    row: Tensor, place: Tensor, values: Tensor, there: Tensor | None, dense: Tensor, rows: Dim
+    row: TensorLike,
+    place: TensorLike,
+    values: TensorLike,
+    there: TensorLike | None,
+    dense: TensorLike,
+    rows: Dim,
 ) -> Tensor:
-    """out[row[k]] is the sum of values[k] * dense[place[k]], of `rows` rows."""
-    if dense.shape[0] == 0:
-        return zeros((rows, dense.shape[1]), dtype=dense.dtype)
-    taken = multiply(take(dense, place, axis=0), expand_dims(values, 1))
-    return scattered((rows, dense.shape[1]), [row], taken, there)
+    """out[row[k]] is the sum of values[k] * dense[place[k]], of `rows` rows; dense: a matrix, or a
+    vector."""
+    t, weights = as_tensor(dense), as_tensor(values)
+    tail = t.shape[1:]
+    if t.shape[0] == 0:
+        return zeros((rows, *tail), dtype=t.dtype)
+    taken = multiply(take(t, place, axis=0), expand_dims(weights, 1) if tail else weights)
+    keep = None if there is None else as_tensor(there)
+    return scattered((rows, *tail), [as_tensor(row)], taken, keep)

@@ -15,7 +15,13 @@ import numpy as np
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.ops.creation import iota, zeros
-from weft.frontend.ops.dispatch import apply, apply_dynamic, nonzero_columns, open_sizes
+from weft.frontend.ops.dispatch import (
+    apply,
+    apply_dynamic,
+    exact_sizes,
+    nonzero_columns,
+    open_sizes,
+)
 from weft.frontend.ops.dynamic import argwhere, unique_inverse
 from weft.frontend.ops.elementwise import (
     add,
@@ -428,7 +434,7 @@ def scattered(
 def kept(x: SparseTensor, keep: Tensor, indices: Tensor, shape: Sequence[Any]) -> SparseTensor:
     """The entries for which `keep` bool[n] is true, with other indices and shape. In a compiled
     function, whose sizes are fixed, the others become padding."""
-    if not open_sizes():
+    if not exact_sizes():
         return made(
             nowhere(keep, indices, shape),
             where(keep, x.values, filled(0, x.dtype, x.values.shape)),
@@ -540,7 +546,7 @@ def coalesce(x: Any) -> SparseTensor:
             [1, 0]], dtype=int64), values=Tensor([2, 5], dtype=int64), dense_shape=(2, 2))
     """
     sparse = as_sparse("coalesce", x)
-    if not open_sizes():
+    if not exact_sizes():
         return _coalesced_in_place(sparse)
     if sparse.padded:
         there = is_there(sparse)
