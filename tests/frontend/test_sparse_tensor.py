@@ -3,6 +3,8 @@ and with padding. Gradients against those of the dense form."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -509,6 +511,26 @@ def test_feeds_and_fetches() -> None:
         assert np.array_equal(session.run(x.to_dense(), {x: m}), m.toarray())
 
 
+def test_graphs_with_placeholders_are_freed() -> None:
+    with wf.Graph().as_default() as graph, wf.Session() as session:
+        x = wf.tf1.sparse_placeholder(wf.float32, [None, 3])
+        session.run(x, {x: ([[0, 1]], [5.0], [2, 3])})
+    alive = weakref.ref(graph)
+    del graph, session, x
+    gc.collect()
+    assert alive() is None
+
+
+def test_finalized_graphs() -> None:
+    """What a session needs to fetch a placeholder is there."""
+    with wf.Graph().as_default() as graph, wf.Session() as session:
+        x = wf.tf1.sparse_placeholder(wf.float32, [None, None])
+        turned = wf.sparse.transpose(x)
+        graph.finalize()
+        got = session.run(turned, {x: ([[0, 1]], [5.0], [2, 3])})
+    assert got.dense_shape.tolist() == [3, 2]
+
+
 def test_shapes_that_are_fed() -> None:
     """dense_shape as a tensor of a graph."""
     with wf.Graph().as_default(), wf.Session() as session:
@@ -606,7 +628,9 @@ def test_embedding_lookup_sparse_refuses() -> None:
         wf.nn.embedding_lookup_sparse(
             table, x, wf.SparseTensor([[0, 0], [0, 1]], [1.0, 1.0], (2, 2))
         )
-    with pytest.raises(wf.errors.TypeRuleError, match=r"takes a wf\.sparse"):
+    with pytest.raises(
+        wf.errors.TypeRuleError, match=r"wf.nn.embedding_lookup_sparse takes a wf\.sparse"
+    ):
         wf.nn.embedding_lookup_sparse(table, [1])
 
 

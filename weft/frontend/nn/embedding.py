@@ -157,7 +157,7 @@ def embedding_lookup_sparse(
             f"{op}: combiner must be 'sum', 'mean' or 'sqrtn', got {combiner!r}",
             location=caller_location(),
         )
-    ids = as_sparse("SparseTensor", sp_ids)
+    ids = as_sparse(op, sp_ids)
     there, columns = entry_places(ids)
     as_indices("nn.embedding_lookup_sparse", ids.values)
     rows = embedding_lookup(params, real_values(ids, there), partition_strategy)
@@ -187,7 +187,7 @@ def _weights_of(op: str, ids: SparseTensor, sp_weights: Any, dtype: DType) -> Te
     """The weight of each id."""
     if sp_weights is None:
         return ones_like(ids.values, dtype=dtype)
-    weights = as_sparse("SparseTensor", sp_weights)
+    weights = as_sparse(op, sp_weights)
     if not fits(weights.values.shape, ids.values.shape) or weights.ndim != ids.ndim:
         raise ShapeError(
             f"{op}: {weights.nse} weights of a tensor of shape {format_shape(weights.dense_shape)} "

@@ -7,7 +7,7 @@ needs it is compiled as one native plan."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,17 +24,11 @@ from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 
-
-class _Sizes(NamedTuple):
-    """What says the open sizes of a placeholder: an empty placeholder for each, by axis."""
-
-    by_axis: dict[int, Tensor]
-
-
-#: By graph, the sizes of each placeholder by the value of its indices.
-_placeholders: WeakKeyDictionary[Trace, dict[Value, _Sizes]] = WeakKeyDictionary()
-#: By graph, open sizes as tensors, which fetches need.
-_size_tensors: WeakKeyDictionary[Trace, dict[Dim, Tensor]] = WeakKeyDictionary()
+#: By graph, of each placeholder by the value of its indices: what says its open sizes, an empty
+#: placeholder for each, by axis. Values, as tensors keep their graph.
+_placeholders: WeakKeyDictionary[Trace, dict[Value, dict[int, Value]]] = WeakKeyDictionary()
+#: By graph, open sizes as scalars, which fetches need.
+_size_values: WeakKeyDictionary[Trace, dict[Dim, Value]] = WeakKeyDictionary()
 
 
 def sparse_placeholder(dtype: object, shape: Any = None, name: str | None = None) -> SparseTensor:
@@ -60,27 +54,23 @@ def sparse_placeholder(dtype: object, shape: Any = None, name: str | None = None
     label = name or "sparse_placeholder"
     values = placeholder(dtype, [None], f"{label}_values")
     indices = placeholder(int64, [values.shape[0], len(shape)], f"{label}_indices")
-    sizes: list[Dim] = []
-    open_sizes: dict[int, Tensor] = {}
+    graph, sizes, carriers = get_default_graph(), list[Dim](), dict[int, Value]()
     for axis, size in enumerate(shape):
         if isinstance(size, int):
             sizes.append(size)
             continue
         carrier = placeholder(int8, [0, size], f"{label}_size_{axis}")
-        open_sizes[axis] = carrier
         sizes.append(carrier.shape[1])
-    trace = get_default_graph()._trace
-    assert indices._value is not None
-    _placeholders.setdefault(trace, {})[indices._value] = _Sizes(open_sizes)
-    for carrier in open_sizes.values():  # made here, as a finalized graph may be fetched from
-        _size_tensor(get_default_graph(), carrier.shape[1])
+        carriers[axis] = graph._trace.lift(carrier)
+        _size_tensor(graph, sizes[-1])  # made here, as a finalized graph may be fetched from
+    _placeholders.setdefault(graph._trace, {})[graph._trace.lift(indices)] = carriers
     return made(indices, values, tuple(sizes))
 
 
 # ------------------------------------------------------------------------------------------- feeds
 def fed_tensors(graph: Graph, key: SparseTensor) -> list[Tensor]:
     """The tensors that are fed for a SparseTensor: indices, values, and what says open sizes."""
-    known = _placeholders.get(graph._trace, {}).get(key.indices._value)  # type: ignore[arg-type]
+    known = _carriers(graph, key)
     if known is None and any(isinstance(d, SymbolicDim) for d in key.dense_shape):
         raise InvalidArgumentError(
             f"feed_dict: a SparseTensor of shape {format_shape(key.dense_shape)}, whose sizes are "
@@ -88,7 +78,13 @@ def fed_tensors(graph: Graph, key: SparseTensor) -> list[Tensor]:
             hint="feed a wf.tf1.sparse_placeholder, or its .indices and .values",
             location=caller_location(),
         )
-    return [key.indices, key.values, *(known.by_axis.values() if known else ())]
+    return [key.indices, key.values, *map(graph._trace.tensor, (known or {}).values())]
+
+
+def _carriers(graph: Graph, key: SparseTensor) -> dict[int, Value] | None:
+    """What says the open sizes of a placeholder; None for another SparseTensor."""
+    value = key.indices._value
+    return None if value is None else _placeholders.get(graph._trace, {}).get(value)
 
 
 def fed_arrays(graph: Graph, key: SparseTensor, given: Any) -> list[Array]:
@@ -108,8 +104,7 @@ def fed_arrays(graph: Graph, key: SparseTensor, given: Any) -> list[Array]:
             location=caller_location(),
         )
     check_range(indices, shape, key.padded)
-    known = _placeholders.get(graph._trace, {}).get(key.indices._value)  # type: ignore[arg-type]
-    axes = known.by_axis if known else ()
+    axes = _carriers(graph, key) or ()
     return [indices, values, *(np.empty((0, shape[axis]), np.int8) for axis in axes)]
 
 
@@ -202,13 +197,14 @@ def _expanded(
 
 
 def _size_tensor(graph: Graph, size: Dim) -> Tensor:
-    known = _size_tensors.setdefault(graph._trace, {})
+    """An open size as a scalar of the graph, made once."""
+    trace = graph._trace
+    known = _size_values.setdefault(trace, {})
     if size not in known:
-        with graph._lock, graph._trace.active():
-            trace = graph._trace
+        with graph._lock, trace.active():
             control, trace.control = trace.control, ()
             try:
-                known[size] = as_tensor(size)
+                known[size] = trace.lift(as_tensor(size))
             finally:
                 trace.control = control
-    return known[size]
+    return trace.tensor(known[size])

@@ -239,7 +239,8 @@ def as_text(x: SparseTensor) -> str:
 
 
 def as_sparse(op: str, x: Any) -> SparseTensor:
-    """An argument that is to be sparse. TypeRuleError for anything else."""
+    """An argument of wf.sparse.`op`, or of the function of that full name, which is to be sparse.
+    TypeRuleError for anything else."""
     if isinstance(x, SparseTensor):
         return x
     if isinstance(x, SparseTensorValue):
@@ -249,7 +250,8 @@ def as_sparse(op: str, x: Any) -> SparseTensor:
         found: SparseTensor = coo(x)
         return found
     raise TypeRuleError(
-        f"wf.sparse.{op} takes a wf.sparse.SparseTensor, got a {type(x).__name__}",
+        f"{op if op[:3] == 'wf.' else f'wf.sparse.{op}'} takes a wf.sparse.SparseTensor, got a "
+        f"{type(x).__name__}",
         hint="wf.sparse.from_dense(x) makes one of a tensor",
         location=caller_location(),
     )
