@@ -84,6 +84,23 @@ def gradient(size: tuple[int, ...], rounds: int) -> Comparison:
     return compare(title("gradient", size), contestants, rounds=rounds, inner=1)
 
 
+def lookup(size: tuple[int, ...], rounds: int) -> Comparison:
+    """The sum of the rows of a table that each example names: SciPy's is a product with ones."""
+    csr, coo, _, table, _ = drawn(*size)
+    ids = wf.SparseTensor(coo.indices, coo.indices.numpy()[:, 1], coo.shape)
+    ones = scipy.sparse.csr_matrix((np.ones_like(csr.data), csr.indices, csr.indptr), csr.shape)
+    f = wf.compile(
+        lambda table, ids: wf.nn.embedding_lookup_sparse(table, ids, combiner="sum"), threads=1
+    )
+    mine = wf.asarray(table)
+    np.testing.assert_allclose(f(mine, ids), ones @ table, rtol=1e-3, atol=1e-3)
+    contestants: dict[str, Callable[[], Any]] = {
+        "weft": lambda: f(mine, ids),
+        "scipy": lambda: ones @ table,
+    }
+    return compare(title("embedding_lookup_sparse", size), contestants, rounds=rounds, inner=1)
+
+
 def title(what: str, size: tuple[int, ...]) -> str:
     rows, columns, count, width = size
     dense = f"{columns}x{width}" if width else f"{columns}"
@@ -97,6 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = [product(size, options.rounds) for size in SHAPES]
     rows += [gradient(size, options.rounds) for size in SHAPES[:1]]
+    rows += [lookup(size, options.rounds) for size in SHAPES[:1]]
     report("Sparse products, float32, one thread", rows, options.json)
 
 

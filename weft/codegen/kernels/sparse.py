@@ -18,7 +18,7 @@ from weft.codegen.llvm.jit import Kernel
 from weft.codegen.scalar.element_access import constant, load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.cost.rates import NS_PER_GATHERED, NS_PER_INDEX, streamed
-from weft.ir.cost.thresholds import SCATTERED_BYTES
+from weft.ir.cost.thresholds import SPARSE_ROW_BYTES
 from weft.ir.graph import Operation
 from weft.ir.spec import int_attr
 
@@ -43,7 +43,7 @@ def lower_sparse_matmul(op: Operation) -> list[KernelCall]:
     itemsize = tensor(dense).dtype.itemsize
     total = n * (NS_PER_INDEX + NS_PER_GATHERED) + streamed(2 * itemsize * n) * columns
     units = 1 if vector else columns
-    runs = -(-SCATTERED_BYTES // itemsize)
+    runs = -(-SPARSE_ROW_BYTES // itemsize)
     return [cut_call(kernel, args, units, total / max(columns, 1), runs)]
 
 

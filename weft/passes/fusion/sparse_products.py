@@ -14,6 +14,7 @@ dense operand. Rows and columns of the entries that are no parts of one tensor a
 other. The result has the same bits: the op does the same additions in the same order. The rules:
 
 * f32 or f64; the dense operand is a matrix or a vector, and nobody else reads the product %3;
+* rows that are added as they are (a segment sum of looked-up rows) have ones for values;
 * %5 is added into zeros, by one number for each entry."""
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from weft.ir.analysis.known_values import uniform
 from weft.ir.dims import Dim, same
 from weft.ir.dtypes import float32, float64
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops.builder import Builder
-from weft.ir.spec import int_attr, ints_attr, shape_attr
+from weft.ir.spec import ConstArray, int_attr, ints_attr, shape_attr
 from weft.passes.fusion.attention import blocks_in, made_by, readers_in
 from weft.passes.rewriting.rewrite import emit_at, rewrite, shape_of, tensor
 
@@ -49,30 +52,45 @@ def fuse_sparse_products(graph: Graph) -> Graph:
 
     def rule(builder: Builder, op: Operation) -> Sequence[Value] | None:
         rows = _added_rows(op)
-        if rows is None or op.operands[2] in shared:
+        found = None if rows is None or op.operands[2] in shared else _weighed(op.operands[2])
+        if rows is None or found is None:
             return None
-        product = made_by(op.operands[2], "multiply")
-        for k in (0, 1) if product is not None else ():
-            assert product is not None
-            taken, values = product.operands[k], _values(product.operands[1 - k])
-            columns = _taken_rows(taken)
-            if columns is None or values is None or shape_of(values)[0] != shape_of(taken)[0]:
-                continue
-            if tensor(rows.entries).dtype is not tensor(columns.entries).dtype:
-                continue
-            if len(shape_of(values)) == 2:
-                values = emit_at(builder, op, "reshape", values, shape=shape_of(values)[:1])
-            entries, row = _entries(builder, op, rows, columns)
-            assert taken.op is not None
-            dense, count = taken.op.operands[0], shape_of(op.result)[:1]
-            narrow = len(shape_of(dense)) == 2 and shape_of(dense)[1] == 1
-            if narrow:  # a vector
-                dense = emit_at(builder, op, "reshape", dense, shape=shape_of(dense)[:1])
-            out = emit_at(builder, op, "sparse_matmul", dense, entries, values, rows=count, row=row)
-            return [emit_at(builder, op, "reshape", out, shape=(*count, 1)) if narrow else out]
-        return None
+        columns, dense, values = found
+        if tensor(rows.entries).dtype is not tensor(columns.entries).dtype:
+            return None
+        entries, row = _entries(builder, op, rows, columns)
+        count, n = shape_of(op.result)[:1], shape_of(op.operands[2])[:1]
+        if values is None:
+            one = ConstArray(np.ones((), tensor(dense).dtype.numpy))
+            values = emit_at(builder, op, "constant", value=one)
+            values = emit_at(builder, op, "broadcast_to", values, shape=n)
+        if len(shape_of(values)) == 2:
+            values = emit_at(builder, op, "reshape", values, shape=n)
+        narrow = len(shape_of(dense)) == 2 and shape_of(dense)[1] == 1
+        if narrow:  # a vector
+            dense = emit_at(builder, op, "reshape", dense, shape=shape_of(dense)[:1])
+        out = emit_at(builder, op, "sparse_matmul", dense, entries, values, rows=count, row=row)
+        return [emit_at(builder, op, "reshape", out, shape=(*count, 1)) if narrow else out]
 
     return rewrite(graph, rule)
+
+
+def _weighed(rows: Value) -> tuple[Column, Value, Value | None] | None:
+    """Rows that are taken from a tensor, times a number each or as they are: by which index, of
+    what, and the numbers."""
+    columns = _taken_rows(rows)
+    if columns is not None and rows.op is not None:
+        return columns, rows.op.operands[0], None
+    product = made_by(rows, "multiply")
+    for k in (0, 1) if product is not None else ():
+        assert product is not None
+        taken, values = product.operands[k], _values(product.operands[1 - k])
+        columns = _taken_rows(taken)
+        if columns is None or values is None or shape_of(values)[0] != shape_of(taken)[0]:
+            continue
+        assert taken.op is not None
+        return columns, taken.op.operands[0], values
+    return None
 
 
 def _added_rows(op: Operation) -> Column | None:
