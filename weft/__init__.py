@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         collectives, data, fft, image, initializers, lookup, losses, metrics, nn, random, strings,
         summary, testing, tf1, train,
     )
+    from weft.frontend import sparse
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
     from weft.frontend.autodiff.gradients import (
         custom_gradient, grad, gradients, stop_gradient, value_and_grad, vjp,
@@ -126,7 +127,7 @@ if TYPE_CHECKING:
 # public modules, of weft.frontend
 _MODULES = (
     "collectives", "data", "fft", "image", "initializers", "lookup", "losses", "metrics", "nn",
-    "random", "strings", "summary", "testing", "tf1", "train",
+    "random", "sparse", "strings", "summary", "testing", "tf1", "train",
 )
 _LATER = {
     "weft.frontend.autodiff.gradients":
@@ -261,7 +262,8 @@ __all__ = [
     "repeat", "replay", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",
     "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_sum", "set_num_threads",
     "set_transfer_guard", "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size",
-    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "string",
+    "sort", "sparse", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient",
+    "string",
     "strings", "subtract", "sum", "summary", "swapaxes", "switch_case", "take", "take_along_axis",
     "tan", "tanh", "tap", "tensordot", "testing", "tf1", "tile", "to_device", "top_k", "trace",
     "train", "transfer_guard", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc",

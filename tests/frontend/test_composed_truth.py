@@ -27,7 +27,7 @@ RANDOM = sorted(n for n in TABLE if n.startswith("random") or n == "truncated_no
 SPACES = {"": wf, "tf1.": wf.tf1, "nn.": wf.nn, "random.": wf.random, "train.": wf.train,
           "linalg.": wf.linalg, "data.": wf.data, "lookup.": wf.lookup, "strings.": wf.strings,
           "losses.": wf.losses, "image.": wf.image, "initializers.": wf.initializers,
-          "metrics.": wf.metrics}  # fmt: skip
+          "metrics.": wf.metrics, "sparse.": wf.sparse}  # fmt: skip
 
 #: One op of the IR, whose meaning test_ops_reference.py checks on every dtype; `test_one_op` says
 #: that this is so.
@@ -265,6 +265,44 @@ ELSEWHERE |= {
     for test, names in MATRICES.items()
     for name in names.split()
 }
+
+#: Functions of sparse tensors: their truth is NumPy's on the dense ones, entry by entry.
+ENTRIES = {
+    "test_to_and_from_dense": "SparseTensor from_dense to_dense",
+    "test_order_and_places": "reorder coalesce transpose expand_dims reshape slice",
+    "test_sums_of_two": "add concat",
+    "test_elementwise_with_dense": "multiply divide",
+    "test_reductions": "reduce_sum reduce_max reduce_min",
+    "test_softmax": "softmax",
+    "test_rows_kept_and_filled": "retain fill_empty_rows FilledRows reset_shape",
+    "test_products": "matmul",
+    "test_csr_against_scipy": "CSRMatrix to_csr",
+}
+NAMES_OF_TENSORFLOW = """add concat fill_empty_rows reduce_max reduce_sum reorder reset_shape
+    reshape retain slice softmax tensor_dense_matmul tensor_to_dense to_dense transpose"""
+ELSEWHERE |= {
+    f"sparse.{name}": ("NumPy on the dense tensor", "test_sparse_tensor.py", test)
+    for test, names in ENTRIES.items()
+    for name in names.split()
+}
+ELSEWHERE |= {
+    "nn.embedding_lookup_sparse": (
+        "TensorFlow's definition in a loop",
+        "test_sparse_tensor.py",
+        "test_embedding_lookup_sparse",
+    ),
+    "sparse_placeholder": (
+        "what was fed",
+        "test_sparse_tensor.py",
+        "test_feeds_and_fetches",
+    ),
+    **{
+        f"sparse_{name}": (
+            "TensorFlow's documentation", "test_sparse_tensor.py", "test_names_of_tensorflow"
+        )
+        for name in NAMES_OF_TENSORFLOW.split()
+    },
+}  # fmt: skip
 
 #: Why public functions and classes have no row. A name stands once.
 EXEMPT = {

@@ -73,6 +73,13 @@ ELSEWHERE = {
          "matching_files", "parse_example", "parse_single_example", "read_file", "write_file"],
         "test_file_ops"),
     "local_variables_initializer": "test_input_producers",
+    **dict.fromkeys(
+        ["sparse_add", "sparse_concat", "sparse_fill_empty_rows", "sparse_placeholder",
+         "sparse_reduce_max", "sparse_reduce_sum", "sparse_reorder", "sparse_reset_shape",
+         "sparse_reshape", "sparse_retain", "sparse_slice", "sparse_softmax",
+         "sparse_tensor_dense_matmul", "sparse_tensor_to_dense", "sparse_to_dense",
+         "sparse_transpose"],
+        "test_sparse_tensor"),
     "get_default_session": "test_session_trace", "import_graph_def": "test_graph_import",
     **dict.fromkeys(
         ["container", "get_variable", "get_variable_scope", "variable_scope"],

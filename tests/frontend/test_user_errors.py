@@ -29,7 +29,7 @@ from weft.ir.locations import definition_location
 X = np.ones((2, 3), np.float32)
 MODULES = {"wf": wf, **{f"wf.{n}": getattr(wf, n) for n in ("nn", "random", "linalg", "fft",
                                                            "train", "data", "losses", "metrics",
-                                                           "initializers", "image")},
+                                                           "initializers", "image", "sparse")},
            "x": wf.ones(2)}  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def found(path: str) -> bool:
 
 
 PUBLIC = ["nn", "random", "linalg", "fft", "train", "data", "losses", "metrics", "initializers",
-          "image", "summary", "tf1"]  # fmt: skip
+          "image", "sparse", "summary", "tf1"]  # fmt: skip
 
 
 class TestNames:

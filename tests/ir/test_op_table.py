@@ -48,6 +48,7 @@ ADJOINTS = {
 REWRITES = {
     *("arena_push", "arena_pop", "arena_add"),
     *("attention", "attention_grad"),
+    "sparse_matmul",
     *("first_occurrence", "enter", "exit", "next_iteration", "loop_cond"),
     *(spec.name for spec in COMMUNICATION_TABLE),
 }

@@ -167,7 +167,7 @@ ROW_BY_ROW = {
     "custom_gradient", "cond", "while", "scan", "stack_new", "fused", "unrolled", "arena_add",
     "arena_pop", "arena_push", "axis_index", *DATAFLOW,
     "substr_utf8", "string_split_rows", "unicode_decode", "unicode_encode", "string_reduce_join",
-    "string_format", "decode_json",
+    "string_format", "decode_json", "sparse_matmul",
 }  # fmt: skip
 
 

@@ -55,6 +55,7 @@ def corpus() -> dict[str, Program]:
         _function("linalg/fit", partial(_same, fit), FITTED, near=1e-5),
         *_sessions(),
         *(_random(seed) for seed in range(RANDOM_SESSIONS)),
+        _function("sparse/neighbours", partial(_same, neighbours), GRAPH, near=1e-4),
     ]
     return {p.name: p for p in made}
 
@@ -78,6 +79,28 @@ def fit(a: Any, b: Any) -> Any:
     q, r = wf.linalg.qr(a)
     values = wf.linalg.eigvalsh(wf.matrix_transpose(r) @ r)
     return wf.value_and_grad(loss)(a), q @ r, values, wf.linalg.svdvals(a), wf.linalg.pinv(a)
+
+
+GRAPH = (
+    np.random.default_rng(6).integers(0, 7, (20, 2)),
+    np.random.default_rng(7).normal(size=20).astype(np.float32),
+    np.random.default_rng(8).normal(size=(7, 3)).astype(np.float32),
+)
+
+
+def neighbours(edges: Any, weights: Any, h: Any) -> Any:
+    """Attention over the edges of a graph, its gradients, and sums over edges."""
+
+    def layer(weights: Any, h: Any) -> Any:
+        near = wf.sparse.softmax(wf.sparse.SparseTensor(edges, weights, (7, 7)))
+        return wf.tanh(near @ h + wf.transpose(wf.transpose(h) @ near))
+
+    def loss(weights: Any, h: Any) -> Any:
+        return wf.sum(layer(weights, layer(weights, h)) ** 2)
+
+    x = wf.sparse.SparseTensor(edges, weights, (7, 7))
+    rows = wf.sparse.reduce_sum(x, 1), wf.sparse.reduce_max(wf.sparse.transpose(x), 0)
+    return wf.value_and_grad(loss, argnums=(0, 1))(weights, h), rows, x + wf.ones((7, 7))
 
 
 def _same(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -146,8 +146,32 @@ def test_features_of_any_length() -> None:
         e = wf.placeholder(wf.string, [], "e")
         total = wf.sum(wf.parse_single_example(e, spec)["x"] * 2)
         assert [session.run(total, {e: given}) for given in EXAMPLES] == [6, 14]
-    with pytest.raises(wf.errors.ShapeError, match="one example at a time"):
-        wf.parse_example(EXAMPLES, spec)
+    with pytest.raises(wf.errors.ShapeError, match=r"for one example, or for a list .* \[1,2\]"):
+        wf.parse_example(np.array([EXAMPLES], object), spec)
+
+
+def test_features_of_any_length_of_many_examples() -> None:
+    """Sparse matrices, as TensorFlow's: a row for each example."""
+    spec = {**FEATURES, "v": wf.VarLenFeature(wf.int64), "w": wf.VarLenFeature(wf.string)}
+    rows: list[list[int]] = [[3, 4, 5], [], [6]]
+    records = [wf.data.encode_example({"x": [0.0, 1.0], "v": v} if v else {"x": [0.0, 1.0]})
+               for v in rows]  # fmt: skip
+    eager = wf.parse_example(records, spec)
+    with wf.Graph().as_default(), wf.Session() as session:
+        e = wf.placeholder(wf.string, [None], "e")
+        made = wf.parse_example(e, spec)
+        sums = wf.sparse.reduce_sum(made["v"], axis=1)
+        fetched, found = session.run([made, sums], {e: records})
+        assert session.run(made["v"], {e: []}).dense_shape.tolist() == [0, 0]
+    assert found.tolist() == [12, 0, 6]
+    assert fetched["x"].shape == (3, 2)
+    for got in (eager["v"], fetched["v"]):
+        assert np.asarray(got.indices).tolist() == [[0, 0], [0, 1], [0, 2], [2, 0]]
+        assert np.asarray(got.values).tolist() == [3, 4, 5, 6]
+        assert tuple(got.dense_shape) == (3, 3)
+    assert fetched["w"].values.dtype == object
+    assert tuple(fetched["w"].dense_shape) == tuple(eager["w"].dense_shape) == (3, 0)
+    assert eager["v"].to_dense(-1).numpy().tolist() == [[3, 4, 5], [-1, -1, -1], [6, -1, -1]]
 
 
 def test_example_errors() -> None:

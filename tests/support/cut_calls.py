@@ -21,13 +21,33 @@ import numpy as np
 import pytest
 
 from weft.codegen import call
+from weft.codegen.llvm.target import using
 from weft.codegen.steps.walker import CALL_WORDS, FIRST_ADDRESS
-from weft.runtime.native.executable import Executable
+from weft.ir.graph import Graph
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 WORKERS = 5
 MOST_PIECES = 6
+
+
+def step_of(graph: Graph, isa: str = "native") -> Executable:
+    """A graph as it is, compiled for an instruction set."""
+    with using(isa):
+        return compile_graph(graph, passes=())
+
+
+def check_cuts(graph: Graph, arrays: Sequence[Array]) -> None:
+    """The step of a graph gives the same bits however its calls are cut over 16 threads."""
+    limit = POOL.limit
+    with pytest.MonkeyPatch.context() as patch:
+        cut_everything(patch)
+        POOL.set_limit(16)
+        step = step_of(graph)
+        same_in_cuts(step, arrays, step.run(arrays))
+    POOL.set_limit(limit)
 
 
 def cut_everything(patch: pytest.MonkeyPatch, chunks: int = 16) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from graphs import GraphMaker, Unfit
 
 from weft.ir.analysis.verify import illegal
-from weft.ir.dtypes import ALL, DType, uint32
+from weft.ir.dtypes import ALL, DType, float32, float64, uint32
 from weft.ir.errors import WeftError
 from weft.ir.ops import OPS
 from weft.ir.ops.linear_algebra import LAPACK
@@ -240,6 +240,14 @@ def gather_nd(m: GraphMaker, op: str) -> None:
     if op != "gather_nd":
         operands.append(m.like(x.type.dtype, (*lead, *x.type.shape[depth:])))
     m.emit(op, operands)
+
+
+def sparse_matmul(m: GraphMaker, op: str) -> None:
+    rows, inner, n = m.int(1, 4), m.int(1, 4), m.int(0, 4)
+    dtype = m.dtype([float32, float64])
+    entries = m.indices(m.dtype(INTEGERS), (n, 2), min(rows, inner))
+    dense = m.like(dtype, (inner, m.int(1, 3)) if m.flag() else (inner,))
+    m.emit(op, [dense, entries, m.like(dtype, (n,))], rows=(rows,), row=m.int(0, 1))
 
 
 def matmul(m: GraphMaker, op: str) -> None:

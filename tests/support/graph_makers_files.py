@@ -164,6 +164,7 @@ def files(m: GraphMaker, op: str) -> None:
                 names=tuple(f"x{i}" for i in range(count)), parts=PARTS[:count],
                 defaults=tuple(with_default),
             )  # fmt: skip
+            m.emit(op, [text(m, 3)], names=("v",), parts=("i64[?]",), sizes=_sizes(m))
         case "decode_image":
             height, channels = m.pick([-1, 5]), m.pick([0, 3])
             sizes = _sizes(m, 1 + (height < 0) + (not channels))

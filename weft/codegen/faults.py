@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from weft.codegen.llvm.emitter import I64, Emitter
 from weft.codegen.pool import emit_function, emit_pause, repeat_while
-from weft.ir.analysis.index_maps import index_operand
+from weft.ir.analysis.index_maps import index_operand, index_sizes
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
 
@@ -80,6 +80,8 @@ def _told(index: int, dtype: str, cut: bool) -> str:
 
 def _axis_and_size(op: Operation, position: int) -> tuple[int, int]:
     axis, size = op.attrs.get("axis"), op.attrs.get("size")
+    if op.name == "sparse_matmul":
+        return position % 2, index_sizes(op)[position % 2]
     if isinstance(size, int):  # first_occurrence: of an array that is no operand
         return 0, size
     data, index = op.operands[0].type, op.operands[1].type

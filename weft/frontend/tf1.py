@@ -85,6 +85,14 @@ if TYPE_CHECKING:
         AUTO_REUSE, VariableScope, get_variable, get_variable_scope, global_variables,
         initialize_all_variables, trainable_variables, variable_scope, variables_initializer,
     )
+    from weft.frontend.session.sparse_values import sparse_placeholder
+    from weft.frontend.sparse.sparse_tensor import SparseTensor
+    from weft.frontend.sparse.tf_names import (
+        sparse_add, sparse_concat, sparse_fill_empty_rows, sparse_reduce_max, sparse_reduce_sum,
+        sparse_reorder, sparse_reset_shape, sparse_reshape, sparse_retain, sparse_slice,
+        sparse_softmax, sparse_tensor_dense_matmul, sparse_tensor_to_dense, sparse_to_dense,
+        sparse_transpose,
+    )
     from weft.frontend.state.resources import container
     from weft.frontend.state.scopes import colocate_with
     from weft.frontend.train.parameter_servers import create_partitioned_variables
@@ -142,6 +150,13 @@ _LATER = {
     "weft.frontend.session.variables":
         "AUTO_REUSE VariableScope get_variable get_variable_scope global_variables "
         "initialize_all_variables trainable_variables variable_scope variables_initializer",
+    "weft.frontend.session.sparse_values": "sparse_placeholder",
+    "weft.frontend.sparse.sparse_tensor": "SparseTensor",
+    "weft.frontend.sparse.tf_names":
+        "sparse_add sparse_concat sparse_fill_empty_rows sparse_reduce_max sparse_reduce_sum "
+        "sparse_reorder sparse_reset_shape sparse_reshape sparse_retain sparse_slice "
+        "sparse_softmax sparse_tensor_dense_matmul sparse_tensor_to_dense sparse_to_dense "
+        "sparse_transpose",
     "weft.frontend.state.resources": "container",
     "weft.frontend.state.scopes": "colocate_with",
     "weft.frontend.train.parameter_servers": "create_partitioned_variables",
@@ -167,7 +182,9 @@ __all__ = [
     "FixedLengthRecordReader", "GraphGrowthWarning", "IdentityReader", "InteractiveSession",
     "MutableHashTable",
     "PaddingFIFOQueue", "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "ReaderBase",
-    "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue", "Stack",
+    "SparseConditionalAccumulator", "SparseGradient",
+    "SparseTensor",
+    "SparseTensorValue", "Stack",
     "TFRecordReader", "TensorArray", "TextLineReader", "VarLenFeature", "VariableScope",
     "WholeFileReader", "add_n", "as_string", "assert_all_close", "assert_equal", "assert_greater",
     "assert_greater_equal", "assert_less", "assert_less_equal", "assert_non_negative",
@@ -194,6 +211,10 @@ __all__ = [
     "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "report_uninitialized_variables",
     "reset_default_graph", "scatter_add", "scatter_nd", "scatter_nd_add", "scatter_nd_max",
     "scatter_nd_min", "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed",
+    "sparse_add", "sparse_concat", "sparse_fill_empty_rows", "sparse_placeholder",
+    "sparse_reduce_max", "sparse_reduce_sum", "sparse_reorder", "sparse_reset_shape",
+    "sparse_reshape", "sparse_retain", "sparse_slice", "sparse_softmax",
+    "sparse_tensor_dense_matmul", "sparse_tensor_to_dense", "sparse_to_dense", "sparse_transpose",
     "squared_difference", "string_join", "string_length", "string_split", "string_to_hash_bucket",
     "string_to_hash_bucket_fast", "string_to_number", "substr", "switch", "trainable_variables",
     "truncated_normal", "unique", "unique_with_counts", "unravel_index", "variable_scope",

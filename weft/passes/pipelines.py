@@ -24,6 +24,7 @@ from weft.passes.fusion.product_operands import (
 )
 from weft.passes.fusion.prologues import fuse_prologues
 from weft.passes.fusion.recompute import recompute, rematerialize
+from weft.passes.fusion.sparse_products import fuse_sparse_products
 from weft.passes.manager import BoundPass, Pass
 from weft.passes.memory.schedule import schedule
 from weft.passes.simplify.algebra import contract, simplify, simplify_exactly
@@ -56,6 +57,7 @@ PASSES: dict[str, Pass] = {
     "simplify_control": simplify_control,
     "sparse_updates": sparse_updates,
     "fuse_attention": fuse_attention,
+    "fuse_sparse_products": fuse_sparse_products,
     "contract": contract,
     "transpose_outside_loops": transpose_outside_loops,
     "fuse": fuse,
@@ -98,6 +100,7 @@ STANDARD: tuple[Pass, ...] = (
     strip_barriers,  # equal ops are merged: those that are to be done twice are two now
     sparse_updates,  # algebra has shown what updates are; what it makes is still simplified
     fuse_attention,  # while a softmax is ops that can be told; its transposes are simplified next
+    fuse_sparse_products,  # while gathers and scatters are ops of their own
     simplify,  # merged values open new rules: x - x, where(c, x, x)
     fold,  # and those new constants
     dce,  # what the rewrites left behind, or fusion would write it to memory
@@ -140,7 +143,10 @@ REPRODUCIBLE: tuple[Pass, ...] = (
     schedule,
 )
 #: For a GPU: its products do more of what follows them and of copies than the CPU's, no prologues.
-_OF_CPU_PRODUCTS = (fuse_attention, split_tails, fuse_prologues, narrow_products)
+_OF_CPU_PRODUCTS = (
+    fuse_attention, split_tails, fuse_prologues, narrow_products,
+    fuse_sparse_products,
+)  # fmt: skip
 _OF_GPU_PRODUCTS: dict[Pass, Pass] = {
     fuse_matmul: fuse_epilogues,
     stride_products: stride_all_products,

@@ -31,6 +31,7 @@ from weft.codegen.kernels.linear_algebra import (
 from weft.codegen.kernels.random import lower_random_bits, lower_random_fold_in
 from weft.codegen.kernels.scan import cumulative_calls, position_calls
 from weft.codegen.kernels.sort import lower_searchsorted, sort_calls
+from weft.codegen.kernels.sparse import lower_sparse_matmul
 from weft.codegen.kernels.stack import lower_add, lower_pop, lower_push
 from weft.codegen.nests.nest import Nest
 from weft.codegen.products.calls import (
@@ -63,6 +64,7 @@ LOWERINGS: dict[str, Lowering] = {
     "matmul": lower_matmul,
     "attention": attention_calls,
     "attention_grad": attention_grad_calls,
+    "sparse_matmul": lower_sparse_matmul,
     "cholesky": lower_cholesky,
     "lu": lower_lu,
     "lu_solve": lower_solve,

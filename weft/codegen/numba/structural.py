@@ -291,7 +291,41 @@ def first_occurrence(op: Operation, in_place: bool) -> list[KernelSource]:
     return [template(key, op.name, params, text, {"wrapped", "fault"}, checks=True)]
 
 
+def sparse_matmul(op: Operation, in_place: bool) -> list[KernelSource]:
+    """Entry by entry, in their order."""
+    x, entries, values = op.operands
+    shape, (n, _) = tensor(x).static_shape, tensor(entries).static_shape
+    rows, row, width = tensor(op.result).static_shape[0], int_attr(op.attrs, "row"), shape[1:]
+    params: list[Param] = [
+        dense("out", op.result, (rows, *width), written=True), dense("x", x, (shape[0], *width)),
+        dense("entries", entries, (n, 2)), dense("values", values, (n,)), Number("rows", rows),
+        Number("inner", shape[0]), Number("n", n),
+    ]  # fmt: skip
+    sizes = ["rows", "inner"] if row == 0 else ["inner", "rows"]
+    at = ", i" if width else ""
+    text = f"""
+    out[:] = 0
+    good = True
+    for k in range(n):
+        a = wrapped(entries[k, 0], {sizes[0]})
+        b = wrapped(entries[k, 1], {sizes[1]})
+        if a < 0:
+            fault(faults, 2 * k, entries[k, 0], 0)
+            good = False
+        if b < 0:
+            fault(faults, 2 * k + 1, entries[k, 1], 0)
+            good = False
+        if good:
+            r, c = {"a, b" if row == 0 else "b, a"}
+            {"for i in range(x.shape[1]):" if width else "if True:"}
+                out[r{at}] += values[k] * x[c{at}]"""
+    kind = f"{tensor(x).dtype.short}-{tensor(entries).dtype.short}-{len(shape)}-{row}"
+    key = f"numba-sparse-matmul-{kind}"
+    return [template(key, op.name, params, text, {"wrapped", "fault"}, checks=True)]
+
+
 PRINTERS: dict[str, Printer] = {
+    "sparse_matmul": sparse_matmul,
     "concat": concat, "pad": pad, "slice_update": slice_update, "dim_size": dim_size,
     "take": along_axis, "index_add": along_axis, "take_along_axis": along_axis,
     "scatter_along_axis_add": along_axis, "first_occurrence": first_occurrence,

@@ -74,7 +74,11 @@ _ROWS: dict[str, dict[str, str]] = {
         "lax": "its loops and branches are wf.cond, wf.switch_case, wf.while_loop, wf.fori_loop "
         "and wf.scan; most others have their names in wf",
         "tree_util tree pytree": "wf.tree_map, wf.tree_leaves, wf.register_pytree",
-        "signal sparse ragged SparseTensor": "weft has no such functions",
+        "signal": "weft has no such functions",
+        "ragged RaggedTensor": "weft has no ragged tensors: padded ones and lengths, or "
+        "wf.sparse.SparseTensor",
+        "BCOO": "wf.sparse.SparseTensor",
+        "BCSR": "wf.sparse.CSRMatrix",
         # creation
         "array tensor as_tensor convert_to_tensor from_numpy": "wf.asarray",
         "ndarray Array": "arrays are wf.Tensor here, made by wf.asarray",

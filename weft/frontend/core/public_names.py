@@ -12,7 +12,7 @@ from weft.ir.locations import WRAPPERS, is_ours
 
 _PREFIX = "weft.frontend."
 _PUBLIC = ("nn", "linalg", "fft", "random", "train", "data", "lookup", "losses", "initializers",
-           "metrics", "collectives", "image", "strings")  # fmt: skip
+           "metrics", "collectives", "image", "strings", "sparse")  # fmt: skip
 
 
 def no_such_name(module: str, name: str) -> AttributeError | ImportError:

@@ -30,7 +30,8 @@ _WRAPPERS = tuple(
     for path in (("eager", "native.py"), ("core", "user_errors.py"))
 )
 _MODULES = (
-    "", "nn", "linalg", "fft", "image", "random", "train", "data", "lookup", "strings", "tf1",
+    "", "nn", "linalg", "fft", "image", "random", "train", "data", "lookup", "sparse", "strings",
+    "tf1",
 )
 #: Packages that weft's code calls, not the user's: an error in them is that of their caller.
 _CALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("numpy", "ml_dtypes", "llvmlite", "numba"))

@@ -1,7 +1,7 @@
 """`wf.nn`: the parts of neural networks, under TensorFlow 1's names.
 
 Enters and leaves: tensors. Composed of public ops, so gradients and fusion need nothing special.
-Imports: `core`, `ops`, `eager`, `state`, `control`, `autodiff`, `random`."""
+Imports: `core`, `ops`, `eager`, `state`, `control`, `autodiff`, `random`, `sparse`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from weft.frontend.nn.blocks import (
 from weft.frontend.nn.embedding import (
     Candidates,
     embedding_lookup,
+    embedding_lookup_sparse,
     log_uniform_candidate_sampler,
     nce_loss,
     sampled_softmax_loss,
@@ -190,6 +191,7 @@ __all__ = [
     "edit_distance",
     "elu",
     "embedding_lookup",
+    "embedding_lookup_sparse",
     "filter_logits",
     "gelu",
     "greedy_decode",

@@ -51,17 +51,24 @@ from weft.frontend.ops.elementwise import (
 from weft.frontend.ops.indexing import as_indices, scatter_nd_update, take, take_along_axis
 from weft.frontend.ops.linalg import matmul
 from weft.frontend.ops.manipulation import concat, expand_dims, reshape, squeeze, stack
-from weft.frontend.ops.promotion import TensorLike, cast
+from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, widened
 from weft.frontend.ops.reduction import any as any_of
 from weft.frontend.ops.reduction import argmax, argsort, cumulative_sum, logsumexp
 from weft.frontend.ops.reduction import max as max_of
 from weft.frontend.ops.reduction import sum as sum_of
-from weft.frontend.ops.special import exp, expm1, log, log1p
+from weft.frontend.ops.special import exp, expm1, log, log1p, sqrt
 from weft.frontend.random.distributions import fold_in, uniform
 from weft.frontend.random.generator import default_generator
+from weft.frontend.sparse.sparse_tensor import (
+    SparseTensor,
+    as_sparse,
+    real_values,
+    scattered,
+)
+from weft.frontend.sparse.sparse_tensor import places as entry_places
 from weft.frontend.state.scopes import beside
 from weft.ir.dims import format_shape, same
-from weft.ir.dtypes import bool_, float32, float64, int64
+from weft.ir.dtypes import DType, bool_, float32, float64, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.locations import caller_location
 from weft.ir.spec import fits
@@ -116,6 +123,79 @@ def embedding_lookup(
     flat = where(less(flat, 0), where(less(flat, -total), total, add(flat, total)), flat)
     found = (_routed if open_sizes_first() else _selected)(tables, rows, flat, partition_strategy)
     return reshape(found, [*places.shape, *tables[0].shape[1:]])
+
+
+def embedding_lookup_sparse(
+    params: TensorLike | Sequence[TensorLike],
+    sp_ids: Any,
+    sp_weights: Any = None,
+    partition_strategy: str = "mod",
+    name: str | None = None,
+    combiner: str = "mean",
+    max_norm: float | None = None,
+) -> Tensor:
+    """For each row of `sp_ids` its rows of the table together -> [batch, *params.shape[1:]].
+
+    sp_ids: a SparseTensor [batch, ...] of integers, the ids of each example; its first index says
+    the example, the others do not matter. sp_weights: a weight for each id, a SparseTensor with the
+    same indices, or None for 1. params, partition_strategy: as for `embedding_lookup`. combiner:
+    "sum" of weight * row; "mean", which divides by the sum of the weights; "sqrtn", by the root of
+    the sum of their squares. max_norm: rows of a larger l2 norm are scaled to it before. An example
+    without ids gives 0. InvalidArgumentError for another combiner, TypeRuleError and ShapeError for
+    what does not fit.
+
+    >>> table = wf.asarray([[0.0, 1.0], [10.0, 11.0], [20.0, 21.0]])
+    >>> tags = wf.sparse.SparseTensor([[0, 0], [0, 1], [2, 0]], [2, 1, 0], (3, 2))
+    >>> wf.nn.embedding_lookup_sparse(table, tags)  # the means of rows 2 and 1, of none, of row 0
+    Tensor([[15., 16.],
+            [ 0.,  0.],
+            [ 0.,  1.]], dtype=float32)
+    """
+    op = "wf.nn.embedding_lookup_sparse"
+    if combiner not in ("sum", "mean", "sqrtn"):
+        raise InvalidArgumentError(
+            f"{op}: combiner must be 'sum', 'mean' or 'sqrtn', got {combiner!r}",
+            location=caller_location(),
+        )
+    ids = as_sparse(op, sp_ids)
+    there, columns = entry_places(ids)
+    as_indices("nn.embedding_lookup_sparse", ids.values)
+    rows = embedding_lookup(params, real_values(ids, there), partition_strategy)
+    ones = (1,) * (rows.ndim - 1)
+    wide = widened(inexact_tensor(rows, "nn.embedding_lookup_sparse"))
+    dtype = rows.dtype if rows.dtype.is_floating else wide.dtype
+    if max_norm is not None:
+        squares = sum_of(multiply(wide, wide), axis=tuple(range(1, wide.ndim)), keepdims=True)
+        limit = max_norm * max_norm
+        shrunk = divide(max_norm, sqrt(maximum(squares, limit)))  # a norm of 0 has no slope
+        wide = multiply(wide, where(less_equal(squares, limit), 1, shrunk))
+    weights = _weights_of(op, ids, sp_weights, wide.dtype)
+    batch = ids.dense_shape[0]
+    weighed = multiply(wide, reshape(weights, (*weights.shape, *ones)))
+    total = scattered((batch, *wide.shape[1:]), columns[:1], weighed, there)
+    if combiner != "sum":
+        by = weights if combiner == "mean" else multiply(weights, weights)
+        count = scattered((batch,), columns[:1], by, there)
+        some = scattered((batch,), columns[:1], ones_like(weights), there)
+        count = where(equal(some, 0), 1, count)
+        divisor = count if combiner == "mean" else sqrt(count)
+        total = divide(total, reshape(divisor, (batch, *ones)))
+    return cast(total, dtype)
+
+
+def _weights_of(op: str, ids: SparseTensor, sp_weights: Any, dtype: DType) -> Tensor:
+    """The weight of each id."""
+    if sp_weights is None:
+        return ones_like(ids.values, dtype=dtype)
+    weights = as_sparse(op, sp_weights)
+    if not fits(weights.values.shape, ids.values.shape) or weights.ndim != ids.ndim:
+        raise ShapeError(
+            f"{op}: {weights.nse} weights of a tensor of shape {format_shape(weights.dense_shape)} "
+            f"for {ids.nse} ids of shape {format_shape(ids.dense_shape)}",
+            hint="give a weight for each id, at the same indices",
+            location=caller_location(),
+        )
+    return cast(weights.values, dtype)
 
 
 def part_sizes(tables: Sequence[Tensor], strategy: str) -> list[int]:

@@ -6,7 +6,9 @@ at once in a `wf.device` runs where it would anyway: the device must be one of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ParamSpec
 from weakref import WeakKeyDictionary
 
@@ -213,6 +215,19 @@ def fresh_sizes(trace: Trace | None, what: str, count: int, hint: str = _WHERE) 
     return tuple(names)
 
 
+_fixed: ContextVar[bool] = ContextVar("fixed sizes", default=False)
+
+
+@contextmanager
+def fixed_sizes() -> Iterator[None]:
+    """Within it `exact_sizes` is false: `vmap` has one size for all examples."""
+    token = _fixed.set(True)
+    try:
+        yield
+    finally:
+        _fixed.reset(token)
+
+
 def open_sizes() -> bool:
     """Whether sizes may depend on values here: outside a trace, in a graph, in a compiled function
     that may run on the dataflow executor, under an eager grad."""
@@ -225,6 +240,12 @@ def open_sizes_first() -> bool:
     cost it the native step, so what has a form with known sizes takes that."""
     trace = current_trace()
     return open_sizes() and not (trace is not None and trace.root().static_first)
+
+
+def exact_sizes() -> bool:
+    """Whether a function gives as many elements as it finds, not as many as there may be: as
+    `open_sizes_first`, but not for one example of those of `vmap`."""
+    return open_sizes_first() and not _fixed.get()
 
 
 def nonzero_columns(x: Tensor, what: str) -> list[Tensor]:

@@ -14,9 +14,12 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect
 from weft.frontend.data.readers import FixedLenFeature, VarLenFeature, part_of
+from weft.frontend.ops.indexing import getitem
 from weft.frontend.ops.promotion import check_int
 from weft.frontend.queues.host_ops import host_effect, host_op, located, string_tensor
 from weft.frontend.queues.queue import QueueBase
+from weft.frontend.sparse.sparse_tensor import as_size
+from weft.frontend.sparse.sparse_tensor import made as made_sparse
 from weft.frontend.state.resources import eager, eager_or_graph, integer, label, made_at_once
 from weft.ir.dtypes import DType, as_dtype, string, uint8
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
@@ -139,12 +142,13 @@ def _default(given: Any) -> Tensor:
 def parse_example(
     serialized: Any, features: Mapping[str, FixedLenFeature | VarLenFeature],
     name: str | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """Features of serialized tf.train.Examples: for each name a tensor of the shape of `serialized`
     (strings of any shape) and of the feature's shape.
 
-    Of one example, a VarLenFeature is a tensor with one axis; in a `wf.Graph` its size is known
-    when the step runs. InvalidArgumentError names example and feature, DataLossError what is no
+    A VarLenFeature of a list of examples is a `wf.sparse.SparseTensor` [examples, most values], of
+    one example a tensor with one axis; in a `wf.Graph` its size is known when the step runs.
+    InvalidArgumentError names example and feature, DataLossError what is no
     Example.
     """
     given = string_tensor("wf.tf1.parse_example", serialized)
@@ -155,18 +159,26 @@ def parse_example(
         parts.append(str(part))
         if default is not None:
             defaults[i] = Tensor(default)
-    made = host_op(
+    made = iter(host_op(
         "parse_example", [given, *defaults.values()], sizes=sum("?" in p for p in parts),
         names=tuple(features), parts=tuple(parts), defaults=tuple(defaults),
-    )  # fmt: skip
-    return dict(zip(features, made, strict=True))
+    ))  # fmt: skip
+    found: dict[str, Any] = {}
+    for key, kind in zip(features, parts, strict=True):
+        first = next(made)
+        if given.ndim and "?" in kind:
+            values, shape = next(made), next(made)
+            found[key] = made_sparse(first, values, (given.shape[0], as_size(getitem(shape, 1))))
+        else:
+            found[key] = first
+    return found
 
 
 @located
 def parse_single_example(
     serialized: Any, features: Mapping[str, FixedLenFeature | VarLenFeature],
     name: str | None = None,
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """`parse_example` of one example: a string without axes."""
     return parse_example(
         string_tensor("wf.tf1.parse_single_example", serialized, scalar=True), features

@@ -13,6 +13,8 @@ from weft.frontend.core.device_array import DeviceArray
 from weft.frontend.core.tensor import Array, Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace
 from weft.frontend.session.graph import Graph
+from weft.frontend.session.sparse_values import fed_arrays, fed_tensors, has_sparse, with_sizes
+from weft.frontend.sparse.sparse_tensor import SparseTensor
 from weft.frontend.state.variable import Variable
 from weft.ir.dims import SymbolicDim, format_shape
 from weft.ir.dtypes import DType, as_dtype, string
@@ -112,6 +114,8 @@ def fetch_values(graph: Graph, fetches: Any) -> tuple[Fetches, Any]:
     """What the fetches stand for, and how they are nested."""
     leaves, structure = pytree.flatten(fetches)
     trace = graph._trace
+    if structure is not None and has_sparse(structure):
+        leaves, structure = with_sizes(graph, structure, leaves)
     if all(type(t) is Tensor and t._trace is trace for t in leaves):
         return tuple([t._value for t in leaves]), structure
     paths = pytree.paths(structure, "fetches")
@@ -131,6 +135,12 @@ def fed_value(graph: Graph, key: Any) -> tuple[Value, Tensor]:
     return _own(graph, t, "feed_dict"), t
 
 
+def fed_parts(graph: Graph, key: Any) -> list[tuple[Value, Tensor]]:
+    """What a key of feed_dict names: several values if it is a SparseTensor."""
+    keys = fed_tensors(graph, key) if type(key) is SparseTensor else [key]
+    return [fed_value(graph, k) for k in keys]
+
+
 def feed_values(graph: Graph, feed_dict: Mapping[Any, Any]) -> dict[Value, Array]:
     """The array for each value that is fed."""
     if type(feed_dict) is not dict and not isinstance(feed_dict, Mapping):
@@ -140,6 +150,11 @@ def feed_values(graph: Graph, feed_dict: Mapping[Any, Any]) -> dict[Value, Array
         )
     out: dict[Value, Array] = {}
     for key, given in feed_dict.items():
+        if type(key) is SparseTensor:
+            parts = fed_parts(graph, key)
+            for (value, t), array in zip(parts, fed_arrays(graph, key, given), strict=True):
+                out[value] = feed_array(array, t)
+            continue
         value, t = fed_value(graph, key)
         out[value] = feed_array(given, t)
     return out

@@ -34,7 +34,7 @@ from weft.frontend.session.compiling import (
 )
 from weft.frontend.session.fetches import (
     Fetches,
-    fed_value,
+    fed_parts,
     feed_array,
     feed_values,
     fetch_values,
@@ -46,6 +46,7 @@ from weft.frontend.session.graph_import import add_graph
 from weft.frontend.session.partial_run import PartialRuns
 from weft.frontend.session.run import RunMetadata, RunOptions, check_options, execute, new_recorder
 from weft.frontend.session.sized_steps import SizedSteps, own_step, steps_of
+from weft.frontend.session.sparse_values import sparse_parts
 from weft.frontend.state.resources import forget
 from weft.ir.dtypes import checked_math
 from weft.ir.errors import (
@@ -580,7 +581,7 @@ class Session:
                 f"partial_run_setup: feeds is a {type(feeds).__name__}, not a list of tensors",
                 location=caller_location(),
             )
-        fed = [fed_value(self.graph, key)[0] for key in feeds]
+        fed = [value for key in feeds for value, _ in fed_parts(self.graph, key)]
         if len(set(fed)) < len(fed):
             raise InvalidArgumentError(
                 "partial_run_setup: a feed is named twice", location=caller_location()
@@ -658,15 +659,18 @@ class Session:
         """A function from values for `feed_list` to `run(fetches, ...)`."""
 
         values, structure = fetch_values(self.graph, fetches)
-        tensors = [fed_value(self.graph, key) for key in feed_list]
+        keys = list(feed_list)
+        tensors = [part for key in keys for part in fed_parts(self.graph, key)]
         fed = [value for value, _ in tensors]
 
         def call(*given: Any) -> Any:
-            if len(given) != len(tensors):
+            if len(given) != len(keys):
                 raise InvalidArgumentError(
-                    f"this callable takes {len(tensors)} values, got {len(given)}",
+                    f"this callable takes {len(keys)} values, got {len(given)}",
                     location=caller_location(),
                 )
+            if len(tensors) > len(keys):  # SparseTensors are fed as several
+                given = sparse_parts(self.graph, keys, given)
             arrays = [feed_array(g, t) for g, (_, t) in zip(given, tensors, strict=True)]
             return self._run(values, structure, fed, arrays, None)
 

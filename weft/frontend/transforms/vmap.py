@@ -16,7 +16,7 @@ from weft.frontend.core.function_trace import function_name, run_traced
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Trace, check_usable, current_trace
 from weft.frontend.core.user_errors import shows_as_seen
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dispatch import apply, fixed_sizes
 from weft.frontend.transforms.body import Transformed
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, same
@@ -228,7 +228,8 @@ def _batch(
         leaves = list(inputs.leaves)
         for row, t in zip(inputs.rows, rows, strict=True):
             leaves[row.leaf] = t
-        return call(leaves)
+        with fixed_sizes():
+            return call(leaves)
 
     with _axis_called(axis_name, size):
         body = Transformed("vmap", fn, one, kinds)

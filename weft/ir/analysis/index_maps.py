@@ -244,6 +244,9 @@ def index_operand(op: Operation) -> Value:
 def index_sizes(op: Operation) -> tuple[int, ...]:
     """The sizes of the axes that the indices of `index_operand` are of."""
     size, axis = op.attrs.get("size"), op.attrs.get("axis")
+    if op.name == "sparse_matmul":
+        sizes = (static_shape(op.result)[0], static_shape(op.operands[0])[0])
+        return sizes[::-1] if op.attrs["row"] else sizes
     if isinstance(size, int):  # first_occurrence: of an array that is no operand
         return (size,)
     shape = static_shape(op.operands[0])

@@ -212,6 +212,8 @@ SORTED_BYTES = 64 << 20
 SHORT_SORT = 48
 #: Bytes of a row that a scatter gives to one thread at least: every thread checks all indices.
 SCATTERED_BYTES = 1024
+#: The same of a product of a sparse matrix, which reads rows of another tensor besides.
+SPARSE_ROW_BYTES = 128
 
 # -------------------------------------------------------------------------- matrix products
 

@@ -336,6 +336,12 @@ def _decomposition(op: Operation) -> _Count:
     return _Count(int(times * operations), 0, times * decomposition(*given))
 
 
+def _sparse_matmul(op: Operation) -> _Count:
+    """A multiplication and an addition for each entry and column."""
+    columns = math.prod(static_shape(op.operands[0])[1:])
+    return _folded(op, 2 * _size(op.operands[2]) * columns)
+
+
 _RULES: dict[str, Callable[[Operation], _Count]] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "all", "any"), _fold),
     **dict.fromkeys(("argmax", "argmin"), _extreme),
@@ -353,6 +359,7 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
     ),
     **dict.fromkeys(("assign_add", "assign_sub"), _updates),
     "matmul": _matmul,
+    "sparse_matmul": _sparse_matmul,
     **dict.fromkeys(("attention", "attention_grad"), _attention),
     **dict.fromkeys(sorted(LINEAR_ALGEBRA), _decomposition),
     **dict.fromkeys(("conv", "conv_input", "conv_kernel"), _conv),

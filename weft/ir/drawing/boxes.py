@@ -37,6 +37,7 @@ _CLASSES = {
     **dict.fromkeys(
         ("matmul", "conv", "conv_input", "conv_kernel", "attention", "attention_grad"), "product"
     ),
+    "sparse_matmul": "product",
     **dict.fromkeys(("variable", "read", "assign", "count_up_to", *sorted(UPDATES)), "state"),
     **dict.fromkeys(("cond", "while", "scan"), "control"),
     **dict.fromkeys(("send", "recv"), "message"),

@@ -12,7 +12,7 @@ from types import EllipsisType
 import numpy as np
 
 from weft.ir.dims import Dim, Shape, divided, format_dim, format_shape, positive, product, same
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import float32, float64, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.spec import (
@@ -520,6 +520,38 @@ def _first_occurrence(arrays: Sequence[Array], attrs: Attrs) -> Array:
     return np.asarray(first[which], np.int64)
 
 
+def _sparse_matmul_type(
+    types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
+) -> list[Type]:
+    dense, entries, values = tensors("sparse_matmul", types)
+    _check_integer("sparse_matmul", entries)
+    check_same_dtype("sparse_matmul", (dense, values))
+    if dense.dtype not in (float32, float64):
+        raise TypeRuleError(f"op 'sparse_matmul' takes float32 and float64, got {dense}")
+    rows = shape_attr(attrs, "rows")
+    if entries.rank != 2 or entries.shape[1] != 2 or len(rows) != 1 or dense.rank not in (1, 2):
+        raise ShapeError(
+            "op 'sparse_matmul' takes a dense [k] or [k,c], entries [n,2], values [n], rows=[m], "
+            f"got {dense}, {entries}, {values} and rows={format_shape(rows)}"
+        )
+    check_shape("sparse_matmul", "the values", values.shape, entries.shape[:1])
+    if int_attr(attrs, "row") not in (0, 1):
+        raise ShapeError("op 'sparse_matmul': row says which of two columns of the entries it is")
+    return [TensorType(dense.dtype, (*rows, *dense.shape[1:]))]
+
+
+def _sparse_matmul(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    dense, entries, values = arrays
+    row = int_attr(attrs, "row")
+    (rows,) = static_attr(attrs, "rows")
+    sizes = (rows, dense.shape[0]) if row == 0 else (dense.shape[0], rows)
+    at = [wrap_indices(entries[:, i], i, sizes[i]) for i in (0, 1)]
+    weights = values.reshape(-1, *(1,) * (dense.ndim - 1))
+    out = np.zeros((rows, *dense.shape[1:]), dense.dtype)
+    np.add.at(out, at[row], weights * dense[at[1 - row]])
+    return out
+
+
 _ALONG_AXIS_ADD = "Operand 0 with updates[.., i, ..] added at idx[.., i, ..] along the axis."
 
 #: Updates of elements at indices, and the op by which one meets what is there; None: replaces it.
@@ -600,6 +632,15 @@ INDEX_TABLE: tuple[OpSpec, ...] = (
         _scatter_nd_type("scatter_nd_max", REAL),
         _scatter_nd(np.maximum),
         "Operand 0 with x[i0, ..., ik-1] raised to the updates; NaN wins.",
+    ),
+    OpSpec(
+        "sparse_matmul",
+        3,
+        _sparse_matmul_type,
+        _sparse_matmul,
+        "A product of a sparse matrix with operand 0: for each entry (i, j) of operand 1 (j, i if "
+        "row is 1), in order, its value in operand 2 times row j of operand 0 is added to row i.",
+        {"rows": AttrSpec("shape"), "row": AttrSpec("int", 0)},
     ),
 )
 

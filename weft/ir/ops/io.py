@@ -12,10 +12,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from weft.ir.dims import format_shape
 from weft.ir.dtypes import bool_, float32, float64, int32, int64, string, uint8
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block, Operation
@@ -135,16 +136,25 @@ def _example_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block])
     for t in found:
         if t.dtype not in (float32, int64, string):
             raise TypeRuleError(f"op 'parse_example': an Example holds no {t.dtype.name}")
-        if not t.is_static and (serialized.rank or t.shape != (None,)):
+        if not t.is_static and (serialized.rank > 1 or t.shape != (None,)):
             raise ShapeError(
-                "op 'parse_example': a feature of any length is for one example at a time",
-                hint="parse_single_example, or a FixedLenFeature",
+                "op 'parse_example': a feature of any length is for one example, or for a list "
+                f"of them, got examples of shape {format_shape(serialized.shape)}",
+                hint="reshape them to [n], or use a FixedLenFeature",
             )
     for at, d in zip(given, defaults, strict=True):
         if not 0 <= at < len(found) or d != found[at]:
             raise TypeRuleError(f"op 'parse_example': the default {d} of feature {at} does not fit")
-    made = [TensorType(t.dtype, (*serialized.shape, *t.shape)) for t in found]
-    return fill_sizes("parse_example", made, attrs)
+    whole = [() if serialized.rank and not t.is_static else serialized.shape for t in found]
+    made = [TensorType(t.dtype, (*n, *t.shape)) for n, t in zip(whole, found, strict=True)]
+    out: list[Type] = []
+    for filled, wanted in zip(fill_sizes("parse_example", made, attrs), found, strict=True):
+        t = cast(TensorType, filled)
+        if serialized.rank and not wanted.is_static:  # entries of a sparse [examples, most values]
+            out += [TensorType(int64, (*t.shape, 2)), t, TensorType(int64, (2,))]
+        else:
+            out.append(t)
+    return out
 
 
 def _image_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
@@ -277,7 +287,8 @@ FILE_TABLE = (
     ),
     OpSpec(
         "parse_example", None, _example_type, None,
-        "Features of serialized tf.train.Examples, of the types `parts` for each of them.",
+        "Features of serialized tf.train.Examples, of the types `parts` for each of them. One of "
+        "any length, of a list of examples, is indices, values and shape of a sparse matrix.",
         {
             "names": AttrSpec("strs"), "parts": AttrSpec("strs"),
             "defaults": AttrSpec("ints", ()), "sizes": _SIZES,

@@ -697,6 +697,15 @@ def _of_attention(s: Site) -> Sequence[Expr | None]:
     )
 
 
+def _of_sparse_matmul(s: Site) -> Sequence[Expr | None]:
+    raise GradientError(
+        "op 'sparse_matmul' has no gradient: gradients are taken before the pass "
+        "fuse_sparse_products",
+        hint="differentiate first, or run passes without fuse_sparse_products",
+        location=s.op.locations,
+    )
+
+
 def _of_scalar_function(s: Site) -> Sequence[Expr | None]:
     name = str(s.op.attrs["function"])
     raise GradientError(
@@ -745,6 +754,7 @@ GRADIENTS: dict[str, Rule] = {
     **dict.fromkeys(sorted(DATAFLOW), _of_dataflow),
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
     **dict.fromkeys(("attention", "attention_grad"), _of_attention),
+    "sparse_matmul": _of_sparse_matmul,
     "scalar_function": _of_scalar_function,
     "identity": lambda s: [s.g],
     "tap": lambda s: [s.g],

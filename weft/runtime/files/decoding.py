@@ -279,7 +279,8 @@ def parse_examples(
     """Features of serialized Examples: an array of the shape of `serialized` and of its type for
     each name. defaults: by number, for examples without the feature.
 
-    A type `[?]` takes any number of values, of one example (none if it does not have the feature).
+    A type `[?]` takes any number of values (none if an example does not have the feature): of one
+    example a vector, of a list of them three arrays: indices, values and shape of a sparse matrix.
     InvalidArgumentError, naming example and feature, DataLossError for what is no Example.
     """
     found: list[list[Array]] = [[] for _ in names]
@@ -294,12 +295,25 @@ def parse_examples(
             raise
     out = []
     for values, t in zip(found, types, strict=True):
+        if serialized.ndim and not t.is_static:
+            out += _as_sparse(values, t)
+            continue
         tail = values[0].shape if values else tuple(d or 0 for d in t.static_shape)
         stacked = np.empty((len(values), *tail), t.dtype.numpy)
         for i, value in enumerate(values):
             stacked[i, ...] = value
         out.append(stacked.reshape((*serialized.shape, *tail)))
     return out
+
+
+def _as_sparse(rows: Sequence[Array], t: TensorType) -> list[Array]:
+    """Vectors as the rows of a sparse matrix: its indices i64[n, 2], values [n], shape i64[2]."""
+    lengths = np.asarray([len(row) for row in rows], np.int64)
+    values = np.concatenate([np.empty(0, t.dtype.numpy), *rows]).astype(t.dtype.numpy, copy=False)
+    starts = np.cumsum(lengths) - lengths
+    row = np.repeat(np.arange(len(rows)), lengths)
+    indices = np.stack([row, np.arange(len(values)) - starts[row]], axis=1).astype(np.int64)
+    return [indices, values, np.asarray([len(rows), lengths.max(initial=0)], np.int64)]
 
 
 def _as_declared(
