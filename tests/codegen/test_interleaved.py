@@ -209,6 +209,56 @@ def test_awkward_matrices(dtype: Any) -> None:
     near(found[..., None], np.linalg.svd(x.astype(np.float64), compute_uv=False)[..., None])
 
 
+def spectra(n: int, seed: int) -> Array:
+    """Matrices on which iterations are slow: clusters, grades, repeated and vanishing values."""
+    rng = np.random.default_rng(seed)
+
+    def basis() -> Array:
+        return np.linalg.qr(rng.normal(size=(n, n)))[0]
+
+    steps, one, i = 10.0 ** -np.arange(n), np.eye(n), np.arange(n)
+    made = [
+        basis(), basis() + 1e-6 * rng.normal(size=(n, n)), one - 1e-3, np.tri(n),
+        rng.normal(size=(n, n)) * steps[::-1], steps * rng.normal(size=(n, n)),
+        2 * one - np.eye(n, k=1) - np.eye(n, k=-1), 0.9 ** abs(i[:, None] - i),
+        np.diag(abs(i - n / 2)) + np.eye(n, k=1) + np.eye(n, k=-1),
+    ]  # fmt: skip
+    for k in range(12):
+        values = 10.0 ** (-rng.random(n) * rng.choice([1, 5, 10, 20]))
+        values[rng.random(n) < (0.5 if k % 3 == 0 else 0)] = 1
+        values[rng.random(n) < (0.3 if k % 4 == 0 else 0)] = 1e-9
+        made.append(basis() * values @ basis())
+        wide = 10.0 ** (-rng.random(n) * rng.choice([0, 1, 8]))
+        made.append(np.diag(wide) + np.diag(wide[1:] * 10.0 ** -rng.choice([1, 8, 12]), 1))
+    return np.stack(made)
+
+
+def check_spectra(dtype: Any, n: int, seed: int) -> None:
+    x = spectra(n, seed).astype(dtype)
+    (found,) = run("svd", [x], vectors=False, full=False)
+    near(found[..., None], np.linalg.svd(x.astype(np.float64), compute_uv=False)[..., None], 200)
+    values, vectors = run("eigh", [x], vectors=True)
+    whole = np.tril(x) + turned(np.tril(x, -1))
+    wanted = np.linalg.eigvalsh(whole.astype(np.float64))
+    near(values[..., None], wanted[..., None], 200)
+    size = np.abs(wanted).max(-1)[:, None, None]
+    near(whole @ vectors, vectors * values[:, None, :], 200, scale=size)
+    near(turned(vectors) @ vectors, eye(x, n), 200)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_that_are_slow_to_find(dtype: Any) -> None:
+    for n in (2, 8, 31, 60):
+        check_spectra(dtype, n, n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_that_are_slow_to_find_at_length(dtype: Any) -> None:
+    for seed in range(300):
+        check_spectra(dtype, 2 + seed % 63, seed)
+
+
 def each(check: Callable[[str, dict[str, bool]], None]) -> None:
     for op, attrs in ALL:
         check(op, attrs)

@@ -297,8 +297,8 @@ def _svd(op: Operation, count: int, m: int, n: int, dtype: str) -> list[KernelCa
         return None
     rows, columns, scratch = largest(m, n), smallest(m, n), _Scratch(dtype)
     ld = _distance(rows)
-    parts = [scratch.part(columns * ld), *(scratch.part(2 * columns) for _ in range(4))]
-    parts.append(scratch.part(1))
+    parts = [scratch.part(columns * ld), scratch.part(columns), scratch.part(columns)]
+    parts += [scratch.part(2 * columns), scratch.part(2 * columns), scratch.part(1)]
     wide = m < n
     emit = partial(_emit_svd, dtype=dtype, wide=wide)
     pointers = Address(op.results[0]), Address(op.operands[0])

@@ -5,9 +5,9 @@ Symmetric Eigenvalue Problem, 1998, 8.13; LAPACK's steqr). All lanes look for th
 until each has it; those that have it, or whose part of the matrix ends sooner, make no turn. The
 turns of a step are kept, and then applied to rows of the eigenvectors one after another.
 
-The singular values of a bidiagonal matrix B are the eigenvalues that are not negative of a
-tridiagonal matrix with zeros on the diagonal and B's numbers beside it (G. Golub and W. Kahan,
-Calculating the singular values and pseudo-inverse of a matrix, 1965)."""
+Singular values of a bidiagonal matrix are found by the differential quotient-difference algorithm
+with shifts (K. Fernando and B. Parlett, Accurate singular values and differential qd algorithms,
+1994), which takes a division for each number of a sweep and no root."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from weft.codegen.interleaved.orthogonal import (
 )
 from weft.ir.dataclass import dataclass
 
-#: QL steps for one eigenvalue, at most: LAPACK gives up after 30 for each on average.
-MOST_STEPS = 60
+#: QL steps, or sweeps of dqds, for one eigenvalue, at most. Graded matrices and those with clusters
+#: of eigenvalues take up to some 100 for the first one; LAPACK gives up after 30, or 100, for each
+#: on average.
+MOST_STEPS = 500
 #: Rows of eigenvectors that turns are applied to at once.
 ROWS = 4
 _EPS = {"f32": 2.0**-24, "f64": 2.0**-53}
@@ -167,15 +169,14 @@ def _turn_vectors(
     f.tiles(f.zero, t.n, ROWS, strip)
 
 
-def _smallest(
-    f: Lanes, values: ir.Value, i: ir.Value, n: ir.Value, *, largest: bool = False
-) -> ir.Value:
-    """In each lane, which of the values from i on is the smallest one, as integers."""
+def _extreme(f: Lanes, values: ir.Value, i: ir.Value, n: ir.Value, by: str) -> ir.Value:
+    """In each lane, which of the values from i on is the smallest (by "<") or largest one (">"), as
+    integers."""
     b, m = f.b, f.m
     best, found = f.cell(f.load(values, i)), f.cell(f.splat(i))
     with f.e.for_range(b.add(i, f.one), n) as j:
         x = f.load(values, j)
-        better = m.compare(">" if largest else "<", x, b.load(best))
+        better = m.compare(by, x, b.load(best))
         b.store(b.select(better, x, b.load(best)), best)
         b.store(b.select(better, f.splat(j), b.load(found)), found)
     return b.load(found)
@@ -210,7 +211,7 @@ def emit_eigh(
         t = _Tridiagonal(n, values, beside, taus, space)
         emit_ql(f, t, bad, None if z is None else (z, ld))
         with e.for_range(f.zero, n) as i:
-            others = _smallest(f, values, i, n)
+            others = _extreme(f, values, i, n, "<")
             if z is None:
                 _exchange(f, values, i, others, n)
             else:
@@ -237,10 +238,10 @@ def emit_singular_values(
     w: Lanes, a: ir.Value, arrays: Sequence[ir.Value], bad: ir.Value, sizes: Sequence[ir.Value]
 ) -> None:
     """Singular values, in descending order, of a, which lies by columns, has no fewer rows than
-    columns and is lost. arrays: values, beside, cosines, sines, of 2 n vectors each. sizes: m, n,
-    distance."""
+    columns and is lost. arrays: values and space, n vectors each, and 2 n vectors of space twice.
+    sizes: m, n, distance."""
     with w.function("singular", [a, *arrays, bad], sizes) as (f, held, (rows, n, ld)):
-        a, values, beside, cosines, sines, bad = held
+        a, values, shifts, numbers, others, bad = held
         e, b, m = f.e, f.b, f.m
         wrong, size = scale_of_all(f, a, n, rows, ld, False)
         f.store(wrong, bad)
@@ -250,11 +251,198 @@ def emit_singular_values(
             column = f.at(a, (i, ld))
             with e.for_range(f.zero, rows) as j:
                 f.store(m.select(fine, m.mul(f.load(column, j), down), 0.0), column, j)
-        emit_bidiagonal(f, a, beside, [rows, n, ld])
-        whole = b.mul(n, e.index(2))
-        f.fill(values, f.zero, whole, 0.0)
-        emit_ql(f, _Tridiagonal(whole, values, beside, cosines, sines), bad, None)
+        emit_bidiagonal(f, a, others, [rows, n, ld])
+        _square_downwards(f, numbers, others, n)
+        f.fill(shifts, f.zero, n, 0.0)
+        emit_dqds(f, _Quotients(n, numbers, others, shifts), bad)
         with e.for_range(f.zero, n) as i:
-            others = _smallest(f, values, i, whole, largest=True)
-            _exchange(f, values, i, others, whole)
-            f.store(m.mul(m.at_least(f.load(values, i), 0.0), up), values, i)
+            square = m.add(f.load(shifts, i), f.load(numbers, b.mul(i, e.index(2))))
+            f.store(f.sqrt(square), values, i)
+        with e.for_range(f.zero, n) as i:
+            _exchange(f, values, i, _extreme(f, values, i, n, ">"), n)
+            f.store(m.mul(f.load(values, i), up), values, i)
+
+
+# -------------------------------------------------------------------------------------------- dqds
+
+
+@dataclass(frozen=True)
+class _Quotients:
+    """The squares of the numbers of a bidiagonal matrix, q[0], e[0], q[1], ..., 2 n - 1 of them;
+    space for as many; and what was subtracted from each eigenvalue q[i] stands for."""
+
+    n: ir.Value
+    numbers: ir.Value
+    space: ir.Value
+    shifts: ir.Value
+
+
+def _square_downwards(f: Lanes, target: ir.Value, source: ir.Value, n: ir.Value) -> None:
+    """The squares of the numbers of a bidiagonal matrix; the other way round in lanes whose last
+    one is the largest, as small ones are found at the end."""
+    e, b, m = f.e, f.b, f.m
+    last = b.sub(b.mul(n, e.index(2)), e.index(2))
+    ends = [m.abs(f.load(source, k)) for k in (f.zero, last)]
+    back = m.compare("<", m.mul(ends[0], 1.25), ends[1])
+    with e.for_range(f.zero, b.add(last, f.one)) as k:
+        x = m.select(back, f.load(source, b.sub(last, k)), f.load(source, k))
+        f.store(m.mul(x, x), target, k)
+
+
+def emit_dqds(f: Lanes, t: _Quotients, bad: ir.Value) -> None:
+    """Make q[i] + shifts[i] the eigenvalues of B^T B, which are found from the last one on; bad
+    becomes NaN in lanes where one was not found.
+
+    Each sweep takes a shift from the eigenvalues of the last block that nothing is left beside. A
+    shift that is not too large leaves all numbers positive; if it is, the sweep is done again with
+    a smaller one: with what was found to be too much subtracted, if only the last one is negative
+    (B. Parlett and O. Marques, An implementation of the dqds algorithm, 2000)."""
+    e, b = f.e, f.b
+    with f.down(f.one, t.n) as end:
+        sweeps, failures = f.cell(f.zero), f.cell(f.const(0.0))
+        shift = f.cell(_first_shift(f, t, end))
+
+        def sweep(end: ir.Value = end) -> ir.Value:
+            start = _block_start(f, t, end)
+            active = b.icmp_signed("!=", start, f.splat(end))
+            some, count = f.any(active), b.load(sweeps)
+            go = b.and_(some, b.icmp_signed("<", count, e.index(MOST_STEPS)))
+            with b.if_else(go) as (more, done):
+                with more:
+                    first = b.sub(f.zero, f.most(b.neg(start)))
+                    _sweep(f, t, first, end, start, active, shift, failures)
+                    b.store(b.add(count, f.one), sweeps)
+                with done, b.if_then(some):
+                    wrong = f.m.select(active, math.nan, 0.0)
+                    f.store(f.m.add(f.load(bad), wrong), bad)
+            return go
+
+        f.repeat(sweep)
+
+
+def _block_start(f: Lanes, t: _Quotients, end: ir.Value) -> ir.Value:
+    """In each lane, the last i <= end with nothing beside it on the other side, as integers. What
+    may be dropped becomes 0: e moves no singular value by more than its root, and no eigenvalue by
+    more than the root of e q."""
+    b, m, eps = f.b, f.m, _EPS[f.dtype]
+    start = f.cell(f.splat(f.zero))
+    with f.e.for_range(f.zero, end) as i:
+        at, after = b.mul(i, f.e.index(2)), b.add(i, f.one)
+        q, e, following = (f.load(t.numbers, b.add(at, f.e.index(k))) for k in range(3))
+        shift = f.load(t.shifts, i)
+        small = m.compare("<=", e, m.fma(m.add(q, shift), eps * eps, eps * eps / 4))
+        least = m.mul(shift, eps)
+        beside = m.compare("<=", m.mul(e, following), m.mul(least, least))
+        small = b.or_(small, b.and_(beside, m.compare("<=", e, least)))
+        f.store(m.select(small, 0.0, e), t.numbers, b.add(at, f.one))
+        b.store(b.select(small, f.splat(after), b.load(start)), start)
+    return b.load(start)
+
+
+def _guess(f: Lanes, t: _Quotients, end: ir.Value, last: ir.Value, others: ir.Value) -> ir.Value:
+    """A shift near the smallest eigenvalue of a block, which is not much larger than `last`, the
+    last d; others: the smallest d but for the last two. Cases 2 and 3 of LAPACK's lasq4."""
+    b, m = f.b, f.m
+    at = b.mul(end, f.e.index(2))
+    place = b.select(b.icmp_signed(">", end, f.one), b.sub(at, f.e.index(3)), f.zero)
+    beyond = f.load(t.numbers, place)
+    beyond = b.select(b.icmp_signed(">", end, f.one), beyond, f.const(0.0))
+    q, e = (f.load(t.numbers, b.sub(at, f.e.index(k))) for k in (2, 1))
+    square, above = m.mul(last, e), m.mul(q, beyond)
+    one, two, sums = f.sqrt(square), f.sqrt(above), m.add(q, e)
+    far = m.sub(m.mul(others, 0.75), sums)
+    part = m.select(m.compare(">", far, two), m.div(above, far), m.add(one, two))
+    gap = m.sub(m.sub(sums, last), part)
+    good = m.sub(last, m.div(square, gap))
+    half = m.mul(last, 0.5)
+    good = m.select(m.compare(">", good, half), good, half)
+    rest, bound = m.at_least(m.sub(last, one), 0.0), m.sub(sums, m.add(one, two))
+    inside = b.and_(m.compare(">", bound, 0.0), m.compare("<", bound, rest))
+    rest, third = m.select(inside, bound, rest), m.mul(last, 1 / 3)
+    rest = m.select(m.compare(">", rest, third), rest, third)
+    return m.select(m.compare(">", gap, one), good, rest)
+
+
+def _first_shift(f: Lanes, t: _Quotients, end: ir.Value) -> ir.Value:
+    last = f.load(t.numbers, f.b.mul(end, f.e.index(2)))
+    return _guess(f, t, end, last, f.const(math.inf))
+
+
+def _lower_bound(
+    f: Lanes, t: _Quotients, first: ir.Value, end: ir.Value, start: ir.Value
+) -> ir.Value:
+    """A lower bound of the eigenvalues of a block, by Gershgorin's circles of B B^T."""
+    b, m = f.b, f.m
+    least, before = f.cell(f.const(math.inf)), f.cell(f.const(0.0))
+    with f.e.for_range(first, b.add(end, f.one)) as i:
+        at, inside = b.mul(i, f.e.index(2)), b.icmp_signed("<", i, end)
+        following = b.select(inside, b.add(at, f.e.index(2)), at)
+        e = f.load(t.numbers, b.select(inside, b.add(at, f.one), at))
+        e = b.select(inside, e, f.const(0.0))
+        on = b.icmp_signed("<=", start, f.splat(i))
+        after = f.sqrt(m.mul(e, f.load(t.numbers, following)))
+        low = m.sub(m.add(f.load(t.numbers, at), e), m.add(b.load(before), after))
+        less = b.and_(on, m.compare("<", low, b.load(least)))
+        b.store(m.select(less, low, b.load(least)), least)
+        b.store(m.select(on, after, 0.0), before)
+    return m.mul(m.at_least(b.load(least), 0.0), 1 - 16 * _EPS[f.dtype])
+
+
+def _sweep(
+    f: Lanes, t: _Quotients, first: ir.Value, end: ir.Value, start: ir.Value, active: ir.Value,
+    shift_cell: ir.Value, failures: ir.Value,
+) -> None:  # fmt: skip
+    b, m, two = f.b, f.m, f.e.index(2)
+    shift = b.load(shift_cell)
+    d, (least, others) = f.cell(f.const(0.0)), f.cells(2)
+    for cell in (least, others):
+        b.store(f.const(math.inf), cell)
+    with f.e.for_range(first, end) as i:
+        at = b.mul(i, two)
+        q, e, following = (f.load(t.numbers, b.add(at, f.e.index(k))) for k in range(3))
+        begin = b.icmp_signed("==", start, f.splat(i))
+        own = m.select(begin, m.sub(q, shift), b.load(d))
+        on = b.icmp_signed("<=", start, f.splat(i))
+        low = m.select(m.compare("<", b.load(least), own), b.load(least), own)
+        b.store(b.load(least), others)
+        b.store(m.select(on, low, b.load(least)), least)
+        made = m.add(own, e)
+        ratio = m.mul(following, m.div(1.0, made))
+        f.store(m.select(on, made, q), t.space, at)
+        f.store(m.select(on, m.mul(e, ratio), e), t.space, b.add(at, f.one))
+        b.store(m.fma(own, ratio, m.neg(shift)), d)
+    last, low = b.load(d), b.load(least)
+    early = b.and_(active, b.fcmp_unordered("ult", low, f.const(0.0)))
+    late = b.and_(b.and_(active, b.not_(early)), b.fcmp_unordered("ult", last, f.const(0.0)))
+    fine = b.and_(active, b.not_(b.or_(early, late)))
+    _accept(f, t, first, end, start, fine, last, shift)
+    count = b.load(failures)
+    failed = b.and_(active, b.not_(fine))
+    inner = b.and_(fine, m.compare("<", low, last))
+    bound = f.cell(f.const(0.0))
+    with b.if_then(f.any(b.or_(failed, inner))):
+        b.store(_lower_bound(f, t, first, end, start), bound)
+    held, quarter = b.load(bound), m.mul(low, 0.25)
+    less = m.select(early, m.mul(shift, 0.25), m.add(shift, last))
+    less = m.select(b.and_(m.compare("<", count, 0.5), m.compare(">", less, held)), less, held)
+    less = m.select(m.compare("<", less, shift), less, shift)
+    less = m.select(m.compare(">", count, 2.5), 0.0, less)
+    after = m.select(m.compare(">", held, quarter), held, quarter)
+    after = m.select(inner, after, _guess(f, t, end, last, b.load(others)))
+    b.store(m.at_least(m.select(fine, after, less), 0.0), shift_cell)
+    b.store(m.select(fine, 0.0, m.add(count, 1.0)), failures)
+
+
+def _accept(
+    f: Lanes, t: _Quotients, first: ir.Value, end: ir.Value, start: ir.Value, fine: ir.Value,
+    last: ir.Value, shift: ir.Value,
+) -> None:  # fmt: skip
+    """Lanes where a sweep did not fail take what it made."""
+    b, m, two = f.b, f.m, f.e.index(2)
+    stop = b.mul(end, two)
+    f.store(last, t.space, stop)
+    with f.e.for_range(b.mul(first, two), b.add(stop, f.one)) as k:
+        f.store(m.select(fine, f.load(t.space, k), f.load(t.numbers, k)), t.numbers, k)
+    with f.e.for_range(first, b.add(end, f.one)) as i:
+        on = b.and_(fine, b.icmp_signed("<=", start, f.splat(i)))
+        f.store(m.add(f.load(t.shifts, i), m.select(on, shift, 0.0)), t.shifts, i)
