@@ -13,14 +13,14 @@ from compiled_checks import Case
 from weft.codegen.interleaved.lanes import lanes_of
 from weft.codegen.kernels.lowerings import LOWERINGS
 from weft.codegen.llvm.target import host_isas, using
-from weft.ir.cost.thresholds import INTERLEAVED_ROWS
+from weft.ir.cost.thresholds import INTERLEAVED_ROWS, INTERLEAVED_TURNED
 from weft.ir.graph import Operation
 from weft.passes.pipelines import STANDARD
 
 Array = np.ndarray[Any, Any]
 DTYPES = [np.float32, np.float64]
 #: (matrices, rows, columns): batches that fill vectors and that do not, sizes beside tiles'.
-SHAPES = [(9, 1, 1), (40, 2, 2), (37, 3, 3), (33, 13, 13), (21, 33, 33), (4, 64, 64)]
+SHAPES = [(9, 1, 1), (40, 2, 2), (37, 3, 3), (33, 13, 13), (21, 32, 32), (8, 64, 64)]
 OTHERS = [(20, 5, 3), (20, 3, 5), (9, 1, 4), (17, 20, 11), (17, 11, 20)]
 
 #: Every op with every way that its code differs, on square matrices: name, attributes.
@@ -37,6 +37,7 @@ ALL: list[tuple[str, dict[str, bool]]] = [
     ("qr", {"full": False}),
     *(("eigh", {"vectors": flag}) for flag in (False, True)),
     ("svd", {"vectors": False, "full": False}),
+    ("svd", {"vectors": True, "full": False}),
 ]
 
 
@@ -171,6 +172,19 @@ class TestDefinitions:
             near(values[..., None], wanted[..., None])
             assert (np.diff(values) <= 0).all()
 
+    def test_singular_vectors(self, dtype: Any) -> None:
+        for shape in SHAPES[:-1] + OTHERS:
+            a, k = draw(shape, dtype), min(shape[1:])
+            a[0], a[1], a[2, :, -1] = 0, 1, a[2, :, 0]
+            wanted = np.linalg.svd(a.astype(np.float64), compute_uv=False)
+            for full in (False, True):
+                u, values, v = run("svd", [a], vectors=True, full=full)
+                near(values[..., None], wanted[..., None])
+                assert (np.diff(values) <= 0).all()
+                near((u[..., :k] * values[:, None, :]) @ v[:, :k], a)
+                for basis in (u, turned(v)):
+                    near(turned(basis) @ basis, eye(a, basis.shape[-1]))
+
 
 def awkward(dtype: Any, n: int = 9) -> Array:
     """Singular, repeated, graded, huge, tiny and denormal ones."""
@@ -206,7 +220,13 @@ def test_awkward_matrices(dtype: Any) -> None:
     (alone,) = run("eigh", [x], vectors=False)
     near(alone[..., None], values[..., None])
     (found,) = run("svd", [x], vectors=False, full=False)
-    near(found[..., None], np.linalg.svd(x.astype(np.float64), compute_uv=False)[..., None])
+    wanted = np.linalg.svd(x.astype(np.float64), compute_uv=False)[..., None]
+    near(found[..., None], wanted)
+    u, found, v = run("svd", [x], vectors=True, full=True)
+    near(found[..., None], wanted)
+    near((u * found[:, None, :]).astype(np.longdouble) @ v, x, scale=wanted[:, :1])
+    for basis in (u, turned(v)):
+        near(turned(basis) @ basis, eye(x, 9))
 
 
 def spectra(n: int, seed: int) -> Array:
@@ -236,7 +256,14 @@ def spectra(n: int, seed: int) -> Array:
 def check_spectra(dtype: Any, n: int, seed: int) -> None:
     x = spectra(n, seed).astype(dtype)
     (found,) = run("svd", [x], vectors=False, full=False)
-    near(found[..., None], np.linalg.svd(x.astype(np.float64), compute_uv=False)[..., None], 200)
+    exact = np.linalg.svd(x.astype(np.float64), compute_uv=False)[..., None]
+    near(found[..., None], exact, 200)
+    if n <= INTERLEAVED_TURNED:
+        u, found, v = run("svd", [x], vectors=True, full=True)
+        near(found[..., None], exact, 200)
+        near((u * found[:, None, :]) @ v, x, 200, scale=exact[:, :1])
+        for basis in (u, turned(v)):
+            near(turned(basis) @ basis, eye(x, n), 200)
     values, vectors = run("eigh", [x], vectors=True)
     whole = np.tril(x) + turned(np.tril(x, -1))
     wanted = np.linalg.eigvalsh(whole.astype(np.float64))
@@ -345,18 +372,22 @@ def test_instruction_sets(isa: str) -> None:
 
 
 def test_what_lapack_does() -> None:
-    """Large matrices, few ones, complex ones, empty ones, singular vectors."""
+    """Large matrices, few ones, complex ones, empty ones."""
 
     def is_interleaved(op: str, x: Array, **attrs: bool) -> bool:
         _, made = emitted(op, [x], attrs)
         (call,) = LOWERINGS[op](made)
         return "interleaved-" in call.kernel.key
 
-    few, most = lanes_of("f32") // 4, INTERLEAVED_ROWS["cholesky"]
+    few, most = lanes_of("f32") // 4, INTERLEAVED_ROWS
     for shape, wanted in (
-        ((few, most, most), True), ((few, most + 1, most + 1), False),
-        ((max(few - 1, 0), 4, 4), False), ((100, 0, 0), False), ((10, 10, 4, 4), True),
+        ((few, 4, 4), True), ((few - 1, 4, 4), False), ((100, 0, 0), False),
+        ((2 * few, most, most), True), ((2 * few - 1, most, most), False),
+        ((100, most + 1, most + 1), False), ((few, 1, 4, 4), True),
     ):  # fmt: skip
         assert is_interleaved("cholesky", np.zeros(shape, np.float32)) is wanted
     assert not is_interleaved("cholesky", np.zeros((100, 4, 4), np.complex64))
-    assert not is_interleaved("svd", np.zeros((99, 4, 4)), vectors=True, full=False)
+    for size, wanted in ((INTERLEAVED_TURNED, True), (INTERLEAVED_TURNED + 1, False)):
+        x = np.zeros((99, 4, size))
+        assert is_interleaved("svd", x, vectors=True, full=False) is wanted
+        assert is_interleaved("svd", x, vectors=False, full=False)

@@ -23,13 +23,19 @@ from weft.codegen.interleaved.factors import (
     pad,
     table_of,
 )
+from weft.codegen.interleaved.jacobi import emit_singular_vectors
 from weft.codegen.interleaved.lanes import Copies, Lanes, Places, lanes_of, store_integers, tile_of
 from weft.codegen.interleaved.orthogonal import emit_qr
 from weft.codegen.interleaved.spectra import emit_eigh, emit_singular_values
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.ir.cost.rates import interleaved
-from weft.ir.cost.thresholds import INTERLEAVED_ROWS, INTERLEAVED_SHARE
+from weft.ir.cost.thresholds import (
+    INTERLEAVED_ROWS,
+    INTERLEAVED_SHARES,
+    INTERLEAVED_SMALL,
+    INTERLEAVED_TURNED,
+)
 from weft.ir.graph import Operation, Value
 from weft.ir.sizes import largest, smallest
 from weft.ir.types import TensorType
@@ -111,9 +117,12 @@ def interleaved_call(op: Operation) -> list[KernelCall] | None:
         return None
     *batch, m, n = x.static_shape
     count = math.prod(batch)
-    if smallest(m, n) < 1 or largest(m, n) > INTERLEAVED_ROWS[op.name]:
+    turned = op.name == "svd" and bool(op.attrs["vectors"])
+    size = largest(m, n)
+    if smallest(m, n) < 1 or size > (INTERLEAVED_TURNED if turned else INTERLEAVED_ROWS):
         return None
-    if count < INTERLEAVED_SHARE * lanes_of(x.dtype.short):
+    share = INTERLEAVED_SHARES[turned or size > INTERLEAVED_SMALL]
+    if count < share * lanes_of(x.dtype.short):
         return None
     return make(op, count, m, n, x.dtype.short)
 
@@ -291,19 +300,46 @@ def _emit_eigh(e: Emitter, dtype: str, vectors: bool) -> None:
             copies.whole(z, outs[0], first, whole, n, w.one, ld, store=True, bad=bad)
 
 
-def _svd(op: Operation, count: int, m: int, n: int, dtype: str) -> list[KernelCall] | None:
-    """Singular values alone: with vectors, LAPACK."""
-    if op.attrs["vectors"]:
-        return None
+def _svd(op: Operation, count: int, m: int, n: int, dtype: str) -> list[KernelCall]:
     rows, columns, scratch = largest(m, n), smallest(m, n), _Scratch(dtype)
-    ld = _distance(rows)
+    ld, wide = _distance(rows), m < n
     parts = [scratch.part(columns * ld), scratch.part(columns), scratch.part(columns)]
-    parts += [scratch.part(2 * columns), scratch.part(2 * columns), scratch.part(1)]
-    wide = m < n
-    emit = partial(_emit_svd, dtype=dtype, wide=wide)
-    pointers = Address(op.results[0]), Address(op.operands[0])
-    sizes = m, n, rows, columns, ld
-    return _call(op, "w" if wide else "", emit, pointers, sizes, scratch, parts)
+    if not op.attrs["vectors"]:
+        parts += [scratch.part(2 * columns), scratch.part(2 * columns), scratch.part(1)]
+        emit = partial(_emit_svd, dtype=dtype, wide=wide)
+        pointers = [Address(op.result), Address(op.operands[0])]
+        sizes = [m, n, rows, columns, ld]
+        return _call(op, "w" if wide else "", emit, pointers, sizes, scratch, parts)
+    left = rows if op.attrs["full"] else columns
+    v_ld = _distance(columns)
+    parts += [scratch.part(columns), scratch.part(1)]
+    parts += [scratch.part(columns * v_ld), scratch.part(left * ld)]
+    emit = partial(_emit_svd_vectors, dtype=dtype, wide=wide)
+    pointers = [Address(v) for v in (*op.results, op.operands[0])]
+    sizes = [m, n, rows, columns, left, ld, v_ld]
+    return _call(op, "vw" if wide else "v", emit, pointers, sizes, scratch, parts)
+
+
+def _emit_svd_vectors(e: Emitter, dtype: str, wide: bool) -> None:
+    """Of a wide matrix, the vectors of its transpose, the other way round."""
+    frame = _Frame(e, dtype, "xxxx", 7, 7)
+    w, b, copies, (u, values, v, x) = frame.w, e.builder, frame.copies, frame.memory
+    m, n, rows, columns, left, ld, v_ld = frame.sizes
+    a, *arrays, bad, small, large = frame.arrays
+    steps = (ld, w.one) if wide else (w.one, ld)
+    with frame.blocks() as first:
+        copies.whole(a, x, first, b.mul(m, n), n, *steps)
+        sizes = [rows, columns, left, ld, v_ld]
+        emit_singular_vectors(w, a, small, large, arrays, bad, sizes)
+        out = [first, columns, columns, w.zero, w.one]
+        copies.whole(arrays[0], values, *out, store=True, bad=bad)
+        of_small, of_large = b.mul(columns, columns), b.mul(rows, left)
+        if wide:
+            copies.whole(small, u, first, of_small, m, w.one, v_ld, store=True, bad=bad)
+            copies.whole(large, v, first, of_large, n, ld, w.one, store=True, bad=bad)
+        else:
+            copies.whole(large, u, first, of_large, left, w.one, ld, store=True, bad=bad)
+            copies.whole(small, v, first, of_small, n, v_ld, w.one, store=True, bad=bad)
 
 
 def _emit_svd(e: Emitter, dtype: str, wide: bool) -> None:
@@ -318,7 +354,7 @@ def _emit_svd(e: Emitter, dtype: str, wide: bool) -> None:
         copies.whole(arrays[0], out, first, columns, columns, w.zero, w.one, store=True, bad=bad)
 
 
-_CALLS: dict[str, Callable[[Operation, int, int, int, str], list[KernelCall] | None]] = {
+_CALLS: dict[str, Callable[[Operation, int, int, int, str], list[KernelCall]]] = {
     "cholesky": _cholesky,
     "lu": _lu,
     "lu_solve": _solve,

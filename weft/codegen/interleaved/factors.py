@@ -213,7 +213,7 @@ def _eliminate(
         b.store(b.select(more, f.splat(i), b.load(found)), found)
     others = b.load(found)
     b.store(others, e.at(pivots, j))
-    f.exchange_rows(a, ld, j, others, m, n, order)
+    f.exchange_rows([(a, ld, n)], j, others, m, order)
     top = f.at(a, (j, ld), j)
     pivot = f.load(top)
     # 1 / x overflows; a column of zeros stays as it is

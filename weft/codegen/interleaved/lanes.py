@@ -159,11 +159,11 @@ class Lanes:
             yield Lanes(inner, self.dtype), held, values
 
     def exchange_rows(
-        self, array: ir.Value, ld: ir.Value, row: ir.Value, others: ir.Value,
-        stop: ir.Value, columns: ir.Value, also: ir.Value,
+        self, arrays: Sequence[tuple[ir.Value, ir.Value, ir.Value]], row: ir.Value,
+        others: ir.Value, stop: ir.Value, also: ir.Value,
     ) -> None:  # fmt: skip
-        """In each lane, rows `row` and `others` (a vector, at least row, less than stop) of an
-        array, and of the vector of integers `also`, change places."""
+        """In each lane, rows `row` and `others` (a vector, at least row, less than stop) of arrays,
+        (array, ld, columns) each, and of the vector of integers `also`, change places."""
         e, b = self.e, self.b
         moved = b.icmp_signed("!=", others, self.splat(row))
         with b.if_then(self.any(moved)), e.for_range(b.add(row, self.one), stop) as i:
@@ -171,16 +171,16 @@ class Lanes:
             with b.if_then(self.any(mask)):
 
                 def exchange(first: ir.Value, second: ir.Value, mask: ir.Value = mask) -> None:
-                    one, two = b.load(first), b.load(second)
-                    # or they become masked stores, slow on AVX2
-                    one, two = e.freeze(one), e.freeze(two)
+                    # frozen, or they become masked stores, slow on AVX2
+                    one, two = e.freeze(b.load(first)), e.freeze(b.load(second))
                     b.store(b.select(mask, two, one), first)
                     b.store(b.select(mask, one, two), second)
 
                 exchange(e.at(also, row), e.at(also, i))
-                top, other = self.at(array, (row, ld)), self.at(array, (i, ld))
-                with e.for_range(self.zero, columns) as j:
-                    exchange(e.at(top, j), e.at(other, j))
+                for array, ld, columns in arrays:
+                    top, other = self.at(array, (row, ld)), self.at(array, (i, ld))
+                    with e.for_range(self.zero, columns) as j:
+                        exchange(e.at(top, j), e.at(other, j))
 
     def fill(self, array: ir.Value, start: ir.Value, stop: ir.Value, value: float) -> None:
         """The vectors [start, stop) of an array become a number."""

@@ -102,18 +102,25 @@ def emit_qr(w: Lanes, a: ir.Value, q: ir.Value, taus: ir.Value, sizes: Sequence[
     with w.function("factor", [a, q, taus], sizes) as (f, (a, q, taus), values):
         m, n, columns, k, ld = values
         e, b = f.e, f.b
-        with e.for_range(f.zero, k) as i:
-            own, left = f.at(a, (i, ld), i), b.sub(m, i)
-            tau, beta = reflect(f, own, f.one, left)
-            f.store(beta, own)
-            f.store(tau, taus, i)
-            after = b.add(i, f.one)
-            right = f.at(a, (after, ld), i)
-            apply_reflection(f, own, f.one, tau, right, [b.sub(n, after), ld, left, f.one])
+        emit_reflections(f, a, taus, [m, n, k, ld])
         emit_basis(f, q, a, taus, [m, columns, k, f.zero, ld])
         with e.for_range(f.zero, n) as j:
             after = _lesser(f, b.add(j, f.one), columns)
             f.fill(f.at(a, (j, ld)), after, columns, 0.0)
+
+
+def emit_reflections(f: Lanes, a: ir.Value, taus: ir.Value, sizes: Sequence[ir.Value]) -> None:
+    """Make the columns of a an upper triangle by `k` reflections, whose vectors lie below it.
+    sizes: m, n, k, the distance of columns."""
+    m, n, k, ld = sizes
+    b = f.b
+    with f.e.for_range(f.zero, k) as i:
+        own, left, after = f.at(a, (i, ld), i), b.sub(m, i), b.add(i, f.one)
+        tau, beta = reflect(f, own, f.one, left)
+        f.store(beta, own)
+        f.store(tau, taus, i)
+        right = f.at(a, (after, ld), i)
+        apply_reflection(f, own, f.one, tau, right, [b.sub(n, after), ld, left, f.one])
 
 
 def emit_basis(

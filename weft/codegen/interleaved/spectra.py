@@ -169,7 +169,7 @@ def _turn_vectors(
     f.tiles(f.zero, t.n, ROWS, strip)
 
 
-def _extreme(f: Lanes, values: ir.Value, i: ir.Value, n: ir.Value, by: str) -> ir.Value:
+def extreme(f: Lanes, values: ir.Value, i: ir.Value, n: ir.Value, by: str) -> ir.Value:
     """In each lane, which of the values from i on is the smallest (by "<") or largest one (">"), as
     integers."""
     b, m = f.b, f.m
@@ -211,12 +211,12 @@ def emit_eigh(
         t = _Tridiagonal(n, values, beside, taus, space)
         emit_ql(f, t, bad, None if z is None else (z, ld))
         with e.for_range(f.zero, n) as i:
-            others = _extreme(f, values, i, n, "<")
+            others = extreme(f, values, i, n, "<")
             if z is None:
                 _exchange(f, values, i, others, n)
             else:
                 also = b.bitcast(values, f.whole.as_pointer())
-                f.exchange_rows(z, ld, i, others, n, n, also)
+                f.exchange_rows([(z, ld, n)], i, others, n, also)
         with e.for_range(f.zero, n) as i:
             f.store(m.mul(f.load(values, i), up), values, i)
 
@@ -234,6 +234,23 @@ def _exchange(f: Lanes, values: ir.Value, i: ir.Value, others: ir.Value, n: ir.V
     f.store(b.load(found), values, i)
 
 
+def scale_columns(
+    f: Lanes, a: ir.Value, bad: ir.Value, rows: ir.Value, columns: ir.Value, ld: ir.Value
+) -> ir.Value:
+    """Bring the largest element of a, which lies by columns, near 1, and make what is not finite
+    zeros; the power of two that undoes it. bad becomes NaN in lanes with such elements, else 0."""
+    m = f.m
+    wrong, size = scale_of_all(f, a, columns, rows, ld, False)
+    f.store(wrong, bad)
+    down, up = power_scale(f, size)
+    fine = f.b.not_(m.is_nan(wrong))
+    with f.e.for_range(f.zero, columns) as i:
+        column = f.at(a, (i, ld))
+        with f.e.for_range(f.zero, rows) as j:
+            f.store(m.select(fine, m.mul(f.load(column, j), down), 0.0), column, j)
+    return up
+
+
 def emit_singular_values(
     w: Lanes, a: ir.Value, arrays: Sequence[ir.Value], bad: ir.Value, sizes: Sequence[ir.Value]
 ) -> None:
@@ -243,14 +260,7 @@ def emit_singular_values(
     with w.function("singular", [a, *arrays, bad], sizes) as (f, held, (rows, n, ld)):
         a, values, shifts, numbers, others, bad = held
         e, b, m = f.e, f.b, f.m
-        wrong, size = scale_of_all(f, a, n, rows, ld, False)
-        f.store(wrong, bad)
-        down, up = power_scale(f, size)
-        fine = b.not_(m.is_nan(wrong))
-        with e.for_range(f.zero, n) as i:
-            column = f.at(a, (i, ld))
-            with e.for_range(f.zero, rows) as j:
-                f.store(m.select(fine, m.mul(f.load(column, j), down), 0.0), column, j)
+        up = scale_columns(f, a, bad, rows, n, ld)
         emit_bidiagonal(f, a, others, [rows, n, ld])
         _square_downwards(f, numbers, others, n)
         f.fill(shifts, f.zero, n, 0.0)
@@ -259,7 +269,7 @@ def emit_singular_values(
             square = m.add(f.load(shifts, i), f.load(numbers, b.mul(i, e.index(2))))
             f.store(f.sqrt(square), values, i)
         with e.for_range(f.zero, n) as i:
-            _exchange(f, values, i, _extreme(f, values, i, n, ">"), n)
+            _exchange(f, values, i, extreme(f, values, i, n, ">"), n)
             f.store(m.mul(f.load(values, i), up), values, i)
 
 
