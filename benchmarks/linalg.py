@@ -2,6 +2,7 @@
 compiled, on tensors.
 
 python benchmarks/linalg.py [--json benchmarks/linalg.json] [--rounds 20] [--only solve]
+    [--batches]
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import weft as wf
 #: (matrices, rows)
 BATCHES = ((1000, 8), (1000, 16), (1000, 32), (200, 64))
 SINGLE = ((1, 256), (1, 1000))
-NAMES = ("cholesky", "solve", "inv", "eigh", "svdvals", "qr")
+NAMES = ("cholesky", "solve", "inv", "eigh", "svdvals", "svd", "qr")
 
 
 def of(name: str, space: Any, other: str = "") -> Callable[..., Any]:
@@ -66,10 +67,13 @@ def main() -> None:
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default="")
+    parser.add_argument("--batches", action="store_true", help="no single matrices")
     options = parser.parse_args()
-    names = [n for n in NAMES if options.only in n]
+    names = [n for n in NAMES if options.only in ("", n)]
     rows = [contest(n, s, options.rounds) for n in names for s in BATCHES]
     report("Batches of matrices", rows, options.json)
+    if options.batches:
+        return
     rows = [contest(n, s, max(options.rounds // 4, 3)) for n in names for s in SINGLE]
     report("One matrix", rows, options.json and options.json.replace(".json", ".single.json"))
 

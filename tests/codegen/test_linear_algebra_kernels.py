@@ -173,7 +173,7 @@ def test_openblas_has_its_threads_again() -> None:
         pytest.skip("SciPy's BLAS is not OpenBLAS")
     get = ctypes.CFUNCTYPE(ctypes.c_int)(words[THREADS_GET])
     change = ctypes.CFUNCTYPE(None, ctypes.c_int)(words[THREADS_SET])
-    before, x = get(), draw((300, 12, 12), np.float64)
+    before, x = get(), draw((300, 12, 12), np.complex128)
     try:
         for count in (1, 2):
             change(count)
@@ -197,7 +197,7 @@ def test_a_child_has_openblas_threads_again_after_its_next_batch() -> None:
     try:
         change(1)
         words[THREADS_BEFORE] = 2
-        both("lu", [draw((2, 5, 5), np.float64)])
+        both("lu", [draw((2, 5, 5), np.complex128)])
         assert (get(), words[THREADS_BEFORE]) == (2, 0)
     finally:
         change(before)
@@ -225,9 +225,9 @@ def test_a_large_batch_is_cut_over_threads() -> None:
         ("svd", {"full": True, "vectors": True}),
     ):
         got, wanted = both(op, [x], **attrs)
-        one = both(op, [x[:1]], **attrs)[0]
-        for a, b in zip(got, one, strict=True):
-            assert a[:1].tobytes() == b.tobytes()
+        few = both(op, [x[:8]], **attrs)[0]  # not fewer: LAPACK would do them
+        for a, b in zip(got, few, strict=True):
+            assert a[:8].tobytes() == b.tobytes()
         if op != "svd":
             near(got[0], wanted[0], 2000)
 

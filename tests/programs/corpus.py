@@ -61,8 +61,8 @@ def corpus() -> dict[str, Program]:
 
 
 FITTED = (
-    np.random.default_rng(4).normal(size=(3, 6, 4)),
-    np.random.default_rng(5).normal(size=(3, 6, 2)),
+    np.random.default_rng(4).normal(size=(5, 6, 4)),
+    np.random.default_rng(5).normal(size=(5, 6, 2)),
 )
 
 

@@ -74,13 +74,16 @@ class Case:
 
     def run(self, passes: Sequence[Any] = (fuse,)) -> list[tuple[str, Array, Array]]:
         """(label, compiled, interpreted) for each result."""
-        graph = self.graph()
-        wanted = interpret(graph, self.inputs)
+        wanted = interpret(self.graph(), self.inputs)
+        return list(zip(self.labels, self.compiled(passes), wanted, strict=True))
+
+    def compiled(self, passes: Sequence[Any] = (fuse,)) -> list[Array]:
+        """What compiled code makes."""
         before = [x.copy() for x in self.inputs]
-        got = compile_graph(graph, {}, passes=passes).run(self.inputs)
+        got = compile_graph(self.graph(), {}, passes=passes).run(self.inputs)
         for x, y in zip(self.inputs, before, strict=True):
             assert x.tobytes() == y.tobytes(), "compiled code changed its input"
-        return list(zip(self.labels, got, wanted, strict=True))
+        return got
 
 
 def variable(builder: Builder, name: str, dtype: DType, shape: tuple[int, ...]) -> Value:

@@ -22,6 +22,7 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from weft.codegen.call import (
     cut_call,
     worker_stride,
 )
+from weft.codegen.interleaved.calls import interleaved_call
 from weft.codegen.kernels.data_movement import tensor
 from weft.codegen.llvm.emitter import I1, I8, I32, I64, PART, Emitter, memory_type
 from weft.codegen.llvm.jit import Kernel
@@ -197,11 +199,24 @@ def _call(
     return [cut_call(Kernel(key, name, alone), (*args, Routine(BLAS_THREADS)), count, each)]
 
 
+def _large(
+    lower: Callable[[Operation], list[KernelCall]],
+) -> Callable[[Operation], list[KernelCall]]:
+    """A lowering that leaves batches of small matrices to `codegen/interleaved`."""
+
+    @wraps(lower)
+    def lowered(op: Operation) -> list[KernelCall]:
+        return interleaved_call(op) or lower(op)
+
+    return lowered
+
+
 def _letter(op: Operation) -> tuple[str, str]:
     dtype = tensor(op.operands[0]).dtype.short
     return LETTER[dtype], dtype
 
 
+@_large
 def lower_cholesky(op: Operation) -> list[KernelCall]:
     """args: result, operand, n, potrf."""
     letter, _ = _letter(op)
@@ -210,6 +225,7 @@ def lower_cholesky(op: Operation) -> list[KernelCall]:
     return _call(op, "", _emit_cholesky, args)
 
 
+@_large
 def lower_lu(op: Operation) -> list[KernelCall]:
     """args: packed, pivots, permutation, operand, m, n, k, scratch, its stride, int32 pivots in it,
     getrf."""
@@ -224,6 +240,7 @@ def lower_lu(op: Operation) -> list[KernelCall]:
     return _call(op, "", _emit_lu, args)
 
 
+@_large
 def lower_solve(op: Operation) -> list[KernelCall]:
     """lu_solve and triangular_solve. args: result, matrices, right sides, n, columns of those,
     trsm; for lu_solve pivots."""
@@ -245,6 +262,7 @@ def lower_solve(op: Operation) -> list[KernelCall]:
     return _call(op, flags, lambda e, t: _emit_solve(e, t, parts, adjoint, pivoted), args)
 
 
+@_large
 def lower_qr(op: Operation) -> list[KernelCall]:
     """args: Q, R, operand, m, n, columns of Q, k, scratch, its stride, tau and work in it, lwork,
     geqrf, orgqr."""
@@ -263,6 +281,7 @@ def lower_qr(op: Operation) -> list[KernelCall]:
     return _call(op, "", _emit_qr, args)
 
 
+@_large
 def lower_eigh(op: Operation) -> list[KernelCall]:
     """args: values, vectors (or 0), operand, n, scratch, its stride, work, rwork and iwork in it,
     and the elements of each, syevd."""
@@ -281,6 +300,7 @@ def lower_eigh(op: Operation) -> list[KernelCall]:
     return _call(op, "v" if vectors else "", lambda e, t: _emit_eigh(e, t, vectors), args)
 
 
+@_large
 def lower_svd(op: Operation) -> list[KernelCall]:
     """args: values, U, V^H (or 0), operand, m, n, k, columns of U, rows of V^H, scratch, its
     stride, U, V^H, work, rwork and iwork in it, lwork, gesdd."""

@@ -326,3 +326,15 @@ def decomposition(op: str, m: int, n: int, columns: int, vectors: bool) -> float
     """Nanoseconds of that on real numbers."""
     operations = decomposition_operations(op, m, n, columns, vectors)
     return NS_PER_LAPACK_CALL + NS_PER_LAPACK_OPERATION * operations
+
+
+#: The same of matrices interleaved in vectors: one operation on a whole vector, and what a block
+#: takes besides, by rows x columns for the copies.
+NS_PER_LANES_OPERATION, NS_PER_LANES_ELEMENT, NS_PER_LANES_BLOCK = 0.3, 0.5, 300.0
+
+
+def interleaved(op: str, m: int, n: int, columns: int, vectors: bool) -> float:
+    """Nanoseconds of a decomposition, or solve, of as many matrices as a vector has lanes."""
+    operations = decomposition_operations(op, m, n, columns, vectors)
+    copied = m * n * NS_PER_LANES_ELEMENT
+    return NS_PER_LANES_BLOCK + copied + NS_PER_LANES_OPERATION * operations

@@ -258,3 +258,9 @@ PACKED_BEFORE_BYTES = 1 << 19
 #: Nanoseconds that LAPACK takes for one matrix, and matrices. Fewer ones of so many nanoseconds go
 #: one after the other, as OpenBLAS cuts the work on each over threads of its own.
 ONE_BY_ONE, FEW_MATRICES = 5e6, 4
+#: Matrices of up to so many rows and columns are interleaved, one in each lane of a vector; up to
+#: fewer if singular vectors are wanted, as turns go through all of a matrix hundreds of times.
+INTERLEAVED_ROWS, INTERLEAVED_TURNED = 64, 32
+#: The fewest matrices for that, as a share of the lanes: up to so many rows, and of larger ones or
+#: with singular vectors. LAPACK does fewer, one after the other.
+INTERLEAVED_SMALL, INTERLEAVED_SHARES = 32, (0.25, 0.5)
