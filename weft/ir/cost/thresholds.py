@@ -256,3 +256,10 @@ PACKED_BEFORE_BYTES = 1 << 19
 #: Nanoseconds that LAPACK takes for one matrix, and matrices. Fewer ones of so many nanoseconds go
 #: one after the other, as OpenBLAS cuts the work on each over threads of its own.
 ONE_BY_ONE, FEW_MATRICES = 5e6, 4
+
+# ---------------------------------------------------------------------- sizes that depend on values
+#: Ops whose results' sizes depend on values, on fewer elements: NumPy's calls take no longer than
+#: those of native kernels, some ten microseconds.
+FEW_ELEMENTS = 1 << 11
+#: The same of strings, of which Python's loop takes a microsecond for each.
+FEW_STRINGS = 1 << 5

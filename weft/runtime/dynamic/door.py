@@ -1,0 +1,53 @@
+"""The door to native kernels by an op's name: LLVM and the kernels load with the first op that is
+worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_STRINGS
+from weft.ir.spec import Attrs
+
+Array = np.ndarray[Any, Any]
+#: The ops that have native kernels (`rows.py`).
+BY_VALUE = frozenset({"nonzero", "unique", "dynamic_partition", "dynamic_stitch", "repeat_index"})
+ON_STRINGS = frozenset(
+    {"string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_number", "decode_raw"}
+)
+_ALL = BY_VALUE | ON_STRINGS
+
+
+def native_results(
+    op: str, arrays: Sequence[Array], attrs: Attrs, *, few: int = FEW_ELEMENTS,
+    few_strings: int = FEW_STRINGS,
+) -> list[Array] | None:  # fmt: skip
+    """The results of an op on arrays of the types that it takes, by native kernels that run without
+    the GIL. None where its reference is to carry it out: for fewer than `few` elements, where a
+    call of NumPy takes no longer than those of kernels; for bad operands, whose error it raises;
+    for an op without kernels."""
+    if op not in _ALL:
+        return None
+    text = op in ON_STRINGS
+    if max(a.size for a in arrays) < (few_strings if text else few):
+        return None
+    if arrays[0].dtype.hasobject != text:  # unique strings, say
+        return None
+    from weft.runtime.dynamic.rows import NATIVE
+
+    return NATIVE[op](arrays, attrs)
+
+
+def native_csv(
+    records: Array, defaults: Sequence[Array], delimiter: str, quote: str, na_value: str,
+    columns: Sequence[int],
+) -> list[Array] | None:  # fmt: skip
+    """The fields of CSV records, as `decode_csv` of `runtime/files/decoding.py` gives them; None
+    where that is to do it."""
+    if records.size < FEW_STRINGS:
+        return None
+    from weft.runtime.dynamic.strings import csv_columns
+
+    return csv_columns(records, defaults, delimiter, quote, na_value, columns)
