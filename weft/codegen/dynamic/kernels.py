@@ -94,15 +94,14 @@ def scalar_kernel(entry: str, constants: Constants = ()) -> Kernel:
 
 
 def powers_of_ten() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """The upper 128 bits, rounded down, of 10**e for e from LEAST_POWER to MOST_POWER: u64[n, 2],
-    the lower half first."""
+    """The upper 128 bits of 10**e for e from LEAST_POWER to MOST_POWER, rounded up if e < 0:
+    u64[n, 2], the lower half first."""
     rows = []
     for e in range(parsing.LEAST_POWER, parsing.MOST_POWER + 1):
         whole = 10 ** abs(e)
         bits = whole.bit_length()
         if e < 0:
-            value = (1 << (bits + 127)) // whole
-            value >>= value.bit_length() - 128
+            value = (1 << (bits + 127)) // whole + 1
         else:
             value = whole << (128 - bits) if bits <= 128 else whole >> (bits - 128)
         rows.append((value & (2**64 - 1), value >> 64))

@@ -6,7 +6,7 @@ Groups are numbered as they occur first. A NaN is a group of its own that no tab
 
 from __future__ import annotations
 
-from weft.codegen.dynamic.elements import ITEM, is_nan, key, least, second
+from weft.codegen.dynamic.elements import ITEM, ROW, is_nan, key, least, move, second
 from weft.codegen.native_language import load, store
 
 _MIX = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -182,6 +182,30 @@ def fill_runs(args: int, lo: int, hi: int) -> int:
             if numbers != 0:
                 store(numbers + 8 * i, n - 1)
             before = i
+            j += 1
+        c += 1
+    return 0
+
+
+def fill_run_values(args: int, lo: int, hi: int) -> int:
+    """x, size, chunk, starts, out: the first element of each run of a vector that is in order."""
+    x = load(args)
+    size = load(args + 8)
+    chunk = load(args + 16)
+    out = load(args + 32)
+    c = lo
+    while c < hi:
+        j = c * chunk
+        end = least(j + chunk, size)
+        n = load(load(args + 24) + 8 * c)
+        last = load(load(args + 24) + 8 * c + 8)
+        if j == 0:
+            move(out, x, ROW)
+            n = 1
+            j = 1
+        while (j < end) and (n < last):
+            move(out + n * ROW, x + j * ROW, ROW)
+            n += begins(x, j, j - 1)
             j += 1
         c += 1
     return 0

@@ -14,14 +14,14 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import at_once
 from weft.frontend.eager.numpy_calls import LARGE, PLAIN_CHARS, SWITCH, quick_sort, tensor_of
+from weft.ir.ops import dynamic, strings
 from weft.ir.spec import QUIET, Attrs
-from weft.runtime.dynamic.door import BY_VALUE, ON_STRINGS, native_results
 
 Array = np.ndarray[Any, Any]
 #: So many strings are worth the compilation of a kernel: each takes Python a microsecond.
 MANY_STRINGS = 1 << 12
 #: Ops whose large calls run as kernels.
-HAVE_KERNELS = BY_VALUE | ON_STRINGS
+HAVE_KERNELS = dynamic.BY_KERNELS | strings.BY_KERNELS
 _BOOL = np.dtype(np.bool_)
 _WORDS = np.dtype(np.int64)
 
@@ -30,6 +30,8 @@ def large_results(op: str, operands: Sequence[Tensor], attrs: Attrs) -> tuple[Te
     """The results of an op on concrete tensors, by native kernels."""
     if not SWITCH.on:
         return None
+    from weft.runtime.dynamic.door import native_results  # not for `import weft`
+
     arrays = [t._data for t in operands if type(t) is Tensor and t._data is not None]
     if len(arrays) < len(operands):
         return None
@@ -62,8 +64,7 @@ def quick_rows(x: Any) -> Tensor | None:
     a = _array(x)
     if a is None or not a.ndim or a.size >= LARGE:
         return None
-    rows = np.empty((a.ndim, 0), np.int64) if not a.size else np.array(a.nonzero())
-    return tensor_of(np.array(rows.T, order="C"))
+    return tensor_of(np.array(np.array(a.nonzero()).T, order="C"))
 
 
 def large_chosen(x: Any, mask: Any) -> Tensor | None:

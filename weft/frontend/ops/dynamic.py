@@ -190,10 +190,8 @@ def boolean_mask(x: TensorLike, mask: TensorLike, axis: int = 0) -> Tensor:
 # --------------------------------------------------------------------------------- each value once
 def _unique(op: str, x: TensorLike) -> tuple[Tensor, ...]:
     """Values, first indices, inverse and counts. The array API keeps every NaN as a value."""
-    made = distinct(x)
-    if made is not None:
-        return made
-    return apply_dynamic("unique", [strong_tensor(x)], what=op)
+    t = strong_tensor(x)
+    return distinct(t) or apply_dynamic("unique", [t], what=op)
 
 
 def unique_values(x: TensorLike, /) -> Tensor:
@@ -202,8 +200,9 @@ def unique_values(x: TensorLike, /) -> Tensor:
     >>> wf.unique_values([3.0, 1.0, np.nan, 3.0, np.nan])
     Tensor([ 1.,  3., nan, nan], dtype=float32)
     """
-    made = distinct_values(x)
-    return _unique("unique_values", x)[0] if made is None else made
+    t = strong_tensor(x)
+    made = distinct_values(t)
+    return _unique("unique_values", t)[0] if made is None else made
 
 
 def unique_counts(x: TensorLike, /) -> UniqueCounts:

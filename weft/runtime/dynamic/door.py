@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 
 from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_STRINGS
+from weft.ir.ops import dynamic, strings
 from weft.ir.spec import Attrs
 
 Array = np.ndarray[Any, Any]
 #: The ops that have native kernels (`rows.py`).
-BY_VALUE = frozenset({"nonzero", "unique", "dynamic_partition", "dynamic_stitch", "repeat_index"})
-ON_STRINGS = frozenset(
-    {"string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_number", "decode_raw"}
-)
-_ALL = BY_VALUE | ON_STRINGS
+HAVE_KERNELS = dynamic.BY_KERNELS | strings.BY_KERNELS
 
 
 def native_results(
@@ -28,9 +25,9 @@ def native_results(
     the GIL. None where its reference is to carry it out: for fewer than `few` elements, where a
     call of NumPy takes no longer than those of kernels; for bad operands, whose error it raises;
     for an op without kernels."""
-    if op not in _ALL:
+    if op not in HAVE_KERNELS:
         return None
-    text = op in ON_STRINGS
+    text = op in strings.BY_KERNELS
     if max(a.size for a in arrays) < (few_strings if text else few):
         return None
     if arrays[0].dtype.hasobject != text:  # unique strings, say

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.codegen.dynamic.kernels import Constants, element_constants
+from weft.codegen.dynamic.kernels import Constants, element_constants, row_constants
 from weft.codegen.dynamic.unique import GROUPS, NEXT
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype
@@ -34,6 +34,8 @@ from weft.runtime.dynamic.selection import gathered
 from weft.runtime.native.size_plan import NativeMaker, NativeSizedStep
 from weft.runtime.sized_step import SizedGraph, SizedStep
 
+#: Of `unique_ascending` without an index.
+_NOTHING = np.empty(0, np.int64)
 #: Groups in the first table, by how much tables grow, and where sorting takes over.
 FIRST_GROUPS, GROWTH, MOST_GROUPS = 1 << 11, 8, 1 << 14
 #: Floats whose elements the sort moves as they are.
@@ -55,23 +57,28 @@ def unique_ascending(
     x: Array, *, inverse: bool = True, index: bool = True,
     sort: Callable[[Array], Array | None] | None = None,
 ) -> Distinct | None:  # fmt: skip
-    """The distinct elements in ascending order, each NaN a distinct one. Without `index` what is
-    there of index and counts may mean nothing. sort: sorts a vector as NumPy's stable sort, where
+    """The distinct elements in ascending order, each NaN a distinct one. Without `index`
+    firsts and counts mean nothing. sort: sorts a vector as NumPy's stable sort, where
     it can. None: the reference is to decide."""
     dtype = dtype_of(x)
     if dtype is None or not behaved(x) or not x.size:
         return None
     flat = x.reshape(-1)
     groups = _Groups(flat, dtype, inverse)
-    if groups.find(MOST_GROUPS):
+    is_sorted = dtype.short in _SORTED or dtype.is_integer
+    values_alone = is_sorted and not (inverse or index)
+    if groups.find(FIRST_GROUPS if values_alone else MOST_GROUPS):
         return _in_order(groups.taken(), dtype)
-    if inverse or index or (dtype.short not in _SORTED and not dtype.is_integer):
+    if not values_alone:
         return _by_order(flat, dtype, inverse)
     lying = None if sort is None else sort(flat)
     if lying is None:
         lying = _step("sort", dtype).run([flat])[0]
-    firsts, begun, _ = _runs(lying, dtype, None, False)
-    return Distinct(gathered(lying, firsts), firsts, None, begun)
+    starts, constants = _count_runs(lying, dtype, None)
+    values = np.empty(int(starts[-1]), flat.dtype)
+    given = (address(lying), len(lying), CHUNK, address(starts), address(values))
+    run_kernel("fill_run_values", constants + row_constants(flat.itemsize), given, len(starts) - 1)
+    return Distinct(values, _NOTHING, None, _NOTHING)
 
 
 def unique_as_they_occur(x: Array) -> Distinct | None:
@@ -146,29 +153,26 @@ def _in_order(found: Distinct, dtype: DType) -> Distinct:
 def _by_order(flat: Array, dtype: DType, inverse: bool) -> Distinct:
     """The distinct elements of many, by the order of all."""
     order = _order(flat, dtype)
-    firsts, begun, numbers = _runs(flat, dtype, order, inverse)
+    starts, constants = _count_runs(flat, dtype, order)
+    firsts, begun = (np.empty(int(starts[-1]), np.int64) for _ in range(2))
+    numbers = np.empty(len(flat), np.int64) if inverse else None
+    given = (
+        address(flat), len(flat), CHUNK, address(starts), address(order), address(firsts),
+        address(begun), 0 if numbers is None else address(numbers),
+    )  # fmt: skip
+    run_kernel("fill_runs", constants, given, len(starts) - 1)
     counts = np.diff(begun, append=len(flat))
     return Distinct(gathered(flat, firsts), firsts, numbers, counts)
 
 
-def _runs(
-    x: Array, dtype: DType, order: Array | None, inverse: bool
-) -> tuple[Array, Array, Array | None]:
-    """Of the runs of equal elements in order: the place of the first, where it begins, and for each
-    element its run."""
-    constants: Constants = element_constants(dtype)
-    size, units, at = len(x), chunks_of(len(x)), 0 if order is None else address(order)
+def _count_runs(x: Array, dtype: DType, order: Array | None) -> tuple[Array, Constants]:
+    """Where the runs of equal elements that begin in each chunk are numbered from; and the
+    constants of the elements."""
+    constants, units = element_constants(dtype), chunks_of(len(x))
     counts = np.empty(units, np.int64)
-    run_kernel("count_runs", constants, (address(x), size, CHUNK, address(counts), at), units)
-    starts = starts_of(counts)
-    firsts, begun = (np.empty(int(starts[-1]), np.int64) for _ in range(2))
-    numbers = np.empty(size, np.int64) if inverse else None
-    given = (
-        address(x), size, CHUNK, address(starts), at, address(firsts), address(begun),
-        0 if numbers is None else address(numbers),
-    )  # fmt: skip
-    run_kernel("fill_runs", constants, given, units)
-    return firsts, begun, numbers
+    given = (address(x), len(x), CHUNK, address(counts), 0 if order is None else address(order))
+    run_kernel("count_runs", constants, given, units)
+    return starts_of(counts), constants
 
 
 # ---------------------------------------------------------------------------------------- in order
