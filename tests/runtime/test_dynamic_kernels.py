@@ -22,7 +22,9 @@ from weft.ir.dtypes import ALL, DType, as_dtype, float32, float64, int32, int64,
 from weft.ir.errors import WeftError
 from weft.ir.ops import OPS
 from weft.ir.ops.strings import fingerprint64, murmur64, number_of
-from weft.runtime.dynamic import selection, strings, unique
+from weft.ir.text.parser import parse_graph
+from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dynamic import calls, selection, strings, unique
 from weft.runtime.dynamic.calls import CHUNK
 from weft.runtime.dynamic.door import HAVE_KERNELS, native_results
 from weft.runtime.dynamic.rows import NATIVE
@@ -368,6 +370,31 @@ def test_the_same_bits_with_any_number_of_threads() -> None:
         wf.set_num_threads(before)
     for other in found[1:]:
         assert_same(other, found[0])
+
+
+_NONZERO = """
+graph @g(%x: bool[40000]) -> (i64[n,1]) stage=traced {
+  %0 = nonzero(%x) {sizes=["n"]} : i64[n,1]
+  return %0
+}
+"""
+
+
+def test_a_step_s_limit_of_threads_holds_for_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int | None] = []
+
+    class OneThread:
+        def enter(self, most: int | None, nbytes: int) -> tuple[int, int]:
+            seen.append(most)
+            return 0, 1
+
+    monkeypatch.setattr(calls, "POOL", OneThread())
+    x = np.arange(40000) % 3 == 0
+    for most in (1, None):
+        seen.clear()
+        (made,) = DataflowStep(parse_graph(_NONZERO), threads=most).run([x])
+        assert_same([made], np.argwhere(x))
+        assert seen == [most, most]  # counting, filling
 
 
 def progress_of_another_thread(run: Callable[[], object], most: int) -> int:

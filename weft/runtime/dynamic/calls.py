@@ -14,6 +14,7 @@ import numpy as np
 from weft.codegen.dynamic.kernels import Constants, scalar_kernel
 from weft.codegen.llvm.jit import compile_kernels
 from weft.ir.dtypes import DType, as_dtype
+from weft.runtime.dynamic.door import LIMIT
 from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
@@ -32,14 +33,12 @@ def _code(entry: str, constants: Constants) -> tuple[int, Any]:
     return address, _KERNEL(address)
 
 
-def run_kernel(
-    entry: str, constants: Constants, args: Sequence[int], units: int = 1, *, parallel: bool = True
-) -> None:
+def run_kernel(entry: str, constants: Constants, args: Sequence[int], units: int = 1) -> None:
     """Do all units of a kernel (`codegen.dynamic`) with these arguments."""
     address, call = _code(entry, constants)
     words = (ctypes.c_int64 * len(args))(*args)
-    if units > 1 and parallel:
-        pool, threads = POOL.enter(None, 0)
+    if units > 1:
+        pool, threads = POOL.enter(LIMIT.most, 0)
         if pool and threads > 1:
             given = (pool, threads, address, ctypes.addressof(words), units, 1, 0)
             shared = (ctypes.c_int64 * len(given))(*given)

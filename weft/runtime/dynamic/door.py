@@ -3,7 +3,8 @@ worth it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,28 @@ from weft.ir.spec import Attrs
 Array = np.ndarray[Any, Any]
 #: The ops that have native kernels (`rows.py`).
 HAVE_KERNELS = dynamic.BY_KERNELS | strings.BY_KERNELS
+
+
+class _Limit(threading.local):
+    """How many threads kernels called by this thread may use; None: as many as the pool has."""
+
+    most: int | None = None
+
+
+LIMIT = _Limit()
+
+
+def with_threads(start: Callable[..., None], most: int) -> Callable[..., None]:
+    """`start`, whose kernels use at most so many threads."""
+
+    def limited(*given: Any) -> None:
+        before, LIMIT.most = LIMIT.most, most
+        try:
+            start(*given)
+        finally:
+            LIMIT.most = before
+
+    return limited
 
 
 def native_results(
