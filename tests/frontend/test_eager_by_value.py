@@ -12,7 +12,7 @@ import pytest
 
 import weft as wf
 from weft.frontend.eager.numpy_calls import LARGE
-from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, ShapeError
 
 Array = np.ndarray[Any, Any]
 SMALL, BIG = 60, LARGE + 4
@@ -151,6 +151,16 @@ def test_errors(size: int) -> None:
         wf.repeat(x, wrong - 1)
     with pytest.raises(InvalidArgumentError, match="mask of shape"):
         x[(x > 0)[1:]]
+
+
+@pytest.mark.parametrize("size", [SMALL, BIG])
+def test_results_that_do_not_fit_into_memory(size: int) -> None:
+    far = np.zeros(size, np.int64)
+    far[0] = 2**55
+    with pytest.raises(ResourceExhaustedError):
+        wf.tf1.dynamic_stitch([wf.asarray(far)], [wf.asarray(data(size))])
+    with pytest.raises((MemoryError, ValueError)):
+        wf.repeat(wf.asarray(data(size)), wf.asarray(far))
 
 
 @pytest.mark.parametrize("count", [50, 5000])

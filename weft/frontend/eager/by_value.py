@@ -6,6 +6,7 @@ results these are. Results own their memory, and share none with operands."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,11 +96,54 @@ def repeated(x: Any, repeats: Any, axis: Any) -> Tensor | None:
     if max(a.size, counts.size) >= LARGE:
         from weft.runtime.dynamic.selection import repeated as repeated_parts
 
-        made = repeated_parts(a, counts, axis % a.ndim)
+        try:
+            made = repeated_parts(a, counts, axis % a.ndim)
+        except MemoryError:  # which the interpreter has words for
+            return None
         return None if made is None else tensor_of(made)
     if not counts.size or counts.dtype != _WORDS or int(counts.min()) < 0:
         return None
+    if int(counts.max()) >= LARGE:  # which may be more than fits into memory
+        return None
     return tensor_of(a.repeat(counts, axis))
+
+
+# ------------------------------------------------------------------------------ parts and the whole
+def quick_parted(data: Any, partitions: Any, count: int) -> list[Tensor] | None:
+    """For each i below `count` the parts of `data` where `partitions` is i, of few elements."""
+    a, p = _array(data), _array(partitions)
+    if a is None or p is None or p.dtype.kind != "i" or not 0 < p.ndim <= a.ndim or not p.size:
+        return None
+    if max(a.size, p.size) >= LARGE or a.shape[: p.ndim] != p.shape:
+        return None
+    if int(p.min()) < 0 or int(p.max()) >= count:
+        return None
+    return [tensor_of(a[p == i]) for i in range(count)]
+
+
+def quick_stitched(indices: Sequence[Any], data: Sequence[Any]) -> Tensor | None:
+    """Row indices[k][i] is data[k][i], of few elements: the last one that says so, 0 where none
+    does."""
+    places, rows = [_array(i) for i in indices], [_array(d) for d in data]
+    first, size = rows[0], 0
+    pairs: list[tuple[Array, Array]] = []
+    for p, a in zip(places, rows, strict=True):
+        if p is None or a is None or first is None or p.dtype.kind != "i" or not p.size:
+            return None
+        if a.dtype is not first.dtype or a.shape[: p.ndim] != p.shape or int(p.min()) < 0:
+            return None
+        size = max(size, int(p.max()) + 1)
+        pairs.append((p, a))
+    assert first is not None
+    rest = first.shape[pairs[0][0].ndim :]
+    if any(a.shape[p.ndim :] != rest for p, a in pairs) or sum(a.size for _, a in pairs) >= LARGE:
+        return None
+    if size * math.prod(rest) >= LARGE:
+        return None
+    out = np.zeros((size, *rest), first.dtype)
+    for p, a in pairs:
+        out[p] = a
+    return tensor_of(out)
 
 
 # ---------------------------------------------------------------------------------- each value once

@@ -23,7 +23,9 @@ from weft.frontend.eager.by_value import (
     distinct_values,
     large_chosen,
     large_places,
+    quick_parted,
     quick_rows,
+    quick_stitched,
 )
 from weft.frontend.eager.numpy_moves import quick_places
 from weft.frontend.ops.creation import arange, iota, zeros
@@ -295,6 +297,9 @@ def dynamic_partition(
     """
     count = check_int("dynamic_partition", num_partitions, "num_partitions")
     rows, t = _integers("dynamic_partition", "partitions", partitions), strong_tensor(data)
+    made = quick_parted(t, rows, count)
+    if made is not None:
+        return made
     attrs: dict[str, AttrValue] = {"num_partitions": count}
     if current_trace() is not None:
         attrs["sizes"] = tuple(str(p.shape[0]) for p in partition_places(rows, count))
@@ -345,8 +350,9 @@ def dynamic_stitch(
             location=caller_location(),
         )
     rows = [_integers("dynamic_stitch", "indices", i) for i in indices]
-    (made,) = apply_dynamic("dynamic_stitch", [*rows, *promote_tensors(*data, op="dynamic_stitch")])
-    return made
+    parts = promote_tensors(*data, op="dynamic_stitch")
+    made = quick_stitched(rows, parts)
+    return apply_dynamic("dynamic_stitch", [*rows, *parts])[0] if made is None else made
 
 
 def _integers(op: str, what: str, x: TensorLike) -> Tensor:

@@ -57,7 +57,12 @@ def native_results(
         return None
     from weft.runtime.dynamic.rows import NATIVE
 
-    return NATIVE[op](arrays, attrs)
+    try:
+        return NATIVE[op](arrays, attrs)
+    except (
+        MemoryError
+    ):  # the reference runs out of it, too, and whoever called it has words for that
+        return None
 
 
 def native_csv(
