@@ -98,7 +98,7 @@ def repeated(x: Any, repeats: Any, axis: Any) -> Tensor | None:
 
         try:
             made = repeated_parts(a, counts, axis % a.ndim)
-        except MemoryError:  # which the interpreter has words for
+        except (MemoryError, ValueError):  # NumPy's, for too large an array
             return None
         return None if made is None else tensor_of(made)
     if not counts.size or counts.dtype != _WORDS or int(counts.min()) < 0:

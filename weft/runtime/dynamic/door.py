@@ -60,8 +60,9 @@ def native_results(
     try:
         return NATIVE[op](arrays, attrs)
     except (
-        MemoryError
-    ):  # the reference runs out of it, too, and whoever called it has words for that
+        MemoryError,
+        ValueError,
+    ):  # NumPy's, for too large an array, which the caller names
         return None
 
 
