@@ -20,6 +20,7 @@ LOADED = (
     "weft.frontend.core.float64", "weft.frontend.core.public_names", "weft.frontend.core.slow",
     "weft.frontend.core.tensor", "weft.frontend.core.trace", "weft.frontend.eager.native",
     "weft.frontend.eager.numpy_calls", "weft.frontend.eager.numpy_moves",
+    "weft.frontend.eager.by_value",
 )  # fmt: skip
 PACKAGES = {"weft", "weft.frontend", "weft.frontend.core", "weft.frontend.eager"}
 #: Other people's packages, and Python's own, that it must not load.

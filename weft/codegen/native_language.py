@@ -1,11 +1,11 @@
 """Native code written as Python functions over int64: a small translator from `ast` to LLVM.
 
-For code that is about addresses and never about arrays: the native call path
-(`weft.runtime.native.call_path`). A module in this language is Python that ruff and mypy read as
-such; its functions take and return int64, are never run by Python, and know:
+For code that is about addresses: the native call path (`weft.runtime.native.call_path`), kernels
+of scalar code (`weft.codegen.dynamic`). A module in this language is Python that ruff and mypy read
+as such; its functions take and return int64, are never run by Python, and know:
 
 * local variables, int constants (`name` or `module.name`), and each other;
-* `+ - * & | << >>`, comparisons, `not`, `and`/`or` (both sides are computed: no effects in them);
+* `+ - * & | ^ << >>`, comparisons, `not`, `and`/`or` (both sides are computed: no effects in them);
 * `if`, `while`, `return`, assignment, calls as statements;
 * the functions below: memory, and C functions by address.
 
@@ -16,7 +16,7 @@ SystemError."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from llvmlite import ir
@@ -33,9 +33,9 @@ def parse(text: str) -> ast.Module:
         return ast.parse(text)
 
 
-I64, I32, I8 = ir.IntType(64), ir.IntType(32), ir.IntType(8)
+I128, I64, I32, I16, I8 = (ir.IntType(bits) for bits in (128, 64, 32, 16, 8))
 #: Part of a kernel's key: what this translator makes of a source.
-LANGUAGE_VERSION = "2"
+LANGUAGE_VERSION = "3"
 
 
 def load(address: int) -> int:
@@ -53,9 +53,69 @@ def load8(address: int) -> int:
     _native("load8")
 
 
+def load16(address: int) -> int:
+    """The two bytes at `address`, as 0 .. 65535."""
+    _native("load16")
+
+
+def word(address: int) -> int:
+    """The int64 at any address: not only at multiples of 8."""
+    _native("word")
+
+
+def word32(address: int) -> int:
+    """The four bytes at any address, as 0 .. 2**32-1."""
+    _native("word32")
+
+
 def store(address: int, value: int) -> None:
     """Write the int64 at `address`."""
     _native("store")
+
+
+def store8(address: int, value: int) -> None:
+    """Write the lowest byte of `value` at `address`."""
+    _native("store8")
+
+
+def store16(address: int, value: int) -> None:
+    """Write the lowest two bytes of `value` at `address`."""
+    _native("store16")
+
+
+def store32(address: int, value: int) -> None:
+    """Write the lowest four bytes of `value` at `address`."""
+    _native("store32")
+
+
+def copy(to: int, source: int, size: int) -> None:
+    """Copy `size` bytes, which do not overlap."""
+    _native("copy")
+
+
+def below(a: int, b: int) -> int:
+    """Whether a < b as unsigned numbers."""
+    _native("below")
+
+
+def rem(a: int, b: int) -> int:
+    """a % b of unsigned numbers."""
+    _native("rem")
+
+
+def high(a: int, b: int) -> int:
+    """The upper half of the 128-bit product of unsigned numbers."""
+    _native("high")
+
+
+def leading_zeros(a: int) -> int:
+    """How many of the upper bits are 0."""
+    _native("leading_zeros")
+
+
+def narrow(bits: int) -> int:
+    """The bits of a float64 rounded to float32."""
+    _native("narrow")
 
 
 def stack(words: int) -> int:
@@ -79,7 +139,7 @@ def _native(name: str) -> NoReturn:
 
 _BINARY = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and_", ast.BitOr: "or_",
-    ast.LShift: "shl", ast.RShift: "lshr",
+    ast.BitXor: "xor", ast.LShift: "shl", ast.RShift: "lshr",
 }  # fmt: skip
 _COMPARE = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
@@ -218,20 +278,58 @@ class _Translator:
 
     def _call(self, name: str, arguments: list[ir.Value]) -> ir.Value:
         b = self.b
+        if name in _LOADS:
+            kind, alignment, signed = _LOADS[name]
+            made = b.load(b.inttoptr(arguments[0], kind.as_pointer()), align=alignment)
+            if kind is I64:
+                return made
+            return b.sext(made, I64) if signed else b.zext(made, I64)
+        if name in _STORES:
+            kind = _STORES[name]
+            value = arguments[1] if kind is I64 else b.trunc(arguments[1], kind)
+            return b.store(value, b.inttoptr(arguments[0], kind.as_pointer()))
+        if name in _ARITHMETIC:
+            return _ARITHMETIC[name](b, *arguments)
         match name:
-            case "load":
-                return b.load(b.inttoptr(arguments[0], I64.as_pointer()))
-            case "load32":
-                return b.sext(b.load(b.inttoptr(arguments[0], I32.as_pointer())), I64)
-            case "load8":
-                return b.zext(b.load(b.inttoptr(arguments[0], I8.as_pointer())), I64)
-            case "store":
-                return b.store(arguments[1], b.inttoptr(arguments[0], I64.as_pointer()))
             case "stack":
                 return b.ptrtoint(b.alloca(I64, arguments[0]), I64)
+            case "copy":
+                pointers = [b.inttoptr(a, I8.as_pointer()) for a in arguments[:2]]
+                kinds = [I8.as_pointer(), I8.as_pointer(), I64]
+                function = b.module.declare_intrinsic("llvm.memcpy", kinds)
+                return b.call(function, [*pointers, arguments[2], ir.Constant(ir.IntType(1), 0)])
             case "call" | "call32":
                 result = I64 if name == "call" else I32
                 kind = ir.FunctionType(result, [I64] * (len(arguments) - 1))
                 made = b.call(b.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
                 return made if result is I64 else b.sext(made, I64)
         return b.call(self.functions[name], arguments)
+
+
+#: What a load reads: its type, how it is aligned (None: as the type), whether it has a sign.
+_LOADS: Mapping[str, tuple[ir.Type, int | None, bool]] = {
+    "load": (I64, None, True), "load32": (I32, None, True), "load16": (I16, None, False),
+    "load8": (I8, None, False), "word": (I64, 1, True), "word32": (I32, 1, False),
+}  # fmt: skip
+_STORES: Mapping[str, ir.Type] = {"store": I64, "store32": I32, "store16": I16, "store8": I8}
+
+
+def _high(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    whole = b.mul(b.zext(x, I128), b.zext(y, I128))
+    return b.trunc(b.lshr(whole, ir.Constant(I128, 64)), I64)
+
+
+def _leading_zeros(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    return b.ctlz(x, ir.Constant(ir.IntType(1), 0))
+
+
+def _narrow(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    rounded = b.fptrunc(b.bitcast(bits, ir.DoubleType()), ir.FloatType())
+    return b.zext(b.bitcast(rounded, I32), I64)
+
+
+_ARITHMETIC: Mapping[str, Callable[..., ir.Value]] = {
+    "below": lambda b, x, y: b.zext(b.icmp_unsigned("<", x, y), I64),
+    "rem": lambda b, x, y: b.urem(x, y),
+    "high": _high, "leading_zeros": _leading_zeros, "narrow": _narrow,
+}  # fmt: skip

@@ -60,7 +60,7 @@ SWITCH = Switch()
 
 Array = np.ndarray[Any, Any]
 #: dtype.char of dtypes that NumPy itself computes as weft does.
-_CHARS = frozenset("fdlqiIhHbBLQ?FD")
+PLAIN_CHARS = frozenset("fdlqiIhHbBLQ?FD")
 _BOOL = np.dtype(np.bool_)
 _EXACT_INT = 1 << 53  # smaller integers are float64, then rounded once
 
@@ -125,7 +125,7 @@ def quick_where(condition: Any, x1: Any, x2: Any) -> Tensor | None:
         b = quick_number(x2, a)
     elif not alike(a, b):
         return None
-    if a is None or b is None or a.dtype.char not in _CHARS or not at_once():
+    if a is None or b is None or a.dtype.char not in PLAIN_CHARS or not at_once():
         return None
     size = chosen.size * a.size * b.size
     if size >= LARGE and chosen.shape != (a if a.ndim else b).shape:
@@ -145,7 +145,7 @@ def quick_fold(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
     if a is None or a.size >= LARGE or not at_once():
         return None
     truth = _TRUTHS.get(op)
-    if a.dtype.char not in ("fdl" if truth is None else _CHARS):
+    if a.dtype.char not in ("fdl" if truth is None else PLAIN_CHARS):
         return None
     if axis is not None and type(axis) is not int:
         if type(axis) is not tuple or not all(type(n) is int for n in axis):
@@ -213,7 +213,7 @@ def quick_number(x: Any, beside: Array) -> Array | None:
 
 def _function(op: str, dtype: Any, count: int) -> Callable[..., Any] | None:
     function = FUNCTIONS.get(op) if dtype.kind == "c" else ON_REALS.get(op, FUNCTIONS.get(op))
-    if function is None or dtype.char not in _CHARS:
+    if function is None or dtype.char not in PLAIN_CHARS:
         return None
     operand = TensorType(as_dtype(dtype), ())
     try:

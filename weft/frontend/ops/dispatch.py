@@ -29,6 +29,7 @@ from weft.frontend.core.trace import (
     suspend_trace,
     unique_name,
 )
+from weft.frontend.eager.by_value import HAVE_KERNELS, large_results
 from weft.frontend.eager.numpy_calls import REDUCTIONS, quick_fold
 from weft.ir.device import DeviceSpec, check_local, is_local, named_device
 from weft.ir.dims import SymbolicDim, format_shape
@@ -144,6 +145,10 @@ def apply_many(
         made = quick_fold(op_name, operands[0], attrs["axes"], attrs["keepdims"])
         if made is not None:
             return (made,)
+    if op_name in HAVE_KERNELS:
+        found = large_results(op_name, operands, attrs)
+        if found is not None:
+            return found
     return tuple(Tensor(a) for a in _evaluate(op_name, operands, attrs))
 
 

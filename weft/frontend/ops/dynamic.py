@@ -18,6 +18,16 @@ import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace
+from weft.frontend.eager.by_value import (
+    distinct,
+    distinct_as_they_occur,
+    distinct_values,
+    large_chosen,
+    large_places,
+    quick_parted,
+    quick_rows,
+    quick_stitched,
+)
 from weft.frontend.eager.numpy_moves import quick_places
 from weft.frontend.ops.creation import arange, iota, zeros
 from weft.frontend.ops.dispatch import (
@@ -102,7 +112,7 @@ def nonzero(
     >>> wf.nonzero([0, 5, 0, 6], size=3, fill_value=-1)
     (Tensor([ 1,  3, -1], dtype=int64),)
     """
-    places = quick_places(x) if size is None else None
+    places = (quick_places(x) or large_places(x)) if size is None else None
     if places is not None:
         return places
     t = strong_tensor(x)
@@ -123,6 +133,9 @@ def argwhere(x: TensorLike, /, *, size: int | None = None, fill_value: int = 0) 
     Tensor([[0, 1],
             [1, 0]], dtype=int64)
     """
+    made = quick_rows(x) if size is None else None
+    if made is not None:
+        return made
     t = strong_tensor(x)
     if size is not None:
         columns = _first_nonzero("argwhere", t, size, fill_value)
@@ -159,6 +172,9 @@ def boolean_mask(x: TensorLike, mask: TensorLike, axis: int = 0) -> Tensor:
     >>> wf.tf1.boolean_mask([[1, 2], [3, 4]], [[True, False], [True, True]])
     Tensor([1, 3, 4], dtype=int64)
     """
+    made = large_chosen(x, mask) if axis == 0 else None
+    if made is not None:
+        return made
     t, chosen = strong_tensor(x), as_tensor(mask)
     along = check_axis("boolean_mask", axis, t.ndim)
     covered = t.shape[along : along + chosen.ndim]
@@ -177,7 +193,8 @@ def boolean_mask(x: TensorLike, mask: TensorLike, axis: int = 0) -> Tensor:
 # --------------------------------------------------------------------------------- each value once
 def _unique(op: str, x: TensorLike) -> tuple[Tensor, ...]:
     """Values, first indices, inverse and counts. The array API keeps every NaN as a value."""
-    return apply_dynamic("unique", [strong_tensor(x)], what=op)
+    t = strong_tensor(x)
+    return distinct(t) or apply_dynamic("unique", [t], what=op)
 
 
 def unique_values(x: TensorLike, /) -> Tensor:
@@ -186,7 +203,9 @@ def unique_values(x: TensorLike, /) -> Tensor:
     >>> wf.unique_values([3.0, 1.0, np.nan, 3.0, np.nan])
     Tensor([ 1.,  3., nan, nan], dtype=float32)
     """
-    return _unique("unique_values", x)[0]
+    t = strong_tensor(x)
+    made = distinct_values(t)
+    return _unique("unique_values", t)[0] if made is None else made
 
 
 def unique_counts(x: TensorLike, /) -> UniqueCounts:
@@ -253,6 +272,10 @@ def _by_occurrence(op: str, x: TensorLike, out_idx: object) -> tuple[Tensor, Ten
             f"{format_shape(t.shape)} and {dtype.name}",
             location=caller_location(),
         )
+    made = distinct_as_they_occur(t, dtype.numpy)
+    if made is not None:
+        values, places, counts = made
+        return values, places, counts
     values, first, inverse, counts = _unique(op, t)
     order = argsort(first)  # order[i]: which value occurs as number i
     place = argsort(order)
@@ -275,6 +298,9 @@ def dynamic_partition(
     """
     count = check_int("dynamic_partition", num_partitions, "num_partitions")
     rows, t = _integers("dynamic_partition", "partitions", partitions), strong_tensor(data)
+    made = quick_parted(t, rows, count)
+    if made is not None:
+        return made
     attrs: dict[str, AttrValue] = {"num_partitions": count}
     if current_trace() is not None:
         attrs["sizes"] = tuple(str(p.shape[0]) for p in partition_places(rows, count))
@@ -325,8 +351,9 @@ def dynamic_stitch(
             location=caller_location(),
         )
     rows = [_integers("dynamic_stitch", "indices", i) for i in indices]
-    (made,) = apply_dynamic("dynamic_stitch", [*rows, *promote_tensors(*data, op="dynamic_stitch")])
-    return made
+    parts = promote_tensors(*data, op="dynamic_stitch")
+    made = quick_stitched(rows, parts)
+    return apply_dynamic("dynamic_stitch", [*rows, *parts])[0] if made is None else made
 
 
 def _integers(op: str, what: str, x: TensorLike) -> Tensor:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.eager.by_value import large_chosen
 from weft.frontend.eager.numpy_moves import quick_part, quick_taken
 from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.dispatch import apply, nonzero_columns, open_sizes
@@ -294,6 +295,8 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     array raises when it is used. Part of a weak tensor is weak.
     """
     made = quick_part(x, key)
+    if made is None:
+        made = large_chosen(x, key)
     if made is not None:
         return made
     t = as_tensor(x)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.eager.by_value import repeated
 from weft.frontend.eager.numpy_moves import (
     quick_joined,
     quick_moved,
@@ -469,7 +470,10 @@ def repeat(
             [3, 4],
             [3, 4]], dtype=int64)
     """
-    made = quick_moved(np.ndarray.repeat, x, repeats, axis) if type(repeats) is int else None
+    if type(repeats) is int:
+        made = quick_moved(np.ndarray.repeat, x, repeats, axis)
+    else:
+        made = repeated(x, repeats, axis)
     if made is not None:
         return made
     t = strong_tensor(x)

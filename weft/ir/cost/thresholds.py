@@ -264,3 +264,10 @@ INTERLEAVED_ROWS, INTERLEAVED_TURNED = 64, 32
 #: The fewest matrices for that, as a share of the lanes: up to so many rows, and of larger ones or
 #: with singular vectors. LAPACK does fewer, one after the other.
 INTERLEAVED_SMALL, INTERLEAVED_SHARES = 32, (0.25, 0.5)
+
+# ---------------------------------------------------------------------- sizes that depend on values
+#: Ops whose results' sizes depend on values, on fewer elements: NumPy's calls take no longer than
+#: those of native kernels, some ten microseconds.
+FEW_ELEMENTS = 1 << 11
+#: The same of strings, of which Python's loop takes a microsecond for each.
+FEW_STRINGS = 1 << 5

@@ -31,6 +31,8 @@ from weft.ir.spec import (
 from weft.ir.types import TensorType, Type
 
 _HOST = frozenset({"host", "no_fold"})
+#: The ops that have native kernels besides their references (`runtime/dynamic/`).
+BY_KERNELS = frozenset({"nonzero", "unique", "dynamic_partition", "dynamic_stitch", "repeat_index"})
 #: The attribute of ops that make sizes.
 SIZES = {"sizes": AttrSpec("strs", ())}
 
@@ -92,11 +94,12 @@ def _unique_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
 
 def _unique(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
     (x,) = arrays
+    ordered = x.astype(np.float32) if x.dtype.kind == "V" else x  # a bfloat16 NaN sorts anywhere
     values, index, inverse, counts = np.unique(
-        x, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
+        ordered, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
     )
     whole = (index, inverse.reshape(x.shape), counts)
-    return [values, *(a.astype(np.int64) for a in whole)]
+    return [values if ordered is x else x.reshape(-1)[index], *(a.astype(np.int64) for a in whole)]
 
 
 # ------------------------------------------------------------------------------ parts and the whole

@@ -56,6 +56,7 @@ from weft.runtime.dataflow.regions import (
     stays_far,
 )
 from weft.runtime.dataflow.state import ExternalCell
+from weft.runtime.dynamic.door import with_threads
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
 from weft.runtime.native.size_plan import NativeSizedStep, native_step_of_any_size
@@ -274,6 +275,8 @@ class _Builder:
     # ------------------------------------------------------------------------------------ host ops
     def _host(self, op: Operation) -> None:
         start, types = host_start(op, self.resources, self.variables)
+        if self.threads is not None:
+            start = with_threads(start, self.threads)
         given, control = data_operands(op), control_operands(op)
         places = [self.frames[v] for v in (*given, *control)]
         node = Node(

@@ -29,6 +29,7 @@ from weft.passes.control.dataflow_regions import HANDLES, origin
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.dataflow.host_ops.rows import STRING_ROWS
+from weft.runtime.dynamic.door import native_results
 from weft.runtime.recorder import AnyRecorder
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
@@ -55,7 +56,7 @@ def host_start(
             raise UnsupportedError(
                 f"the dataflow executor does not run op '{op.name}' yet", location=op.locations
             )
-        return at_once(partial(carry_out, op)), types  # on strings, which only Python looks into
+        return at_once(partial(_on_strings, op)), types
     handles = [v for v in op.operands if isinstance(v.type, HANDLES)]
     given = _given([_object(op, v, resources, variables) for v in handles])
     begin = row.begin
@@ -64,6 +65,12 @@ def host_start(
         begin(given, op, arrays, done, cancel)
 
     return start, types
+
+
+def _on_strings(op: Operation, arrays: list[Array]) -> list[Any]:
+    """What a pure op on strings gives, which are never in compiled regions."""
+    native = native_results(op.name, arrays, op.attrs)
+    return carry_out(op, arrays) if native is None else native
 
 
 def _given(objects: Sequence[Any]) -> Any:

@@ -187,6 +187,11 @@ def decode_csv(
     return [column.reshape(records.shape) for column in made]
 
 
+def csv_field(records: Array, at: int, delimiter: str, quote: str, number: int) -> bytes:
+    """Field `at` of record `number`. InvalidArgumentError as of `decode_csv`."""
+    return _fields(records.flat[number], number, delimiter.encode(), quote.encode())[at]
+
+
 def _fields(record: bytes, number: int, between: bytes, mark: bytes) -> list[bytes]:
     record = record.rstrip(b"\r\n")
     if not (mark and mark in record) and b"\n" not in record and b"\r" not in record:

@@ -94,6 +94,11 @@ class Pool:
             held = MAX_THREADS if not worker_bytes else max(self.limit, usable_processors())
             return ctypes.addressof(self._words), min(held, most or held)
 
+    @property
+    def parallel(self) -> int:
+        """The address of the native code that cuts a call over the threads, after `enter`."""
+        return self._parallel
+
     def workers(self) -> int:
         """How many worker threads there are now."""
         if self._words is None:

@@ -24,6 +24,7 @@ from weft.ir.ops.resources import part_type
 from weft.ir.spec import Attrs, OpSpec, int_attr, ints_attr, strs_attr
 from weft.runtime.checkpoint.folder import restore_arrays, save_arrays
 from weft.runtime.dataflow.host_ops.row import Array, HostRow, at_once, waits, without_object
+from weft.runtime.dynamic.door import native_csv, native_results
 from weft.runtime.files.decoding import decode_csv, decode_sized, matching_files, parse_examples
 from weft.runtime.files.paths import is_url, open_path
 from weft.runtime.files.permissions import confined
@@ -277,7 +278,9 @@ def _matching(arrays: list[Array], attrs: Attrs) -> Array:
 def _csv(arrays: list[Array], attrs: Attrs) -> Sequence[Array]:
     delimiter, quote, na_value = (str(attrs[k]) for k in ("delimiter", "quote", "na_value"))
     columns = ints_attr(attrs, "columns")
-    return decode_csv(arrays[0], arrays[1:], delimiter, quote, na_value, columns)
+    given = (arrays[0], arrays[1:], delimiter, quote, na_value, columns)
+    made = native_csv(*given)
+    return decode_csv(*given) if made is None else made
 
 
 def _example(arrays: list[Array], attrs: Attrs) -> Sequence[Array]:
@@ -332,8 +335,12 @@ def _effect(spec: OpSpec, arrays: list[Array], attrs: Attrs) -> None:
     spec.reference(arrays, attrs)
 
 
-def _by_reference(spec: OpSpec, arrays: list[Array], attrs: Attrs) -> list[Array]:
-    """What the op's meaning in NumPy gives, as arrays that share nothing with the operands."""
+def _by_value(spec: OpSpec, arrays: list[Array], attrs: Attrs) -> list[Array]:
+    """What a native kernel gives, or the op's meaning in NumPy: as arrays that share nothing with
+    the operands."""
+    native = native_results(spec.name, arrays, attrs)
+    if native is not None:
+        return native
     assert spec.reference is not None
     try:
         made = spec.reference(arrays, attrs)
@@ -350,5 +357,5 @@ CALL_ROWS: Mapping[str, HostRow] = {
     "py_function": without_object(_py_function),
     **{spec.name: without_object(partial(_effect, spec)) for spec in REPORT_TABLE},
     "debug_callback": without_object(partial(_effect, OPS["debug_callback"])),
-    **{spec.name: without_object(partial(_by_reference, spec)) for spec in TABLE},
+    **{spec.name: without_object(partial(_by_value, spec)) for spec in TABLE},
 }
