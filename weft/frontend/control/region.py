@@ -374,15 +374,17 @@ def carry_body(
     structure: pytree.Structure,
     rows: Sequence[Kind] | None = None,
     live: Sequence[StateHandle] = (),
+    given: tuple[Sequence[Kind], set[str]] | None = None,
 ) -> tuple[Body, list[Kind], list[StateHandle]]:
     """Trace a loop's body until what it takes and what it returns agree.
 
     Weak carries take the dtype that the body gives them, and variables that it assigns to become
     carries. With `rows`, the kinds of further arguments, the body returns a pair (carries, other
-    results). Returns the body, whose first results are the carries, their kinds, and the variables.
+    results). given: the kinds to begin with, and the names of sizes in them that may change.
+    Returns the body, whose first results are the carries, their kinds, and the variables.
     """
-    kinds = [kind_of(t) for t in inputs]
-    own: set[str] = set()
+    kinds = [kind_of(t) for t in inputs] if given is None else list(given[0])
+    own: set[str] = set() if given is None else set(given[1])
     written: list[StateHandle] = []
     while True:
         body = Body(name, fn, call, kinds, written, rows or (), live)
@@ -420,7 +422,7 @@ def _agreed(
                 f"it is {kind[0]} before the iteration",
                 f"the body returns {leaf.describe()}",
             )
-        shape = meeting(both[0].shape, leaf.shape, own)
+        shape = meeting(kind[0].shape, leaf.shape, own)
         out.append((TensorType(both[0].dtype, shape), both[1]))
     return out
 

@@ -527,8 +527,9 @@ class _Run:
         names = made if isinstance(made, tuple) else ()
         if names or not all(_is_static(v.type) for v in op.operands):
             given = solve_dims(size_pairs(op.operands, operands))
-            kept = {k: n for k, n in self.sizes.items() if k not in names}
-            self.sizes = {**kept, **given}
+            # an operand may have such a size as it was before, in a loop that changes it
+            both = {**self.sizes, **given}
+            self.sizes = {k: n for k, n in both.items() if k not in names}
 
     def attrs(self, op: Operation) -> Attrs:
         """The attributes of `op` with symbols replaced by their sizes."""
