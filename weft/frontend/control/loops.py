@@ -78,10 +78,10 @@ def while_loop(
     maximum_iterations: an int or a scalar tensor of integers, not negative (of a tensor a step
     checks it); the loop ends after that many at the latest. parallel_iterations: an int >= 1; how
     many may be under way at once on the dataflow executor, as far as they need not wait for each
-    other; 1: one after another, as in native code. It changes no result.
-    shape_invariants: in a wf.Graph and eagerly, the shapes of loop variables that change them,
-    nested as loop_vars: a tuple of sizes, None for one that changes, or a wf.TensorType; None for a
-    variable that keeps its shape. No gradient goes through those that change (GradientError).
+    other; 1: one after another. It changes no result. shape_invariants: in a wf.Graph and eagerly,
+    the shapes of loop variables that change them, nested as loop_vars: a tuple of sizes, None for
+    one that changes, or a wf.TensorType; None for a variable that keeps its shape. No gradient goes
+    through those that change (GradientError).
     A gradient needs values of every iteration. checkpoint_every: an int k >= 1; the gradient keeps
     the loop variables of one iteration in k, and computes k iterations at a time again: the same
     bits for less memory. gradient_memory: an int; the most bytes that a gradient may keep for this
@@ -90,7 +90,6 @@ def while_loop(
 
     Raises TypeRuleError or ShapeError where a loop variable would change its dtype or shape,
     InvalidArgumentError for wrong options, UnsupportedError for open shapes in wf.compile.
-
     In a wf.Graph the body may act on queues and other objects of the host: once in each iteration,
     on one object in the order of the iterations. A loop without loop variables that acts is an
     Effect, and its body may return None or an Effect.
