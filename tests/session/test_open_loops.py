@@ -30,6 +30,7 @@ def vector(*values: float) -> Array:
 
 
 # --------------------------------------------------------------------------------- shape_invariants
+@pytest.mark.share(3)
 @pytest.mark.parametrize("verified", ["", "run"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_loop_variable_grows(
@@ -79,6 +80,7 @@ BODIES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", BODIES)
 def test_bodies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a session, from text, and at once, which is in the interpreter."""
@@ -244,7 +246,8 @@ def test_random_bodies(moves: list[str], rows: int, count: int) -> None:
 
 
 # ------------------------------------------------------------------------------- maximum_iterations
-@pytest.mark.parametrize("mode", [*MODES, "native"])
+@pytest.mark.share(2)
+@pytest.mark.parametrize("mode", ["native", *MODES])
 def test_maximum_iterations_of_a_step(graph: wf.Graph, mode: str) -> None:
     n, x = wf.placeholder(wf.int32, []), wf.placeholder(wf.float32, [2])
     doubled = wf.while_loop(lambda h: wf.sum(h) < 100, lambda h: h * x, x, maximum_iterations=n)
@@ -299,6 +302,7 @@ def test_maximum_iterations_elsewhere() -> None:
 
 
 # -------------------------------------------------------------------------------- length of a scan
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_length_of_a_step(graph: wf.Graph, mode: str) -> None:
     n, x = wf.placeholder(wf.int32, []), wf.placeholder(wf.float32, [None])

@@ -101,6 +101,7 @@ FUNCTIONS: dict[str, Case] = {
 }  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_take_sizes_that_a_graph_computes(name: str) -> None:
     made, wanted = FUNCTIONS[name]

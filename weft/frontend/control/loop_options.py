@@ -1,5 +1,6 @@
-"""What bounds loops and what loosens them: numbers of iterations that are tensors, and shapes that
-may change from one iteration to the next (`shape_invariants`)."""
+"""What bounds loops and what loosens them: numbers of iterations that are tensors, shapes that may
+change from one iteration to the next (`shape_invariants`), and loop variables whose shapes the body
+decides (a TensorArray that was never written)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.control.region import Kind, kind_of, predicate
+from weft.frontend.control.region import Body, Kind, depends, kind_of, predicate
 from weft.frontend.core import pytree
 from weft.frontend.core.operators import METHODS, Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
@@ -213,3 +214,34 @@ def opened_kinds(inputs: Sequence[Tensor], shapes: Sequence[Shape]) -> tuple[lis
         open_shape = tuple(SymbolicDim.symbol(next(rest)) if d is None else d for d in shape)
         kinds.append((TensorType(t.dtype, open_shape), kind_of(t)[1]))
     return kinds, set(names)
+
+
+# --------------------------------------------------------------------- shapes that the body decides
+def complete(
+    what: str,
+    fn: Any,
+    call: Call,
+    inputs: Sequence[Tensor],
+    structure: pytree.Structure,
+    rows: Sequence[Kind] = (),
+    place: Callable[[pytree.Structure], pytree.Structure] = lambda found: found,
+) -> Any:
+    """The loop variables, those without leaves yet as one iteration of the body makes them; None if
+    there are none such.
+
+    call: the body on the leaves, and on further arguments of the kinds `rows`; place: where in its
+    result the loop variables are. The iteration is traced, and leaves nothing.
+    """
+    if not pytree.is_incomplete(structure):
+        return None
+    trace = current_trace()
+    assert trace is not None
+    outside = set(trace.root().made_sizes)
+    body = Body(f"body of {what}", fn, call, [kind_of(t) for t in inputs], (), rows)
+    body.trace.closed = True
+    inside = trace.root().made_sizes - outside
+    types = [
+        TensorType(t.dtype, tuple(None if depends(d, inside) else d for d in t.shape))
+        for t in body.leaves
+    ]
+    return pytree.completed(structure, iter(inputs), place(body.structure), iter(types))

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.frontend.control.loop_options import (
     Call,
+    complete,
     computed_length,
     counted,
     invariant_shapes,
@@ -139,6 +140,9 @@ def _traced(
     if not inputs and graph_around(current_trace()) is not None:
         return _loop_of_effects(cond, body, loop_vars, attrs, most)
     test, step = _calls(cond, body, loop_vars, structure)
+    whole = complete("wf.while_loop", body, step, inputs, structure)
+    if whole is not None:
+        return _traced(cond, body, whole, attrs, every, most, invariants)
     if most is not None:
         test, step, inputs, structure = counted(most, test, step, inputs, structure)
         shapes = None if shapes is None else [(), *shapes]
@@ -475,7 +479,15 @@ def _scan(
         carry = pytree.unflatten(structure, given[: len(inputs)])
         return _pair(what, f(carry, pytree.unflatten(nesting, given[len(inputs) :])))
 
+    carried = complete(what, f, call, inputs, structure, rows, lambda found: _first(found))
+    if carried is not None:
+        return _scan(what, f, carried, xs, length, reverse)
     return _emit_scan(what, f, call, inputs, structure, sequences, rows, count, reverse)
+
+
+def _first(pair: pytree.Structure) -> pytree.Structure:
+    """How the carry nests in what `f` gives."""
+    return None if pair is None else pair.children[0]
 
 
 def _scan_counting(

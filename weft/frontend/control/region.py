@@ -50,7 +50,7 @@ def meeting(a: Shape, b: Shape, own: set[str] | None = None) -> Shape:
         return a
     made, kept = trace.root().made_sizes, set() if own is None else own
     apart = [
-        x != y and not _depends(x, kept) and (_depends(x, made) or _depends(y, made))
+        x != y and not depends(x, kept) and (depends(x, made) or depends(y, made))
         for x, y in zip(a, b, strict=True)
     ]
     names = fresh_sizes(trace, "size", sum(apart)) if any(apart) else ()
@@ -68,7 +68,7 @@ def renamed(t: Tensor, shape: Shape) -> Tensor:
     if trace is None or t.shape == shape:
         return t
     made = trace.root().made_sizes
-    new = [a != b and _depends(b, made) for a, b in zip(t.shape, shape, strict=True)]
+    new = [a != b and depends(b, made) for a, b in zip(t.shape, shape, strict=True)]
     names = tuple(str(d) for d, is_new in zip(shape, new, strict=True) if is_new)
     out = t
     if names:
@@ -93,7 +93,7 @@ def check_stacked(what: str, ys: Sequence[Tensor], before: Collection[str]) -> N
     assert trace is not None
     made = trace.root().made_sizes - set(before)
     for y in ys:
-        if any(_depends(d, made) for d in y.shape):
+        if any(depends(d, made) for d in y.shape):
             raise ShapeError(
                 f"{what}: a result of an iteration is {y._type}: its size depends on values, and "
                 "may be another in the next iteration",
@@ -102,7 +102,8 @@ def check_stacked(what: str, ys: Sequence[Tensor], before: Collection[str]) -> N
             )
 
 
-def _depends(dim: Dim, made: Collection[str]) -> bool:
+def depends(dim: Dim, made: Collection[str]) -> bool:
+    """Whether a size is made of one of these."""
     return isinstance(dim, SymbolicDim) and not dim.symbols.isdisjoint(made)
 
 
