@@ -245,6 +245,17 @@ def test_random_bodies(moves: list[str], rows: int, count: int) -> None:
     assert_allclose(got, wanted, rtol=1e-6)
 
 
+def test_a_carry_comes_back_with_the_sizes_it_had(graph: wf.Graph) -> None:
+    """Sizes that feeds decide and that are taken to be equal are checked one by one."""
+    x = wf.placeholder(wf.float32, [None, None])
+    turned = wf.while_loop(lambda i, h: i < 1, lambda i, h: (i + 1, wf.transpose(h)), (0, x))[1]
+    square, wide = np.arange(4.0).reshape(2, 2), np.arange(6.0).reshape(2, 3)
+    with wf.Session() as session:
+        assert_array_equal(session.run(turned, {x: square}), square.T)
+        with pytest.raises(wf.errors.ShapeError):
+            session.run(turned, {x: wide})
+
+
 # ------------------------------------------------------------------------------- maximum_iterations
 @pytest.mark.share(2)
 @pytest.mark.parametrize("mode", ["native", *MODES])

@@ -75,7 +75,7 @@ def renamed(t: Tensor, shape: Shape) -> Tensor:
         given = tuple(None if is_new else d for d, is_new in zip(t.shape, new, strict=True))
         out = apply("ensure_shape", t, shape=given, sizes=names)
     if out.shape != shape and all(map(_may_be, out.shape, shape)):
-        out = apply("reshape", out, shape=shape)
+        out = apply("broadcast_to", out, shape=shape)  # a reshape would take [2,3] for [3,2]
     out.weak = t.weak
     return out
 
