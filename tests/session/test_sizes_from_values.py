@@ -211,6 +211,19 @@ def test_gradients_through_such_sizes(mode: str) -> None:
     assert_array_equal(eager, [6, 2, 8, 0, 0, 0])
 
 
+@pytest.mark.parametrize("mode", ["auto", "dataflow"])
+def test_what_a_region_gives_for_its_size_alone(mode: str) -> None:
+    """The rows of a scan are read in one region, and tell a size in another one."""
+
+    def build(n: wf.Tensor, x: wf.Tensor, s: wf.Tensor) -> wf.Tensor:
+        rows = wf.scan(lambda a, _: (a, a), wf.asarray(1.0), length=n)[1]
+        both = wf.concat([x, rows])
+        return wf.tile(both[:8], [wf.astype(wf.sum(both), wf.int32) - 22])
+
+    assert_array_equal(run(build, 3, mode=mode), np.tile(np.concatenate([X, [1, 1]]), 4))
+    assert_array_equal(run(build, 1, mode=mode), np.tile(np.concatenate([X, [1]]), 2))
+
+
 def test_errors_name_function_and_line() -> None:
     for build, what in (
         (lambda n, x, s: wf.zeros([n]), "wf.zeros: a size in the shape is -1"),
