@@ -40,6 +40,42 @@ def _scattered(v: Array, c: int) -> Array:
     return out
 
 
+def _count(v: Any, c: int) -> Any:
+    """A number from 0 to 4 that the values decide."""
+    return wf.cast(wf.remainder(wf.sum(v) + c, 5), wf.int32)
+
+
+def _count_np(v: Array, c: int) -> int:
+    return int(np.remainder(v.sum() + c, 5))
+
+
+def _grown(v: Any, c: int) -> Any:
+    """Of another size after each iteration, from a known one on."""
+    n = _count(v, c)
+    body = lambda i, h: (i + 1, wf.concat([h[:12], wf.reshape(wf.sum(h) - c, (1,)), h[:i]]))  # noqa: E731
+    made: Any = wf.while_loop(lambda i, h: i < n, body, (0, wf.ones(2) * c), (None, (None,)))[1]
+    return _small(made)
+
+
+def _grown_np(v: Array, c: int) -> Array:
+    h = np.full(2, c, np.float32)
+    for i in range(_count_np(v, c)):
+        h = np.concatenate([h[:12], [h.sum() - c], h[:i]]).astype(np.float32)
+    return _small_np(h)
+
+
+def _pieces(v: Any, c: int) -> Any:
+    """Parts of v in another order, through a TensorArray."""
+    n = _count(v, c)
+    ta = wf.TensorArray(wf.float32, 3, infer_shape=False)
+    return ta.write(2, v[:n]).write(0, v[n:]).write(1, wf.ones([n]) * c).concat()
+
+
+def _pieces_np(v: Array, c: int) -> Array:
+    n = _count_np(v, c)
+    return np.concatenate([v[n:], np.full(n, c, np.float32), v[:n]]).astype(np.float32)
+
+
 DYNAMIC = frozenset({"dynamic"})
 UNARY: dict[str, Callable[[int], Step]] = {
     "mask": lambda c: (lambda v: v[v > c], lambda v: v[v > c]),
@@ -63,6 +99,22 @@ UNARY: dict[str, Callable[[int], Step]] = {
     "first": lambda c: (
         lambda v: wf.argwhere(v > c)[:, 0] * 1.0, lambda v: np.nonzero(v > c)[0].astype(np.float32)
     ),
+    "slice": lambda c: (
+        lambda v: v[_count(v, c) - 2 :], lambda v: v[_count_np(v, c) - 2 :]
+    ),
+    "counted": lambda c: (
+        lambda v: wf.arange(_count(v, c)) * 1.0 + c,
+        lambda v: np.arange(_count_np(v, c)).astype(np.float32) + c,
+    ),
+    "tiled": lambda c: (
+        lambda v: wf.tile(v[:3], [_count(v, c)]), lambda v: np.tile(v[:3], _count_np(v, c))
+    ),
+    "scanned": lambda c: (
+        lambda v: wf.scan(lambda a, _: (a + c, a), wf.asarray(1.0), length=_count(v, c))[1],
+        lambda v: (1 + c * np.arange(_count_np(v, c))).astype(np.float32),
+    ),
+    "grown": lambda c: (lambda v: _grown(v, c), lambda v: _grown_np(v, c)),
+    "pieces": lambda c: (lambda v: _pieces(v, c), lambda v: _pieces_np(v, c)),
 }  # fmt: skip
 BINARY: dict[str, Step] = {
     "concat": (lambda v, w: wf.concat([v, w]), lambda v, w: np.concatenate([v, w])),

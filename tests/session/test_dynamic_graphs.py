@@ -175,12 +175,16 @@ def test_what_changes_without_values_is_refused(graph: wf.Graph) -> None:
     assert error.value.locations[0].file == __file__
 
 
-def test_sizes_are_values_of_their_iteration_in_the_interpreter_too(graph: wf.Graph) -> None:
-    x = wf.placeholder(wf.float32, [None])
+@pytest.mark.parametrize("size", [None, 3])
+def test_sizes_are_values_of_their_iteration_in_the_interpreter_too(
+    graph: wf.Graph, size: int | None
+) -> None:
+    x = wf.placeholder(wf.float32, [size])
     out = wf.while_loop(
         lambda i, _: i < 3,
         lambda i, h: (i + 1, wf.concat([h[h > 0], wf.zeros([h.shape[0]])])),
         (0, x),
+        None if size is None else (None, (None,)),
     )[1]
     fed = vector(1, -1, 2)
     structured = step_graph(graph._trace, [out._value], [], [(x._value, fed.shape)])

@@ -240,8 +240,64 @@ def test_refused_when_the_graph_is_built(graph: wf.Graph) -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="RunOptions"):
         q.dequeue(timeout=1)
     anything = wf.FIFOQueue(5, wf.float32)
-    with pytest.raises(wf.errors.UnsupportedError, match="any shape"):
+    with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)any shape.*enqueued first"):
         anything.dequeue()
+    anything.enqueue(x)
+    with pytest.raises(wf.errors.ShapeError, match=r"component 0 is f32\[\?\], got f32\[\]"):
+        anything.enqueue(x[0])
+
+
+@pytest.mark.parametrize("kind", ["fifo", "shuffle", "priority"])
+def test_elements_whose_shapes_a_run_decides(graph: wf.Graph, kind: str) -> None:
+    """Without shapes the first enqueue says how many axes the elements have."""
+    dtypes = [wf.float32, wf.string]
+    made: dict[str, Any] = {
+        "fifo": lambda: wf.FIFOQueue(10, dtypes, names=["x", "words"]),
+        "shuffle": lambda: wf.RandomShuffleQueue(10, 0, dtypes, names=["x", "words"]),
+        "priority": lambda: wf.PriorityQueue(10, dtypes, names=["first", "x", "words"]),
+    }
+    q = made[kind]()
+    x, words = wf.placeholder(wf.float32, [None, 2]), wf.placeholder(wf.string, [None])
+    element = {"x": x, "words": words} | ({"first": 1} if kind == "priority" else {})
+    put, got = q.enqueue(element), q.dequeue()
+    assert q.shapes[-2:] == [(None, None), (None,)]
+    assert got["x"].ndim == 2
+    total = wf.sum(got["x"] * wf.ones(wf.shape(got["x"])), axis=0) + got["x"].shape[0]
+    with wf.Session() as session:
+        for rows in (2, 0, 3):
+            session.run(put, {x: np.ones((rows, 2)), words: ["a"] * (rows + 1)})
+            found, text = session.run([total, got["words"]])
+            np.testing.assert_array_equal(found, [2 * rows] * 2)
+            assert text.tolist() == [b"a"] * (rows + 1)
+    loaded = wf.Graph.from_text(graph.as_text())  # has a queue of that rank, too
+    assert "parts" in loaded.as_text()
+
+
+def test_elements_that_are_there_say_how_many_axes() -> None:
+    q, mixed = wf.FIFOQueue(10, wf.float32), wf.FIFOQueue(10, wf.float32)
+    q.enqueue(np.ones((2, 3)))
+    mixed.enqueue(np.ones(3))
+    mixed.enqueue(np.float32(1))
+    with wf.Graph().as_default(), wf.Session() as session:
+        got = q.dequeue()
+        assert got.ndim == 2
+        assert session.run(wf.sum(got)) == 6
+        with pytest.raises(wf.errors.ShapeError, match="a graph that uses it"):
+            mixed.dequeue()
+    with pytest.raises(wf.errors.ShapeError, match=r"takes \[\?,\?\]"):
+        q.enqueue(np.ones(3))
+
+
+def test_one_of_several_queues_without_shapes(graph: wf.Graph) -> None:
+    queues = [wf.FIFOQueue(5, wf.float32) for _ in range(2)]
+    which, x = wf.placeholder(wf.int32, []), wf.placeholder(wf.float32, [None])
+    chosen = wf.tf1.QueueBase.from_list(which, queues)
+    put, got = chosen.enqueue(x), chosen.dequeue()
+    with wf.Session() as session:
+        for i, size in ((0, 2), (1, 0), (1, 3)):
+            session.run(put, {which: i, x: np.arange(size)})
+        for i, size in ((1, 0), (0, 2), (1, 3)):
+            np.testing.assert_array_equal(session.run(got, {which: i}), np.arange(size))
 
 
 def test_very_many_ops_of_the_host_in_one_step(graph: wf.Graph) -> None:

@@ -55,6 +55,11 @@ def ensure_shape(m: GraphMaker, op: str) -> None:
     m.emit(op, [x], shape=shape, sizes=_names(m, sum(new)))
 
 
+def dynamic_size(m: GraphMaker, op: str) -> None:
+    n = m.indices(m.pick([int32, int64]), (), 4)
+    m.emit(op, [n], sizes=_names(m, 1), what=m.pick(["a size", "wf.zeros: a size"]))
+
+
 def _names(m: GraphMaker, count: int) -> tuple[str, ...]:
     """Names that no op of the graph has yet, or none."""
     if m.flag():
@@ -70,4 +75,5 @@ MAKERS = {
     "dynamic_stitch": dynamic_stitch,
     "repeat_index": repeat_index,
     "ensure_shape": ensure_shape,
+    "dynamic_size": dynamic_size,
 }

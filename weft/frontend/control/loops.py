@@ -9,6 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from weft.frontend.control.loop_options import (
+    Call,
+    complete,
+    computed_length,
+    counted,
+    invariant_shapes,
+    is_count,
+    iteration_limit,
+    opened_kinds,
+    traced_length,
+)
 from weft.frontend.control.region import (
     Body,
     Kind,
@@ -37,7 +48,7 @@ from weft.frontend.core.trace import Effect, StateHandle, current_trace, graph_a
 from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.manipulation import concat
 from weft.frontend.ops.promotion import TensorLike, cast, check_dtype
-from weft.ir.dims import Dim, same
+from weft.ir.dims import Dim, Shape, same
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location
 from weft.ir.spec import AttrValue, int_attr
@@ -49,9 +60,9 @@ def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
     loop_vars: Any,
-    shape_invariants: None = None,
+    shape_invariants: Any = None,
     parallel_iterations: int = 10,
-    maximum_iterations: int | None = None,
+    maximum_iterations: Any = None,
     *,
     checkpoint_every: int | None = None,
     gradient_memory: int | None = None,
@@ -61,26 +72,25 @@ def while_loop(
 ) -> Any:
     """`loop_vars = body(loop_vars)` while `cond(loop_vars)`, nested as `loop_vars`.
 
-    As JAX's lax.while_loop, the functions take one argument nested like `loop_vars`. As in
-    TensorFlow, they get the items of a list or tuple as arguments of their own if that is how many
-    they require (and those of a list of one item), also of one that takes any number after the
-    first (`lambda i, *_: i < 3`).
+    As JAX's lax.while_loop, the functions take one argument nested like `loop_vars`; as in
+    TensorFlow the items of a list or tuple if that is how many they require (and those of a list of
+    one item), also of one that takes any number after the first (`lambda i, *_: i < 3`).
 
-    maximum_iterations: an int; the loop ends after that many at the latest.
-    parallel_iterations: an int >= 1; how many iterations may be under way at once on the dataflow
-    executor, as far as they need not wait for each other; 1: one after another, as in native code.
-    It changes no result. shape_invariants: refused, the loop variables keep their shapes.
-
+    maximum_iterations: an int or a scalar tensor of integers, not negative (of a tensor a step
+    checks it); the loop ends after that many at the latest. parallel_iterations: an int >= 1; how
+    many may be under way at once on the dataflow executor, as far as they need not wait for each
+    other; 1: one after another. It changes no result. shape_invariants: in a wf.Graph and eagerly,
+    the shapes of loop variables that change them, nested as loop_vars: a tuple of sizes, None for
+    one that changes, or a wf.TensorType; None for a variable that keeps its shape. No gradient goes
+    through those that change (GradientError).
     A gradient needs values of every iteration. checkpoint_every: an int k >= 1; the gradient keeps
     the loop variables of one iteration in k, and computes k iterations at a time again: the same
     bits for less memory. gradient_memory: an int; the most bytes that a gradient may keep for this
     loop, beyond which the step ends with a ResourceExhaustedError. back_prop: False makes what the
-    loop gives constants to differentiation. swap_memory, name: taken for TensorFlow's sake; what
-    gradients keep is in main memory anyway.
+    loop gives constants to differentiation. swap_memory, name: taken for TensorFlow's sake.
 
-    Raises TypeRuleError where a loop variable would change its dtype or shape,
-    InvalidArgumentError for options that are out of range.
-
+    Raises TypeRuleError or ShapeError where a loop variable would change its dtype or shape,
+    InvalidArgumentError for wrong options, UnsupportedError for open shapes in wf.compile.
     In a wf.Graph the body may act on queues and other objects of the host: once in each iteration,
     on one object in the order of the iterations. A loop without loop variables that acts is an
     Effect, and its body may return None or an Effect.
@@ -92,16 +102,18 @@ def while_loop(
     3.0
     >>> wf.while_loop(lambda i, total: i <= 4, lambda i, total: (i + 1, total + i), (1, 0))
     (Tensor(5, dtype=int64, weak), Tensor(10, dtype=int64, weak))
+    >>> wf.while_loop(lambda x: wf.sum(x) < 9, lambda x: wf.concat([x, x]), wf.ones(3), (None,))
+    Tensor([1., 1., 1., 1., 1., 1., 1., 1., 1., 1., 1., 1.], dtype=float32)
     """
     check_callable("wf.while_loop", cond=cond, body=body)
-    _check_invariants(shape_invariants)
+    limit, most = iteration_limit(maximum_iterations)
     attrs: dict[str, AttrValue] = {
-        "limit": _limit(maximum_iterations),
+        "limit": limit,
         "parallel_iterations": overlap("wf.while_loop", parallel_iterations),
         "gradient_memory": _at_least("gradient_memory", gradient_memory, 0),
     }
     every = _at_least("checkpoint_every", checkpoint_every, 1)
-    made = _traced(cond, body, loop_vars, attrs, every)
+    made = _traced(cond, body, loop_vars, attrs, every, most, shape_invariants)
     return made if back_prop else without_gradient(made)
 
 
@@ -111,30 +123,34 @@ def _traced(
     loop_vars: Any,
     attrs: dict[str, AttrValue],
     every: int,
+    most: Tensor | None,
+    invariants: Any,
 ) -> Any:
-    """The loop as part of the current trace; without one it runs at once."""
+    """The loop as part of the current trace; without one it runs at once. most: a number of
+    iterations that is known when it runs."""
     inputs, structure = operand_tensors("wf.while_loop", loop_vars, "loop_vars")
+    shapes = invariant_shapes(structure, inputs, invariants)
     if current_trace() is None:
 
         def at_once(given: list[Tensor]) -> Any:
-            return _traced(cond, body, pytree.unflatten(structure, given), attrs, every)
+            nested = pytree.unflatten(structure, given)
+            return _traced(cond, body, nested, attrs, every, most, invariants)
 
         return run_traced("while_loop", at_once, inputs)
     if not inputs and graph_around(current_trace()) is not None:
-        return _loop_of_effects(cond, body, loop_vars, attrs)
+        return _loop_of_effects(cond, body, loop_vars, attrs, most)
     test, step = _calls(cond, body, loop_vars, structure)
+    whole = complete("wf.while_loop", body, step, inputs, structure)
+    if whole is not None:
+        return _traced(cond, body, whole, attrs, every, most, invariants)
+    if most is not None:
+        test, step, inputs, structure = counted(most, test, step, inputs, structure)
+        shapes = None if shapes is None else [(), *shapes]
     if every > 0:
-        return _in_segments(cond, body, test, step, inputs, structure, attrs, every)
-    return _emit_while(cond, body, test, step, inputs, structure, attrs)[0]
-
-
-def _check_invariants(shape_invariants: object) -> None:
-    if shape_invariants is not None:
-        raise InvalidArgumentError(
-            "wf.while_loop: shape_invariants is not supported: loop variables keep their shapes",
-            hint="make room for the final shape from the start, and write with x.at[i].set(y)",
-            location=caller_location(),
-        )
+        found = _in_segments(cond, body, test, step, inputs, structure, attrs, every, shapes)
+    else:
+        found = _emit_while(cond, body, test, step, inputs, structure, attrs, shapes)[0]
+    return found if most is None else found[1]
 
 
 def _calls(
@@ -163,14 +179,18 @@ def _calls(
 
 
 def _loop_of_effects(
-    cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Any, attrs: dict[str, AttrValue]
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    attrs: dict[str, AttrValue],
+    most: Tensor | None,
 ) -> Any:
     """A loop without loop variables: it carries true, which what comes after it depends on."""
     spread = _spreads(cond, body, loop_vars)
     given = () if spread else (loop_vars,)
     _, nothing = pytree.flatten(loop_vars)
 
-    def step(xs: list[Tensor]) -> Any:
+    def act(xs: list[Tensor]) -> Any:
         found = without_effects(body(*given))
         if found is not None:
             what = "wf.while_loop: the carry and what the body returns for it"
@@ -178,7 +198,10 @@ def _loop_of_effects(
         return xs
 
     start, structure = operand_tensors("wf.while_loop", [True], "loop_vars")
-    test = lambda xs: cond(*given)  # noqa: E731
+    test: Call = lambda xs: cond(*given)  # noqa: E731
+    step: Call = act
+    if most is not None:
+        test, step, start, structure = counted(most, test, step, start, structure)
     effect = _emit_while(cond, body, test, step, start, structure, attrs)[1]()
     return loop_vars if effect is None else effect
 
@@ -192,17 +215,18 @@ def _in_segments(
     structure: pytree.Structure,
     attrs: dict[str, AttrValue],
     every: int,
+    shapes: Sequence[Shape] | None,
 ) -> Any:
     """A loop over segments of `every` iterations, of which the gradient keeps the starts only."""
 
     def run(xs: list[Tensor], iterations: int) -> Any:
         within = {**attrs, "limit": iterations}
-        return _emit_while(cond, body, test, step, xs, structure, within)[0]
+        return _emit_while(cond, body, test, step, xs, structure, within, shapes)[0]
 
     limit = int_attr(attrs, "limit")
     outer = {**attrs, "limit": limit if limit < 0 else limit // every, "recompute": True}
     segment = lambda xs: run(xs, every)  # noqa: E731
-    found, _ = _emit_while(cond, body, test, segment, inputs, structure, outer)
+    found, _ = _emit_while(cond, body, test, segment, inputs, structure, outer, shapes)
     if limit < 0 or limit % every == 0:
         return found
     return run(operand_tensors("wf.while_loop", found, "loop_vars")[0], limit % every)
@@ -217,18 +241,6 @@ def _at_least(name: str, given: Any, least: int) -> int:
     raise InvalidArgumentError(
         f"wf.while_loop: {name} is {given!r:.60}, not an int >= {least}",
         hint="it must be known before the loop runs",
-        location=caller_location(),
-    )
-
-
-def _limit(maximum: Any) -> int:
-    if maximum is None:
-        return -1
-    if isinstance(maximum, (int, np.integer)) and not isinstance(maximum, bool) and maximum >= 0:
-        return int(maximum)
-    raise InvalidArgumentError(
-        f"wf.while_loop: maximum_iterations is {maximum!r:.60}, not an int >= 0",
-        hint="a number that is computed belongs into cond; this one must be known beforehand",
         location=caller_location(),
     )
 
@@ -275,15 +287,18 @@ def _emit_while(
     inputs: list[Tensor],
     structure: pytree.Structure,
     attrs: dict[str, AttrValue],
+    shapes: Sequence[Shape] | None = None,
 ) -> tuple[Any, Callable[[], Effect | None]]:
-    """The op: what it gives, and what makes the effect that it is in a graph, if it is one."""
+    """The op: what it gives, and what makes the effect that it is in a graph, if it is one.
+    shapes: those that the loop variables have in every iteration, None in them for open sizes."""
     trace = current_trace()
     assert trace is not None
+    opened = None if shapes is None else opened_kinds(inputs, shapes)
     name = "body of wf.while_loop"
     live: list[StateHandle] = []
     while True:
         step, kinds, written = carry_body(
-            "wf.while_loop", name, body, body_call, inputs, structure, live=live
+            "wf.while_loop", name, body, body_call, inputs, structure, live=live, given=opened
         )
         live = list(step.trace.live)
         test = Body("cond of wf.while_loop", cond, test_call, kinds, written, live=live)
@@ -326,7 +341,7 @@ def fori_loop(
     upper: TensorLike,
     body: Callable[[Any, Any], Any],
     init: Any,
-    maximum_iterations: int | None = None,
+    maximum_iterations: Any = None,
 ) -> Any:
     """`for i in range(lower, upper): init = body(i, init)`, as JAX's lax.fori_loop.
 
@@ -378,7 +393,7 @@ def scan(
     f: Callable[..., Any],
     init: Any = _MISSING,
     xs: Any = None,
-    length: int | None = None,
+    length: Any = None,
     reverse: bool = False,
     unroll: int = 1,
     *,
@@ -389,44 +404,55 @@ def scan(
 
     init: the first carry, any nesting of tensors; f must return the same nesting, dtypes and shapes
     (Python numbers take the dtypes that f gives them). xs: a nesting of tensors with one size of
-    the first axis, or None: then f gets None, `length` times. reverse: from the last row to the
+    the first axis, or None: then f gets None, `length` times. length: an int, in a wf.Graph also a
+    scalar tensor of integers (the result then has as many rows as that says); in a compiled
+    function a tensor only where there are neither xs nor ys. reverse: from the last row to the
     first; ys[i] still belongs to xs[i]. Where y is an Effect, or nothing at all is carried or
-    returned, ys is the Effect of all iterations. unroll: taken for JAX's sake; it must be at least
-    1 and changes nothing, as an iteration costs no dispatch.
+    returned, ys is the Effect of all iterations. unroll: taken for JAX's sake; at least 1.
 
-    With `elems=`, as TensorFlow's tf.scan: `a = f(a, x)` for each row, from `initializer`, or from
-    the first row if that is not given; the result is every a, stacked.
+    As TensorFlow's tf.scan with `elems=`, with `initializer=`, and with neither xs nor length,
+    which JAX's needs: `a = f(a, x)` for each row, from `initializer`, or from the first row if that
+    is not given; the result is every a, stacked. (A third argument without a name is xs.)
 
     Differentiable to any order; the backward pass stores what it needs of each iteration. Raises
     TypeRuleError or InvalidArgumentError where rows, carries or lengths do not fit.
 
     >>> wf.scan(lambda total, x: (total + x, total * x), 0.0, wf.asarray([1.0, 2.0, 3.0]))
     (Tensor(6., dtype=float32), Tensor([0., 2., 9.], dtype=float32))
-    >>> wf.scan(lambda a, x: a + x, elems=wf.asarray([1.0, 2.0, 3.0]))  # TensorFlow's form
+    >>> wf.scan(lambda a, x: a + x, wf.asarray([1.0, 2.0, 3.0]))  # TensorFlow's form
     Tensor([1., 3., 6.], dtype=float32)
     """
     check_callable("wf.scan", f=f)
-    if elems is not _MISSING or initializer is not _MISSING:
-        given = [x for x in (init, elems) if x is not _MISSING]
-        if len(given) != 1 or xs is not None or length is not None:
-            raise InvalidArgumentError(
-                "wf.scan: elems= and initializer= are TensorFlow's arguments, init, xs and length "
-                "are JAX's",
-                hint="wf.scan(f, init, xs) or wf.scan(f, elems=x, initializer=a)",
-                location=caller_location(),
-            )
-        return _scan_tf(f, given[0], initializer, reverse)
+    if _is_tensorflows(init, xs, length, elems, initializer):
+        return _scan_tf(f, init if elems is _MISSING else elems, initializer, reverse)
     if init is _MISSING:
         raise InvalidArgumentError(
             "wf.scan: init is missing",
             hint="wf.scan(f, init, xs) or wf.scan(f, elems=x, initializer=a)",
             location=caller_location(),
         )
-    if not _is_count(unroll) or unroll < 1:
+    if not is_count(unroll) or unroll < 1:
         raise InvalidArgumentError(
             f"wf.scan: unroll is {unroll!r:.40}, not an int >= 1", location=caller_location()
         )
     return _scan("wf.scan", f, init, xs, length, reverse)
+
+
+def _is_tensorflows(init: Any, xs: Any, length: Any, elems: Any, initializer: Any) -> bool:
+    """Whether these are the arguments of tf.scan. InvalidArgumentError for a mixture."""
+    if elems is _MISSING and initializer is _MISSING:
+        if init is _MISSING or xs is not None or length is not None:
+            return False
+        return all(t.ndim for t in operand_tensors("wf.scan", init, "init")[0])
+    given = [x for x in (init, elems) if x is not _MISSING]
+    if len(given) != 1 or xs is not None or length is not None:
+        raise InvalidArgumentError(
+            "wf.scan: elems= and initializer= are TensorFlow's arguments, init, xs and length "
+            "are JAX's",
+            hint="wf.scan(f, init, xs) or wf.scan(f, elems=x, initializer=a)",
+            location=caller_location(),
+        )
+    return True
 
 
 def _scan(
@@ -434,6 +460,9 @@ def _scan(
 ) -> tuple[Any, Any]:
     inputs, structure = operand_tensors(what, init, "init")
     sequences, nesting = operand_tensors(what, xs, "xs")
+    computed = None if sequences else computed_length(length)
+    if computed is not None:
+        return _scan_counting(what, f, init, xs, computed)
     count = _length(what, sequences, pytree.paths(nesting, "xs"), length)
     if current_trace() is None:
 
@@ -448,32 +477,52 @@ def _scan(
 
     def call(given: list[Tensor]) -> Any:
         carry = pytree.unflatten(structure, given[: len(inputs)])
-        found = f(carry, pytree.unflatten(nesting, given[len(inputs) :]))
-        if not (isinstance(found, (tuple, list)) and len(found) == 2):
-            raise TypeRuleError(
-                f"{what}: f returned a {type(found).__name__}, not a pair (carry, y)",
-                hint="return (carry, None) without a y; for TensorFlow's scan write "
-                "wf.scan(f, elems=x, initializer=a)",
-                location=caller_location(),
-            )
-        return tuple(found)
+        return _pair(what, f(carry, pytree.unflatten(nesting, given[len(inputs) :])))
 
+    carried = complete(what, f, call, inputs, structure, rows, lambda found: _first(found))
+    if carried is not None:
+        return _scan(what, f, carried, xs, length, reverse)
     return _emit_scan(what, f, call, inputs, structure, sequences, rows, count, reverse)
 
 
-def _is_count(x: object) -> bool:
-    return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and int(x) >= 0
+def _first(pair: pytree.Structure) -> pytree.Structure:
+    """How the carry nests in what `f` gives."""
+    return None if pair is None else pair.children[0]
+
+
+def _scan_counting(
+    what: str, f: Callable[..., Any], init: Any, xs: Any, length: Tensor
+) -> tuple[Any, Any]:
+    """A scan without rows and stacked results, as often as a tensor says: the carry, and what f
+    gives besides, which holds no tensor."""
+    given: list[Any] = []
+
+    def step(state: dict[str, Any]) -> dict[str, Any]:
+        carry, y = _pair(what, f(state["carry"], xs))
+        given[:] = [without_effects(y)]
+        if pytree.flatten(given[0])[0]:
+            traced_length(what, length)  # says that what is stacked needs a known size
+        return {"carry": carry}
+
+    made = while_loop(lambda state: True, step, {"carry": init}, maximum_iterations=length)
+    return made["carry"], given[0]
+
+
+def _pair(what: str, found: Any) -> tuple[Any, Any]:
+    """What f gives. TypeRuleError for anything but two values."""
+    if not (isinstance(found, (tuple, list)) and len(found) == 2):
+        raise TypeRuleError(
+            f"{what}: f returned a {type(found).__name__}, not a pair (carry, y)",
+            hint="return (carry, None) without a y; for TensorFlow's scan write "
+            "wf.scan(f, elems=x, initializer=a)",
+            location=caller_location(),
+        )
+    return found[0], found[1]
 
 
 def _length(what: str, sequences: Sequence[Tensor], paths: Sequence[str], length: Any) -> Dim:
     """The number of iterations, which all sequences and `length` agree on."""
-    if not (length is None or _is_count(length)):
-        raise InvalidArgumentError(
-            f"{what}: length is {length!r:.60}, not an int >= 0",
-            hint="a number of iterations that is computed needs wf.while_loop or wf.fori_loop",
-            location=caller_location(),
-        )
-    known: Dim = None if length is None else int(length)
+    known: Dim = None if length is None else traced_length(what, length)
     first = "length"
     for t, path in zip(sequences, paths, strict=True):
         if not t.ndim:

@@ -50,7 +50,7 @@ def meeting(a: Shape, b: Shape, own: set[str] | None = None) -> Shape:
         return a
     made, kept = trace.root().made_sizes, set() if own is None else own
     apart = [
-        x != y and not _depends(x, kept) and (_depends(x, made) or _depends(y, made))
+        x != y and not depends(x, kept) and (depends(x, made) or depends(y, made))
         for x, y in zip(a, b, strict=True)
     ]
     names = fresh_sizes(trace, "size", sum(apart)) if any(apart) else ()
@@ -68,14 +68,14 @@ def renamed(t: Tensor, shape: Shape) -> Tensor:
     if trace is None or t.shape == shape:
         return t
     made = trace.root().made_sizes
-    new = [a != b and _depends(b, made) for a, b in zip(t.shape, shape, strict=True)]
+    new = [a != b and depends(b, made) for a, b in zip(t.shape, shape, strict=True)]
     names = tuple(str(d) for d, is_new in zip(shape, new, strict=True) if is_new)
     out = t
     if names:
         given = tuple(None if is_new else d for d, is_new in zip(t.shape, new, strict=True))
         out = apply("ensure_shape", t, shape=given, sizes=names)
     if out.shape != shape and all(map(_may_be, out.shape, shape)):
-        out = apply("reshape", out, shape=shape)
+        out = apply("broadcast_to", out, shape=shape)  # a reshape would take [2,3] for [3,2]
     out.weak = t.weak
     return out
 
@@ -93,7 +93,7 @@ def check_stacked(what: str, ys: Sequence[Tensor], before: Collection[str]) -> N
     assert trace is not None
     made = trace.root().made_sizes - set(before)
     for y in ys:
-        if any(_depends(d, made) for d in y.shape):
+        if any(depends(d, made) for d in y.shape):
             raise ShapeError(
                 f"{what}: a result of an iteration is {y._type}: its size depends on values, and "
                 "may be another in the next iteration",
@@ -102,7 +102,8 @@ def check_stacked(what: str, ys: Sequence[Tensor], before: Collection[str]) -> N
             )
 
 
-def _depends(dim: Dim, made: Collection[str]) -> bool:
+def depends(dim: Dim, made: Collection[str]) -> bool:
+    """Whether a size is made of one of these."""
     return isinstance(dim, SymbolicDim) and not dim.symbols.isdisjoint(made)
 
 
@@ -374,15 +375,17 @@ def carry_body(
     structure: pytree.Structure,
     rows: Sequence[Kind] | None = None,
     live: Sequence[StateHandle] = (),
+    given: tuple[Sequence[Kind], set[str]] | None = None,
 ) -> tuple[Body, list[Kind], list[StateHandle]]:
     """Trace a loop's body until what it takes and what it returns agree.
 
     Weak carries take the dtype that the body gives them, and variables that it assigns to become
     carries. With `rows`, the kinds of further arguments, the body returns a pair (carries, other
-    results). Returns the body, whose first results are the carries, their kinds, and the variables.
+    results). given: the kinds to begin with, and the names of sizes in them that may change.
+    Returns the body, whose first results are the carries, their kinds, and the variables.
     """
-    kinds = [kind_of(t) for t in inputs]
-    own: set[str] = set()
+    kinds = [kind_of(t) for t in inputs] if given is None else list(given[0])
+    own: set[str] = set() if given is None else set(given[1])
     written: list[StateHandle] = []
     while True:
         body = Body(name, fn, call, kinds, written, rows or (), live)
@@ -420,7 +423,7 @@ def _agreed(
                 f"it is {kind[0]} before the iteration",
                 f"the body returns {leaf.describe()}",
             )
-        shape = meeting(both[0].shape, leaf.shape, own)
+        shape = meeting(kind[0].shape, leaf.shape, own)
         out.append((TensorType(both[0].dtype, shape), both[1]))
     return out
 

@@ -59,6 +59,41 @@ def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
     _leaf_classes.intersection_update(_LEAVES)
 
 
+class Incomplete:
+    """The identifying rest of a container that has no leaves yet, as what is put into it first
+    decides them. A loop that carries one looks at what its body gives, and begins with
+    `completed`."""
+
+    def completed(self, like: Node, leaves: Sequence[Any]) -> Any:
+        """The container with leaves like these, which make up the container `like`."""
+        raise NotImplementedError
+
+
+def is_incomplete(structure: Structure) -> bool:
+    """Whether a container in it has no leaves yet."""
+    return structure is not None and (
+        isinstance(structure.meta, Incomplete) or any(map(is_incomplete, structure.children))
+    )
+
+
+def completed(
+    structure: Structure, leaves: Iterator[Any], like: Structure, found: Iterator[Any]
+) -> Any:
+    """The tree of a structure with these leaves, containers without leaves as those of the same
+    place in `like`, of which `found` are the leaves."""
+    if structure is None or like is None:
+        for _ in range(count_leaves(like)):
+            next(found)
+        return rebuild(structure, leaves)
+    if isinstance(structure.meta, Incomplete):
+        own = [next(found) for _ in range(count_leaves(like))]
+        return structure.meta.completed(like, own)
+    if len(structure.children) != len(like.children):  # an error that the loop tells of
+        return rebuild(structure, leaves)
+    pairs = zip(structure.children, like.children, strict=True)
+    return build(structure, [completed(child, leaves, there, found) for child, there in pairs])
+
+
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """The leaves in order, and the structure. InvalidArgumentError for dict keys that do not
     sort, and for containers that contain themselves or are nested too deeply for Python."""

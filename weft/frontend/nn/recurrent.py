@@ -27,6 +27,7 @@ from weft.frontend.ops.promotion import (
     check_axis,
     check_dtype,
     check_int,
+    check_size,
     expand,
     strong_tensor,
 )
@@ -41,22 +42,18 @@ Activation = Callable[[Any], Tensor]
 
 
 # ------------------------------------------------------------------------------ several lengths
-def sequence_mask(lengths: TensorLike, maxlen: int, dtype: object = bool_) -> Tensor:
+def sequence_mask(lengths: TensorLike, maxlen: Any, dtype: object = bool_) -> Tensor:
     """Which places of rows are within the lengths -> lengths.shape + [maxlen] (TF1's).
 
-    lengths: integers. maxlen: given, as in compiled code shapes are known before values are. dtype:
-    of the result, True as 1.
+    lengths: integers. maxlen: given, as in compiled code shapes are known before values are; in a
+    graph it may be a tensor. dtype: of the result, True as 1.
 
     >>> wf.nn.sequence_mask([1, 3], 3, dtype=wf.int32)
     Tensor([[1, 0, 0],
             [1, 1, 1]], dtype=int32)
     """
     op = "nn.sequence_mask"
-    count = check_int(op, maxlen, "maxlen")
-    if count < 0:
-        raise InvalidArgumentError(
-            f"wf.{op}: maxlen must not be negative, got {count}", location=caller_location()
-        )
+    count = check_size(op, maxlen, "maxlen")
     return cast(less(arange(count), expand_dims(as_lengths(op, lengths), -1)), check_dtype(dtype))
 
 

@@ -1,10 +1,10 @@
 """Tensors from nothing: filled, counted, identity and triangle matrices, grids, one-hot codes.
 
-`shape` is an int or a sequence of ints (in a graph also symbolic sizes). `dtype` is a weft or NumPy
-dtype or a name; None means what the values suggest: the default float (float32), int64 for
-integers. Inside a trace these are ops, not stored arrays. Errors, at the caller's line: ShapeError
-for a negative size, TypeRuleError for an unknown dtype, TracerError where a number must be known at
-trace time but is traced.
+`shape` is an int or a sequence of ints; in a graph symbolic sizes and tensors of integers, too.
+`dtype` is a weft or NumPy dtype or a name; None means what the values suggest: the default float
+(float32), int64 for integers. Inside a trace these are ops, not stored arrays. Errors, at the
+caller's line: ShapeError for a negative size, TypeRuleError for an unknown dtype, TracerError where
+a number must be known at trace time but is traced.
 
 `device` is "cpu" or a GPU of this process ("gpu:0"), as tensors have it as `.device`; None (the
 default) is where the arguments are, or the CPU. In a graph it is what `wf.device` takes. What a
@@ -38,8 +38,26 @@ from weft.frontend.eager.numpy_moves import (
     quick_moved,
     triangle,
 )
-from weft.frontend.ops.dispatch import apply, in_order, on_device
-from weft.frontend.ops.elementwise import add, equal, greater_equal, multiply, subtract, where
+from weft.frontend.ops.dispatch import (
+    apply,
+    in_order,
+    known_sizes,
+    on_device,
+    open_sizes,
+    sizes_from,
+)
+from weft.frontend.ops.elementwise import (
+    add,
+    divide,
+    equal,
+    floor_divide,
+    greater_equal,
+    logical_and,
+    maximum,
+    multiply,
+    subtract,
+    where,
+)
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
@@ -47,15 +65,17 @@ from weft.frontend.ops.promotion import (
     check_dtype,
     check_int,
     check_shape,
+    check_size,
     common_dtype,
     concrete_array,
     expand,
     filled,
+    is_concrete,
     is_scalar,
     strong_tensor,
     to_inexact,
 )
-from weft.ir.dims import Dim, Shape, SymbolicDim
+from weft.ir.dims import Dim, Shape, SymbolicDim, divided, never_negative
 from weft.ir.dlpack import is_on_gpu
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
@@ -68,7 +88,7 @@ from weft.ir.dtypes import (
     scalar_dtype,
     string,
 )
-from weft.ir.errors import InvalidArgumentError, TracerError
+from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
 
 
@@ -360,8 +380,8 @@ def arange(
     """The numbers start, start + step, ... before `stop`; with one argument 0, 1, ... before it.
 
     The length is ceil((stop - start) / step), at least 0. Integers give int64, floats float32 by
-    default, each element being start + i*step rounded once. In a graph `stop - start` may be a
-    symbolic size.
+    default, each element being start + i*step rounded once. In a graph the three may be symbolic
+    sizes and scalar tensors.
 
     >>> wf.arange(5, 0, -2)
     Tensor([5, 3, 1], dtype=int64)
@@ -371,8 +391,8 @@ def arange(
     if device is not None:
         return on_device(device, arange, start, stop, step, dtype=dtype)
     low, high = (0, start) if stop is None else (start, stop)
-    if isinstance(low, SymbolicDim) or isinstance(high, SymbolicDim):
-        return _symbolic_range(low, high, step, dtype)
+    if any(_is_computed(v) for v in (low, high, step)):
+        return _computed_range(low, high, step, dtype)
     a, b, s = (
         _known_number("arange", v, n) for v, n in ((low, "start"), (high, "stop"), (step, "step"))
     )
@@ -392,35 +412,60 @@ def arange(
         return cast(_steps(float(a), float(s), length, float64), target)
 
 
-def _symbolic_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
-    if step != 1 or not all(isinstance(v, (int, SymbolicDim)) for v in (low, high)):
-        raise TracerError(
-            f"wf.arange({low}, {high}, {step}): with symbolic sizes only step 1 from an "
-            "integer works",
-            location=caller_location(),
-        )
-    count: Dim = high - low
-    index = apply("iota", dtype=int64, shape=(count,), axis=0)
-    if isinstance(low, SymbolicDim):
-        raise TracerError(
-            f"wf.arange: start must be a number, not the symbolic size {low}",
-            location=caller_location(),
-        )
-    return cast(add(index, low) if low else index, check_dtype(dtype, DEFAULT_INT))
+def _is_computed(x: object) -> bool:
+    """Whether `x` is a size that a graph does not know, or a value that it computes."""
+    if isinstance(x, Tensor) and not is_concrete(x) and x.ndim == 0:
+        return open_sizes() or None not in (known_sizes(x) or [None])
+    return isinstance(x, SymbolicDim)
 
 
-def _steps(start: int | float, step: int | float, length: int, dtype: DType) -> Tensor:
+def _computed_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
+    """`arange` of sizes and tensors. Its length is a size of the graph where that is seen to be
+    none below 0; else it depends on values."""
+    ends = [low, high, step]
+    for i, x in enumerate(ends):
+        if isinstance(x, Tensor) and not is_concrete(x) and (known := known_sizes(x)) != [None]:
+            ends[i] = known[0] if known else x
+        elif not isinstance(x, (Tensor, SymbolicDim)):
+            ends[i] = _known_number("arange", x, "a bound or the step")
+    a, b, s = ends
+    if isinstance(s, (int, float)) and s == 0:
+        raise InvalidArgumentError("wf.arange: step must not be 0", location=caller_location())
+    if isinstance(s, int) and s > 0 and all(isinstance(v, (int, SymbolicDim)) for v in (a, b)):
+        if a == 0 or never_negative(b - a):
+            length = b - a if s == 1 else divided(b - a + (s - 1), s)
+            return cast(_steps(a, s, length, int64), check_dtype(dtype, DEFAULT_INT))
+    values = [SymbolicDim.as_operand(v) if isinstance(v, SymbolicDim) else v for v in ends]
+    integral = all(isinstance(v, int) or (isinstance(v, Tensor) and v.dtype.is_integer)
+                   for v in values)  # fmt: skip
+    work = int64 if integral else float64
+    target = check_dtype(dtype, DEFAULT_INT if integral else DEFAULT_FLOAT)
+    with in_float64():
+        start, stop, by = (cast(v, work) for v in values)
+        if integral:
+            count = apply("negative", floor_divide(subtract(start, stop), by))
+        else:
+            count = cast(apply("ceil", divide(subtract(stop, start), by)), int64)
+        # a step of 0 gives no length
+        count = where(equal(by, 0), -1, maximum(count, 0))
+        (length,) = sizes_from("arange", count, "the length, -1 where the step is 0,")
+        return cast(_steps(start, by, length, work), target)
+
+
+def _steps(start: Any, step: Any, length: Dim, dtype: DType) -> Tensor:
     index = apply("iota", dtype=dtype, shape=(length,), axis=0)
-    scaled = index if step == 1 else multiply(index, step)
+    known = isinstance(start, (int, float)) and isinstance(step, (int, float))
+    scaled = index if known and step == 1 else multiply(index, step)
     # the sum makes a first -0, of a negative step, 0
-    return scaled if start == 0 and not (dtype.is_floating and step < 0) else add(scaled, start)
+    plain = known and start == 0 and not (dtype.is_floating and step < 0)
+    return scaled if plain else add(scaled, start)
 
 
 def linspace(
     start: TensorLike,
     stop: TensorLike,
     /,
-    num: int,
+    num: Any,
     *,
     dtype: object = None,
     device: str | None = None,
@@ -428,8 +473,9 @@ def linspace(
 ) -> Tensor:
     """`num` evenly spaced numbers from `start` to `stop` (which is left out without `endpoint`).
 
-    start and stop are scalars. Integers give the default float. Known numbers are computed in
-    float64 and rounded once; the last is exactly `stop`.
+    start and stop are scalars, num an integer, in a graph a size or a scalar tensor of integers,
+    too. Integers give the default float. Known numbers are computed in float64 and rounded once;
+    the last is exactly `stop`.
 
     >>> wf.linspace(0, 1, 5)
     Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
@@ -440,11 +486,7 @@ def linspace(
     """
     if device is not None:
         return on_device(device, linspace, start, stop, num, dtype=dtype, endpoint=endpoint)
-    count = check_int("linspace", num, "num")
-    if count < 0:
-        raise InvalidArgumentError(
-            f"wf.linspace: num must not be negative, got {count}", location=caller_location()
-        )
+    count = check_size("linspace", num, "num")
     ends = [x if is_scalar(x) else strong_tensor(x) for x in (start, stop)]
     result = check_dtype(dtype, to_inexact(common_dtype("linspace", ends), "linspace"))
     work = result if result.is_inexact else float64
@@ -457,13 +499,26 @@ def linspace(
         )
     with in_float64():
         index = apply("iota", dtype=work, shape=(count,), axis=0)
-        gaps = count - 1 if endpoint else count
-        step = multiply(subtract(high, low), 1.0 / gaps if gaps > 0 else 0.0)
-        values = add(multiply(index, step), low)
-        if endpoint and count > 1:
-            values = where(equal(index, count - 1), high, values)
+        values = _between(index, low, high, count, endpoint)
         # integers are rounded down, also below 0 (NumPy)
         return cast(values if result.is_inexact else apply("floor", values), result)
+
+
+def _between(index: Tensor, low: Tensor, high: Tensor, count: Any, endpoint: bool) -> Tensor:
+    """The numbers of `linspace` at the indices."""
+    gaps: Any = count - 1 if endpoint else count
+    if isinstance(gaps, int):
+        each: Any = 1.0 / gaps if gaps > 0 else 0.0
+    else:
+        whole = cast(SymbolicDim.as_operand(gaps), float64)
+        each = where(greater_equal(whole, 1), divide(1.0, whole), 0.0)
+    values = add(multiply(index, multiply(subtract(high, low), each)), low)
+    if endpoint and not (isinstance(count, int) and count <= 1):
+        last = equal(index, gaps)
+        if not isinstance(count, int):
+            last = logical_and(last, greater_equal(gaps, 1))
+        values = where(last, high, values)
+    return values
 
 
 def eye(
@@ -577,7 +632,7 @@ def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> tuple
 
 def one_hot(
     indices: TensorLike,
-    depth: int,
+    depth: Any,
     on_value: TensorLike = 1,
     off_value: TensorLike = 0,
     axis: int = -1,
@@ -587,7 +642,8 @@ def one_hot(
     one_hot).
 
     An index outside 0 .. depth-1 gives `off_value` everywhere, a negative one too. Integer indices;
-    default dtype float32 for values that are Python integers, else what the values promote to.
+    depth an integer, in a graph a size or a scalar tensor of integers, too. Default dtype float32
+    for values that are Python integers, else what the values promote to.
 
     >>> wf.one_hot([0, 2, 5], 3)
     Tensor([[1., 0., 0.],

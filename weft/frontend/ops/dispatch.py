@@ -1,11 +1,14 @@
 """Applying one op: at once on concrete tensors, or as a further op of the graph that is being
 built.
 
-Sizes that depend on values get names in the graph (`apply_dynamic`, `fresh_sizes`). An op that runs
-at once in a `wf.device` runs where it would anyway: the device must be one of this process."""
+Sizes that depend on values get names in the graph (`apply_dynamic`, `fresh_sizes`); integers that a
+graph computes become sizes of shapes (`sizes_from`). An op that runs at once in a `wf.device` runs
+where it would anyway: the device must be one of this process."""
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,17 +35,18 @@ from weft.frontend.core.trace import (
 from weft.frontend.eager.by_value import HAVE_KERNELS, large_results
 from weft.frontend.eager.numpy_calls import REDUCTIONS, quick_fold
 from weft.ir.device import DeviceSpec, check_local, is_local, named_device
-from weft.ir.dims import SymbolicDim, format_shape
+from weft.ir.dims import Dim, SymbolicDim, divided, format_shape, never_negative
 from weft.ir.errors import (
+    InvalidArgumentError,
     TracerError,
     TypeRuleError,
     UnsupportedError,
     WeftError,
 )
-from weft.ir.graph import Value
+from weft.ir.graph import Operation, Value
 from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.locations import caller_location
-from weft.ir.spec import AttrValue
+from weft.ir.spec import AttrValue, ConstArray, int_attr
 from weft.ir.types import TensorType, Type
 
 
@@ -326,3 +330,123 @@ def once(
 def _content(value: Value) -> Hashable:
     made = value.op
     return made.attrs["value"] if made is not None and made.name == "constant" else value
+
+
+# ------------------------------------------------------------------------------- values as sizes
+#: For each trace the sizes that `sizes_from` made of values.
+_sizes: WeakKeyDictionary[Trace, dict[Hashable, Dim]] = WeakKeyDictionary()
+
+_PASSES_ON = frozenset({"astype", "identity", "reshape", "stop_gradient"})
+_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
+}  # fmt: skip
+
+
+def known_sizes(t: Tensor) -> list[Dim]:
+    """The integers in a tensor, in row-major order, as far as tracing knows them: numbers, and
+    sizes of other tensors (of `wf.shape`), also with + - * and // by numbers; None for others. []
+    where not even their number is known, or it is large."""
+    if not t.dtype.is_integer:
+        return []
+    if t._data is not None:
+        return [int(n) for n in t._data.ravel()] if t._data.size <= _MOST else []
+    assert t._value is not None
+    assert t._trace is not None
+    return _known(t._value, t._trace)
+
+
+_MOST = 64  # elements of what may be a shape
+
+
+def _known(value: Value, trace: Trace) -> list[Dim]:
+    kind = value.type
+    if not isinstance(kind, TensorType) or not kind.is_static or not kind.dtype.is_integer:
+        return []
+    count = math.prod(kind.static_shape)
+    if count > _MOST:
+        return []
+    found = _known_argument(value, trace) if value.op is None else _known_result(value.op, trace)
+    return found if len(found) == count else [None] * count
+
+
+def _known_argument(value: Value, trace: Trace) -> list[Dim]:
+    """Of a region's argument that stands for a value outside."""
+    outer = next((o for o, arg in trace.captures.items() if arg is value), None)
+    return [] if outer is None or trace.parent is None else _known(outer, trace.parent)
+
+
+def _known_result(op: Operation, trace: Trace) -> list[Dim]:
+    if op.name == "constant":
+        held = op.attrs["value"]
+        assert isinstance(held, ConstArray)
+        return [int(n) for n in held.array.ravel()]
+    if op.name == "dim_size":
+        measured = op.operands[0].type
+        assert isinstance(measured, TensorType)
+        return [measured.shape[int_attr(op.attrs, "axis")]]
+    if op.name in _PASSES_ON:
+        return _known(op.operands[0], trace)
+    if op.name == "concat" and int_attr(op.attrs, "axis") == 0:
+        return [d for v in op.operands for d in _known(v, trace)]
+    if op.name == "slice":
+        bounds = [op.attrs[name] for name in ("starts", "stops", "steps")]
+        cuts = [b[0] if isinstance(b, tuple) and len(b) == 1 else None for b in bounds]
+        if not all(isinstance(c, int) and c >= 0 for c in cuts):
+            return []
+        start, stop, step = cuts
+        return _known(op.operands[0], trace)[start:stop:step]
+    if op.name in _ARITHMETIC or op.name == "floor_divide":
+        pairs = zip(*(_known(v, trace) for v in op.operands), strict=False)
+        return [_computed(op.name, a, b) for a, b in pairs]
+    return []
+
+
+def _computed(op: str, a: Dim, b: Dim) -> Dim:
+    if a is None or b is None:
+        return None
+    if op == "floor_divide":
+        seen = isinstance(b, int) and b > 0 and never_negative(a)
+        return divided(a, b) if seen else None
+    made: Dim = _ARITHMETIC[op](a, b)
+    return made
+
+
+def sizes_from(op: str, t: Tensor, what: str = "a size in the shape") -> list[Dim]:
+    """The integers in `t`, a traced scalar or vector, as sizes; op: the public name, `what` they
+    are for errors.
+
+    Those that `known_sizes` has, but for symbols that may be negative, are these. Others depend on
+    values: each is a symbol of its own, the same for the same value; a step raises
+    InvalidArgumentError where it is negative. TracerError, as `fresh_sizes`, where all sizes must
+    be known, InvalidArgumentError for what holds no integers or not a known number of them.
+    """
+    count = math.prod(t._type.static_shape) if t._type.is_static else None
+    if not t.dtype.is_integer or t.ndim > 1 or count is None or count > _MOST:
+        raise InvalidArgumentError(
+            f"wf.{op}: {what} is {t.describe()}, not an integer or a vector of so many of them",
+            location=caller_location(),
+        )
+    return [
+        d if isinstance(d, int) or (d is not None and never_negative(d)) else _size(op, t, i, what)
+        for i, d in enumerate(known_sizes(t))
+    ]
+
+
+def _size(op: str, t: Tensor, i: int, what: str) -> Dim:
+    """Element i as a size: the one that it already is, here or where `t` was made."""
+    trace = current_trace()
+    assert trace is not None
+    for around in (t._trace, trace):  # here as what a region is given
+        if around is not None and around in _sizes:
+            value = t._value if around is t._trace else trace.lift(t)
+            found = _sizes[around].get((value, i, around.control))
+            if found is not None:
+                return found
+    key = (trace.lift(t), i, trace.control)
+    size = fresh_sizes(trace, op.rpartition(".")[2], 1)
+    if t.ndim:
+        t = apply("slice", t, starts=(i,), stops=(i + 1,), steps=(1,))
+        t = apply("reshape", t, shape=())
+    attrs: dict[str, AttrValue] = {"sizes": size, "what": f"wf.{op}: {what}"}
+    (holder,) = apply_many("dynamic_size", [t], attrs)
+    return _sizes.setdefault(trace, {}).setdefault(key, holder.shape[0])

@@ -48,11 +48,12 @@ from weft.frontend.ops.promotion import (
     check_axis,
     check_dtype,
     check_int,
+    check_shape,
     promote_tensors,
     strong_tensor,
 )
 from weft.frontend.ops.reduction import argsort, cumulative_sum, searchsorted
-from weft.ir.dims import SymbolicDim, format_shape, product, same
+from weft.ir.dims import Shape, SymbolicDim, format_shape, product, same
 from weft.ir.dtypes import bool_, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
@@ -374,7 +375,7 @@ def ensure_shape(x: TensorLike, shape: Sequence[Any], name: str | None = None) -
     """x, which must have this shape (TF1): sizes, None for any.
 
     In a graph a size that depends on values becomes what `shape` says, checked when a step runs;
-    ShapeError if it is not so.
+    ShapeError if it is not so. There sizes may be scalar tensors of integers.
 
     >>> wf.ensure_shape([[1, 2], [3, 4]], (None, 2))
     Tensor([[1, 2],
@@ -393,6 +394,7 @@ def ensure_shape(x: TensorLike, shape: Sequence[Any], name: str | None = None) -
         )
     given = tuple(shape)
     dims = tuple(t.shape[i] if d is None and i < t.ndim else d for i, d in enumerate(given))
+    dims = check_shape("ensure_shape", dims)
     if len(dims) != t.ndim or not all(same(a, b) for a, b in zip(t.shape, dims, strict=True)):
         raise ShapeError(
             f"wf.ensure_shape: the shape is {format_shape(t.shape)}, not {format_shape(given)}",
@@ -400,7 +402,15 @@ def ensure_shape(x: TensorLike, shape: Sequence[Any], name: str | None = None) -
         )
     if dims == t.shape:
         return in_order(t)
-    return apply("ensure_shape", t, shape=dims)
+    return _of_shape(t, dims)
+
+
+def _of_shape(t: Tensor, dims: Shape) -> Tensor:
+    """t, whose sizes are checked when a step runs: numbers by `ensure_shape`, those that are
+    themselves sizes of the graph where they meet in an op."""
+    known = tuple(d if isinstance(d, int) else n for d, n in zip(dims, t.shape, strict=True))
+    made = t if known == t.shape else apply("ensure_shape", t, shape=known)
+    return made if made.shape == dims else apply("broadcast_to", made, shape=dims)
 
 
 def dim_tensor(dim: SymbolicDim) -> Tensor:

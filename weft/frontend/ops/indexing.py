@@ -8,7 +8,10 @@ A key, NumPy's basic or advanced indexing, is resolved once into a `Plan`: one s
 index arrays for some axes, and the layout of the result. Rules: the NumPy reference, "Indexing on
 ndarrays". Integers next to index arrays count as index arrays; arrays that stand side by side leave
 their axes in place, separated ones move them to the front. Boolean masks become integer arrays.
-Their number of ones decides a shape: in the trace of a compiled function they must be concrete."""
+Their number of ones decides a shape: in the trace of a compiled function they must be concrete.
+
+In a graph the bounds of a slice may be scalar tensors: x[i:j] then takes the places i .. j-1, cut
+off at the ends as Python does it, and has a size that depends on values."""
 
 from __future__ import annotations
 
@@ -21,15 +24,25 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.by_value import large_chosen
 from weft.frontend.eager.numpy_moves import quick_part, quick_taken
-from weft.frontend.ops.creation import zeros
-from weft.frontend.ops.dispatch import apply, nonzero_columns, open_sizes
-from weft.frontend.ops.elementwise import where
+from weft.frontend.ops.creation import iota, zeros
+from weft.frontend.ops.dispatch import apply, nonzero_columns, open_sizes, sizes_from
+from weft.frontend.ops.elementwise import (
+    add,
+    floor_divide,
+    less,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+    where,
+)
 from weft.frontend.ops.manipulation import moveaxis, permute_dims, reshape
 from weft.frontend.ops.promotion import (
     TensorLike,
     broadcast_tensors,
     cast,
     check_axis,
+    check_int,
     check_shape,
     common_dtype,
     expand,
@@ -292,7 +305,8 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
 
     Errors, at the caller's line: InvalidArgumentError for a key that does not fit the shape,
     TracerError for a mask that is traced for a compiled function. An index out of bounds in an
-    array raises when it is used. Part of a weak tensor is weak.
+    array raises when it is used. Part of a weak tensor is weak. In a graph bounds of slices may be
+    tensors.
     """
     made = quick_part(x, key)
     if made is None:
@@ -306,7 +320,55 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
         mask = as_tensor(key)
         key = as_tensor(mask.numpy()[None]) if is_concrete(mask) else reshape(mask, (1,))
         whole = reshape(whole, (1, *whole.shape))
+    whole, key = _cut_by_values(whole, key)
     return weaken(_part(whole, resolve(whole, key)), [t])
+
+
+def _cut_by_values(t: Tensor, key: Any) -> tuple[Tensor, Any]:
+    """t cut by those slices of the key whose bounds are values of the graph, and the key with whole
+    axes in their place."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    if not any(isinstance(i, slice) and _by_values(i) for i in items) or not open_sizes():
+        return t, key
+    axis = 0
+    for n, item in enumerate(items):
+        if item is Ellipsis:
+            axis = t.ndim - sum(_axes_used(_item(i)) for i in items[n + 1 :])
+            continue
+        if isinstance(item, slice) and _by_values(item) and axis < t.ndim:
+            t, items[n] = apply("take", t, _places(item, t.shape[axis]), axis=axis), slice(None)
+        axis += _axes_used(_item(item))
+    return t, tuple(items)
+
+
+def _by_values(s: slice) -> bool:
+    return any(isinstance(v, Tensor) and not is_concrete(v) for v in (s.start, s.stop))
+
+
+def _places(s: slice, size: Dim) -> Tensor:
+    """The indices that a slice with tensors for bounds takes of an axis, as `slice.indices` has
+    them."""
+    step = 1 if s.step is None else check_int("getitem", s.step, "the step of a slice")
+    if size is None or step == 0:
+        raise _fail("slice step cannot be zero" if not step else f"{s}: the size is not known")
+    count = SymbolicDim.as_operand(size) if isinstance(size, SymbolicDim) else as_tensor(size)
+    low, high = (0, count) if step > 0 else (-1, subtract(count, 1))
+
+    def bound(value: Any, end: Any) -> Tensor:
+        if value is None:
+            return cast(end, int64)
+        t = as_indices("getitem", value) if not isinstance(value, SymbolicDim) else value
+        place = cast(t, int64) if isinstance(t, Tensor) else SymbolicDim.as_operand(t)
+        if place.ndim:
+            raise _fail(f"the bound {place.describe()} of a slice is no scalar")
+        return minimum(maximum(where(less(place, 0), add(place, count), place), low), high)
+
+    start = bound(s.start, 0 if step > 0 else high)
+    stop = bound(s.stop, count if step > 0 else -1)
+    span = subtract(stop, start) if step > 0 else subtract(start, stop)
+    length = floor_divide(add(maximum(span, 0), abs(step) - 1), abs(step))
+    (n,) = sizes_from("getitem", cast(length, int64), "the length of a slice")
+    return add(multiply(iota((n,), 0, dtype=int64), step), start)
 
 
 def _part(t: Tensor, plan: Plan) -> Tensor:

@@ -8,7 +8,7 @@ ShapeError for shapes that do not fit."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,20 @@ from weft.frontend.eager.numpy_moves import (
     rolled,
     turned,
 )
-from weft.frontend.ops.dispatch import apply, apply_dynamic, in_order, open_sizes
-from weft.frontend.ops.elementwise import subtract
+from weft.frontend.ops.dispatch import apply, apply_dynamic, in_order, known_sizes, open_sizes
+from weft.frontend.ops.elementwise import (
+    equal,
+    floor_divide,
+    logical_and,
+    maximum,
+    subtract,
+    where,
+)
 from weft.frontend.ops.promotion import (
     Axes,
     TensorLike,
     broadcast_tensors,
+    cast,
     check_axes,
     check_axis,
     check_int,
@@ -41,6 +49,7 @@ from weft.frontend.ops.promotion import (
     renamed,
     scalar_tensor,
     strong_tensor,
+    traced_sizes,
     weaken,
 )
 from weft.ir.dims import (
@@ -65,7 +74,8 @@ from weft.ir.spec import fits
 def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     """The same elements, in row-major order, in another shape; one size may be -1 (worked out).
 
-    Tensors are immutable: `copy` is accepted and changes nothing that can be seen.
+    Tensors are immutable: `copy` is accepted and changes nothing that can be seen. In a graph sizes
+    may be tensors of integers, and so may the shape (of which then, too, one may be -1).
 
     >>> wf.reshape([1, 2, 3, 4, 5, 6], (2, -1))
     Tensor([[1, 2, 3],
@@ -75,8 +85,20 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
     if made is not None:
         return made
     t = strong_tensor(x)
+    if isinstance(shape, Tensor) and shape.ndim == 1 and None in known_sizes(shape):
+        shape = _without_hole(shape, t) if open_sizes() else shape
     wanted = infer_shape("reshape", check_shape("reshape", shape, infer=True), t.shape)
     return in_order(t) if wanted == t.shape else apply("reshape", t, shape=wanted)
+
+
+def _without_hole(shape: Tensor, t: Tensor) -> Tensor:
+    """A traced vector of sizes with its -1, if it has one, worked out from the elements of t."""
+    sizes = cast(shape, int64)
+    hole = equal(sizes, -1)
+    rest = apply("prod", where(hole, 1, sizes), axes=(0,), keepdims=False)
+    found = floor_divide(size(t), maximum(rest, 1))
+    holes = apply("sum", cast(hole, int64), axes=(0,), keepdims=False)
+    return where(logical_and(hole, equal(holes, 1)), found, sizes)
 
 
 def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
@@ -372,7 +394,8 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
     """x cut along `axis` into a number of equal parts, or into parts of the given sizes (as in
     TF1).
 
-    ShapeError if the axis does not divide evenly, or the sizes do not add up to it.
+    ShapeError if the axis does not divide evenly, or the sizes do not add up to it. In a graph
+    sizes may be scalar tensors of integers.
 
     >>> wf.split([1, 2, 3, 4], 2)
     [Tensor([1, 2], dtype=int64), Tensor([3, 4], dtype=int64)]
@@ -383,26 +406,33 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
     along = check_axis("split", axis, t.ndim)
     size = t.shape[along]
     if isinstance(num_or_sizes, (tuple, list)):
-        sizes: list[int] = [check_int("split", s, "a size") for s in num_or_sizes]
-        fits = not isinstance(size, int) or sum(sizes) == size
+        sizes: list[Any] = [_number("split", s, "a size") for s in num_or_sizes]
+        known = isinstance(size, int) and all(isinstance(s, int) for s in sizes)
+        fits = not known or sum(sizes) == size
     else:
         count = check_int("split", num_or_sizes, "the number of parts")
         fits = isinstance(size, int) and count > 0 and size % count == 0
         sizes = [size // count] * count if fits and isinstance(size, int) else []
-    if not fits or any(s < 0 for s in sizes):
+    if not fits or any(isinstance(s, int) and s < 0 for s in sizes):
         raise ShapeError(
             f"wf.split: axis {along} of shape {format_shape(t.shape)} does not split into "
             f"{num_or_sizes}",
             hint="a number must divide the axis, sizes must add up to it",
             location=caller_location(),
         )
-    ends = np.cumsum([0, *sizes]).tolist()
-    if isinstance(size, int) or not sizes:
+    ends = [*accumulate(sizes, initial=0)]
+    if ends[-1] == size or not sizes:
         return [cut(t, along, a, b) for a, b in pairwise(ends)]
     parts = [cut(t, along, a, b) for a, b in pairwise(ends[:-1])]
     shape = (*t.shape[:along], sizes[-1], *t.shape[along + 1 :])
     # what is left has to be the last part: that is checked when the size is known
     return [*parts, apply("reshape", cut(t, along, ends[-2], size), shape=shape)]
+
+
+def _number(op: str, value: object, name: str) -> Any:
+    """An integer, or a size of the graph that is one."""
+    known = traced_sizes(op, value, name)
+    return check_int(op, value, name) if known is None else known[0]
 
 
 def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
@@ -428,6 +458,8 @@ def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
     """x repeated as a whole repetitions[i] times along axis i; missing axes are added in front.
 
+    In a graph repetitions may be tensors of integers, and so may the whole of them.
+
     >>> wf.tile([1, 2], 2)
     Tensor([1, 2, 1, 2], dtype=int64)
     >>> wf.tile([1, 2], (2, 1))
@@ -438,9 +470,12 @@ def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
     if made is not None:
         return made
     t = strong_tensor(x)
-    given = repetitions if isinstance(repetitions, (tuple, list)) else (repetitions,)
-    reps = [check_int("tile", r, "a repetition") for r in given]
-    if any(r < 0 for r in reps):
+    known = traced_sizes("tile", repetitions, "repetitions")
+    given = repetitions if isinstance(repetitions, (tuple, list)) else known or (repetitions,)
+    reps: list[Any] = [
+        r if isinstance(r, SymbolicDim) else _number("tile", r, "a repetition") for r in given
+    ]
+    if any(isinstance(r, int) and r < 0 for r in reps):
         raise InvalidArgumentError(
             f"wf.tile: repetitions {tuple(reps)} must not be negative", location=caller_location()
         )
@@ -604,7 +639,7 @@ def pad(
     constant_values: TensorLike = 0,
 ) -> Tensor:
     """x with elements added around it; `paddings` is one pair (before, after) for each axis, or one
-    number.
+    number; in a graph they may be tensors of integers.
 
     mode: "constant" (`constant_values`, a scalar), "edge" (the last element again), "reflect"
     (mirrored, the edge once), "symmetric" (mirrored, the edge twice); in any case of letters.
@@ -631,6 +666,12 @@ def pad(
                 f"wf.pad: constant_values must be a scalar that fits {t.dtype.name}",
                 location=caller_location(),
             )
+        if not all(isinstance(n, int) for n in (*lo, *hi)):
+            for axis, (before, after) in enumerate(pairs):
+                lead, tail = t.shape[:axis], t.shape[axis + 1 :]
+                sides = [expand(fill, (*lead, n, *tail)) for n in (before, after)]
+                t = concat([sides[0], t, sides[1]], axis=axis)
+            return t
         return apply("pad", t, fill, lo=lo, hi=hi) if any((*lo, *hi)) else in_order(t)
     if kind not in ("edge", "reflect", "symmetric"):
         raise InvalidArgumentError(
@@ -643,7 +684,11 @@ def pad(
     return t
 
 
-def _pad_pairs(t: Tensor, paddings: Any) -> list[tuple[int, int]]:
+def _pad_pairs(t: Tensor, paddings: Any) -> list[tuple[Any, Any]]:
+    given = paddings if isinstance(paddings, int) else as_tensor(paddings)
+    if isinstance(given, Tensor) and not is_concrete(given) and open_sizes():
+        known = traced_sizes("pad", flatten(broadcast_to(given, (t.ndim, 2))), "paddings") or []
+        return list(zip(known[::2], known[1::2], strict=True))
     table = concrete_array("pad", paddings, "paddings")
     if not t.ndim and not table.size:
         return []
@@ -659,13 +704,13 @@ def _pad_pairs(t: Tensor, paddings: Any) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in wide]
 
 
-def _pad_axis(t: Tensor, axis: int, before: int, after: int, kind: str) -> Tensor:
+def _pad_axis(t: Tensor, axis: int, before: Any, after: Any, kind: str) -> Tensor:
     size = t.shape[axis]
-    if not before and not after:
+    if before == 0 and after == 0:
         return t
     skip = 1 if kind == "reflect" else 0
-    room = max(before, after) + skip if kind != "edge" else 1
-    if size is None or (isinstance(size, int) and size < room):
+    room = largest(before, after) + skip if kind != "edge" else 1
+    if size is None or (isinstance(size, int) and isinstance(room, int) and size < room):
         raise InvalidArgumentError(
             f"wf.pad: axis {axis} of shape {format_shape(t.shape)} is too short for "
             f"{(before, after)} in mode '{kind}'",
@@ -678,7 +723,7 @@ def _pad_axis(t: Tensor, axis: int, before: int, after: int, kind: str) -> Tenso
     else:
         front = flip(cut(t, axis, skip, before + skip), axis=axis)
         back = flip(cut(t, axis, size - after - skip, size - skip), axis=axis)
-    parts = [p for p, n in ((front, before), (t, 1), (back, after)) if n]
+    parts = [p for p, n in ((front, before), (t, 1), (back, after)) if n != 0]
     return concat(parts, axis=axis)
 
 

@@ -26,9 +26,18 @@ from weft.frontend.eager import numpy_calls
 from weft.frontend.eager.native import EagerCalls, runs_native
 from weft.frontend.eager.numpy_calls import SWITCH, alike, quick_number, quick_row, tensor_of
 from weft.frontend.eager.numpy_moves import quick_filled
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dispatch import apply, known_sizes, open_sizes, sizes_from
 from weft.ir.dataclass import dataclass
-from weft.ir.dims import Dim, Shape, SymbolicDim, broadcast_shapes, format_shape, product
+from weft.ir.dims import (
+    Dim,
+    Shape,
+    SymbolicDim,
+    broadcast_shapes,
+    divided,
+    format_shape,
+    never_negative,
+    product,
+)
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
     DType,
@@ -86,12 +95,19 @@ def check_axes(op: str, axis: Axes, rank: int, name: str = "axis") -> tuple[int,
 
 
 def check_shape(op: str, shape: Any, *, infer: bool = False) -> Shape:
-    """A `shape` argument (an int or a sequence of sizes) as a tuple; -1 is allowed with `infer`."""
+    """A `shape` argument (an int or a sequence of sizes) as a tuple; -1 is allowed with `infer`.
+
+    In a graph sizes, and the shape as a whole, may be tensors of integers (`sizes_from`).
+    """
     if isinstance(shape, (Tensor, np.ndarray)):
-        shape = concrete_array(op, shape, "shape").tolist()
+        known = traced_sizes(op, shape)
+        shape = concrete_array(op, shape, "shape").tolist() if known is None else known
     items = shape if isinstance(shape, (tuple, list)) else (shape,)
     out: list[Dim] = []
     for item in items:
+        known = traced_sizes(op, item)
+        if known is not None and len(known) == 1:
+            (item,) = known
         if item is None or isinstance(item, SymbolicDim):
             out.append(item)
             continue
@@ -103,6 +119,31 @@ def check_shape(op: str, shape: Any, *, infer: bool = False) -> Shape:
             )
         out.append(size)
     return tuple(out)
+
+
+def traced_sizes(op: str, x: object, what: str = "a size in the shape") -> list[Dim] | None:
+    """The sizes in a traced tensor, in a graph or where they are known; None for anything else."""
+    if not isinstance(x, Tensor) or is_concrete(x):
+        return None
+    if not open_sizes() and None in (known_sizes(x) or [None]):
+        return None
+    return sizes_from(op, x, what)
+
+
+def check_size(op: str, value: object, name: str) -> int | SymbolicDim:
+    """`value` as a size: an integer, a size of a tensor, or in a graph a scalar tensor of integers.
+    InvalidArgumentError for others, for a negative one (of a tensor when a step runs), TracerError
+    for a traced value in a compiled function."""
+    known = None if isinstance(value, Tensor) and value.ndim else traced_sizes(op, value, name)
+    size = value if known is None else known[0]
+    if isinstance(size, SymbolicDim):
+        return size
+    count = check_int(op, size, name)
+    if count < 0:
+        raise InvalidArgumentError(
+            f"wf.{op}: {name} must not be negative, got {count}", location=caller_location()
+        )
+    return count
 
 
 def infer_shape(op: str, shape: Shape, given: Shape) -> Shape:
@@ -123,7 +164,9 @@ def infer_shape(op: str, shape: Shape, given: Shape) -> Shape:
                 found = total // rest
         except ShapeError:
             problem = True
-    if problem:
+    if problem and len(unknown) == 1:
+        found = _quotient(op, total, rest)
+    if problem and found is None:
         raise ShapeError(
             f"wf.{op}: cannot tell the -1 in shape {format_shape(shape)} from a tensor of shape "
             f"{format_shape(given)}",
@@ -131,6 +174,18 @@ def infer_shape(op: str, shape: Shape, given: Shape) -> Shape:
             location=caller_location(),
         )
     return tuple(found if d == -1 else d for d in shape)
+
+
+def _quotient(op: str, total: Dim, rest: Dim) -> Dim:
+    """The size for a -1 that is known when the graph runs, if only then; that it leaves no
+    remainder is checked there."""
+    if isinstance(total, SymbolicDim) and isinstance(rest, int) and rest > 0:
+        return divided(total, rest) if never_negative(total) else None
+    if total is None or not isinstance(rest, SymbolicDim) or not open_sizes():
+        return None
+    count = as_tensor(total) if isinstance(total, int) else SymbolicDim.as_operand(total)
+    by = elementwise("maximum", SymbolicDim.as_operand(rest), 1)
+    return sizes_from(op, cast(elementwise("floor_divide", count, by), int64))[0]
 
 
 def check_int(op: str, value: object, name: str) -> int:

@@ -59,16 +59,18 @@ from weft.frontend.ops.promotion import (
     check_axis,
     check_dtype,
     check_int,
+    check_size,
     iinfo,
     inexact_tensor,
     is_concrete,
     promote_tensors,
     scalar_tensor,
     strong_tensor,
+    traced_sizes,
     widened,
 )
 from weft.frontend.ops.special import exp, log, pow, sqrt
-from weft.ir.dims import format_shape, product
+from weft.ir.dims import SymbolicDim, format_shape, product
 from weft.ir.dtypes import DEFAULT_INT, DType, bool_, int64, real_of, uint64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
@@ -606,7 +608,7 @@ def _identity_element(dtype: DType, is_max: bool) -> float:
 
 def _segments(
     op: str, t: Tensor, segment_ids: TensorLike, num_segments: int
-) -> tuple[Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, int | SymbolicDim]:
     """The data, the ids as rows of indices that do not count from the end, and how many."""
     ids = as_indices(op, segment_ids)
     if not fits(ids.shape, t.shape[: ids.ndim]):
@@ -615,12 +617,8 @@ def _segments(
             f"{format_shape(t.shape)}",
             location=caller_location(),
         )
-    count = check_int(op, num_segments, "num_segments")
-    if count < 0:
-        raise InvalidArgumentError(
-            f"wf.{op}: num_segments must not be negative, got {count}", location=caller_location()
-        )
-    if is_concrete(ids):
+    count = check_size(op, num_segments, "num_segments")
+    if is_concrete(ids) and isinstance(count, int):
         wrong = np.argwhere((ids.numpy() < 0) | (ids.numpy() >= count))
         if len(wrong):
             at = tuple(map(int, wrong[0]))
@@ -758,8 +756,9 @@ def top_k(
     """
     t = strong_tensor(x)
     along = check_axis("top_k", axis, t.ndim)
-    count, size = check_int("top_k", k, "k"), t.shape[along]
-    if count < 0 or (isinstance(size, int) and count > size):
+    known, size = traced_sizes("top_k", k, "k"), t.shape[along]
+    count = check_int("top_k", k, "k") if known is None else known[0]
+    if isinstance(count, int) and (count < 0 or (isinstance(size, int) and count > size)):
         raise InvalidArgumentError(
             f"wf.top_k: k={count} does not fit axis {along} of shape {format_shape(t.shape)}",
             location=caller_location(),

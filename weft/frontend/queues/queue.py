@@ -20,6 +20,7 @@ from weft.frontend.state.resources import (
     dtype_list,
     eager,
     eager_or_graph,
+    graph_trace,
     integer,
     label,
     made_at_once,
@@ -132,6 +133,8 @@ class QueueBase:
 
         OutOfRangeError if the queue is closed and empty.
         """
+        if graph_trace() is not None:
+            self._queue.decide_ranks()
         shapes = self._queue.components.shapes
         return self._given(self._op("dequeue", shapes=shapes, timeout=timeout, cancel=cancel))
 
@@ -243,10 +246,16 @@ class QueueBase:
 
     def _op(self, op: str, **how: Any) -> list[Tensor]:
         """What an op on the queue gives."""
+        shapes = how.get("shapes", ())
+        if None not in shapes and shapes and graph_trace() is not None:
+            self._queue.decide_ranks([len(s) for s in shapes])  # one of several: as the first
         return host_op(op, (), (self._queue,), **how)
 
     def _effect(self, op: str, operands: Sequence[Tensor] = (), **how: Any) -> Effect | None:
         """What an op on the queue does."""
+        if operands and graph_trace() is not None:
+            many = op == "enqueue_many"
+            self._queue.decide_ranks([t.ndim - many for t in operands])
         return host_effect(op, operands, (self._queue,), **how)
 
     def _given(self, made: list[Tensor]) -> Dequeued:
@@ -332,7 +341,8 @@ class FIFOQueue(QueueBase):
     """First in, first out, of at most `capacity` elements (-1: no bound).
 
     dtypes, shapes, names: those of the components, lists or (one component) one of each. Without
-    shapes elements may have any, but there are no batches. Queues with one `shared_name` are one.
+    shapes elements may have any, but there are no batches; in a graph they have as many axes as
+    what is enqueued first. Queues with one `shared_name` are one.
 
     >>> queue = wf.tf1.FIFOQueue(10, [wf.int64, wf.string], shapes=[[], []])
     >>> queue.enqueue([1, "one"])

@@ -2,12 +2,13 @@
 
 A `TensorArray` is on the host outside graphs. Inside functions and graphs it is one tensor, its
 elements the rows: so it is a value like any other, a carry of loops, differentiable to any order,
-updated in place where the memory planner sees that nobody needs the old one."""
+updated in place where the memory planner sees that nobody needs the old one. Where the shapes of
+elements differ, or their number grows, it is a `Ragged`, also a value."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar
@@ -18,12 +19,13 @@ from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import current_trace
 from weft.frontend.ops.creation import zeros
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dispatch import apply, open_sizes
 from weft.frontend.ops.elementwise import less, where
 from weft.frontend.ops.indexing import as_indices
 from weft.frontend.ops.manipulation import reshape
-from weft.frontend.ops.promotion import cast
+from weft.frontend.ops.promotion import cast, traced_sizes
 from weft.frontend.queues.host_ops import host_effect, host_op
+from weft.frontend.queues.ragged_array import Ragged, element_tensor
 from weft.frontend.state.resources import (
     dtype_list,
     eager,
@@ -42,7 +44,6 @@ from weft.ir.dtypes import DType, int32, int64
 from weft.ir.errors import (
     InvalidArgumentError,
     ShapeError,
-    TypeRuleError,
     UnsupportedError,
     WeftError,
 )
@@ -50,22 +51,6 @@ from weft.ir.locations import caller_location
 from weft.runtime.resources.components import Array, rows, stack_arrays
 from weft.runtime.resources.tensor_array import Stack as StackCore
 from weft.runtime.resources.tensor_array import TensorArray as TensorArrayCore
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _located(function: Callable[P, R]) -> Callable[P, R]:
-    """Errors get the user's line."""
-
-    @functools.wraps(function)
-    def operation(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except WeftError as error:
-            raise error.at(caller_location()) from None
-
-    return operation
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +71,6 @@ class Rows:
         """The shape of an element, as far as it is known."""
         return self.declared if self.data is None else self._tensor().shape[1:]
 
-    @_located
     def write(self, index: Any, value: Any, name: str | None = None) -> Rows:
         """With `value` at `index`."""
         element = self._element(value, "write")
@@ -98,24 +82,20 @@ class Rows:
         more = self.written if known is None else self.written | {known}
         return replace(self, data=made, written=more)
 
-    @_located
     def read(self, index: Any, name: str | None = None) -> Tensor:
         """The element at `index`; zeros where none was written."""
         place, _ = self._place("read", index)
         return apply("gather_nd", self._written("read"), reshape(place, [1]))
 
-    @_located
     def stack(self, name: str | None = None) -> Tensor:
         """All elements, [size, ...]."""
         return self._written("stack")
 
-    @_located
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
         """The elements at `indices`, stacked."""
         places = self._not_negative(as_indices("TensorArray.gather", indices))
         return apply("take", self._written("gather"), places, axis=0)
 
-    @_located
     def concat(self, name: str | None = None) -> Tensor:
         """All elements, joined along their first axes."""
         data = self._written("concat")
@@ -123,7 +103,6 @@ class Rows:
             self._fail("concat", "its elements have no axes to join")
         return reshape(data, [-1, *data.shape[2:]])
 
-    @_located
     def unstack(self, value: Any, name: str | None = None) -> Rows:
         """With the rows of `value` as its elements."""
         rows = self._strong(value, "unstack")
@@ -137,7 +116,6 @@ class Rows:
         count = self.size if isinstance(self.size, int) else 0
         return replace(self, data=rows, written=frozenset(range(count)))
 
-    @_located
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> Rows:
         """With the rows of `value` at `indices`."""
         places, rows = as_indices("TensorArray.scatter", indices), self._strong(value, "scatter")
@@ -157,7 +135,6 @@ class Rows:
         made = apply("scatter_nd_update", data, column, rows)
         return replace(self, data=made, written=self.written | known)
 
-    @_located
     def split(self, value: Any, lengths: Any, name: str | None = None) -> Rows:
         """With parts of `value`, cut along its first axis, as its elements; equal parts only."""
         whole, sizes = self._strong(value, "split"), as_tensor(lengths)
@@ -223,15 +200,7 @@ class Rows:
             self._fail(operation, f"index {index} is out of range")
 
     def _strong(self, value: Any, operation: str) -> Tensor:
-        t = as_tensor(value)
-        if t.weak or (t._data is not None and not isinstance(value, (Tensor, np.ndarray))):
-            return cast(t, self.dtype)
-        if t.dtype is not self.dtype:
-            raise TypeRuleError(
-                f"{self._what(operation)}: its elements are {self.dtype.name}, got {t.describe()}",
-                hint=f"convert it with wf.astype(x, wf.{self.dtype.name})",
-            )
-        return t
+        return element_tensor(value, self.dtype, self._what(operation))
 
     def _element(self, value: Any, operation: str) -> Tensor:
         element = self._strong(value, operation)
@@ -265,54 +234,68 @@ def _known(indices: Any) -> list[int]:
     return [] if data is None else [int(i) for i in data.ravel()]
 
 
-def new_rows(
+def new_value(
     dtype: DType, size: Any, name: str, element_shape: Any, *, dynamic: bool, same_shape: bool
-) -> Rows:
-    """An array for the trace that is current. UnsupportedError for what only the host has."""
+) -> Rows | Ragged:
+    """An array for the trace that is current. UnsupportedError for what needs sizes that depend on
+    values, where all sizes must be known."""
     for given, what in ((dynamic, "dynamic_size=True"), (not same_shape, "infer_shape=False")):
-        if given:
+        if given and not open_sizes():
             raise UnsupportedError(
-                f"TensorArray '{name}': {what} is for arrays outside of functions and graphs",
-                hint="make it as large as it may get, with elements of one shape",
+                f"TensorArray '{name}': {what} needs sizes that depend on values, which compiled "
+                "functions do not have",
+                hint="make it as large as it may get, with elements of one shape; or use a "
+                "wf.Graph",
                 location=caller_location(),
             )
-    if not isinstance(size, SymbolicDim):
-        size = _known_size(size, name)
-    declared = None if element_shape is None else tuple(element_shape)
-    made = Rows(dtype, size, name, declared=declared)
+    count = _size(size, name)
+    declared = one_shape(element_shape, f"TensorArray '{name}': element_shape")
+    if dynamic or not same_shape:
+        made = Ragged(dtype, None if dynamic else count, name, declared, same_shape, count)
+        return made if declared is None else made.started(len(declared))
+    whole = Rows(dtype, count, name, declared=declared)
     if declared is None or None in declared:
-        return made
-    return replace(made, data=zeros((size, *declared), dtype=dtype))
+        return whole
+    return replace(whole, data=zeros((count, *declared), dtype=dtype))
 
 
-def _known_size(size: Any, name: str) -> int:
+def _size(size: Any, name: str) -> Dim:
+    if isinstance(size, SymbolicDim):
+        return size
+    known = traced_sizes("tf1.TensorArray", size, "size")
+    if known is not None and len(known) == 1 and not size.ndim:
+        return known[0]
     t = as_tensor(0 if size is None else size)
     if t._data is None or t.ndim or not t.dtype.is_integer or int(t._data) < 0:
         raise InvalidArgumentError(
-            f"TensorArray '{name}': size must be an integer >= 0 that is known while the graph is "
-            f"built, got {t.describe()}",
+            f"TensorArray '{name}': size must be an integer >= 0, in a function one that is known "
+            f"while it is traced, got {t.describe()}",
             hint="take a size of a tensor's shape, such as x.shape[0]",
             location=caller_location(),
         )
     return int(t._data)
 
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def _host_or_rows(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate an operation on the host: `Rows` has one of that name for arrays that are values."""
+def _host_or_value(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate an operation on the host: `Rows` and `Ragged` have one of that name, for arrays that
+    are values. Errors get the user's line."""
     on_host = eager(function)
     name = function.__name__
 
     @functools.wraps(function)
-    def operation(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def operation(*args: P.args, **kwargs: P.kwargs) -> R:
         array: Any = args[0]
         if array._held is None:
             return on_host(*args, **kwargs)
-        made = getattr(array._held, name)(*args[1:], **kwargs)
-        return _holding(made) if isinstance(made, Rows) else made  # type: ignore[return-value]
+        try:
+            made = getattr(array._held, name)(*args[1:], **kwargs)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
+        return _holding(made) if isinstance(made, Rows | Ragged) else made  # type: ignore[return-value]
 
     return operation
 
@@ -325,16 +308,24 @@ class TensorArray:
 
     Made in a function that is traced, or in a graph, it is a value: one tensor whose rows are the
     elements, which loops carry and gradients pass through. `ta = ta.write(i, x)` gives the array
-    with x in it and leaves `ta` as it was; elements have one shape, indices that are written twice
-    are found where they are known, and an array that a loop carries needs `element_shape` or an
-    element. Made outside, it lives on the host, and `write` gives the array itself; handed to a
-    function or loop it becomes such a value.
+    with x in it and leaves `ta` as it was; indices that are written twice are found where they are
+    known. Elements have one shape, and their number is fixed: in a graph, with infer_shape=False or
+    dynamic_size=True, neither, but then a write copies all that was written before, and loops that
+    write have no gradient. Made outside, it lives on the host, and `write` gives the array itself;
+    handed to a function or loop it becomes such a value.
+
+    >>> with wf.Graph().as_default(), wf.Session() as session:
+    ...     ta = wf.tf1.TensorArray(wf.int64, 3, infer_shape=False)
+    ...     body = lambda i, ta: (i + 1, ta.write(i, wf.arange(i)))
+    ...     ta = wf.while_loop(lambda i, ta: i < 3, body, (0, ta))[1]
+    ...     print(session.run(ta.concat()))
+    [0 0 1]
     """
 
     __slots__ = ("_array", "_held", "__weakref__")
 
     _array: TensorArrayCore
-    _held: Rows | None
+    _held: Rows | Ragged | None
 
     def __init__(
         self, dtype: Any, size: Any = None, dynamic_size: bool | None = None,
@@ -347,7 +338,7 @@ class TensorArray:
             (element,) = dtype_list([dtype])
             self._held = None
             if current_trace() is not None:
-                self._held = new_rows(
+                self._held = new_value(
                     element, size, name, element_shape,
                     dynamic=bool(dynamic_size), same_shape=infer_shape,
                 )  # fmt: skip
@@ -377,7 +368,9 @@ class TensorArray:
     @property
     def dynamic_size(self) -> bool:
         """Whether writing makes it longer."""
-        return self._held is None and self._array.dynamic_size
+        if self._held is None:
+            return self._array.dynamic_size
+        return isinstance(self._held, Ragged) and self._held.size is None
 
     @property
     def element_shape(self) -> Shape | None:
@@ -394,29 +387,29 @@ class TensorArray:
     def _host_size(self) -> Tensor:
         return Tensor(np.asarray(self._array.size(), np.int32))
 
-    @_host_or_rows
+    @_host_or_value
     def write(self, index: Any, value: Any, name: str | None = None) -> Self:
         """Store a value at an index that has none. InvalidArgumentError if it has, was read, or is
         out of range; ShapeError or TypeRuleError if the value does not fit."""
         self._array.write(integer(index, self._what("write: index")), self._value(value, "write"))
         return self
 
-    @_host_or_rows
+    @_host_or_value
     def read(self, index: Any, name: str | None = None) -> Tensor:
         """The element at an index; never written: zeros, if the shape is known."""
         return Tensor(contiguous(self._array.read(integer(index, self._what("read: index")))))
 
-    @_host_or_rows
+    @_host_or_value
     def stack(self, name: str | None = None) -> Tensor:
         """All elements, stacked along a new first axis. They count as read."""
         return self._stacked(self._array.read_many(), "stack")
 
-    @_host_or_rows
+    @_host_or_value
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
         """The elements at `indices` (i64[n]), stacked. They count as read."""
         return self._stacked(self._array.read_many(self._indices(indices, "gather")), "gather")
 
-    @_host_or_rows
+    @_host_or_value
     def concat(self, name: str | None = None) -> Tensor:
         """All elements, joined along their first axes, which may differ. They count as read."""
         arrays = self._array.read_many()
@@ -432,7 +425,7 @@ class TensorArray:
             )
         return Tensor(np.concatenate(arrays))
 
-    @_host_or_rows
+    @_host_or_value
     def unstack(self, value: Any, name: str | None = None) -> Self:
         """Write the rows of `value` at 0, 1, ...; as many as the size, where that is fixed."""
         rows = self._rows(value, "unstack")
@@ -440,7 +433,7 @@ class TensorArray:
         self._array.write_many(range(len(rows)), rows)
         return self
 
-    @_host_or_rows
+    @_host_or_value
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> Self:
         """Write the rows of `value` at `indices` (i64[n])."""
         rows = self._rows(value, "scatter")
@@ -450,7 +443,7 @@ class TensorArray:
         self._array.write_many(places, rows)
         return self
 
-    @_host_or_rows
+    @_host_or_value
     def split(self, value: Any, lengths: Any, name: str | None = None) -> Self:
         """Write parts of `value`, cut along its first axis into `lengths`, at 0, 1, ..."""
         data = self._value(value, "split")
@@ -466,12 +459,12 @@ class TensorArray:
         self._array.write_many(range(len(sizes)), parts)
         return self
 
-    @_host_or_rows
+    @_host_or_value
     def identity(self) -> Self:
         """The array itself."""
         return self
 
-    @_host_or_rows
+    @_host_or_value
     def close(self, name: str | None = None) -> None:
         """Free the elements; later calls raise FailedPreconditionError."""
         self._array.close()
@@ -518,31 +511,99 @@ class TensorArray:
         return Tensor(stack_arrays(arrays, self._array.dtype, self._array.shape))
 
 
-def _holding(rows: Rows) -> TensorArray:
+def _holding(held: Rows | Ragged) -> TensorArray:
     made = object.__new__(TensorArray)
-    made._held = rows
+    made._held = held
     return made
 
 
-def _flatten(array: TensorArray) -> tuple[list[Any], tuple[DType, Any]]:
-    """Its elements as one tensor, which do not count as read. InvalidArgumentError where their
-    shape is not known."""
-    rows = array._held
-    if rows is None:
-        held = array._array
-        stacked = stack_arrays(held.peek(), held.dtype, held.shape)
-        rows = Rows(held.dtype, len(stacked), held.name, Tensor(stacked))
-    if rows.data is None:
-        raise InvalidArgumentError(
-            f"TensorArray '{rows.name}' is to be a value, but the shape of its elements is not "
-            "known yet",
-            hint="give element_shape= when it is made",
-            location=caller_location(),
-        )
-    return [rows.data], (rows.dtype, rows.size)
+@dataclass(frozen=True)
+class _Unwritten(pytree.Incomplete):
+    """What tells of an array without elements whose shape is not known: how it was made."""
+
+    dtype: DType
+    size: Dim
+    declared: Shape | None
+    ragged: bool
+    same_shape: bool
+    least: Dim
+    name: str
+
+    def array(self) -> TensorArray:
+        """The array."""
+        if self.ragged:
+            return _holding(self._ragged(self.declared))
+        return _holding(Rows(self.dtype, self.size, self.name, declared=self.declared))
+
+    def completed(self, like: pytree.Node, leaves: Sequence[Any]) -> TensorArray:
+        """The array with room for elements like those of another one. InvalidArgumentError where
+        that does not tell their shape."""
+        if self.ragged and isinstance(like.meta, _Ragged):
+            return _holding(self._ragged(like.meta.declared).started(len(like.meta.declared)))
+        shape = leaves[0].shape[1:] if len(leaves) == 1 and leaves[0].rank else (None,)
+        if None in shape:
+            raise InvalidArgumentError(
+                f"TensorArray '{self.name}' is carried by a loop, but the shape of its elements is "
+                "not known before it runs",
+                hint="give element_shape= when it is made; in a graph infer_shape=False if they "
+                "differ",
+                location=caller_location(),
+            )
+        room = zeros((self.size, *shape), dtype=self.dtype)
+        return _holding(Rows(self.dtype, self.size, self.name, room))
+
+    def _ragged(self, declared: Shape | None) -> Ragged:
+        return Ragged(self.dtype, self.size, self.name, declared, self.same_shape, self.least)
+
+
+@dataclass(frozen=True)
+class _Ragged:
+    """What tells of an array of elements whose shapes differ, besides its two tensors."""
+
+    dtype: DType
+    size: Dim
+    declared: Shape
+
+
+def _flatten(array: TensorArray) -> tuple[list[Any], Any]:
+    """Its elements as one tensor, or two, which do not count as read; none where nothing was
+    written and their shape is not known."""
+    held = array._held
+    if held is None:
+        held = _as_value(array._array)
+    if isinstance(held, Ragged):
+        if held.flat is None or held.declared is None:
+            kept = (held.declared, True, held.same_shape, held.least, held.name)
+            return [], _Unwritten(held.dtype, held.size, *kept)
+        return [held.flat, held.table], _Ragged(held.dtype, held.size, held.declared)
+    if held.data is None:
+        return [], _Unwritten(held.dtype, held.size, held.declared, False, True, 0, held.name)
+    return [held.data], (held.dtype, held.size)
+
+
+def _as_value(core: TensorArrayCore) -> Rows | Ragged:
+    """The elements of an array of the host."""
+    if not core.is_written and (core.shape is None or None in core.shape):
+        if core.same_shape:
+            return Rows(core.dtype, core.size(), core.name, declared=core.shape)
+        made = Ragged(core.dtype, core.size(), core.name, core.shape)
+        return made if core.shape is None else made.started(len(core.shape))
+    arrays = core.peek()
+    if core.same_shape or len({a.shape for a in arrays}) == 1:
+        stacked = stack_arrays(arrays, core.dtype, core.shape)
+        return Rows(core.dtype, len(stacked), core.name, Tensor(stacked))
+    made = Ragged(core.dtype, len(arrays), core.name, core.shape)
+    for i, a in enumerate(arrays):
+        made = made.write(i, a)
+    return made
 
 
 def _unflatten(kind: Any, leaves: list[Any]) -> TensorArray:
+    if isinstance(kind, _Unwritten):
+        return kind.array()
+    if isinstance(kind, _Ragged):
+        name = "tensor_array"
+        return _holding(Ragged(kind.dtype, kind.size, name, kind.declared, True, 0, *leaves))
     dtype, size = kind
     return _holding(Rows(dtype, size, "tensor_array", *leaves))
 

@@ -58,7 +58,7 @@ from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.collectives import COLLECTIVES
-from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW, STACK_OPS
+from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW, STACK_OPS, length_attr
 from weft.ir.ops.dynamic import TABLE as DYNAMIC_OPS
 from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.io import FILE_TABLE, HOST_FUNCTION_TABLE, REPORT_TABLE
@@ -304,7 +304,10 @@ def _cond(op: Operation) -> _Count:
 
 
 def _scan(op: Operation) -> _Count:
-    return _times(_block(op.regions[0]), int_attr(op.attrs, "length"))
+    length = length_attr(op.attrs)
+    if not isinstance(length, int):
+        raise _UnknownError("how often the scan runs depends on values")
+    return _times(_block(op.regions[0]), length)
 
 
 def _stack_sums(op: Operation) -> _Count:

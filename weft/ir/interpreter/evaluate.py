@@ -436,6 +436,9 @@ class _Run:
         self.around: Path = ()
         self.state = state
         self.given = self.sizes = sizes
+        #: Dimensions as a whole that the op at hand finds in what it is given, or waits for.
+        self.whole: Mapping[SymbolicDim, int] = {}
+        self.told: Mapping[SymbolicDim, int] = {}
         self.cells = Cells() if cells is None else cells
         self.last_uses: dict[Block, dict[Value, int]] = {}
 
@@ -517,7 +520,8 @@ class _Run:
     ) -> Sequence[Any]:
         """As `op`, among ops of other iterations: that of the op decides a size, so it is what the
         inputs of the graph say, or the operands, or the control operands."""
-        self.sizes = solve_dims(size_pairs(op.control, control), self.given)
+        pairs = size_pairs(op.control, control)
+        self.sizes, self.told = solve_dims(pairs, self.given), _symbolic(pairs)
         return self.op(op, operands)
 
     def _learn_sizes(self, op: Operation, operands: Sequence[Any]) -> None:
@@ -525,16 +529,20 @@ class _Run:
         attribute `sizes` anew."""
         made = op.attrs.get("sizes")
         names = made if isinstance(made, tuple) else ()
+        self.whole = self.told
         if names or not all(_is_static(v.type) for v in op.operands):
-            given = solve_dims(size_pairs(op.operands, operands))
-            kept = {k: n for k, n in self.sizes.items() if k not in names}
-            self.sizes = {**kept, **given}
+            pairs = size_pairs(op.operands, operands)
+            given = solve_dims(pairs)
+            self.whole = {**self.told, **_symbolic(pairs)}
+            # an operand may have such a size as it was before, in a loop that changes it
+            both = {**self.sizes, **given}
+            self.sizes = {k: n for k, n in both.items() if k not in names}
 
     def attrs(self, op: Operation) -> Attrs:
         """The attributes of `op` with symbols replaced by their sizes."""
-        if not self.sizes:
+        if not self.sizes and not self.whole:
             return op.attrs
-        return {k: _substitute(v, self.sizes) for k, v in op.attrs.items()}
+        return {k: _substitute(v, self.sizes, self.whole) for k, v in op.attrs.items()}
 
     def variables(self) -> State:
         """The state. Raises InvalidArgumentError if the caller gave none."""
@@ -545,11 +553,23 @@ class _Run:
         return self.state
 
 
-def _substitute(value: AttrValue, sizes: Mapping[str, int]) -> AttrValue:
+def _symbolic(pairs: Sequence[tuple[Dim, int]]) -> dict[SymbolicDim, int]:
+    return {d: n for d, n in pairs if isinstance(d, SymbolicDim)}
+
+
+def _substitute(
+    value: AttrValue, sizes: Mapping[str, int], whole: Mapping[SymbolicDim, int]
+) -> AttrValue:
+    """The attribute with sizes filled in; whole: dimensions that need not be computed."""
+
+    def of(dim: SymbolicDim) -> Dim:
+        found = substitute_dim(dim, sizes)
+        return whole.get(dim, found) if isinstance(found, SymbolicDim) else found
+
     if isinstance(value, SymbolicDim):
-        return substitute_dim(value, sizes)
+        return of(value)
     if isinstance(value, tuple):
-        return tuple(substitute_dim(v, sizes) if isinstance(v, SymbolicDim) else v for v in value)
+        return tuple(of(v) if isinstance(v, SymbolicDim) else v for v in value)
     return value
 
 

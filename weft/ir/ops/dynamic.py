@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.ir.dims import Dim, SymbolicDim, format_shape
-from weft.ir.dtypes import int32, int64
+from weft.ir.dtypes import int8, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.spec import (
@@ -257,6 +257,21 @@ def _ensure(arrays: Sequence[Array], attrs: Attrs) -> Array:
     return arrays[0]
 
 
+# -------------------------------------------------------------------------------- a value as a size
+def _size_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    (n,) = tensors("dynamic_size", types)
+    if n.rank or not n.dtype.is_integer:
+        raise TypeRuleError(f"op 'dynamic_size' takes an integer without axes, got {n}")
+    return [TensorType(int8, (_one_size("dynamic_size", attrs), 0))]
+
+
+def _size(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    n = int(arrays[0])
+    if n < 0:
+        raise InvalidArgumentError(f"{attrs['what']} is {n}", hint="it must not be negative")
+    return np.empty((n, 0), np.int8)
+
+
 TABLE = (
     OpSpec(
         "nonzero", 1, _nonzero_type, _nonzero,
@@ -288,5 +303,11 @@ TABLE = (
         "ensure_shape", 1, _ensure_type, _ensure,
         "The operand, which has this shape; sizes that `shape` leaves open are named by `sizes`.",
         {"shape": AttrSpec("shape"), **SIZES}, _HOST,
+    ),
+    OpSpec(
+        "dynamic_size", 1, _size_type, _size,
+        "No elements: an array whose first size is the operand, which must not be negative; "
+        "`what` names it in the error.",
+        {"what": AttrSpec("str", "a size"), **SIZES}, _HOST,
     ),
 )  # fmt: skip

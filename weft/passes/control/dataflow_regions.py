@@ -418,10 +418,10 @@ def _tells_sizes(t: Type) -> bool:
 
 
 def users(graph: Graph) -> Users:
-    """Who reads each value as an operand; None: it is a result of the graph."""
+    """Who reads each value, as an operand or for its size; None: it is a result of the graph."""
     found: Users = {}
     for op in graph.ops:
-        for v in op.operands:
+        for v in (*op.operands, *(v for v in op.control if _tells_sizes(v.type))):
             found.setdefault(v, []).append(op)
     for v in graph.results:
         found.setdefault(v, []).append(None)

@@ -55,19 +55,44 @@ class Queue(Resource):
         self._elements: deque[Element] = deque()
 
     def maker(self) -> tuple[str, dict[str, AttrValue]]:
-        """The op `queue`. UnsupportedError if the shapes of the elements are not known."""
+        """The op `queue`. UnsupportedError if it is not known how many axes elements have."""
         c = self.components
         if any(s is None for s in c.shapes):
             raise UnsupportedError(
-                f"{self.describe()} holds elements of any shape ({c}); in a graph they must be "
-                "known",
-                hint="give shapes= when the queue is made",
+                f"{self.describe()} holds elements of any shape ({c}); a graph must know how many "
+                "axes they have",
+                hint="what is enqueued first says it: add that op before this one, or give shapes= "
+                "when the queue is made, with None for sizes that vary",
             )
         return "queue", {
             "kind": self.graph_kind,
             "capacity": -1 if self.capacity is None else self.capacity,
             "parts": tuple(c.type(i) for i in range(len(c))),
         }
+
+    def decide_ranks(self, ranks: Sequence[int] | None = None) -> None:
+        """A graph that uses the queue knows how many axes its elements have: those given, for each
+        component; by default those of an element that is in it, if there is one. They have
+        sizes that vary from here on. ShapeError if the queue holds others."""
+        with self._lock:
+            c = self.components
+            if None not in c.shapes:
+                return
+            waiting = [e for a in self._putting for e in a.items]
+            taken = [e for a in self._taking for e in a.items]
+            held = [*self._contents(taken), *waiting]
+            if ranks is None:
+                ranks = [a.ndim for a in held[0]] if held else []
+            if not ranks:
+                return
+            decided = [
+                (None,) * rank if shape is None else shape
+                for shape, rank in zip(c.shapes, ranks, strict=True)
+            ]
+            known = Components(c.owner, c.dtypes, decided, c.names)
+            for element in held:
+                known.check_element(element, "a graph that uses it")
+            self.components = known
 
     # ------------------------------------------------------------------ how elements are kept
     def _push(self, element: Element) -> None:

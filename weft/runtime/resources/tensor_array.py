@@ -72,6 +72,12 @@ class TensorArray(Resource):
         with self._lock:
             return len(self._open())
 
+    @property
+    def is_written(self) -> bool:
+        """Whether an element has been written."""
+        with self._lock:
+            return any(slot.value is not None or slot.read for slot in self._open())
+
     def write(self, index: int, value: Array) -> None:
         """Store `value`, which nobody else writes to, at an index that has none."""
         self.write_many([index], [value])

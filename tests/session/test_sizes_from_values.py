@@ -1,0 +1,264 @@
+"""Integers that a graph computes, as sizes: of new tensors, of reshapes, bounds of slices, and how
+often something is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from example_counts import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+import weft as wf
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.text.parser import parse_graph
+from weft.ir.text.printer import print_graph
+
+Array = np.ndarray[Any, Any]
+X = np.array([3, 1, 4, 1, 5, 9], np.float32)
+
+
+def run(build: Callable[..., Any], n: int, v: Array = X, mode: str = "auto") -> Any:
+    """What a session gives for `build(n, x, sizes)`: a scalar, a vector, and the vector [n, 2]."""
+    with wf.Graph().as_default(), wf.Session(control_flow=mode) as session:
+        number = wf.placeholder(wf.int32, [], name="n")
+        x = wf.placeholder(wf.float32, [None], name="x")
+        sizes = wf.placeholder(wf.int64, [2], name="sizes")
+        made = build(number, x, sizes)
+        return session.run(made, {number: n, x: v, sizes: [n, 2]})
+
+
+#: In a graph with tensors, and with NumPy's numbers.
+Case = tuple[Callable[..., Any], Callable[..., Any]]
+FUNCTIONS: dict[str, Case] = {
+    "zeros": (lambda n, x, s: wf.zeros([n, 2]), lambda n, x: np.zeros((n, 2))),
+    "ones": (lambda n, x, s: wf.ones(s), lambda n, x: np.ones((n, 2))),
+    "fill": (lambda n, x, s: wf.tf1.fill(s, x[0]), lambda n, x: np.full((n, 2), x[0])),
+    "iota": (lambda n, x, s: wf.iota((2, n), 1), lambda n, x: np.indices((2, n))[1]),
+    "eye": (lambda n, x, s: wf.eye(n, 3), lambda n, x: np.eye(n, 3)),
+    "arange": (lambda n, x, s: wf.arange(n), lambda n, x: np.arange(n)),
+    "arange, down": (lambda n, x, s: wf.arange(n, -2, -2), lambda n, x: np.arange(n, -2, -2)),
+    "arange, floats": (
+        lambda n, x, s: wf.arange(-1.0, n, 0.25), lambda n, x: np.arange(-1, n, 0.25)
+    ),
+    "arange, step": (
+        lambda n, x, s: wf.arange(0, x.shape[0], n + 1), lambda n, x: np.arange(0, len(x), n + 1)
+    ),
+    "linspace": (
+        lambda n, x, s: wf.linspace(-1.0, 2.0, n), lambda n, x: np.linspace(-1, 2, n)
+    ),
+    "linspace, open": (
+        lambda n, x, s: wf.linspace(x[0], 2.0, n, endpoint=False),
+        lambda n, x: np.linspace(x[0], 2, n, endpoint=False),
+    ),
+    "one_hot": (
+        lambda n, x, s: wf.one_hot([0, 2, 1], n), lambda n, x: np.eye(max(n, 3))[[0, 2, 1], :n]
+    ),
+    "tile": (lambda n, x, s: wf.tile(x, [n]), lambda n, x: np.tile(x, n)),
+    "tile, all": (lambda n, x, s: wf.tile(x, s), lambda n, x: np.tile(x, (n, 2))),
+    "broadcast_to": (
+        lambda n, x, s: wf.broadcast_to(x[0], s), lambda n, x: np.full((n, 2), x[0])
+    ),
+    "slice": (lambda n, x, s: x[:n], lambda n, x: x[:n]),
+    "slice, after": (lambda n, x, s: x[n:], lambda n, x: x[n:]),
+    "slice, from the end": (lambda n, x, s: x[-n - 1 :], lambda n, x: x[-n - 1 :]),
+    "slice, in steps": (lambda n, x, s: x[1 : n + 2 : 2], lambda n, x: x[1 : n + 2 : 2]),
+    "slice, backwards": (lambda n, x, s: x[n::-2], lambda n, x: x[n::-2]),
+    "slice, both": (lambda n, x, s: x[n - 3 : n], lambda n, x: x[n - 3 : n]),
+    "slice of an axis": (
+        lambda n, x, s: wf.reshape(x, (2, -1))[..., None, n:],
+        lambda n, x: x.reshape(2, -1)[..., None, n:],
+    ),
+    "slice beside an array": (
+        lambda n, x, s: wf.reshape(x, (2, -1))[[1, 0, 1], n:],
+        lambda n, x: x.reshape(2, -1)[[1, 0, 1], n:],
+    ),
+    "pad": (
+        lambda n, x, s: wf.pad(x, [[n, 1]], constant_values=7.0),
+        lambda n, x: np.pad(x, (n, 1), constant_values=7),
+    ),
+    "pad, edge": (
+        lambda n, x, s: wf.pad(x, [[1, n]], "edge"), lambda n, x: np.pad(x, (1, n), "edge")
+    ),
+    "segment_sum": (
+        lambda n, x, s: wf.segment_sum(x, wf.asarray([0, 0, 1, 0, 1, 1]), n + 2),
+        lambda n, x: np.concatenate([[x[[0, 1, 3]].sum(), x[[2, 4, 5]].sum()], np.zeros(n)]),
+    ),
+    "sequence_mask": (
+        lambda n, x, s: wf.nn.sequence_mask([1, 3], n), lambda n, x: np.arange(n) < [[1], [3]]
+    ),
+    "scatter_nd": (
+        lambda n, x, s: wf.tf1.scatter_nd([[0]], wf.stack([x[0]]), wf.stack([n + 1])),
+        lambda n, x: np.concatenate([x[:1], np.zeros(n)]),
+    ),
+    "random": (
+        lambda n, x, s: wf.random.uniform(wf.random.key(3), s) * 0 + 1, lambda n, x: np.ones((n, 2))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_take_sizes_that_a_graph_computes(name: str) -> None:
+    made, wanted = FUNCTIONS[name]
+    for n in (3, 0, 1):
+        got, truth = run(made, n), np.asarray(wanted(n, X))
+        assert got.shape == truth.shape
+        assert_allclose(got, truth, rtol=1e-6)
+
+
+@examples(60)
+@given(
+    bounds=st.tuples(*[st.one_of(st.none(), st.integers(-8, 8))] * 2),
+    traced=st.tuples(st.booleans(), st.booleans()),
+    step=st.sampled_from([1, 1, 2, 3, -1, -2]),
+    count=st.integers(0, 6),
+)
+def test_slices_are_pythons(
+    bounds: tuple[int | None, int | None], traced: tuple[bool, bool], step: int, count: int
+) -> None:
+    v = np.arange(count, dtype=np.float32)
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [None])
+        ends, feeds = [], {x: v}
+        for value, is_traced in zip(bounds, traced, strict=True):
+            if value is None or not is_traced:
+                ends.append(value)
+                continue
+            ends.append(wf.placeholder(wf.int32, []))
+            feeds[ends[-1]] = value
+        got = session.run(x[slice(*ends, step)], feeds)
+    assert_array_equal(got, v[slice(*bounds, step)])
+
+
+def test_reshapes() -> None:
+    for build, wanted in (
+        (lambda n, x, s: wf.reshape(x, s), (3, 2)),
+        (lambda n, x, s: wf.reshape(x, [n, 2]), (3, 2)),
+        (lambda n, x, s: wf.reshape(x, [n, -1]), (3, 2)),
+        (lambda n, x, s: wf.reshape(x, [-1, n]), (2, 3)),
+        (lambda n, x, s: wf.reshape(x, wf.stack([n, -1])), (3, 2)),
+        (lambda n, x, s: wf.reshape(x, wf.where(s == 2, -1, s)), (3, 2)),
+        (lambda n, x, s: wf.reshape(x, [2, -1]), (2, 3)),
+        (lambda n, x, s: wf.reshape(x[x > 0], [1, -1, n]), (1, 2, 3)),
+    ):
+        assert_array_equal(run(build, 3), X.reshape(wanted))
+    for build in (
+        lambda n, x, s: wf.reshape(x, [n, 4]),
+        lambda n, x, s: wf.reshape(x, [4, -1]),
+        lambda n, x, s: wf.reshape(x, s - 4),  # -1 twice
+    ):
+        with pytest.raises((wf.errors.ShapeError, wf.errors.InvalidArgumentError)):
+            run(build, 3)
+
+
+def test_sizes_of_tensors_stay_sizes_and_steps_native() -> None:
+    """What wf.shape gave is no value to wait for, through arithmetic, too."""
+    with wf.Graph().as_default(), wf.Session(control_flow="native") as session:
+        x, y = wf.placeholder(wf.float32, [None, 4]), wf.placeholder(wf.float32, [None])
+        shape, rows = wf.shape(x), wf.shape(x)[0]
+        made = [
+            wf.zeros(shape), wf.ones([rows]), wf.arange(rows), wf.arange(0, rows, 2),
+            wf.reshape(x, wf.stack([rows * 2, 2])), wf.reshape(x, wf.concat([[-1], shape[:1]])),
+            wf.tile(y, wf.shape(y)), wf.zeros([wf.astype(rows, wf.int32) + 1, shape[1] // 2]),
+        ]  # fmt: skip
+        assert made[0].shape == x.shape
+        assert str(made[-1].shape[0]) == f"{x.shape[0]}+1"
+        for n in (3, 5):
+            got = session.run(made, {x: np.ones((n, 4)), y: np.ones(n)})
+            shapes = [a.shape for a in got]
+            assert shapes == [
+                (n, 4), (n,), (n,), (-(-n // 2),), (2 * n, 2), (4, n), (n * n,), (n + 1, 2)
+            ]  # fmt: skip
+
+
+def test_one_value_is_one_size() -> None:
+    with wf.Graph().as_default():
+        n = wf.placeholder(wf.int32, [])
+        a, b = wf.zeros([n]), wf.ones([2, n])
+        assert a.shape[0] == b.shape[1]
+        inner: list[wf.Tensor] = []
+
+        def step(i: wf.Tensor, h: wf.Tensor) -> Any:
+            inner.append(wf.ones([n]))
+            return i + 1, inner[-1] + h
+
+        out = wf.while_loop(lambda i, h: i < 3, step, (0, a))[1]
+        assert inner[-1].shape == a.shape == out.shape
+        with wf.Session() as session:
+            for size in (2, 0, 5):
+                assert_array_equal(session.run(out, {n: size}), np.full(size, 3))
+
+
+def test_a_branch_that_is_not_taken_checks_nothing() -> None:
+    build = lambda n, x, s: wf.cond(n > 0, lambda: wf.sum(wf.ones([n])), lambda: -1.0)  # noqa: E731
+    assert run(build, 4) == 4
+    assert run(build, -3) == -1
+
+
+@pytest.mark.parametrize("mode", ["auto", "dataflow"])
+def test_gradients_through_such_sizes(mode: str) -> None:
+    def slope(n: wf.Tensor, x: wf.Tensor, s: wf.Tensor) -> wf.Tensor:
+        part = x[1 : n + 1] ** 2 * wf.arange(n) + wf.tile(x[:1], [n])
+        return wf.gradients(wf.sum(part), [x])[0]
+
+    assert_allclose(run(slope, 3, mode=mode), [3, 0, 2 * 4, 2 * 1 * 2, 0, 0])
+    eager = wf.grad(lambda x: wf.sum(x[: wf.astype(x[0], wf.int32)] ** 2))(wf.asarray(X))
+    assert_array_equal(eager, [6, 2, 8, 0, 0, 0])
+
+
+@pytest.mark.parametrize("mode", ["auto", "dataflow"])
+def test_what_a_region_gives_for_its_size_alone(mode: str) -> None:
+    """The rows of a scan are read in one region, and tell a size in another one."""
+
+    def build(n: wf.Tensor, x: wf.Tensor, s: wf.Tensor) -> wf.Tensor:
+        rows = wf.scan(lambda a, _: (a, a), wf.asarray(1.0), length=n)[1]
+        both = wf.concat([x, rows])
+        return wf.tile(both[:8], [wf.astype(wf.sum(both), wf.int32) - 22])
+
+    assert_array_equal(run(build, 3, mode=mode), np.tile(np.concatenate([X, [1, 1]]), 4))
+    assert_array_equal(run(build, 1, mode=mode), np.tile(np.concatenate([X, [1]]), 2))
+
+
+def test_errors_name_function_and_line() -> None:
+    for build, what in (
+        (lambda n, x, s: wf.zeros([n]), "wf.zeros: a size in the shape is -1"),
+        (lambda n, x, s: wf.linspace(0.0, 1.0, n), "wf.linspace: num is -1"),
+        (lambda n, x, s: wf.tile(x, [n]), "wf.tile: a repetition is -1"),
+        (lambda n, x, s: wf.arange(0, 5, n + 1), "wf.arange: the length, -1 where the step is 0"),
+        (lambda n, x, s: wf.scan(lambda c, _: (c, c), 0, length=n)[1], "wf.scan: length is -1"),
+    ):
+        with pytest.raises(wf.errors.InvalidArgumentError) as error:
+            run(build, -1)
+        assert what in error.value.what
+        assert error.value.locations[0].file == __file__
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"wf.zeros: .* not an integer"):
+        run(lambda n, x, s: wf.zeros([x[0]]), 1)
+    with pytest.raises(wf.errors.ShapeError):
+        run(lambda n, x, s: wf.ensure_shape(x, [n]), 1)
+    assert_array_equal(run(lambda n, x, s: wf.ensure_shape(x, [n]), 6), X)
+    with pytest.raises(wf.errors.TracerError, match="static_argnames"):
+        wf.compile(lambda n: wf.zeros([n]))(3)
+
+
+def test_the_op_in_text_and_interpreter() -> None:
+    text = """graph @step(%n: i32[]) -> (i8[n,0], f32[n]) stage=traced {
+  %0 = dynamic_size(%n) {what="rows", sizes=["n"]} : i8[n,0]
+  %1 = constant() {value=f32[] 1.0} : f32[]
+  %2 = broadcast_to(%1) {shape=[n]} : f32[n]
+  return %0, %2
+}
+"""
+    graph = parse_graph(text)
+    assert print_graph(graph) == text
+    holder, ones = interpret(graph, [np.int32(3)])
+    assert holder.shape == (3, 0)
+    assert_array_equal(ones, np.ones(3))
+    with pytest.raises(wf.errors.InvalidArgumentError, match="rows is -2"):
+        interpret(graph, [np.int32(-2)])
+    with pytest.raises(wf.errors.ParseError, match="an integer without axes"):
+        parse_graph(text.replace("%n: i32[]", "%n: f32[]"))
