@@ -61,7 +61,10 @@ if TYPE_CHECKING:
     from weft.frontend.random.generator import (
         random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
     )
-    from weft.frontend.session.graph import get_default_graph, import_graph_def, reset_default_graph
+    from weft.frontend.session.graph import (
+        GraphKeys, add_to_collection, add_to_collections, get_collection, get_collection_ref,
+        get_default_graph, import_graph_def, reset_default_graph,
+    )
     from weft.frontend.session.session import InteractiveSession, get_default_session
     from weft.frontend.session.tf_names import (
         assert_variables_initialized, assign, assign_add, assign_sub, cast, count_up_to, cumprod,
@@ -111,7 +114,9 @@ _LATER = {
     "weft.frontend.queues.tensor_array": "Stack TensorArray",
     "weft.frontend.random.generator":
         "random_normal random_shuffle random_uniform set_random_seed truncated_normal",
-    "weft.frontend.session.graph": "get_default_graph import_graph_def reset_default_graph",
+    "weft.frontend.session.graph":
+        "GraphKeys add_to_collection add_to_collections get_collection get_collection_ref "
+        "get_default_graph import_graph_def reset_default_graph",
     "weft.frontend.session.session": "InteractiveSession get_default_session",
     "weft.frontend.session.tf_names":
         "assert_variables_initialized assign assign_add assign_sub cast count_up_to cumprod cumsum "
@@ -167,4 +172,5 @@ __all__ = [
     "string_to_hash_bucket_fast", "string_to_number", "substr", "switch", "trainable_variables",
     "truncated_normal", "unique", "unique_with_counts", "variable_scope", "variables_initializer",
     "write_file",
+    "GraphKeys", "add_to_collection", "add_to_collections", "get_collection", "get_collection_ref",
 ]

@@ -118,8 +118,50 @@ class Effect:
         if value is not None and trace is not None and trace.owner is not None:
             self.name = trace.owner.add_effect(self)
 
+    @classmethod
+    def of(cls, name: str, value: Value, trace: Trace) -> Effect:
+        """What runs the op of a value that is there, without a name of its own."""
+        made = object.__new__(cls)
+        made.name, made.value, made.trace = name, value, trace
+        return made
+
     def __repr__(self) -> str:
         return f"<Effect {self.name}{'' if self.value is not None else ' (done)'}>"
+
+    @property
+    def op(self) -> Any:
+        """In a `wf.Graph`: the op that does it, with its type, inputs and what it comes after.
+        AttributeError for one that was done at once."""
+        owner = None if self.trace is None else self.trace.owner
+        if owner is None or self.value is None:
+            raise AttributeError(f"the effect '{self.name}' is in no wf.Graph, so it has no op")
+        owner.operation_names()
+        return owner.operation(self.value.op)
+
+    @property
+    def type(self) -> str:
+        """The kind of that op."""
+        return self.op.type  # type: ignore[no-any-return]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that it takes."""
+        return self.op.inputs  # type: ignore[no-any-return]
+
+    @property
+    def control_inputs(self) -> list[Any]:
+        """The ops that it comes after."""
+        return self.op.control_inputs  # type: ignore[no-any-return]
+
+    @property
+    def node_def(self) -> str:
+        """It as a line of text."""
+        return self.op.node_def  # type: ignore[no-any-return]
+
+    @property
+    def graph(self) -> Any:
+        """The `wf.Graph` that it is in."""
+        return self.op.graph
 
     def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
         """Do it in `session`, or in the default one (`with session:`, `wf.tf1.InteractiveSession`).

@@ -13,6 +13,7 @@ from weft.frontend.core.device_array import DeviceArray
 from weft.frontend.core.tensor import Array, Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace
 from weft.frontend.session.graph import Graph
+from weft.frontend.session.operations import GraphOperation
 from weft.frontend.state.variable import Variable
 from weft.ir.dims import SymbolicDim, format_shape
 from weft.ir.dtypes import DType, bool_, string
@@ -146,7 +147,7 @@ def fetch_values(graph: Graph, fetches: Any) -> tuple[Fetches, Any]:
 
 def fed_value(graph: Graph, key: Any) -> tuple[Value, Tensor]:
     """The value and tensor that a key of feed_dict names."""
-    t = graph.tensor(key) if isinstance(key, str) else key
+    t = graph.element(key) if isinstance(key, str) else key
     if not isinstance(t, Tensor):
         raise TypeRuleError(
             f"feed_dict: a {type(t).__name__} cannot be fed: {t!r:.60}",
@@ -174,6 +175,10 @@ def _fetch(graph: Graph, leaf: Any, path: str) -> Value | None:
     trace = graph._trace
     if isinstance(leaf, str):
         leaf = graph.element(leaf)
+    if isinstance(leaf, GraphOperation):  # by name: one that gives no tensor
+        leaf = next(iter(pytree.flatten(leaf)[0]), None)
+    if leaf is None:
+        return None
     if isinstance(leaf, Variable):
         with graph._lock, trace.active():
             control, trace.control = trace.control, ()

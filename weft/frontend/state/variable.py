@@ -650,6 +650,18 @@ class Variable(Operators, StateHandle):
         trace.effects.ref(self)
         return self._initialize(trace, trace.lift(self._start_in(trace)))
 
+    @property
+    def op(self) -> Any:
+        """In a graph: the op that stands for it there, whose name is that of the variable.
+        AttributeError outside of graphs."""
+        trace = current_trace()
+        if trace is None or trace.root().kind != "graph":
+            raise AttributeError(f"variable '{self.name}' has an op only in a wf.Graph")
+        graph = trace.root().owner
+        handle = trace.root().effects.ref(self)
+        graph.operation_names()
+        return graph.operation(handle.op)
+
     def initialized_value(self) -> Tensor:
         """The value, for computing another variable's initial value (TF1's name).
 
