@@ -112,7 +112,8 @@ if TYPE_CHECKING:
     from weft.frontend.compile.function import CompiledFunction, DeviceWarning
     from weft.frontend.session.graph import Graph, name_tensor, placeholder
     from weft.frontend.session.variables import global_variables_initializer
-    from weft.frontend.session.session import GraphGrowthWarning, Session
+    from weft.frontend.session.growth import GraphGrowthWarning
+    from weft.frontend.session.session import Session
     from weft.frontend.session.run import RunMetadata, RunOptions, chrome_trace
     from weft.frontend.compile.specializations import RecompileWarning
     from weft.frontend.compile.threads import get_num_threads, set_num_threads
@@ -157,7 +158,8 @@ _LATER = {
     "weft.frontend.compile.function": "CompiledFunction DeviceWarning",
     "weft.frontend.session.graph": "Graph name_tensor placeholder",
     "weft.frontend.session.variables": "global_variables_initializer",
-    "weft.frontend.session.session": "GraphGrowthWarning Session",
+    "weft.frontend.session.growth": "GraphGrowthWarning",
+    "weft.frontend.session.session": "Session",
     "weft.frontend.session.run": "RunMetadata chrome_trace RunOptions",
     "weft.frontend.compile.specializations": "RecompileWarning",
     "weft.frontend.compile.threads": "get_num_threads set_num_threads",

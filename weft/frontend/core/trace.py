@@ -263,7 +263,13 @@ Kind = Literal["function", "graph", "region"]
 
 
 class _Suspended:
-    """The value of `_current` inside `suspend_trace`."""
+    """The value of `_current` inside `suspend_trace`. in_graph: a `wf.Graph` is being built around
+    it."""
+
+    __slots__ = ("in_graph",)
+
+    def __init__(self, in_graph: bool = False) -> None:
+        self.in_graph = in_graph
 
 
 _current: ContextVar[Trace | _Suspended | None] = ContextVar("weft_trace", default=None)
@@ -279,7 +285,7 @@ _thread_default = _ThreadDefault()
 #: Whether any thread has ever had one: most programs have none, and to ask takes as long as the
 #: rest of `current_trace`.
 _any_default = False
-_SUSPENDED = _Suspended()
+_SUSPENDED, _SUSPENDED_IN_GRAPH = _Suspended(), _Suspended(in_graph=True)
 
 
 def current_trace() -> Trace | None:
@@ -300,6 +306,15 @@ def at_once() -> bool:
 def is_suspended() -> bool:
     """Whether this code runs inside `suspend_trace`."""
     return isinstance(_current.get(), _Suspended)
+
+
+def in_graph() -> bool:
+    """Whether this code builds a `wf.Graph`, also where `suspend_trace` has ops run at once."""
+    found = _current.get()
+    if isinstance(found, _Suspended):
+        return found.in_graph
+    trace = current_trace()
+    return trace is not None and trace.root().kind == "graph"
 
 
 def set_thread_default(trace: Trace | None) -> None:
@@ -325,7 +340,7 @@ class suspend_trace:
     _token: Token[Trace | _Suspended | None] | None = None
 
     def __enter__(self) -> None:
-        self._token = _current.set(_SUSPENDED)
+        self._token = _current.set(_SUSPENDED_IN_GRAPH if in_graph() else _SUSPENDED)
 
     def __exit__(self, *exc: object) -> None:
         assert self._token is not None

@@ -214,10 +214,10 @@ def step_reports(
 
 def step_values(
     graph: Graph, values: Sequence[Value | None], feeds: Mapping[Value, Array], made: Step | None,
-    after: str, where: Any,
+    after: str, where: Any, states: Mapping[str, VariableState],
 ) -> list[InnerValue]:  # fmt: skip
     """The inner values of a step, of its program after a pass. made: the step, unless that is
-    "traced"."""
+    "traced". states: of the graph's variables."""
     # who only runs steps does not wait for these modules
     from weft.frontend.compile.explain import program_after
     from weft.frontend.compile.inner_values import inner_values
@@ -225,7 +225,6 @@ def step_values(
     program = Program.of(pruned(graph, values, feeds))
     if made is not None:
         program = program_after(step_reports(graph, values, feeds, made), after)
-    states = {n: v.state for n, v in graph._trace.variables.copy().items()}
     return inner_values("session.values", program, [*feeds.values()], states, where)
 
 
@@ -244,17 +243,17 @@ def compile_definition(
     feeds: Mapping[Value, Array],
     done: frozenset[Value],
     how: CompileOptions,
+    states: Mapping[str, VariableState],
     *,
     soft: bool = False,
 ) -> StepDefinition:
-    """The compiled step. soft: whether placing may be soft. UnsupportedError where
-    control_flow="native" cannot hold it."""
+    """The compiled step. states: of the graph's variables. soft: whether placing may be soft.
+    UnsupportedError where control_flow="native" cannot hold it."""
     begun = time.perf_counter()
     options = PassOptions.from_environment().for_step(graph.name)
     how = replace(how, passing=options)
     step = pruned(graph, values, feeds, done, options=options)
     note_unfused(step)
-    states = {name: v.state for name, v in graph._trace.variables.copy().items()}
     gpu = gpu_use(step, how.control_flow)
     made: Step
     if gpu is not None:

@@ -148,6 +148,8 @@ def fetch_values(graph: Graph, fetches: Any) -> tuple[Fetches, Any]:
 def fed_value(graph: Graph, key: Any) -> tuple[Value, Tensor]:
     """The value and tensor that a key of feed_dict names."""
     t = graph.element(key) if isinstance(key, str) else key
+    if isinstance(key, str) and not isinstance(t, (Tensor, Variable)):
+        t = graph.tensor(key)  # says what it is
     if not isinstance(t, Tensor):
         raise TypeRuleError(
             f"feed_dict: a {type(t).__name__} cannot be fed: {t!r:.60}",

@@ -245,7 +245,7 @@ def report_uninitialized_variables(
     held = _variables(var_list, "report_uninitialized_variables")
     names = tuple(v.name for v in held)
     if trace is None:
-        return Tensor(missing_names(names, [v.state.initialized for v in held]))
+        return Tensor(missing_names(names, [v.current_state.initialized for v in held]))
     found: list[Tensor] = []
     for pairs in by_place(trace, held):  # an op is on one device
         sizes = fresh_sizes(trace, "uninitialized", 1)
