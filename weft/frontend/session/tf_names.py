@@ -26,8 +26,14 @@ from weft.frontend.ops.promotion import (
 )
 from weft.frontend.session.graph import get_default_graph, with_name
 from weft.frontend.state.scopes import device
-from weft.frontend.state.variable import Variable, assert_initialized, by_place, graph_or_none
-from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.frontend.state.variable import (
+    Variable,
+    assert_initialized,
+    by_place,
+    graph_or_none,
+    keeps_shape,
+)
+from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.interpreter.state import missing_names
 from weft.ir.locations import caller_location
 
@@ -166,17 +172,17 @@ def assign(
 ) -> Tensor:  # fmt: skip
     """`ref.assign(value)`: the new value. use_locking: updates are atomic with it and without.
 
-    TypeRuleError or ShapeError for a value that does not fit, UnsupportedError for
-    validate_shape=False: a variable keeps its shape.
+    TypeRuleError or ShapeError for a value that does not fit. Sizes that are not known are checked
+    when a step runs. UnsupportedError for another shape with validate_shape=False: a variable keeps
+    its shape, and with it its memory, whose address and size compiled steps hold.
     """
     variable = _variable(ref, "assign")
-    if validate_shape is not None and not validate_shape:
-        raise UnsupportedError(
-            f"wf.tf1.assign(validate_shape=False): variable '{variable.name}' keeps its shape",
-            hint="make another variable",
-            location=caller_location(),
-        )
-    return with_name(variable.assign(value, use_locking), name)
+    try:
+        return with_name(variable.assign(value, use_locking), name)
+    except ShapeError:
+        if validate_shape is None or validate_shape:
+            raise
+        raise keeps_shape("wf.tf1.assign", f"variable '{variable.name}'") from None
 
 
 def assign_add(

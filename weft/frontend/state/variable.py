@@ -110,6 +110,16 @@ def initial_tensor(initial: Any, dtype: object, trace: Trace | None) -> Tensor:
     return t if target is t.dtype else METHODS["astype"](t, target)
 
 
+def checked_start(initial: Any, dtype: object, trace: Trace | None, validate_shape: bool) -> Tensor:
+    """`initial_tensor`; where its shape is not known and is not to be, UnsupportedError."""
+    try:
+        return initial_tensor(initial, dtype, trace)
+    except ShapeError:
+        if validate_shape:
+            raise
+        raise keeps_shape("wf.Variable", "a variable") from None
+
+
 def made_state(
     name: str, initial: Tensor, trace: Trace | None, shared_name: str | None, container: str | None
 ) -> VariableState:
@@ -170,6 +180,17 @@ def misfit(variable: Variable, given: DType) -> TypeRuleError:
     return TypeRuleError(
         f"a {given.name} value does not fit variable '{variable.name}' ({variable.dtype.name})",
         hint=f"convert it with wf.astype(x, wf.{variable.dtype.name})",
+        location=caller_location(),
+    )
+
+
+def keeps_shape(what: str, which: str) -> UnsupportedError:
+    """The error for validate_shape=False where a variable would change its shape."""
+    return UnsupportedError(
+        f"{what}(validate_shape=False): {which} keeps its shape: compiled steps hold the address "
+        "and the size of its memory",
+        hint="make it as large as it may get and count the rows in use, or keep values of any size "
+        "in a queue or wf.tf1.Stack",
         location=caller_location(),
     )
 
@@ -352,7 +373,8 @@ class Variable(Operators, StateHandle):
     Python floats and lists of them become float32. trainable: whether optimizers change it by
     default. Variables with one `shared_name` in one `container` (default: that of the scope
     `wf.tf1.container`) have one value, in whatever graph they are made. Raises UnsupportedError
-    where one is made anew on every trace of a compiled function, InvalidArgumentError for a shared
+    where one is made anew on every trace of a compiled function, and for validate_shape=False with
+    an initial value whose shape is not known; InvalidArgumentError for a shared
     name of another dtype or shape and for an initial value that is computed from the variable
     itself.
 
@@ -383,12 +405,13 @@ class Variable(Operators, StateHandle):
         *,
         shared_name: str | None = None,
         container: str | None = None,
+        validate_shape: bool = True,
     ) -> None:
         trace = current_trace()
         if trace is None:
             check_eager_device()
         check_creation(trace, name, shared_name=shared_name, container=container)
-        initial = initial_tensor(initial_value, dtype, trace)
+        initial = checked_start(initial_value, dtype, trace, validate_shape)
         scope = "" if trace is None or isinstance(name, FullName) else trace.name_scope
         self.name = scope + (name or shared_name or "variable")
         self.trainable = trainable
