@@ -141,11 +141,6 @@ def test_two_live_inputs() -> None:
             NotImplementedError,
             "wf.tf1.switch belongs to a wf.Graph",
         ),
-        (
-            lambda x, p: wf.gradients(wf.sum(wf.switch(x, p)[0]), x),
-            TypeError,
-            "op 'switch' has no gradient",
-        ),
     ],
 )
 def test_errors(call: Any, error: type[Exception], match: str) -> None:

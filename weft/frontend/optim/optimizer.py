@@ -286,9 +286,10 @@ class Optimizer:
 
     def _slot(self, var: Variable, name: str, initial: float = 0.0) -> Variable:
         """The slot of a variable: same dtype, filled with `initial` when it is made."""
-        if isinstance(var, RowsOf):
-            held: Any = RowsOf(self._slot(var.table, name, initial), var.indices)
-            return held  # type: ignore[no-any-return]
+        given: Any = var
+        if isinstance(given, RowsOf):
+            slot: Any = RowsOf(self._slot(given.table, name, initial), given.indices)
+            return slot  # type: ignore[no-any-return]
         with self._lock, suspend_trace():
             if (var, name) not in self._slots:
                 start = np.full(self._slot_shape(var, name), initial, var.dtype.numpy)
