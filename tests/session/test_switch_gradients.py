@@ -179,3 +179,38 @@ def test_over_two_devices() -> None:
     finally:
         for server in servers:
             server.stop()
+
+
+# ---------------------------------------------------------------------- options that change nothing
+def test_options_of_gradients_are_taken_and_checked() -> None:
+    method = wf.tf1.AggregationMethod
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float64, [3])
+        w = wf.Variable(np.zeros(3))
+        y = x * x + wf.sin(x) + w
+        ways = [None, method.DEFAULT, method.EXPERIMENTAL_TREE, method.EXPERIMENTAL_ACCUMULATE_N]
+        found = [wf.gradients(y, x, aggregation_method=way, gate_gradients=True)[0] for way in ways]
+        values = session.run(found, {x: X})
+        for value in values:
+            np.testing.assert_array_equal(value, values[0])
+        np.testing.assert_allclose(values[0], 2 * X + np.cos(X))
+        optimizer = wf.train.SGD(0.1)
+        optimizer.minimize(wf.sum(y), gate_gradients=optimizer.GATE_GRAPH, aggregation_method=2)
+        with pytest.raises(wf.errors.InvalidArgumentError, match="aggregation_method=7 is none"):
+            wf.gradients(y, x, aggregation_method=7)
+        with pytest.raises(wf.errors.InvalidArgumentError, match=r"SGD: gate_gradients=9"):
+            optimizer.compute_gradients(wf.sum(y), gate_gradients=9)
+
+
+def test_options_of_recurrent_nets_are_taken_and_checked() -> None:
+    cell, x = wf.nn.GRUCell(2), wf.ones([1, 3, 2])
+    plain, _ = wf.nn.dynamic_rnn(cell, x)
+    options: dict[str, Any] = {"parallel_iterations": 1, "swap_memory": True, "dtype": wf.float32}
+    given_all, _ = wf.nn.dynamic_rnn(cell, x, **options)
+    np.testing.assert_array_equal(plain, given_all)
+    both, _ = wf.nn.bidirectional_dynamic_rnn(cell, cell, x, **options)
+    np.testing.assert_array_equal(both[0], plain)
+    with pytest.raises(wf.errors.TypeRuleError, match="dtype=float64, but the inputs are float32"):
+        wf.nn.dynamic_rnn(cell, x, dtype=wf.float64)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="parallel_iterations is 0"):
+        wf.nn.dynamic_rnn(cell, x, parallel_iterations=0)

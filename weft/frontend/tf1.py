@@ -18,6 +18,7 @@ from weft.ir.process import load as _load
 
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
+    from weft.frontend.autodiff.aggregation import AggregationMethod
     from weft.frontend.control.branches import (
         case, enter, exit, loop_cond, merge, next_iteration, switch,
     )
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from weft.ir.dtypes import bool_
 
 _LATER = {
+    "weft.frontend.autodiff.aggregation": "AggregationMethod",
     "weft.frontend.control.branches":
         "case enter exit loop_cond merge next_iteration switch",
     "weft.frontend.control.loops": "foldl foldr",
@@ -147,7 +149,9 @@ if not TYPE_CHECKING:
 
 
 __all__ = [
-    "AUTO_REUSE", "Assert", "Barrier", "ConditionalAccumulator", "FIFOQueue", "FixedLenFeature",
+    "AUTO_REUSE",
+    "AggregationMethod",
+    "Assert", "Barrier", "ConditionalAccumulator", "FIFOQueue", "FixedLenFeature",
     "FixedLengthRecordReader",
     "GraphKeys",
     "IdentityReader", "InteractiveSession", "MutableHashTable",

@@ -76,7 +76,7 @@ def while_loop(
     bits for less memory. gradient_memory: an int; the most bytes that a gradient may keep for this
     loop, beyond which the step ends with a ResourceExhaustedError. back_prop: False makes what the
     loop gives constants to differentiation. swap_memory, name: taken for TensorFlow's sake; what
-    gradients keep is in main memory anyway.
+    gradients keep is in main memory anyway (on a GPU in its own: `checkpoint_every` keeps less).
 
     Raises TypeRuleError where a loop variable would change its dtype or shape,
     InvalidArgumentError for options that are out of range.

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.frontend.autodiff.aggregation import check_gradient_options
 from weft.frontend.autodiff.gradients import gradients
 from weft.frontend.autodiff.indexed_slices import IndexedSlices
 from weft.frontend.core.device_scope import device_scopes
@@ -71,6 +72,8 @@ class Optimizer:
     takes_complex = False
     #: Whether gradients of looked-up rows (`IndexedSlices`) change those rows alone, of slots, too.
     lazy = False
+    #: TensorFlow 1's values of `gate_gradients`.
+    GATE_NONE, GATE_OP, GATE_GRAPH = 0, 1, 2
 
     def __init__(self, learning_rate: Hyper, name: str | None = None) -> None:
         self.name = type(self).__name__ if name is None else name
@@ -107,10 +110,13 @@ class Optimizer:
         grad_loss: TensorLike | None = None,
         colocate_gradients_with_ops: bool = False,
         name: str | None = None,
+        gate_gradients: Any = None,
+        aggregation_method: Any = None,
     ) -> Effect:
         """Compute the gradients of `loss` and apply them; as `compute_gradients`,
         `apply_gradients`.
         """
+        check_gradient_options(self.name, aggregation_method, gate_gradients)
         colocated = colocate_gradients_with_ops
         pairs = self._compute(loss, var_list, grad_loss, colocated)
         return self.apply_gradients(pairs, global_step=global_step, name=name)
@@ -123,6 +129,8 @@ class Optimizer:
         *,
         grad_loss: TensorLike | None = None,
         colocate_gradients_with_ops: bool = False,
+        gate_gradients: Any = None,
+        aggregation_method: Any = None,
     ) -> list[GradientAndVariable]:
         """Pairs (gradient, variable); the gradient is None where the loss does not depend on the
         variable, `IndexedSlices` where it has only looked up rows of it (as `wf.gradients`).
@@ -130,10 +138,12 @@ class Optimizer:
         loss: a tensor of the current trace, or a function without arguments that computes it from
         variables; outside a trace it must be a function, since concrete tensors keep no history.
         var_list: by default all trainable variables that the trace has read so far. grad_loss: the
-        cotangent of the loss, 1 by default. colocate_gradients_with_ops: as for `wf.gradients`.
-        GradientError for a loss that has no history, or no
+        cotangent of the loss, 1 by default. colocate_gradients_with_ops, gate_gradients,
+        aggregation_method: as for `wf.gradients`. (Gradients are of the values before the update,
+        as TensorFlow's GATE_GRAPH has them.) GradientError for a loss that has no history, or no
         variables.
         """
+        check_gradient_options(self.name, aggregation_method, gate_gradients)
         return self._compute(loss, var_list, grad_loss, colocate_gradients_with_ops)
 
     def _compute(
