@@ -18,6 +18,7 @@ from weft.frontend.compile.specializations import Specialization
 from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.core.slow import note_unfused
 from weft.frontend.core.tensor import Array
+from weft.frontend.session.cpu_devices import compile_on_cpus, other_cpu
 from weft.frontend.session.fetches import fetch_values, is_tensor
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.graph_import import add_graph
@@ -246,17 +247,22 @@ def compile_definition(
     states: Mapping[str, VariableState],
     *,
     soft: bool = False,
+    cpus: int = 1,
 ) -> StepDefinition:
-    """The compiled step. states: of the graph's variables. soft: whether placing may be soft.
-    UnsupportedError where control_flow="native" cannot hold it."""
+    """The compiled step. states: of the graph's variables. soft: whether placing may be soft. cpus:
+    how many CPU devices the session has. UnsupportedError where control_flow="native" cannot hold
+    it."""
     begun = time.perf_counter()
     options = PassOptions.from_environment().for_step(graph.name)
     how = replace(how, passing=options)
     step = pruned(graph, values, feeds, done, options=options)
     note_unfused(step)
     gpu = gpu_use(step, how.control_flow)
+    other = other_cpu(step) if cpus > 1 else None
     made: Step
-    if gpu is not None:
+    if other is not None:
+        made = compile_on_cpus(step, other, cpus, gpu, states, graph.resources, how, soft)
+    elif gpu is not None:
         made = compile_gpu_step(step, gpu, states, graph.resources, how, soft)
     else:
         step = on_local_device(step)

@@ -28,6 +28,7 @@ from weft.frontend.session.compiling import (
     step_reports,
     step_values,
 )
+from weft.frontend.session.cpu_devices import checked_count
 from weft.frontend.session.fetches import (
     Fetches,
     fed_value,
@@ -43,7 +44,7 @@ from weft.frontend.session.growth import GrowthWatch
 from weft.frontend.session.partial_run import PartialRuns
 from weft.frontend.session.run import RunMetadata, RunOptions, check_options, execute, new_recorder
 from weft.frontend.session.sized_steps import SizedSteps, own_step, steps_of
-from weft.frontend.session.states import SessionStates
+from weft.frontend.session.states import SessionStates, check_own
 from weft.frontend.state.resources import forget
 from weft.frontend.state.variable import Variable
 from weft.ir.dtypes import checked_math
@@ -204,9 +205,10 @@ class Session:
     op's results depend on its operands alone, so that a graph has the same results however it is
     cut over tasks (docs/reference/reproducibility.md). math: as `wf.compile` has it, of
     one process. own_variables: those made in the graph have values of this session, which begin
-    with its initializer (docs/guide/session-state.md); UnsupportedError on a cluster. As a context
-    manager it also makes its graph and itself the default, and closes at the end. Any number of
-    threads may call `run` at once.
+    with its initializer (docs/guide/session-state.md); UnsupportedError on a cluster. cpu_devices:
+    how many of `/cpu:0`, `/cpu:1`, ... there are for `wf.device` (docs/guide/devices.md). As a
+    context manager it also makes its graph and itself the default, and closes at the end. Any
+    number of threads may call `run` at once.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     x = wf.placeholder(wf.float32, [None])
@@ -228,6 +230,7 @@ class Session:
         soft_placement: bool = False,
         math: str = "ieee",
         own_variables: bool = False,
+        cpu_devices: int = 1,
         **others: Never,
     ) -> None:
         _refuse(others)
@@ -242,16 +245,12 @@ class Session:
                 hint=f"it is one of {', '.join(MODES)}",
                 location=caller_location(),
             )
-        if own_variables and (target or cluster is not None):
-            raise UnsupportedError(
-                "wf.Session(own_variables=True): the variables of a cluster belong to its tasks, "
-                "and all sessions share them, as in TensorFlow",
-                hint="make another graph, whose variables have other names, or use containers",
-                location=caller_location(),
-            )
+        on_cluster = bool(target or cluster is not None)
+        check_own(own_variables, on_cluster)
         mode = checked_math(math, "wf.Session(math=)")
+        self._cpus = checked_count(cpu_devices, on_cluster)
         self._remote: Remote | None = None
-        if target or cluster is not None:
+        if on_cluster:
             # who has no cluster does not wait for these modules
             from weft.frontend.session.remote import connected
 
@@ -657,7 +656,7 @@ class Session:
             )
         states = self.states.all()
         return compile_definition(
-            self.graph, values, feeds, done, self._how, states, soft=self._soft
+            self.graph, values, feeds, done, self._how, states, soft=self._soft, cpus=self._cpus
         )
 
     def _step(self, values: Fetches, feeds: Mapping[Value, Array]) -> tuple[StepDefinition, bool]:

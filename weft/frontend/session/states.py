@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from weft.frontend.session.graph import Graph
 from weft.frontend.state.variable import Variable, variables_of
+from weft.ir.errors import UnsupportedError
+from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
 from weft.runtime.resources.variables import VariableState
+
+
+def check_own(own_variables: bool, on_cluster: bool) -> None:
+    """UnsupportedError for a session on a cluster with values of its own."""
+    if own_variables and on_cluster:
+        raise UnsupportedError(
+            "wf.Session(own_variables=True): the variables of a cluster belong to its tasks, and "
+            "all sessions share them, as in TensorFlow",
+            hint="make another graph, whose variables have other names, or use containers",
+            location=caller_location(),
+        )
 
 
 class SessionStates:
