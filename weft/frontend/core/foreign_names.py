@@ -366,7 +366,7 @@ KEYWORDS = {
     "out": "nothing: results are new tensors",
     "unbiased": "correction",
     "ddof": "correction",
-    "name": "nothing: wf.name_scope names ops",
+    "name": "nothing: wf.name_tensor(x, name) names a tensor of a graph, wf.name_scope ops",
 }
 
 
