@@ -319,6 +319,9 @@ EXEMPT = {
         "get_default_graph get_default_session reset_default_graph container VariableScope "
         "variable_scope get_variable get_variable_scope GraphGrowthWarning RecompileWarning "
         "Float64Warning PerformanceWarning CancelToken AUTO_REUSE chrome_trace",
+    "names of numbers": "AggregationMethod",
+    "collections of a graph: test_operations.py":
+        "GraphKeys add_to_collection add_to_collections get_collection get_collection_ref",
     "variables and what is kept in them: test_state_ops.py, test_variable.py":
         "Variable assign assign_add assign_sub scatter_add scatter_sub scatter_update count_up_to "
         "global_variables global_variables_initializer initialize_all_variables "

@@ -244,6 +244,44 @@ def test_lbfgs_line_search_on_rosenbrock() -> None:
     assert all(b <= a + 1e-12 for a, b in pairwise(values))
 
 
+@pytest.mark.parametrize("line_search", [0, 12])
+@pytest.mark.parametrize("mode", ["auto", "dataflow"])
+def test_lbfgs_in_a_graph(mode: str, line_search: int) -> None:
+    """The steps of a compiled function, with data that each run feeds, in a session."""
+    start = [-1.2, 1.0]
+
+    def rosenbrock(p: Any, q: Any, by: Any) -> Any:
+        return by * (q - p**2) ** 2 + (1 - p) ** 2
+
+    def optimizer() -> Any:
+        return wf.train.LBFGS(0.5 if not line_search else 1.0, line_search=line_search, history=4)
+
+    p, q = (wf.Variable(v, dtype=wf.float64) for v in start)
+    compiled = optimizer()
+
+    @wf.compile
+    def step(by: Any) -> None:
+        loss = lambda: rosenbrock(p.read(), q.read(), by)  # noqa: E731
+        compiled.minimize(loss if line_search else loss(), [p, q])
+
+    wanted = []
+    for i in range(6):
+        step(np.float64(10.0 + i))
+        wanted.append([float(p), float(q)])
+    with wf.Graph().as_default(), wf.Session(control_flow=mode) as session:
+        a, b = (wf.Variable(v, dtype=wf.float64) for v in start)
+        count = wf.Variable(0, trainable=False)
+        by = wf.placeholder(wf.float64, [])
+        loss = lambda: rosenbrock(a.read(), b.read(), by)  # noqa: E731
+        given = loss if line_search else loss()
+        train = optimizer().minimize(given, global_step=count)
+        session.run(wf.global_variables_initializer())
+        for i in range(6):
+            session.run(train, {by: 10.0 + i})
+            np.testing.assert_allclose(session.run([a, b]), wanted[i], rtol=1e-9, atol=1e-12)
+        assert session.run(count) == 6
+
+
 def test_tf1_names() -> None:
     train = wf.train
     assert train.GradientDescentOptimizer is train.SGD

@@ -225,7 +225,13 @@ def test_a_dead_result() -> None:
     """
     with pytest.raises(InvalidArgumentError, match="result 0, %0 of op 'switch', is dead"):
         run_broken(text)
-    with pytest.raises(InvalidArgumentError, match=r"may be dead.*predicate, %p, is true"):
+    check_dataflow(parse_graph(HEAD + text + "}\n"))  # it may have a value
+    text = """
+      %f, %t = switch(%x, %p) : i64[], i64[]
+      %n, %y = switch(%f, %p) : i64[], i64[]
+      return %y
+    """
+    with pytest.raises(InvalidArgumentError, match=r"result 0, %3 .*, is dead in every run"):
         check_dataflow(parse_graph(HEAD + text + "}\n"))
 
 

@@ -94,7 +94,8 @@ def test_every_rule_has_a_case() -> None:
     apart |= {"cond", "while", "scan"}  # in test_control_gradients
     apart |= {"attention", "attention_grad"}  # errors: a pass makes these ops after gradients
     apart |= {"sparse_matmul"}
-    apart |= {"py_function", *DATAFLOW, *COMMUNICATION}  # these rules are errors
+    apart |= {"py_function", *DATAFLOW, *COMMUNICATION}  # errors, but switch and merge:
+    assert {"switch", "merge"} <= set(DATAFLOW)  # in test_switch_gradients
     apart |= {"dynamic_partition", "unique"}  # in test_dynamic_ops: the sizes of their results
     apart |= {"scalar_function"}  # an error: its gradient is another op's (test_elementwise)
     apart |= {"cholesky", "eigh", "eig", "lu_solve"}  # in test_linalg_decompositions

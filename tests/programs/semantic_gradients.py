@@ -120,3 +120,21 @@ def a_gradient_through_a_branch_that_dequeues_in_a_scan() -> Case:
 
     y, taken = wf.scan(step, wf.constant(1.0), ROWS)  # (x + 10 x) + 20 x
     return Case([y, taken, wf.gradients(y, [x])[0]], [62, [0, 10, 20], 31], {x: 2}, {q: [30]})
+
+
+@program
+def the_gradient_of_switch_and_merge_by_hand() -> Case:
+    x, p, q = feed("x"), feed("p", "bool"), feed("q", "bool")
+    no, yes = wf.switch(x, p)
+    y, _ = wf.merge([no * no, yes * 5])
+    low, high = wf.switch(y, q)
+    z, _ = wf.merge([low * 2, high * high])
+    first = wf.gradients(z, [x])[0]
+    return Case([z, first, wf.gradients(first, [x])[0]], [81, 108, 108], {x: 3, p: False, q: True})
+
+
+@program
+def the_gradient_of_a_side_that_is_not_taken_is_zero() -> Case:
+    x, p = feed("x"), feed("p", "bool")
+    _, yes = wf.switch(x, p)
+    return Case(wf.gradients(yes * 3, [x])[0], [0], {x: 3, p: False})

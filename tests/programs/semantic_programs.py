@@ -128,11 +128,18 @@ def noted(seen: list[Any], x: Any) -> Any:
 
 
 @program
-def a_fetch_that_may_be_dead_is_refused() -> Case:
+def a_fetch_of_the_side_that_is_not_taken_is_an_error() -> Case:
     x, p = feed("x"), feed("p", "bool")
     below, _ = wf.switch(x, p)
-    why = "(?s)may be dead.*switch.*semantic_programs.py"
-    return Case(below * 2, feed={x: 1, p: False}, error=("InvalidArgumentError", why))
+    why = "(?s)is dead in this run.*switch.*semantic_programs.py"
+    return Case(below * 2, feed={x: 1, p: True}, error=("InvalidArgumentError", why))
+
+
+@program
+def a_fetch_of_the_side_that_is_taken() -> Case:
+    x, p = feed("x"), feed("p", "bool")
+    below, _ = wf.switch(x, p)
+    return Case(below * 2, [2], {x: 1, p: False})
 
 
 @program

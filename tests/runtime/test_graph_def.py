@@ -82,8 +82,8 @@ def test_names_and_edges() -> None:
     nodes = drawn(layers())
     assert nodes["x"].op == "Placeholder"
     assert nodes["layer0/w"].op == "variable"
-    assert nodes["layer0/matmul"].inputs == ["x", "layer0/read"]
-    assert nodes["layer1/matmul"].inputs == ["layer0/tanh", "layer1/read"]
+    assert nodes["layer0/matmul"].inputs == ["x", "layer0/w/read"]
+    assert nodes["layer1/matmul"].inputs == ["layer0/tanh", "layer1/w/read"]
     assert nodes["loss"].op == "sum"  # the op that makes it has its name
     assert nodes["loss"].device == "/job:ps/task:1/device:GPU:2"
     assert nodes["gradients/layer0/matmul"].op == "matmul"

@@ -680,6 +680,7 @@ def test_what_is_refused() -> None:
         v = wf.Variable(START, name="v")
         n = wf.Variable(3, name="n")
         x = wf.placeholder(wf.float64, [4, 3])
+        y = wf.placeholder(wf.float32, [None, 3])
         cases: list[tuple[Callable[[], Any], type[Exception], str]] = [
             (lambda: v.assign_add(wf.ones(5)), E.ShapeError, r"\[5\] does not fit .*'v'"),
             (lambda: v.assign_sub(wf.ones((2, 4, 3))), E.ShapeError, "'v'"),
@@ -692,6 +693,13 @@ def test_what_is_refused() -> None:
             (lambda: v.count_up_to(3), E.TypeRuleError, "not one integer"),
             (lambda: n.count_up_to(2.5), E.TypeRuleError, "the limit is a float"),  # type: ignore[arg-type]
             (lambda: wf.assign(v, 1, validate_shape=False), E.UnsupportedError, "keeps its shape"),
+            (lambda: wf.Variable(y, validate_shape=False), E.UnsupportedError, "keeps its shape"),
+            (lambda: wf.Variable(y), E.ShapeError, "not known"),
+            (
+                lambda: wf.tf1.get_variable("g", initializer=y, validate_shape=False),
+                E.UnsupportedError,
+                "'g' keeps its shape.*address",
+            ),
             (lambda: wf.assign_add(x, 1.0), E.TypeRuleError, "not a wf.Variable"),  # type: ignore[arg-type]
         ]
         for build, kind, what in cases:
@@ -755,3 +763,16 @@ def test_how_much_work_an_update_is() -> None:
         b.emit(op, [ref, *values])
         found = work(b.ops[-1])
         assert (found.flops, found.bytes_read, found.bytes_written) == (flops, read, written)
+
+
+def test_sizes_that_are_not_validated_are_checked_when_a_step_runs() -> None:
+    """TensorFlow's validate_shape=False for a value whose sizes are not known when it is built."""
+    with wf.Graph().as_default(), wf.Session() as session:
+        v = wf.Variable([1.0, 2.0])
+        x = wf.placeholder(wf.float32, [None])
+        put = wf.tf1.assign(v, x, validate_shape=False)
+        session.run(wf.global_variables_initializer())
+        assert session.run(put, {x: [3, 4]}).tolist() == [3, 4]
+        with pytest.raises(E.ShapeError, match="do not fit"):
+            session.run(put, {x: [3, 4, 5]})
+        assert session.run(v).tolist() == [3, 4]

@@ -18,6 +18,7 @@ from weft.ir.process import load as _load
 
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
+    from weft.frontend.autodiff.aggregation import AggregationMethod
     from weft.frontend.control.branches import (
         case, enter, exit, loop_cond, merge, next_iteration, switch,
     )
@@ -70,10 +71,12 @@ if TYPE_CHECKING:
     from weft.frontend.random.generator import (
         random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
     )
-    from weft.frontend.session.graph import get_default_graph, import_graph_def, reset_default_graph
-    from weft.frontend.session.session import (
-        GraphGrowthWarning, InteractiveSession, get_default_session,
+    from weft.frontend.session.graph import (
+        GraphKeys, add_to_collection, add_to_collections, get_collection, get_collection_ref,
+        get_default_graph, import_graph_def, reset_default_graph,
     )
+    from weft.frontend.session.growth import GraphGrowthWarning
+    from weft.frontend.session.session import InteractiveSession, get_default_session
     from weft.frontend.session.tf_names import (
         assert_variables_initialized, assign, assign_add, assign_sub, cast, count_up_to, cummax,
         cummin, cumprod, cumsum, fill, identity, is_variable_initialized, logcumsumexp,
@@ -99,6 +102,7 @@ if TYPE_CHECKING:
     from weft.ir.dtypes import bool_
 
 _LATER = {
+    "weft.frontend.autodiff.aggregation": "AggregationMethod",
     "weft.frontend.control.branches":
         "case enter exit loop_cond merge next_iteration switch",
     "weft.frontend.control.loops": "foldl foldr",
@@ -138,9 +142,11 @@ _LATER = {
     "weft.frontend.queues.tensor_array": "Stack TensorArray",
     "weft.frontend.random.generator":
         "random_normal random_shuffle random_uniform set_random_seed truncated_normal",
-    "weft.frontend.session.graph": "get_default_graph import_graph_def reset_default_graph",
-    "weft.frontend.session.session":
-        "GraphGrowthWarning InteractiveSession get_default_session",
+    "weft.frontend.session.graph":
+        "GraphKeys add_to_collection add_to_collections get_collection get_collection_ref "
+        "get_default_graph import_graph_def reset_default_graph",
+    "weft.frontend.session.growth": "GraphGrowthWarning",
+    "weft.frontend.session.session": "InteractiveSession get_default_session",
     "weft.frontend.session.tf_names":
         "assert_variables_initialized assign assign_add assign_sub cast count_up_to cumprod cumsum "
         "cummax cummin logcumsumexp "
@@ -178,15 +184,16 @@ if not TYPE_CHECKING:
 
 
 __all__ = [
-    "AUTO_REUSE", "Assert", "Barrier", "ConditionalAccumulator", "FIFOQueue", "FixedLenFeature",
-    "FixedLengthRecordReader", "GraphGrowthWarning", "IdentityReader", "InteractiveSession",
-    "MutableHashTable",
+    "AUTO_REUSE", "AggregationMethod", "Assert", "Barrier", "ConditionalAccumulator", "FIFOQueue",
+    "FixedLenFeature", "FixedLengthRecordReader", "GraphGrowthWarning", "GraphKeys",
+    "IdentityReader", "InteractiveSession", "MutableHashTable",
     "PaddingFIFOQueue", "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "ReaderBase",
     "SparseConditionalAccumulator", "SparseGradient",
     "SparseTensor",
     "SparseTensorValue", "Stack",
     "TFRecordReader", "TensorArray", "TextLineReader", "VarLenFeature", "VariableScope",
-    "WholeFileReader", "add_n", "as_string", "assert_all_close", "assert_equal", "assert_greater",
+    "WholeFileReader", "add_n", "add_to_collection", "add_to_collections", "as_string",
+    "assert_all_close", "assert_equal", "assert_greater",
     "assert_greater_equal", "assert_less", "assert_less_equal", "assert_non_negative",
     "assert_not_equal", "assert_positive", "assert_shape", "assert_variables_initialized",
     "assign", "assign_add", "assign_sub", "batch_gather", "bincount", "bool_", "boolean_mask",
@@ -197,7 +204,7 @@ __all__ = [
     "cumsum", "decode_csv",
     "decode_image", "decode_jpeg", "decode_png", "decode_raw", "digitize", "dynamic_partition",
     "dynamic_stitch", "enter", "exit", "fill", "foldl", "foldr", "gather",
-    "gather_nd", "get_default_graph",
+    "gather_nd", "get_collection", "get_collection_ref", "get_default_graph",
     "get_default_session", "get_variable", "get_variable_scope", "global_norm", "global_variables",
     "histogram", "histogram_fixed_width",
     "identity", "import_graph_def", "initialize_all_variables", "invert_permutation",

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.frontend.autodiff.aggregation import check_gradient_options
 from weft.frontend.autodiff.indexed_slices import IndexedSlices, added
 from weft.frontend.core import pytree
 from weft.frontend.core.device_scope import colocate, place_new
@@ -328,8 +329,9 @@ def _pull_back(done: Linearized, structure: pytree.Structure, cotangent: Any) ->
 
 
 def gradients(
-    ys: Any, xs: Any, grad_ys: Any = None, *, colocate_gradients_with_ops: bool = False
-) -> list[Tensor | IndexedSlices | None]:
+    ys: Any, xs: Any, grad_ys: Any = None, *, colocate_gradients_with_ops: bool = False,
+    gate_gradients: Any = None, aggregation_method: Any = None,
+) -> list[Tensor | IndexedSlices | None]:  # fmt: skip
     """The gradients of the sum of `ys` with respect to each of `xs`, as TensorFlow 1's
     tf.gradients.
 
@@ -338,7 +340,8 @@ def gradients(
     of an unconnected x is None; of a variable of which only rows were looked up (take, gather,
     embedding_lookup) it is IndexedSlices, and dense as soon as something dense adds to it.
     colocate_gradients_with_ops: whether each gradient op runs on the device of the op that it
-    differentiates; else where `wf.device` says, like any op.
+    differentiates; else where `wf.device` says, like any op. gate_gradients, aggregation_method:
+    taken for TensorFlow's sake (`wf.tf1.AggregationMethod`).
     GradientError outside a trace and for xs that are not floating or complex.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
@@ -346,6 +349,7 @@ def gradients(
     ...     print(session.run(wf.gradients(x**2, x), {x: [1, 2, 3]}))
     [array([2., 4., 6.], dtype=float32)]
     """
+    check_gradient_options("wf.gradients", aggregation_method, gate_gradients)
     listed = _listed(xs)
     found: list[Tensor | IndexedSlices | None] = []
     given = source_gradients(ys, listed, grad_ys, colocated=colocate_gradients_with_ops)

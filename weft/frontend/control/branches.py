@@ -287,9 +287,10 @@ def switch(data: TensorLike, pred: TensorLike) -> tuple[Tensor, Tensor]:
     """(output_false, output_true): `data` on the side that `pred` says; the other one is dead.
 
     pred: a bool without axes. An op with a dead operand or control dependency does not run, and
-    what it gives is dead, up to a `wf.tf1.merge`. A fetch that may be dead is an
-    InvalidArgumentError. Only in a `wf.Graph`: UnsupportedError elsewhere. It has no gradient;
-    `wf.cond` has.
+    what it gives is dead, up to a `wf.tf1.merge`. A fetch that is dead is an InvalidArgumentError
+    of that run. Only in a `wf.Graph`: UnsupportedError elsewhere. The gradient of a switch is a
+    merge, that of a merge a switch by `index`; what one side takes without a switch has a gradient
+    in the runs that take it, and none that lives in the others. `wf.cond` has no such limits.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     x = wf.placeholder(wf.float32, [])

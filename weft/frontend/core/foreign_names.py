@@ -47,7 +47,6 @@ _ROWS: dict[str, dict[str, str]] = {
         "diagonal": "wf.linalg.diagonal(x)", "trace": "wf.linalg.trace(x)",
         "block_until_ready": "x.numpy() waits for a tensor and gives its array",
         "shard sharding devices": "x.device",
-        "graph op": "weft has none here: f.trace(x) of a compiled function is its graph",
         "read_value": "x.value() of a variable, or x.read()",
     },
     "wf": {
@@ -399,7 +398,7 @@ KEYWORDS = {
     "out": "nothing: results are new tensors",
     "unbiased": "correction",
     "ddof": "correction",
-    "name": "nothing: wf.name_scope names ops",
+    "name": "nothing: wf.name_tensor(x, name) names a tensor of a graph, wf.name_scope ops",
 }
 
 

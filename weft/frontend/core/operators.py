@@ -85,7 +85,7 @@ FOREIGN_NAMES = (
     "requires_grad_ detach cpu cuda to float double half int long type clone copy contiguous add_ "
     "sub_ mul_ div_ zero_ fill_ copy_ fill masked_fill expand expand_as repeat add sub mul div "
     "pow matmul mm bmm dot exp log sqrt tanh sigmoid relu softmax norm gather nonzero "
-    "searchsorted diagonal trace block_until_ready shard sharding devices graph op read_value "
+    "searchsorted diagonal trace block_until_ready shard sharding devices read_value "
 )
 
 

@@ -375,6 +375,45 @@ class Tensor(Operators):
         moved: Tensor = to_device(self, device)
         return moved
 
+    # ------------------------------------------------------------------------------- in a graph
+    @property
+    def graph(self) -> Any:
+        """The `wf.Graph` that it is in. AttributeError elsewhere."""
+        return self._graph("graph")
+
+    @property
+    def op(self) -> Any:
+        """The op of a `wf.Graph` that makes it, which has a name, a type and inputs. AttributeError
+        elsewhere, and in the body of a branch or loop."""
+        graph, value = self._graph("op", top=True), self._value
+        assert value is not None
+        graph.operation_names()
+        return graph.operation(value if value.op is None else value.op)
+
+    @property
+    def name(self) -> str:
+        """In a `wf.Graph`: the name of its op and its number there, as `session.run` takes it:
+        "x:0". AttributeError elsewhere."""
+        graph = self._graph("name", top=True)
+        return graph.operation_names().of_tensor(self._value)  # type: ignore[no-any-return]
+
+    def consumers(self) -> list[Any]:
+        """The ops of the `wf.Graph` that take it, so far. AttributeError elsewhere."""
+        graph = self._graph("consumers", top=True)
+        return [graph.operation(op) for op in graph.operation_names().users(self._value)]
+
+    def _graph(self, what: str, top: bool = False) -> Any:
+        """The graph. top: only if it is not in a body."""
+        trace = None if self._data is not None or donated(self._trace) else self._trace
+        owner = None if trace is None else (trace if top else trace.root()).owner
+        if owner is None:
+            where = "a wf.Graph" if not top else "a wf.Graph, outside of branches and loops"
+            raise AttributeError(
+                f"'Tensor' object has no attribute '{what}': only tensors of {where} have it\n"
+                "  hint: f.trace(x) of a compiled function is its graph"
+            )
+        return owner
+
     def describe(self) -> str:
         """Type and origin, for messages: `f32[2,3] (made at model.py:7:4: h = x @ w)`."""
         places = self._locations()

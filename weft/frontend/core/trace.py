@@ -118,8 +118,50 @@ class Effect:
         if value is not None and trace is not None and trace.owner is not None:
             self.name = trace.owner.add_effect(self)
 
+    @classmethod
+    def of(cls, name: str, value: Value, trace: Trace) -> Effect:
+        """What runs the op of a value that is there, without a name of its own."""
+        made = object.__new__(cls)
+        made.name, made.value, made.trace = name, value, trace
+        return made
+
     def __repr__(self) -> str:
         return f"<Effect {self.name}{'' if self.value is not None else ' (done)'}>"
+
+    @property
+    def op(self) -> Any:
+        """In a `wf.Graph`: the op that does it, with its type, inputs and what it comes after.
+        AttributeError for one that was done at once."""
+        owner = None if self.trace is None else self.trace.owner
+        if owner is None or self.value is None:
+            raise AttributeError(f"the effect '{self.name}' is in no wf.Graph, so it has no op")
+        owner.operation_names()
+        return owner.operation(self.value.op)
+
+    @property
+    def type(self) -> str:
+        """The kind of that op."""
+        return self.op.type  # type: ignore[no-any-return]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that it takes."""
+        return self.op.inputs  # type: ignore[no-any-return]
+
+    @property
+    def control_inputs(self) -> list[Any]:
+        """The ops that it comes after."""
+        return self.op.control_inputs  # type: ignore[no-any-return]
+
+    @property
+    def node_def(self) -> str:
+        """It as a line of text."""
+        return self.op.node_def  # type: ignore[no-any-return]
+
+    @property
+    def graph(self) -> Any:
+        """The `wf.Graph` that it is in."""
+        return self.op.graph
 
     def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
         """Do it in `session`, or in the default one (`with session:`, `wf.tf1.InteractiveSession`).
@@ -221,7 +263,13 @@ Kind = Literal["function", "graph", "region"]
 
 
 class _Suspended:
-    """The value of `_current` inside `suspend_trace`."""
+    """The value of `_current` inside `suspend_trace`. in_graph: a `wf.Graph` is being built around
+    it."""
+
+    __slots__ = ("in_graph",)
+
+    def __init__(self, in_graph: bool = False) -> None:
+        self.in_graph = in_graph
 
 
 _current: ContextVar[Trace | _Suspended | None] = ContextVar("weft_trace", default=None)
@@ -237,7 +285,7 @@ _thread_default = _ThreadDefault()
 #: Whether any thread has ever had one: most programs have none, and to ask takes as long as the
 #: rest of `current_trace`.
 _any_default = False
-_SUSPENDED = _Suspended()
+_SUSPENDED, _SUSPENDED_IN_GRAPH = _Suspended(), _Suspended(in_graph=True)
 
 
 def current_trace() -> Trace | None:
@@ -258,6 +306,15 @@ def at_once() -> bool:
 def is_suspended() -> bool:
     """Whether this code runs inside `suspend_trace`."""
     return isinstance(_current.get(), _Suspended)
+
+
+def in_graph() -> bool:
+    """Whether this code builds a `wf.Graph`, also where `suspend_trace` has ops run at once."""
+    found = _current.get()
+    if isinstance(found, _Suspended):
+        return found.in_graph
+    trace = current_trace()
+    return trace is not None and trace.root().kind == "graph"
 
 
 def set_thread_default(trace: Trace | None) -> None:
@@ -283,7 +340,7 @@ class suspend_trace:
     _token: Token[Trace | _Suspended | None] | None = None
 
     def __enter__(self) -> None:
-        self._token = _current.set(_SUSPENDED)
+        self._token = _current.set(_SUSPENDED_IN_GRAPH if in_graph() else _SUSPENDED)
 
     def __exit__(self, *exc: object) -> None:
         assert self._token is not None

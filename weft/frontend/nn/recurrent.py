@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from weft.frontend.control.loops import scan
+from weft.frontend.control.region import overlap
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.nn.initial_values import Initializer, glorot_uniform
@@ -34,7 +35,7 @@ from weft.frontend.ops.promotion import (
 from weft.frontend.ops.special import sigmoid, tanh
 from weft.frontend.state.variable import Variable
 from weft.ir.dims import Dim, format_shape, same
-from weft.ir.dtypes import bool_, float32, int64
+from weft.ir.dtypes import as_dtype, bool_, float32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 
@@ -390,13 +391,19 @@ def dynamic_rnn(
     sequence_length: TensorLike | None = None,
     initial_state: Any = None,
     time_major: bool = False,
+    *,
+    dtype: object = None,
+    parallel_iterations: int = 32,
+    swap_memory: bool = False,
 ) -> tuple[Tensor, Any]:
     """(outputs, last state) of a cell over sequences [batch, time, inputs]; time_major: [time,
     batch, inputs], outputs too.
 
     sequence_length: integers [batch]. After its end a sequence gives outputs of 0, and its state
-    stays. initial_state: zeros by default. ShapeError for inputs that are no sequences, and another
-    number of lengths.
+    stays. initial_state: zeros by default. dtype: TensorFlow's, must be that of the inputs
+    (TypeRuleError). parallel_iterations, swap_memory: as for `wf.while_loop`, they change nothing:
+    the loop is a `wf.scan`. ShapeError for inputs that are no sequences, and another number of
+    lengths.
 
     >>> cell = wf.nn.LSTMCell(4)
     >>> outputs, state = wf.nn.dynamic_rnn(cell, wf.ones([2, 5, 3]), sequence_length=[5, 2])
@@ -405,6 +412,8 @@ def dynamic_rnn(
     """
     op = "nn.dynamic_rnn"
     x = _sequences(op, cell, inputs)
+    overlap(f"wf.{op}", parallel_iterations)
+    _check_dtype(op, x, dtype)
     x = x if time_major else moveaxis(x, 1, 0)
     batch, depth = x.shape[1], x.shape[-1]
     assert isinstance(depth, int)
@@ -431,6 +440,16 @@ def dynamic_rnn(
 
     (last, _), outputs = scan(step, (state, lengths), x)
     return (outputs if time_major else moveaxis(outputs, 0, 1)), last
+
+
+def _check_dtype(op: str, x: Tensor, dtype: object) -> None:
+    """TypeRuleError for another dtype than that of the inputs."""
+    if dtype is not None and as_dtype(dtype) is not x.dtype:
+        raise TypeRuleError(
+            f"wf.{op}: dtype={as_dtype(dtype).name}, but the inputs are {x.dtype.name}",
+            hint="the state has the dtype of the inputs: convert these with wf.astype",
+            location=caller_location(),
+        )
 
 
 def chosen_rows(chosen: Tensor, new: Tensor, old: TensorLike) -> Tensor:
@@ -470,11 +489,15 @@ def bidirectional_dynamic_rnn(
     initial_state_fw: Any = None,
     initial_state_bw: Any = None,
     time_major: bool = False,
+    *,
+    dtype: object = None,
+    parallel_iterations: int = 32,
+    swap_memory: bool = False,
 ) -> tuple[tuple[Tensor, Tensor], tuple[Any, Any]]:
     """((outputs forward, outputs backward), (last states)): `dynamic_rnn` of one cell from the
     first place to the last of each sequence, and of another from the last to the first (TF1's).
 
-    Outputs of both stand at the places of their inputs.
+    Outputs of both stand at the places of their inputs. Other arguments as of `dynamic_rnn`.
 
     >>> forward, backward = wf.nn.GRUCell(4), wf.nn.GRUCell(4)
     >>> outputs, states = wf.nn.bidirectional_dynamic_rnn(forward, backward, wf.ones([2, 5, 3]))
@@ -483,6 +506,8 @@ def bidirectional_dynamic_rnn(
     """
     op = "nn.bidirectional_dynamic_rnn"
     x = _sequences(op, cell_bw, inputs)
+    overlap(f"wf.{op}", parallel_iterations)
+    _check_dtype(op, x, dtype)
     time, batch = (0, 1) if time_major else (1, 0)
 
     def turned(t: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.frontend.autodiff.aggregation import check_gradient_options
+from weft.frontend.control.branches import cond
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Effect, current_trace, suspend_trace
 from weft.frontend.core.user_errors import shows_as_seen
@@ -55,8 +57,8 @@ class LBFGS(Optimizer):
     history, is along the gradient with length at most min(1, 1/|grad|_1) times it (PyTorch's rule).
     history: how many pairs are remembered. line_search: with a number n > 0, a step that does not
     lower the loss enough (Armijo's condition, armijo=1e-4) is halved up to n times; the loss must
-    then be a function, and is computed n times more for each step. Every call must be given the
-    same variables. Example: the minimum of a quadratic, to 3 digits in 20 steps.
+    then be a function, in a wf.Graph, too, and is computed n times more for each step. Every call
+    must be given the same variables. Example: the minimum of a quadratic, to 3 digits in 20 steps.
 
     >>> w = wf.Variable([0.0, 0.0])
     >>> optimizer = wf.train.LBFGS(line_search=8)
@@ -104,8 +106,11 @@ class LBFGS(Optimizer):
         grad_loss: TensorLike | None = None,
         colocate_gradients_with_ops: bool = False,
         name: str | None = None,
+        gate_gradients: Any = None,
+        aggregation_method: Any = None,
     ) -> Effect:
         """As `Optimizer.minimize`; with `line_search`, `loss` must be a function."""
+        check_gradient_options(self.name, aggregation_method, gate_gradients)
         if not self.line_search:
             return super().minimize(
                 loss,
@@ -121,20 +126,30 @@ class LBFGS(Optimizer):
                 f"{self.name}: a line search needs the loss itself; grad_loss is not supported",
                 location=caller_location(),
             )
-        if not callable(loss) or (trace is not None and trace.kind == "graph"):
+        if not callable(loss):
             raise UnsupportedError(
-                f"{self.name}: a line search computes the loss again at other points, in "
-                "program order",
-                hint="pass the loss as a function, eagerly or inside @wf.compile",
+                f"{self.name}: a line search computes the loss again at other points",
+                hint="pass the loss as a function without arguments that computes it",
                 location=caller_location(),
             )
-        before = asarray(loss())
-        pairs = self.compute_gradients(loss if trace is None else before, var_list)
-        connected = [(dense_gradient(g), v) for g, v in pairs if g is not None]
-        step, _ = self._step(connected)
-        self._search(loss, before, step)
-        counted = [] if global_step is None else [global_step.assign_add(1)]
-        return group(*counted, name=name or self.name)
+
+        def searched() -> tuple[()]:
+            before = asarray(loss())
+            pairs = self.compute_gradients(loss if trace is None else before, var_list)
+            connected = [(dense_gradient(g), v) for g, v in pairs if g is not None]
+            step, _ = self._step(connected)
+            self._search(loss, before, step)
+            return ()
+
+        done: list[Any] = []
+        if trace is not None and trace.kind == "graph":
+            # reads and writes in a body follow the program, those of a graph do not
+            done.append(cond(True, searched, lambda: ()))
+        else:
+            searched()
+        if global_step is not None:
+            done.append(global_step.assign_add(1))
+        return group(*done, name=name or self.name)
 
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
         if self.line_search:

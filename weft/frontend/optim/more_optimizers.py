@@ -47,6 +47,9 @@ class Ftrl(Optimizer):
     A variable is a function of its slots: what it began with counts in the first step only.
     InvalidArgumentError for a power above 0.
 
+    lazy: rows that were not looked up stay as they are, as in TF1 (`apply_gradients`); without it
+    they are that function of their slots, too.
+
     >>> w = wf.Variable([0.5, -0.5])
     >>> optimizer = wf.train.Ftrl(0.5, l1_regularization_strength=4.0)
     >>> for _ in range(10):
@@ -64,6 +67,7 @@ class Ftrl(Optimizer):
         l2_regularization_strength: Hyper = 0.0,
         name: str | None = None,
         l2_shrinkage_regularization_strength: Hyper = 0.0,
+        lazy: bool = False,
     ) -> None:
         super().__init__(learning_rate, name)
         if not learning_rate_power <= 0:
@@ -84,6 +88,7 @@ class Ftrl(Optimizer):
         self.l2_shrinkage_regularization_strength = self._checked(
             "l2_shrinkage_regularization_strength", l2_shrinkage_regularization_strength
         )
+        self.lazy = lazy
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         accum = self._slot(var, "accum", self.initial_accumulator_value)

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.frontend.autodiff.aggregation import check_gradient_options
 from weft.frontend.autodiff.gradients import gradients
 from weft.frontend.autodiff.indexed_slices import IndexedSlices
 from weft.frontend.core.device_scope import device_scopes
@@ -30,6 +31,7 @@ from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.elementwise import add, divide, equal, multiply, square, subtract, where
 from weft.frontend.ops.promotion import TensorLike, cast, is_scalar
 from weft.frontend.ops.special import pow, rsqrt, sqrt
+from weft.frontend.optim.rows import RowsOf, summed, table_of
 from weft.frontend.state.scopes import beside, group, put_beside
 from weft.frontend.state.variable import Variable
 from weft.ir.dtypes import DType, as_dtype, int64
@@ -68,6 +70,10 @@ class Optimizer:
 
     #: Whether the formula is right for complex variables, too.
     takes_complex = False
+    #: Whether gradients of looked-up rows (`IndexedSlices`) change those rows alone, of slots, too.
+    lazy = False
+    #: TensorFlow 1's values of `gate_gradients`.
+    GATE_NONE, GATE_OP, GATE_GRAPH = 0, 1, 2
 
     def __init__(self, learning_rate: Hyper, name: str | None = None) -> None:
         self.name = type(self).__name__ if name is None else name
@@ -84,7 +90,8 @@ class Optimizer:
 
     def __repr__(self) -> str:
         """The call that makes it, with the name of a function for a schedule."""
-        names = [n for n in inspect.signature(type(self)).parameters if n != "name"]
+        hidden = {"name"} | (set() if self.lazy else {"lazy"})
+        names = [n for n in inspect.signature(type(self)).parameters if n not in hidden]
         values = {n: getattr(self, n) for n in names if hasattr(self, n)}
         shown = {n: getattr(v, "__qualname__", None) or repr(v) for n, v in values.items()}
         return f"{type(self).__name__}({', '.join(f'{n}={v}' for n, v in shown.items())})"
@@ -103,10 +110,13 @@ class Optimizer:
         grad_loss: TensorLike | None = None,
         colocate_gradients_with_ops: bool = False,
         name: str | None = None,
+        gate_gradients: Any = None,
+        aggregation_method: Any = None,
     ) -> Effect:
         """Compute the gradients of `loss` and apply them; as `compute_gradients`,
         `apply_gradients`.
         """
+        check_gradient_options(self.name, aggregation_method, gate_gradients)
         colocated = colocate_gradients_with_ops
         pairs = self._compute(loss, var_list, grad_loss, colocated)
         return self.apply_gradients(pairs, global_step=global_step, name=name)
@@ -119,6 +129,8 @@ class Optimizer:
         *,
         grad_loss: TensorLike | None = None,
         colocate_gradients_with_ops: bool = False,
+        gate_gradients: Any = None,
+        aggregation_method: Any = None,
     ) -> list[GradientAndVariable]:
         """Pairs (gradient, variable); the gradient is None where the loss does not depend on the
         variable, `IndexedSlices` where it has only looked up rows of it (as `wf.gradients`).
@@ -126,10 +138,12 @@ class Optimizer:
         loss: a tensor of the current trace, or a function without arguments that computes it from
         variables; outside a trace it must be a function, since concrete tensors keep no history.
         var_list: by default all trainable variables that the trace has read so far. grad_loss: the
-        cotangent of the loss, 1 by default. colocate_gradients_with_ops: as for `wf.gradients`.
-        GradientError for a loss that has no history, or no
+        cotangent of the loss, 1 by default. colocate_gradients_with_ops, gate_gradients,
+        aggregation_method: as for `wf.gradients`. (Gradients are of the values before the update,
+        as TensorFlow's GATE_GRAPH has them.) GradientError for a loss that has no history, or no
         variables.
         """
+        check_gradient_options(self.name, aggregation_method, gate_gradients)
         return self._compute(loss, var_list, grad_loss, colocate_gradients_with_ops)
 
     def _compute(
@@ -203,14 +217,15 @@ class Optimizer:
 
         IndexedSlices give the same result as the dense gradient that they stand for. In a compiled
         step only the rows are touched where the formula leaves the others as they are
-        (`f.explain` says so).
+        (`f.explain` says so). An optimizer that is `lazy` applies its formula to the rows alone:
+        what others hold, of variable and slots, stays (TensorFlow 1's sparse updates).
 
         In a graph the result is what a session runs to make one step; elsewhere it has happened (or
         is part of the traced step). global_step: an integer variable to add 1 to. name: of the
         effect, by which a session runs it; that of the optimizer by default. GradientError if no
         pair has a gradient, InvalidArgumentError for a gradient that does not fit its variable.
         """
-        pairs = [(_dense(g, v), v) for g, v in grads_and_vars if g is not None]
+        pairs = [self._taken(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             names = ", ".join(v.name for _, v in grads_and_vars)
             raise GradientError(
@@ -249,11 +264,25 @@ class Optimizer:
         """The optimizer's own state: save and restore it with the model's."""
         return list(self._slots.values())
 
+    def _taken(self, gradient: Any, var: Variable) -> tuple[Tensor, Variable]:
+        """What `_update` gets: a gradient and its variable, or of rows those rows of both."""
+        if not (self.lazy and isinstance(gradient, IndexedSlices)):
+            return _dense(gradient, var), var
+        if gradient.dense_shape != var.shape:
+            raise InvalidArgumentError(
+                f"{self.name}: IndexedSlices of shape {list(gradient.dense_shape)} do not fit "
+                f"variable '{var.name}' ({var.dtype.short}{list(var.shape)})",
+                location=caller_location(),
+            )
+        rows: Any = RowsOf(var, gradient.indices)
+        with beside(var):
+            return summed(gradient), rows
+
     # -------------------------------------------------------------------------- for subclasses
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
         done = []
         for g, v in pairs:
-            with beside(v):
+            with beside(table_of(v)):
                 done += self._update(g, v)
         return done
 
@@ -267,6 +296,10 @@ class Optimizer:
 
     def _slot(self, var: Variable, name: str, initial: float = 0.0) -> Variable:
         """The slot of a variable: same dtype, filled with `initial` when it is made."""
+        given: Any = var
+        if isinstance(given, RowsOf):
+            slot: Any = RowsOf(self._slot(given.table, name, initial), given.indices)
+            return slot  # type: ignore[no-any-return]
         with self._lock, suspend_trace():
             if (var, name) not in self._slots:
                 start = np.full(self._slot_shape(var, name), initial, var.dtype.numpy)
@@ -369,6 +402,8 @@ class Momentum(Optimizer):
     use_nesterov: var -= learning_rate*(grad + momentum*accum) (Sutskever et al. 2013, in TF1's
     form).
 
+    lazy: rows that were not looked up keep their accumulators, as in TF1 (`apply_gradients`).
+
     >>> w = wf.Variable(0.0)
     >>> optimizer = wf.train.Momentum(0.5, momentum=0.5)
     >>> for _ in range(2):
@@ -385,10 +420,12 @@ class Momentum(Optimizer):
         momentum: Hyper = 0.9,
         use_nesterov: bool = False,
         name: str | None = None,
+        lazy: bool = False,
     ) -> None:
         super().__init__(learning_rate, name)
         self.momentum = self._checked("momentum", momentum)
         self.use_nesterov = use_nesterov
+        self.lazy = lazy
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         accum = self._slot(var, "momentum")
@@ -442,6 +479,8 @@ class Adadelta(Optimizer):
     accum = rho*accum + (1-rho)*grad^2; step = sqrt(accum_update + epsilon) / sqrt(accum + epsilon)
     * grad; accum_update = rho*accum_update + (1-rho)*step^2; var -= learning_rate*step.
 
+    lazy: rows that were not looked up keep their averages, as in TF1 (`apply_gradients`).
+
     >>> w = wf.Variable(1.0)
     >>> optimizer = wf.train.Adadelta(1.0, rho=0.75, epsilon=1.0)
     >>> _ = optimizer.apply_gradients([(wf.asarray(2.0), w)])  # w -= sqrt(0 + 1) / sqrt(1 + 1) * 2
@@ -455,10 +494,12 @@ class Adadelta(Optimizer):
         rho: Hyper = 0.95,
         epsilon: Hyper = 1e-8,
         name: str | None = None,
+        lazy: bool = False,
     ) -> None:
         super().__init__(learning_rate, name)
         self.rho = self._checked("rho", rho, below=1)
         self.epsilon = self._checked("epsilon", epsilon)
+        self.lazy = lazy
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         accum, updates = self._slot(var, "accum"), self._slot(var, "accum_update")
@@ -480,6 +521,8 @@ class RMSProp(Optimizer):
     ms starts at 1. centered: the square of the running mean of grad is subtracted from ms under the
     root. (Tieleman and Hinton 2012, lecture 6.5; Graves 2013, equation 38, for `centered`.)
 
+    lazy: rows that were not looked up keep ms and mom, as in TF1 (`apply_gradients`).
+
     >>> w = wf.Variable(1.0)
     >>> optimizer = wf.train.RMSProp(0.1, decay=0.75, epsilon=0.0)
     >>> _ = optimizer.apply_gradients([(wf.asarray(1.0), w)])
@@ -495,12 +538,14 @@ class RMSProp(Optimizer):
         epsilon: Hyper = 1e-10,
         centered: bool = False,
         name: str | None = None,
+        lazy: bool = False,
     ) -> None:
         super().__init__(learning_rate, name)
         self.decay = self._checked("decay", decay, below=1)
         self.momentum = self._checked("momentum", momentum)
         self.epsilon = self._checked("epsilon", epsilon)
         self.centered = centered
+        self.lazy = lazy
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         decay = hyper(self.decay, var)
@@ -531,12 +576,12 @@ class CountedOptimizer(Optimizer):
         return ([] if self.step is None else [self.step]) + super().variables()
 
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
-        first = pairs[0][1]
+        first = table_of(pairs[0][1])
         with beside(first):
             done = [count := put_beside(self._counter(), first).assign_add(1)]
         shared: dict[DType, Tensor] = {}  # the rates, of which those of one dtype are the same
         for g, v in pairs:
-            with beside(v):
+            with beside(table_of(v)):
                 done += self._step(g, v, count, {} if device_scopes() else shared)
         return done
 
@@ -568,6 +613,9 @@ class Adam(CountedOptimizer):
     beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon), for step t = 1, 2, ... The epsilon is the
     paper's "epsilon hat" (end of its section 2), as in TF1.
 
+    lazy: rows that were not looked up keep m and v, and do not move (TF1's LazyAdamOptimizer; its
+    AdamOptimizer moves all rows, as without it).
+
     >>> w = wf.Variable([1.0, -3.0])
     >>> optimizer = wf.train.Adam(0.1)
     >>> @wf.compile
@@ -586,11 +634,13 @@ class Adam(CountedOptimizer):
         beta2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
         name: str | None = None,
+        lazy: bool = False,
     ) -> None:
         super().__init__(learning_rate, name)
         self.beta1 = self._checked("beta1", beta1, below=1)
         self.beta2 = self._checked("beta2", beta2, below=1)
         self.epsilon = self._checked("epsilon", epsilon)
+        self.lazy = lazy
 
     def _step(
         self, grad: Tensor, var: Variable, count: Tensor, shared: dict[DType, Tensor]

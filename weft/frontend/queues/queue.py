@@ -20,7 +20,6 @@ from weft.frontend.state.resources import (
     dtype_list,
     eager,
     eager_or_graph,
-    graph_trace,
     integer,
     label,
     made_at_once,
@@ -28,6 +27,7 @@ from weft.frontend.state.resources import (
     operand,
     shape_list,
     shared,
+    trace_of_host_ops,
 )
 from weft.frontend.state.scopes import control_dependencies
 from weft.ir.dtypes import DType, int64
@@ -133,7 +133,7 @@ class QueueBase:
 
         OutOfRangeError if the queue is closed and empty.
         """
-        if graph_trace() is not None:
+        if trace_of_host_ops() is not None:
             self._queue.decide_ranks()
         shapes = self._queue.components.shapes
         return self._given(self._op("dequeue", shapes=shapes, timeout=timeout, cancel=cancel))
@@ -247,13 +247,13 @@ class QueueBase:
     def _op(self, op: str, **how: Any) -> list[Tensor]:
         """What an op on the queue gives."""
         shapes = how.get("shapes", ())
-        if None not in shapes and shapes and graph_trace() is not None:
+        if None not in shapes and shapes and trace_of_host_ops() is not None:
             self._queue.decide_ranks([len(s) for s in shapes])  # one of several: as the first
         return host_op(op, (), (self._queue,), **how)
 
     def _effect(self, op: str, operands: Sequence[Tensor] = (), **how: Any) -> Effect | None:
         """What an op on the queue does."""
-        if operands and graph_trace() is not None:
+        if operands and trace_of_host_ops() is not None:
             many = op == "enqueue_many"
             self._queue.decide_ranks([t.ndim - many for t in operands])
         return host_effect(op, operands, (self._queue,), **how)

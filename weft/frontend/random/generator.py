@@ -42,6 +42,7 @@ class Generator:
     def __init__(self, seed: int = _DEFAULT_SEED, name: str = "random_state") -> None:
         with suspend_trace():
             self.state = Variable(distributions.key(seed), trainable=False, name=name)
+        self.state.of_graph = False  # it gives keys to any graph
 
     def __repr__(self) -> str:
         return f"<wf.random.Generator with the key in {self.state!r}>"

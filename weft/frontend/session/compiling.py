@@ -17,6 +17,7 @@ from weft.frontend.compile.specializations import Specialization
 from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.core.slow import note_unfused
 from weft.frontend.core.tensor import Array
+from weft.frontend.session.cpu_devices import compile_on_cpus, other_cpu
 from weft.frontend.session.fetches import fetch_values, is_tensor
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.graph_import import add_graph
@@ -36,6 +37,7 @@ from weft.passes.manager import QUIET, PassOptions, PassReport
 from weft.runtime.compile_step import CompileOptions, choose, compile_step
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.local_devices import GpuUse, compile_gpu_step, gpu_use
+from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
 
 if TYPE_CHECKING:
@@ -103,10 +105,10 @@ def step_reports(
 
 def step_values(
     graph: Graph, values: Sequence[Value | None], feeds: Mapping[Value, Array], made: Step | None,
-    after: str, where: Any,
+    after: str, where: Any, states: Mapping[str, VariableState],
 ) -> list[InnerValue]:  # fmt: skip
     """The inner values of a step, of its program after a pass. made: the step, unless that is
-    "traced"."""
+    "traced". states: of the graph's variables."""
     # who only runs steps does not wait for these modules
     from weft.frontend.compile.explain import program_after
     from weft.frontend.compile.inner_values import inner_values
@@ -114,7 +116,6 @@ def step_values(
     program = Program.of(pruned(graph, values, feeds))
     if made is not None:
         program = program_after(step_reports(graph, values, feeds, made), after)
-    states = {n: v.state for n, v in graph._trace.variables.copy().items()}
     return inner_values("session.values", program, [*feeds.values()], states, where)
 
 
@@ -133,20 +134,25 @@ def compile_definition(
     feeds: Mapping[Value, Array],
     done: frozenset[Value],
     how: CompileOptions,
+    states: Mapping[str, VariableState],
     *,
     soft: bool = False,
+    cpus: int = 1,
 ) -> StepDefinition:
-    """The compiled step. soft: whether placing may be soft. UnsupportedError where
-    control_flow="native" cannot hold it."""
+    """The compiled step. states: of the graph's variables. soft: whether placing may be soft. cpus:
+    how many CPU devices the session has. UnsupportedError where control_flow="native" cannot hold
+    it."""
     begun = time.perf_counter()
     options = PassOptions.from_environment().for_step(graph.name)
     how = replace(how, passing=options)
     step = pruned(graph, values, feeds, done, options=options)
     note_unfused(step)
-    states = {name: v.state for name, v in graph._trace.variables.copy().items()}
     gpu = gpu_use(step, how.control_flow)
+    other = other_cpu(step) if cpus > 1 else None
     made: Step
-    if gpu is not None:
+    if other is not None:
+        made = compile_on_cpus(step, other, cpus, gpu, states, graph.resources, how, soft)
+    elif gpu is not None:
         made = compile_gpu_step(step, gpu, states, graph.resources, how, soft)
     else:
         step = on_local_device(step)

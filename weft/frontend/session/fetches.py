@@ -13,11 +13,12 @@ from weft.frontend.core.device_array import DeviceArray
 from weft.frontend.core.tensor import Array, Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace
 from weft.frontend.session.graph import Graph
+from weft.frontend.session.operations import GraphOperation
 from weft.frontend.session.sparse_values import fed_arrays, fed_tensors, has_sparse, with_sizes
 from weft.frontend.sparse.sparse_tensor import SparseTensor
 from weft.frontend.state.variable import Variable
 from weft.ir.dims import SymbolicDim, format_shape
-from weft.ir.dtypes import DType, as_dtype, string
+from weft.ir.dtypes import DType, bool_, string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
@@ -69,31 +70,56 @@ def _converted(given: Any, t: Tensor) -> Array:
         )
     if isinstance(given, (list, tuple)) and not value._data.size:  # [] is of any dtype
         return value._data.astype(t.dtype.numpy)
-    return _cast(value._data, value.dtype, t.dtype, t)
+    made = _cast(value._data, value.dtype, t.dtype, t)
+    if type(given) is int and t.dtype.is_floating and float(made) != given:  # as TensorFlow
+        raise _lost(value._data, made, value.dtype, t.dtype, t)
+    return made
 
 
 _ORDER = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 def _cast(data: Array, given: DType, wanted: DType, t: Tensor) -> Array:
-    """Feeds convert within a kind (float64 to float32) or to a higher one, if integers keep their
-    value."""
+    """Feeds convert within a kind (float64 to float32) and to a higher one; to a lower one, and to
+    integers, if each element keeps its value. Complex numbers become nothing else."""
     if given is wanted:
         return data
-    if string in (given, wanted) or _ORDER[given.kind] > _ORDER[wanted.kind]:
+    lower = _ORDER[given.kind] > _ORDER[wanted.kind] if string not in (given, wanted) else False
+    if string in (given, wanted) or (lower and given.is_complex):
         raise TypeRuleError(
             f"a {given.name} value was fed for {t.describe()}",
             hint=f"convert it first: value.astype('{wanted.name}')",
             location=caller_location(),
         )
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         out = data.astype(wanted.numpy)
-    if wanted.is_integer and not np.array_equal(out, data):
-        raise InvalidArgumentError(
-            f"an integer fed for {t.describe()} does not fit {as_dtype(wanted).name}",
-            location=caller_location(),
-        )
+    if (lower or wanted.is_integer) and not _same_values(out, data):
+        raise _lost(data, out, given, wanted, t)
     return out
+
+
+def _same_values(out: Array, data: Array) -> bool:
+    """Whether they are equal; what a conversion out of range gives is no value."""
+    with np.errstate(invalid="ignore"):
+        return np.array_equal(out.astype(data.dtype), data) and np.array_equal(out, data)
+
+
+def _lost(data: Array, out: Array, given: DType, wanted: DType, t: Tensor) -> WeftError:
+    """The error for an element that `wanted` does not have."""
+    with np.errstate(invalid="ignore"):
+        wrong = data[(out != data) | (out.astype(data.dtype) != data)]
+    bad = wrong if wrong.size else data.reshape(-1)
+    what = "an integer" if given.is_integer else f"a {given.name} value"
+    hint = "an index, size or condition that was computed as a float: round it first"
+    if given.is_integer:
+        hint = f"make the placeholder of a dtype that holds {bad[0]}, or feed a float"
+        if wanted is bool_:
+            hint = "true and false are 1 and 0; feed value != 0 for any other number"
+    return InvalidArgumentError(
+        f"{what} fed for {t.describe()} does not fit {wanted.name}: {bad[0]}",
+        hint=hint,
+        location=caller_location(),
+    )
 
 
 #: None for an effect that is done already.
@@ -125,7 +151,9 @@ def fetch_values(graph: Graph, fetches: Any) -> tuple[Fetches, Any]:
 
 def fed_value(graph: Graph, key: Any) -> tuple[Value, Tensor]:
     """The value and tensor that a key of feed_dict names."""
-    t = graph.tensor(key) if isinstance(key, str) else key
+    t = graph.element(key) if isinstance(key, str) else key
+    if isinstance(key, str) and not isinstance(t, (Tensor, Variable)):
+        t = graph.tensor(key)  # says what it is
     if not isinstance(t, Tensor):
         raise TypeRuleError(
             f"feed_dict: a {type(t).__name__} cannot be fed: {t!r:.60}",
@@ -164,6 +192,10 @@ def _fetch(graph: Graph, leaf: Any, path: str) -> Value | None:
     trace = graph._trace
     if isinstance(leaf, str):
         leaf = graph.element(leaf)
+    if isinstance(leaf, GraphOperation):  # by name: one that gives no tensor
+        leaf = next(iter(pytree.flatten(leaf)[0]), None)
+    if leaf is None:
+        return None
     if isinstance(leaf, Variable):
         with graph._lock, trace.active():
             control, trace.control = trace.control, ()

@@ -9,6 +9,7 @@ A finalized graph has a builder that refuses ops."""
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, current_trace, set_thread_default, unique_name
 from weft.frontend.core.user_errors import as_seen
 from weft.frontend.session.graph_import import add_graph, to_ir
+from weft.frontend.session.operations import GraphOperation, Node, OperationNames, results_of
 from weft.frontend.state.variable import Variable, variables_of
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.dtypes import as_dtype
@@ -98,6 +100,8 @@ class Graph:
         self.summaries: dict[str, Tensor] = {}
         #: What `wf.tf1.local_variables_initializer` sets.
         self.local_variables: list[Any] = []
+        self._operations = OperationNames(self)
+        self._collections: dict[str, list[Any]] = {}
 
     def __repr__(self) -> str:
         trace = self._trace
@@ -134,9 +138,13 @@ class Graph:
         return [v for v in self.variables if v.trainable]
 
     def tensor(self, name: str) -> Tensor:
-        """The placeholder or named tensor called `name` (`name:0` is the same). NotFoundError with
-        the closest names."""
+        """The tensor called `name`: a placeholder, what `wf.name_tensor` named, what the op of that
+        name gives (`"merge:1"`: its second result, `:0` may be left out), or the value of that
+        variable. NotFoundError with the closest names."""
         found = self.element(name)
+        if isinstance(found, Variable):
+            with self._trace.active():
+                found = found.read()
         if isinstance(found, Tensor):
             return found
         raise NotFoundError(
@@ -147,33 +155,71 @@ class Graph:
 
     get_tensor_by_name = tensor
 
-    def get_operation_by_name(self, name: str) -> Effect:
-        """The effect called `name`: of `minimize`, `group`, initializers, queue ops. NotFoundError
-        with the closest names."""
-        found = self.element(name)
-        if isinstance(found, Effect):
-            return found
-        raise NotFoundError(
-            f"'{name}' is a tensor of the graph '{self.name}', not an effect",
-            hint="get_tensor_by_name gives tensors",
+    def get_operation_by_name(self, name: str) -> Effect | GraphOperation:
+        """The effect called `name` (of `minimize`, `group`, initializers, queue ops), or the op
+        that makes the tensor or variable of that name. NotFoundError with the closest names."""
+        found = self._effects.get(name)
+        node = self.operation_names().node(name)
+        if found is None and node is None and name in self._named:  # a further result of an op
+            return self._named[name].op  # type: ignore[no-any-return]
+        if found is None and node is None:
+            raise self._no_such(name)
+        return self.operation(node) if found is None and node is not None else found  # type: ignore[return-value]
+
+    def get_operations(self) -> list[GraphOperation]:
+        """Placeholders, then all ops, each in the order in which they were made."""
+        return [self.operation(node) for node in self.operation_names().all()]
+
+    def operation(self, node: Node) -> GraphOperation:
+        """An op or argument of this graph as an object: the same each time."""
+        return self._operations.operation(node)
+
+    def operation_names(self) -> OperationNames:
+        """The names of all ops so far."""
+        with self._lock:
+            return self._operations.update()
+
+    def element(self, name: str) -> Tensor | Effect | GraphOperation | Variable:
+        """The tensor, effect, op without a tensor or variable called `name`. NotFoundError with the
+        closest names."""
+        bare = name.removesuffix(":0")
+        for known, label in (
+            (self._named, bare), (self._effects, name), (variables_of(self._trace), bare),
+        ):  # fmt: skip
+            if label in known:
+                return known[label]
+        return self._of_op(name)
+
+    def _of_op(self, name: str) -> Tensor | GraphOperation:
+        label, colon, number = name.partition(":")
+        node = self.operation_names().node(label)
+        results = () if node is None else results_of(node)
+        index = int(number) if number.isdecimal() else 0 if not colon else len(results)
+        if node is None or index >= len(results):
+            raise self._no_such(name)
+        value = results[index]
+        if isinstance(value.type, TensorType):
+            return self._trace.tensor(value)
+        if colon:
+            raise self._no_such(name)
+        return self.operation(node)
+
+    def _no_such(self, name: str) -> NotFoundError:
+        known = dict.fromkeys([*self._named, *self._effects, *self.operation_names()])
+        return NotFoundError(
+            f"the graph '{self.name}' has no tensor or effect named '{name}'"
+            f"{suggest(name, list(known))}",
+            hint="graph.get_operations() lists all ops; wf.name_tensor(x, name) names a tensor",
             location=caller_location(),
         )
 
-    def element(self, name: str) -> Tensor | Effect:
-        """The tensor or effect called `name`. NotFoundError with the closest names."""
-        found: Tensor | Effect | None = self._named.get(name.removesuffix(":0"))
-        if found is None:
-            found = self._effects.get(name)
-        if found is None:
-            known = [*self._named, *self._effects]
-            raise NotFoundError(
-                f"the graph '{self.name}' has no tensor or effect named '{name}'"
-                f"{suggest(name, known)}",
-                hint="placeholders and effects have names; wf.name_tensor(x, name) names another "
-                "tensor",
-                location=caller_location(),
-            )
-        return found
+    def unique_name(self, name: str) -> str:
+        """`name` within the current name scope, or with `_1`, `_2`, ... what no tensor, effect or
+        op has."""
+        wanted = self._trace.name_scope + name
+        with self._lock:
+            taken = {*self.operation_names(), *self._named, *self._effects}
+        return unique_name(wanted, taken)
 
     def add_effect(self, effect: Effect) -> str:
         """The name, of its own, under which the graph knows a new effect."""
@@ -219,6 +265,8 @@ class Graph:
         functions (of those the names: `wf.register_function`).
         """
         return print_graph(to_ir(self))
+
+    as_graph_def = as_text
 
     def _repr_html_(self) -> str:
         """The drawing and the text for a notebook, without a script."""
@@ -284,17 +332,63 @@ class Graph:
     def __str__(self) -> str:
         return print_graph(self.ir())
 
-    def get_collection(self, name: str) -> list[Any]:
-        """TensorFlow 1's collections "variables", "trainable_variables", "local_variables",
-        "queue_runners" and "summaries"; any other is empty."""
-        known: dict[str, list[Any]] = {
-            "variables": self.variables,
-            "trainable_variables": self.trainable_variables,
-            "queue_runners": list(self.queue_runners),
-            "local_variables": list(self.local_variables),
-            "summaries": list(self.summaries.values()),
-        }
-        return known.get(name, [])
+    # ------------------------------------------------------------------------------- collections
+    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
+        """What is in a collection, in order: what `add_to_collection` added, after what the graph
+        keeps in those of TensorFlow 1: "variables", "trainable_variables", "local_variables",
+        "queue_runners" and "summaries". scope: only things whose name this regular expression
+        matches at its beginning."""
+        added = self._collections.get(name, ())
+        listed = list({id(x): x for x in (*self._kept(name), *added)}.values())
+        if scope is None:
+            return listed
+        return [x for x in listed if hasattr(x, "name") and re.match(scope, x.name)]
+
+    def _kept(self, name: str) -> list[Any]:
+        """What the graph itself has in a collection."""
+        match name:
+            case "variables":
+                return list(self.variables)
+            case "trainable_variables":
+                return list(self.trainable_variables)
+            case "queue_runners":
+                return list(self.queue_runners)
+            case "local_variables":
+                return list(self.local_variables)
+            case "summaries":
+                return list(self.summaries.values())
+            case _:
+                return []
+
+    def get_collection_ref(self, name: str) -> list[Any]:
+        """The list that `add_to_collection` appends to: what is put in or taken out stays so."""
+        return self._collections.setdefault(name, [])
+
+    def add_to_collection(self, name: str, value: Any) -> None:
+        """Append anything to a collection; a name is a str, such as one of `wf.tf1.GraphKeys`."""
+        given: object = name
+        if not isinstance(given, str):
+            raise TypeRuleError(
+                f"add_to_collection: the name is a {type(given).__name__}, not a str",
+                hint="add_to_collections takes several names",
+                location=caller_location(),
+            )
+        with self._lock:
+            self.get_collection_ref(name).append(value)
+
+    def add_to_collections(self, names: str | Sequence[str], value: Any) -> None:
+        """Append a value to each of these collections, once."""
+        for name in dict.fromkeys([names] if isinstance(names, str) else names):
+            self.add_to_collection(name, value)
+
+    def get_all_collection_keys(self) -> list[str]:
+        """The names of the collections that hold something."""
+        names = [*GraphKeys.kept(), *self._collections]
+        return [name for name in dict.fromkeys(names) if self.get_collection(name)]
+
+    def clear_collection(self, name: str) -> None:
+        """Take out what was added. What the graph itself keeps (its variables) stays."""
+        self._collections.pop(name, None)
 
     def _add_placeholder(self, dtype: object, shape: Any, name: str | None) -> Tensor:
         trace = self._trace
@@ -326,6 +420,68 @@ class Graph:
             hint="sizes are integers >= 0, None (any size) or names such as 'batch'",
             location=caller_location(),
         )
+
+
+class GraphKeys:
+    """TensorFlow 1's names of collections. Of these the graph itself fills the first five.
+
+    >>> with wf.Graph().as_default():
+    ...     v = wf.Variable(1.0, name="v")
+    ...     wf.tf1.add_to_collection(wf.tf1.GraphKeys.LOSSES, v * 2)
+    ...     wf.tf1.get_collection(wf.tf1.GraphKeys.GLOBAL_VARIABLES)
+    [<Variable 'v' f32[]: not initialised>]
+    """
+
+    GLOBAL_VARIABLES = VARIABLES = "variables"
+    TRAINABLE_VARIABLES = "trainable_variables"
+    LOCAL_VARIABLES = "local_variables"
+    QUEUE_RUNNERS = "queue_runners"
+    SUMMARIES = "summaries"
+    MODEL_VARIABLES = "model_variables"
+    MOVING_AVERAGE_VARIABLES = "moving_average_variables"
+    METRIC_VARIABLES = "metric_variables"
+    REGULARIZATION_LOSSES = "regularization_losses"
+    LOSSES = "losses"
+    ACTIVATIONS = "activations"
+    BIASES = "biases"
+    WEIGHTS = "weights"
+    UPDATE_OPS = "update_ops"
+    TRAIN_OP = "train_op"
+    GLOBAL_STEP = "global_step"
+    INIT_OP = "init_op"
+    LOCAL_INIT_OP = "local_init_op"
+    READY_OP = "ready_op"
+    SUMMARY_OP = "summary_op"
+    SAVERS = "savers"
+    ASSET_FILEPATHS = "asset_filepaths"
+    TABLE_INITIALIZERS = "table_initializer"
+    EVAL_STEP = "eval_step"
+
+    @classmethod
+    def kept(cls) -> tuple[str, ...]:
+        """Those that the graph fills."""
+        return (cls.GLOBAL_VARIABLES, cls.TRAINABLE_VARIABLES, cls.LOCAL_VARIABLES,
+                cls.QUEUE_RUNNERS, cls.SUMMARIES)  # fmt: skip
+
+
+def add_to_collection(name: str, value: Any) -> None:
+    """`add_to_collection` of the default graph."""
+    get_default_graph().add_to_collection(name, value)
+
+
+def add_to_collections(names: str | Sequence[str], value: Any) -> None:
+    """`add_to_collections` of the default graph."""
+    get_default_graph().add_to_collections(names, value)
+
+
+def get_collection(name: str, scope: str | None = None) -> list[Any]:
+    """`get_collection` of the default graph."""
+    return get_default_graph().get_collection(name, scope)
+
+
+def get_collection_ref(name: str) -> list[Any]:
+    """`get_collection_ref` of the default graph."""
+    return get_default_graph().get_collection_ref(name)
 
 
 _default: Graph | None = None
@@ -393,6 +549,16 @@ def placeholder(dtype: object, shape: Any = None, name: str | None = None) -> Te
     return graph._add_placeholder(
         dtype, shape if isinstance(shape, (tuple, list)) else (shape,), name
     )
+
+
+def with_name(t: Tensor, name: str | None) -> Tensor:
+    """What a function with `name=` gives: `t` under that name, or the next of `name_1`, `name_2`,
+    ... that is free (TensorFlow 1's rule)."""
+    trace = current_trace()
+    if name is None or trace is None or not isinstance(trace.owner, Graph):
+        return t
+    label = trace.owner._free_name(trace.name_scope + name)
+    return name_tensor(t, label.removeprefix(trace.name_scope))
 
 
 def name_tensor(x: Any, name: str) -> Tensor:

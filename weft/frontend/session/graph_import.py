@@ -348,6 +348,7 @@ class _Adding:
         place = self.shared[name][0] if name in self.shared else None if started else ""
         fresh = VariableState(self.prefix + name, held.dtype, held.static_shape, None, place)
         variable = _restored(fresh, None, trainable)
+        variable.of_graph = True
         variable.state = self._shared(op, variable.state)
         start = self.names.get(name + INITIAL)
         if start is not None and start.op is not None and start.op.name == "constant" and started:

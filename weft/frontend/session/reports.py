@@ -8,6 +8,7 @@ from weft.frontend.compile.explain import explain
 from weft.frontend.compile.threads import get_num_threads
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition, pruned
+from weft.frontend.session.cpu_devices import other_cpu
 from weft.frontend.session.graph import Graph
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
@@ -77,9 +78,12 @@ def explain_step(
 
 
 def _why_parts(ir: IRGraph, step: Step, control_flow: str) -> str:
-    use = gpu_use(ir, control_flow)
-    moved = "soft placement has moved ops to the processor"
-    why = use.why if use is not None and use.why else moved
+    use, other = gpu_use(ir, control_flow), other_cpu(ir)
+    why = "soft placement has moved ops to the processor"
+    if use is not None and use.why:
+        why = use.why
+    elif other is not None:
+        why = f"op '{other.name}' is on {other.device}"
     devices = step.summary().devices
     count = "1 part" if len(devices) == 1 else f"{len(devices)} parts"
     return f"  runs in {count}, on {' and '.join(devices)}: {why}"

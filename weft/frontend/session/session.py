@@ -2,22 +2,18 @@
 3.2), and explains where a step's ops run, and why.
 
 The default session of a thread is the one that `tensor.eval` and `effect.run` use;
-`InteractiveSession` is the default from the start, for notebooks and shells. `GrowthWatch` notices
-a graph that grows from run to run: TensorFlow 1's classic mistake, ops built in the training
-loop."""
+`InteractiveSession` is the default from the start, for notebooks and shells."""
 
 from __future__ import annotations
 
 import threading
 import time
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self
 
-from weft.frontend.compile.specializations import CacheInfo, RecompileWarning
+from weft.frontend.compile.specializations import CacheInfo
 from weft.frontend.compile.watchers import add_watched, watchers
 from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
@@ -32,6 +28,7 @@ from weft.frontend.session.compiling import (
     step_reports,
     step_values,
 )
+from weft.frontend.session.cpu_devices import checked_count
 from weft.frontend.session.fetches import (
     Fetches,
     fed_parts,
@@ -43,11 +40,14 @@ from weft.frontend.session.fetches import (
 )
 from weft.frontend.session.graph import Graph, get_default_graph, graph_ir
 from weft.frontend.session.graph_import import add_graph
+from weft.frontend.session.growth import GrowthWatch
 from weft.frontend.session.partial_run import PartialRuns
 from weft.frontend.session.run import RunMetadata, RunOptions, check_options, execute, new_recorder
 from weft.frontend.session.sized_steps import SizedSteps, own_step, steps_of
 from weft.frontend.session.sparse_values import sparse_parts
+from weft.frontend.session.states import SessionStates, check_own
 from weft.frontend.state.resources import forget
+from weft.frontend.state.variable import Variable
 from weft.ir.dtypes import checked_math
 from weft.ir.errors import (
     FailedPreconditionError,
@@ -56,14 +56,14 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.graph import Operation, Value
-from weft.ir.locations import Location, caller_location
+from weft.ir.graph import Value
+from weft.ir.locations import caller_location
 from weft.passes.control.lower_control_flow import MODES
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.compile_step import CompileOptions
 from weft.runtime.files.permissions import AllowFiles
 from weft.runtime.resources.attempts import CancelToken
-from weft.runtime.resources.variables import clear_containers
+from weft.runtime.resources.variables import VariableState, clear_containers
 from weft.runtime.step import RunContext
 
 if TYPE_CHECKING:
@@ -132,58 +132,14 @@ def _in_session(what: Any, feed_dict: Any, session: Any) -> Any:
     return found.run(what, feed_dict)
 
 
+def _state_in_session(variable: Variable) -> VariableState:
+    session = get_default_session()
+    return variable.state if session is None else session.states.of(variable)
+
+
 Operators.in_session = staticmethod(_in_session)
 Effect.in_session = staticmethod(_in_session)
-
-
-#: So many step definitions may each follow ops added on one line.
-MOST_ADDITIONS = 8
-
-
-class GraphGrowthWarning(RecompileWarning):
-    """One line adds ops to a graph again and again between runs, and each new step is compiled.
-
-    >>> import warnings
-    >>> with wf.Graph().as_default(), wf.Session() as session, warnings.catch_warnings():
-    ...     warnings.simplefilter("error", wf.tf1.GraphGrowthWarning)
-    ...     x = wf.placeholder(wf.float32, [])
-    ...     for n in range(20):  # it runs, but x + n is to be built before the loop
-    ...         session.run(x + n, {x: 1.0})
-    Traceback (most recent call last):
-    weft.frontend.session.session.GraphGrowthWarning: the graph 'graph' has grown to 20 ops: this
-    line has added ops 9 times between runs, and each time a new step was compiled.
-      hint: build the graph once, before the loop, and feed what changes; graph.finalize() makes
-      further ops an error
-    """
-
-
-class GrowthWatch:
-    """The detector of graphs that grow from run to run; it is told of each step definition."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._known: int | None = None
-        self._added: Counter[Location] = Counter()
-        self._warned = False
-
-    def note(self, ops: Sequence[Operation]) -> None:
-        """A step of the graph with these ops is compiled; warns once."""
-        before, self._known = self._known, len(ops)
-        if before is None or before == self._known or self._warned:
-            return
-        lines = dict.fromkeys(op.locations[0] for op in ops[before:] if op.locations)
-        self._added.update(list(lines))
-        often = next((at for at in lines if self._added[at] > MOST_ADDITIONS), None)
-        if often is None:
-            return
-        self._warned = True
-        message = (
-            f"the graph '{self._name}' has grown to {self._known} ops: this line has added ops "
-            f"{self._added[often]} times between runs, and each time a new step was compiled.\n"
-            f"  hint: build the graph once, before the loop, and feed what changes; "
-            f"graph.finalize() makes further ops an error"
-        )
-        warnings.warn_explicit(message, GraphGrowthWarning, often.file, often.line)
+Variable.in_default_session = staticmethod(_state_in_session)
 
 
 def reset(target: str = "", containers: Sequence[str] | None = None) -> None:
@@ -249,8 +205,11 @@ class Session:
     executor begins nodes one at a time, always in the same order. reproducible: the bits of each
     op's results depend on its operands alone, so that a graph has the same results however it is
     cut over tasks (docs/reference/reproducibility.md). math: as `wf.compile` has it, of
-    one process. As a context manager it also makes its graph and itself the default, and closes at
-    the end. Any number of threads may call `run` at once.
+    one process. own_variables: those made in the graph have values of this session, which begin
+    with its initializer (docs/guide/session-state.md); UnsupportedError on a cluster. cpu_devices:
+    how many of `/cpu:0`, `/cpu:1`, ... there are for `wf.device` (docs/guide/devices.md). As a
+    context manager it also makes its graph and itself the default, and closes at the end. Any
+    number of threads may call `run` at once.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     x = wf.placeholder(wf.float32, [None])
@@ -271,6 +230,8 @@ class Session:
         reproducible: bool = False,
         soft_placement: bool = False,
         math: str = "ieee",
+        own_variables: bool = False,
+        cpu_devices: int = 1,
         **others: Never,
     ) -> None:
         _refuse(others)
@@ -285,21 +246,27 @@ class Session:
                 hint=f"it is one of {', '.join(MODES)}",
                 location=caller_location(),
             )
+        on_cluster = bool(target or cluster is not None)
+        check_own(own_variables, on_cluster)
         mode = checked_math(math, "wf.Session(math=)")
+        self._cpus = checked_count(cpu_devices, on_cluster)
         self._remote: Remote | None = None
-        if target or cluster is not None:
+        if on_cluster:
             # who has no cluster does not wait for these modules
             from weft.frontend.session.remote import connected
 
             self._remote = connected(target, cluster, mode, deterministic, soft_placement)
         self.graph = get_default_graph() if graph is None else graph
+        self.states = SessionStates(self.graph, own_variables)
         self._control_flow = control_flow
         self._soft = soft_placement
         self._pipeline = "reproducible" if reproducible else "standard"
         self._how = CompileOptions(
             PIPELINES[self._pipeline], control_flow, deterministic, math_mode=mode
         )
-        self._sized = SizedSteps(self.graph, self._pipeline, control_flow, self._remote, mode)
+        self._sized = SizedSteps(
+            self.graph, self._pipeline, control_flow, self._remote, mode, states=self.states
+        )
         self._growth = GrowthWatch(self.graph.name)
         self._cancel = CancelToken()
         self._context = RunContext(cancel=self._cancel)  # of a run without a limit or a record
@@ -348,13 +315,15 @@ class Session:
         return default_session(self)
 
     def close(self) -> None:
-        """Free the compiled steps; variables keep their values. `run` raises afterwards, and steps
-        that wait for a queue, or go round a loop, as of `RunOptions`, end with CancelledError."""
+        """Free the compiled steps; variables keep their values, but for the session's own. `run`
+        raises afterwards, and steps that wait for a queue, or go round a loop, as of `RunOptions`,
+        end with CancelledError."""
         self._closed = True
         self._cancel.cancel("the session was closed")
         self._steps = steps_of(self.graph)
         self._sized.clear()
         self._partial.clear()
+        self.states.clear()
         remote = self._remote
         if remote is not None:
             remote.close()
@@ -565,7 +534,8 @@ class Session:
         values, _ = fetch_values(self.graph, fetches)
         feeds = feed_values(self.graph, feed_dict or {})
         step = None if after == "traced" else self._step(values, feeds)[0].executable
-        return step_values(self.graph, values, feeds, step, after, where)
+        states = self.states.all()
+        return step_values(self.graph, values, feeds, step, after, where, states)
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] = ()) -> str:
         """Begin a step that `partial_run` carries out in parts; gives its handle.
@@ -688,7 +658,10 @@ class Session:
             return self._remote.compiled(
                 self.graph, values, feeds, done, self._control_flow, self._pipeline
             )
-        return compile_definition(self.graph, values, feeds, done, self._how, soft=self._soft)
+        states = self.states.all()
+        return compile_definition(
+            self.graph, values, feeds, done, self._how, states, soft=self._soft, cpus=self._cpus
+        )
 
     def _step(self, values: Fetches, feeds: Mapping[Value, Array]) -> tuple[StepDefinition, bool]:
         """The step definition, and whether it was there."""
@@ -734,7 +707,7 @@ class Session:
 
         if step.traced is None:
             how, pipeline = self._how, self._pipeline
-            step.traced = traced_step(step, arrays, how, pipeline, self._remote)
+            step.traced = traced_step(step, arrays, how, pipeline, self._remote, self.states)
         run = partial(execute, step)
         return run_step_watched(self._watchers, step.traced, run, arrays, context)
 

@@ -18,6 +18,7 @@ from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition, tensors_and_effects
 from weft.frontend.session.fetches import Fetches
 from weft.frontend.session.graph import Graph
+from weft.frontend.session.states import SessionStates
 from weft.frontend.session.step import step_graph
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import MathMode
@@ -117,7 +118,7 @@ def may_be_open(feeds: Mapping[Value, Array]) -> bool:
 
 class SizedSteps:
     """The steps for any sizes of a session, by what is fetched and fed. remote: of a session on a
-    cluster."""
+    cluster. states: of the variables."""
 
     def __init__(
         self,
@@ -126,8 +127,10 @@ class SizedSteps:
         control_flow: str,
         remote: Remote | None,
         math_mode: MathMode = "ieee",
+        *,
+        states: SessionStates,
     ) -> None:
-        self._graph, self._pipeline = graph, pipeline
+        self._graph, self._pipeline, self._states = graph, pipeline, states
         self._control_flow, self._remote, self._math_mode = control_flow, remote, math_mode
         self._known: dict[object, tuple[SizedStep[Any], int]] = {}
 
@@ -177,7 +180,7 @@ class SizedSteps:
         remote = self._remote
         if remote is not None:
             return self._on_cluster(remote, values, feeds) if may_be_open(feeds) else None
-        states = {name: v.state for name, v in self._graph._trace.variables.copy().items()}
+        states = self._states.all()
         passes = PIPELINES[self._pipeline]
         if first.executable.kind == "native":
             return NativeMaker(self._sized(values, list(feeds)), states, passes=passes)

@@ -26,17 +26,23 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
     weaken,
 )
-from weft.frontend.session.graph import get_default_graph, name_tensor
+from weft.frontend.session.graph import get_default_graph, with_name
 from weft.frontend.state.scopes import device
-from weft.frontend.state.variable import Variable, assert_initialized, by_place, graph_or_none
-from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.frontend.state.variable import (
+    Variable,
+    assert_initialized,
+    by_place,
+    graph_or_none,
+    keeps_shape,
+)
+from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.interpreter.state import missing_names
 from weft.ir.locations import caller_location
 
 
-def cast(x: TensorLike, dtype: object) -> Tensor:
+def cast(x: TensorLike, dtype: object, name: str | None = None) -> Tensor:
     """`astype(x, dtype)`."""
-    return elementwise.astype(x, dtype)
+    return with_name(elementwise.astype(x, dtype), name)
 
 
 def identity(x: TensorLike, name: str | None = None) -> Tensor:
@@ -46,70 +52,98 @@ def identity(x: TensorLike, name: str | None = None) -> Tensor:
     """
     t = as_tensor(x)
     out = weaken(apply("identity", t), [t])
-    return out if name is None else name_tensor(out, name)
+    return with_name(out, name)
 
 
-def fill(dims: Any, value: TensorLike) -> Tensor:
+def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
     """`full(dims, value)`."""
-    return ops_creation.full(dims, value)
+    return with_name(ops_creation.full(dims, value), name)
 
 
-def reduce_sum(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def reduce_sum(
+    x: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """`sum`, but integers stay in their own dtype, as TF1 sums them."""
     t = strong_tensor(x)
     dtype = t.dtype if t.dtype.is_numeric else None
-    return ops_reduction.sum(t, axis, dtype=dtype, keepdims=keepdims)
+    return with_name(ops_reduction.sum(t, axis, dtype=dtype, keepdims=keepdims), name)
 
 
-def reduce_prod(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def reduce_prod(
+    x: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """`prod`, but integers stay in their own dtype, as TF1 multiplies them."""
     t = strong_tensor(x)
     dtype = t.dtype if t.dtype.is_numeric else None
-    return ops_reduction.prod(t, axis, dtype=dtype, keepdims=keepdims)
+    return with_name(ops_reduction.prod(t, axis, dtype=dtype, keepdims=keepdims), name)
 
 
-def reduce_mean(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def reduce_mean(
+    x: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """`mean` (of integers: a float)."""
-    return ops_reduction.mean(x, axis, keepdims=keepdims)
+    return with_name(ops_reduction.mean(x, axis, keepdims=keepdims), name)
 
 
-def reduce_max(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def reduce_max(
+    x: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """`max`."""
-    return ops_reduction.max(x, axis, keepdims=keepdims)
+    return with_name(ops_reduction.max(x, axis, keepdims=keepdims), name)
 
 
-def reduce_min(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def reduce_min(
+    x: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """`min`."""
-    return ops_reduction.min(x, axis, keepdims=keepdims)
+    return with_name(ops_reduction.min(x, axis, keepdims=keepdims), name)
 
 
-def reduce_all(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def reduce_all(
+    x: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """`all`."""
-    return ops_reduction.all(x, axis, keepdims=keepdims)
+    return with_name(ops_reduction.all(x, axis, keepdims=keepdims), name)
 
 
-def reduce_any(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def reduce_any(
+    x: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """`any`."""
-    return ops_reduction.any(x, axis, keepdims=keepdims)
+    return with_name(ops_reduction.any(x, axis, keepdims=keepdims), name)
 
 
-def reduce_logsumexp(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def reduce_logsumexp(
+    x: TensorLike, axis: Axes = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
     """`logsumexp`."""
-    return ops_reduction.logsumexp(x, axis, keepdims=keepdims)
+    return with_name(ops_reduction.logsumexp(x, axis, keepdims=keepdims), name)
 
 
-def cumsum(x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
+def cumsum(
+    x: TensorLike,
+    axis: int = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """TF1's running sum: `reverse` starts at the end, `exclusive` leaves each element itself
     out.
     """
-    return _tf_running("cumulative_sum", x, axis, exclusive, reverse)
+    return with_name(_tf_running("cumulative_sum", x, axis, exclusive, reverse), name)
 
 
-def cumprod(x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
+def cumprod(
+    x: TensorLike,
+    axis: int = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """TF1's running product: `reverse` starts at the end, `exclusive` leaves each element itself
     out.
     """
-    return _tf_running("cumulative_prod", x, axis, exclusive, reverse)
+    return with_name(_tf_running("cumulative_prod", x, axis, exclusive, reverse), name)
 
 
 def logcumsumexp(
@@ -169,41 +203,37 @@ def _variable(ref: Any, function: str) -> Variable:
     return ref
 
 
-def _named(t: Tensor, name: str | None) -> Tensor:
-    return t if name is None else name_tensor(t, name)
-
-
 def assign(
     ref: Variable, value: Any, validate_shape: bool | None = None, use_locking: bool | None = None,
     name: str | None = None,
 ) -> Tensor:  # fmt: skip
     """`ref.assign(value)`: the new value. use_locking: updates are atomic with it and without.
 
-    TypeRuleError or ShapeError for a value that does not fit, UnsupportedError for
-    validate_shape=False: a variable keeps its shape.
+    TypeRuleError or ShapeError for a value that does not fit. Sizes that are not known are checked
+    when a step runs. UnsupportedError for another shape with validate_shape=False: a variable keeps
+    its shape, and with it its memory, whose address and size compiled steps hold.
     """
     variable = _variable(ref, "assign")
-    if validate_shape is not None and not validate_shape:
-        raise UnsupportedError(
-            f"wf.tf1.assign(validate_shape=False): variable '{variable.name}' keeps its shape",
-            hint="make another variable",
-            location=caller_location(),
-        )
-    return _named(variable.assign(value, use_locking), name)
+    try:
+        return with_name(variable.assign(value, use_locking), name)
+    except ShapeError:
+        if validate_shape is None or validate_shape:
+            raise
+        raise keeps_shape("wf.tf1.assign", f"variable '{variable.name}'") from None
 
 
 def assign_add(
     ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
 ) -> Tensor:
     """`ref.assign_add(value)`, as one access: the new value."""
-    return _named(_variable(ref, "assign_add").assign_add(value, use_locking), name)
+    return with_name(_variable(ref, "assign_add").assign_add(value, use_locking), name)
 
 
 def assign_sub(
     ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
 ) -> Tensor:
     """`ref.assign_sub(value)`, as one access: the new value."""
-    return _named(_variable(ref, "assign_sub").assign_sub(value, use_locking), name)
+    return with_name(_variable(ref, "assign_sub").assign_sub(value, use_locking), name)
 
 
 def scatter_add(
@@ -213,7 +243,7 @@ def scatter_add(
     """Add `updates`, of shape indices.shape + ref.shape[1:], to the rows of `ref` at `indices`,
     as one access; duplicates add up. The new value."""
     variable = _variable(ref, "scatter_add")
-    return _named(variable.scatter_add(indices, updates, use_locking), name)
+    return with_name(variable.scatter_add(indices, updates, use_locking), name)
 
 
 def scatter_sub(
@@ -222,7 +252,7 @@ def scatter_sub(
 ) -> Tensor:  # fmt: skip
     """As `scatter_add`, subtracting."""
     variable = _variable(ref, "scatter_sub")
-    return _named(variable.scatter_sub(indices, updates, use_locking), name)
+    return with_name(variable.scatter_sub(indices, updates, use_locking), name)
 
 
 def scatter_update(
@@ -232,12 +262,12 @@ def scatter_update(
     """Replace the rows of `ref` at `indices`, as one access; of duplicates the last stays. The
     new value."""
     variable = _variable(ref, "scatter_update")
-    return _named(variable.scatter_update(indices, updates, use_locking), name)
+    return with_name(variable.scatter_update(indices, updates, use_locking), name)
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
     """`ref.count_up_to(limit)`: add 1; the value before. OutOfRangeError if that is `limit`."""
-    return _named(_variable(ref, "count_up_to").count_up_to(limit), name)
+    return with_name(_variable(ref, "count_up_to").count_up_to(limit), name)
 
 
 # --------------------------------------------------------------------------------------- questions
@@ -258,7 +288,7 @@ def report_uninitialized_variables(
     held = _variables(var_list, "report_uninitialized_variables")
     names = tuple(v.name for v in held)
     if trace is None:
-        return Tensor(missing_names(names, [v.state.initialized for v in held]))
+        return Tensor(missing_names(names, [v.current_state.initialized for v in held]))
     found: list[Tensor] = []
     for pairs in by_place(trace, held):  # an op is on one device
         sizes = fresh_sizes(trace, "uninitialized", 1)
@@ -266,9 +296,9 @@ def report_uninitialized_variables(
         refs = [handle for handle, _ in pairs]
         found.append(trace.tensor(trace.emit("report_uninitialized", refs, attrs)[0]))
     if len(found) == 1:
-        return _named(found[0], name)
+        return with_name(found[0], name)
     with device("/cpu:0"):  # strings are not for a GPU, which some of the variables may be on
-        return _named(concat(found), name)
+        return with_name(concat(found), name)
 
 
 def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Effect:

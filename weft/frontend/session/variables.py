@@ -21,7 +21,7 @@ from weft.frontend.ops.promotion import check_shape
 from weft.frontend.random.generator import is_graph_state
 from weft.frontend.session.graph import get_default_graph, graph_trace
 from weft.frontend.state.scopes import group, name_scope
-from weft.frontend.state.variable import FullName, Variable, variables_of
+from weft.frontend.state.variable import FullName, Variable, keeps_shape, variables_of
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, float32
 from weft.ir.errors import (
@@ -268,6 +268,7 @@ def get_variable(
     initializer: Initializer | None = None,
     trainable: bool = True,
     regularizer: Callable[[Any], Tensor] | None = None,
+    validate_shape: bool = True,
 ) -> Variable:
     """The variable of that name in the scope around, made if the scope's `reuse` allows.
 
@@ -277,7 +278,7 @@ def get_variable(
     and bools. regularizer: default that of the scope; a function of the variable whose value
     `wf.losses.get_regularization_losses` lists. InvalidArgumentError for one that is there and must
     not be, NotFoundError for one that must be there and is not, ShapeError or TypeRuleError for one
-    of another shape or dtype.
+    of another shape or dtype; validate_shape=False as of `wf.Variable`.
     """
     _check_name(name)
     store = _store()
@@ -299,7 +300,12 @@ def get_variable(
             )
         kind = scope.dtype if dtype is None else as_dtype(dtype)
         given = scope.initializer if initializer is None else initializer
-        made = _made(full, wanted, kind, dtype is not None, given, trainable)
+        try:
+            made = _made(full, wanted, kind, dtype is not None, given, trainable)
+        except ShapeError:
+            if validate_shape:
+                raise
+            raise keeps_shape("wf.tf1.get_variable", f"variable '{full}'") from None
         store.variables[full] = made, caller_location()
         penalty = scope.regularizer if regularizer is None else regularizer
         if penalty is not None:

@@ -16,11 +16,12 @@ from weft.runtime.step import RunContext
 
 if TYPE_CHECKING:
     from weft.frontend.session.remote import Remote
+    from weft.frontend.session.states import SessionStates
 
 
 def traced_step(
     step: StepDefinition, arrays: Sequence[Array], how: CompileOptions, pipeline: str,
-    remote: Remote | None,
+    remote: Remote | None, states: SessionStates,
 ) -> TracedStep:  # fmt: skip
     """A step of a session as it was traced; on a cluster as it was placed: each op says its task.
     arrays: what it is fed."""
@@ -39,8 +40,8 @@ def traced_step(
     if placement is not None:
         traced = placement.graph  # with a device for each op
     used = {str(op.attrs["name"]) for op in traced.walk() if op.name == "variable"}
-    held = step.graph._trace.variables.copy().items()
-    return TracedStep.of(traced, way, {n: v.state for n, v in held if n in used})
+    held = states.all().items()
+    return TracedStep.of(traced, way, {n: state for n, state in held if n in used})
 
 
 def run_step_watched(

@@ -70,8 +70,8 @@ def name_scope(name: str) -> Iterator[str]:
 def control_dependencies(control_inputs: Sequence[Any] | None) -> Iterator[None]:
     """In a graph: whoever runs an op made in the block runs `control_inputs` before it.
 
-    control_inputs: tensors, effects, variables; None lifts the surrounding ones. In the body of a
-    branch or loop, what is outside of it comes before the whole branch or loop. In compiled
+    control_inputs: tensors, effects, ops, variables; None lifts the surrounding ones. In the body
+    of a branch or loop, what is outside of it comes before the whole branch or loop. In compiled
     functions and outside graphs it changes nothing: effects follow program order there.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
@@ -324,6 +324,8 @@ def _value(item: Any, trace: Trace) -> Value:
         held = getattr(item, name, None)
         if isinstance(held, Resource):
             return handle(trace.root(), held)
+    if not isinstance(item, (Effect, Tensor)):  # an op of the graph: what runs it
+        item = next(iter(pytree.tree_leaves(item)), item)
     if isinstance(item, Effect) and item.value is not None and item.trace is not None:
         if not item.trace.encloses(trace):
             raise InvalidArgumentError(

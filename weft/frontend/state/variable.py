@@ -4,14 +4,15 @@ graphs.
 Outside a graph a variable has its initial value from the start. One that is made while a `wf.Graph`
 is current has none until the session runs its initializer (TensorFlow 1's rule). The state belongs
 to the Variable, not to a session: every function, graph and session that uses it sees the same
-value. Before the class: initial values and the state that a variable gets, and the checks of the
-operands of updates with what updates compute outside graphs."""
+value, but for sessions with values of their own (`own_variables`). Before the class: initial values
+and the state that a variable gets, and the checks of the operands of updates with what updates
+compute outside graphs."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 from typing import cast as cast_type
 
 import numpy as np
@@ -29,6 +30,7 @@ from weft.frontend.core.trace import (
     suspend_trace,
     unique_name,
 )
+from weft.frontend.core.trace import in_graph as building_graph
 from weft.frontend.ops.dispatch import check_eager_device
 from weft.frontend.ops.promotion import cast, common_dtype, expand, is_scalar
 from weft.frontend.state.resources import current_container, shared
@@ -108,6 +110,16 @@ def initial_tensor(initial: Any, dtype: object, trace: Trace | None) -> Tensor:
     return t if target is t.dtype else METHODS["astype"](t, target)
 
 
+def checked_start(initial: Any, dtype: object, trace: Trace | None, validate_shape: bool) -> Tensor:
+    """`initial_tensor`; where its shape is not known and is not to be, UnsupportedError."""
+    try:
+        return initial_tensor(initial, dtype, trace)
+    except ShapeError:
+        if validate_shape:
+            raise
+        raise keeps_shape("wf.Variable", "a variable") from None
+
+
 def made_state(
     name: str, initial: Tensor, trace: Trace | None, shared_name: str | None, container: str | None
 ) -> VariableState:
@@ -168,6 +180,17 @@ def misfit(variable: Variable, given: DType) -> TypeRuleError:
     return TypeRuleError(
         f"a {given.name} value does not fit variable '{variable.name}' ({variable.dtype.name})",
         hint=f"convert it with wf.astype(x, wf.{variable.dtype.name})",
+        location=caller_location(),
+    )
+
+
+def keeps_shape(what: str, which: str) -> UnsupportedError:
+    """The error for validate_shape=False where a variable would change its shape."""
+    return UnsupportedError(
+        f"{what}(validate_shape=False): {which} keeps its shape: compiled steps hold the address "
+        "and the size of its memory",
+        hint="make it as large as it may get and count the rows in use, or keep values of any size "
+        "in a queue or wf.tf1.Stack",
         location=caller_location(),
     )
 
@@ -294,7 +317,7 @@ def count_up_to(variable: Variable, limit: Any) -> Tensor:
         ref = trace.effects.ref(variable)
         return trace.tensor(trace.emit("count_up_to", (ref,), {"limit": int(limit)})[0])
     try:
-        return Tensor(variable.state.count_up_to(int(limit)))
+        return Tensor(variable.current_state.count_up_to(int(limit)))
     except WeftError as error:
         raise error.at(caller_location()) from None
 
@@ -303,7 +326,7 @@ def is_initialized(variable: Variable) -> Tensor:
     """`Variable.is_initialized`."""
     trace = graph_or_none(f"asking whether variable '{variable.name}' is initialised")
     if trace is None:
-        return Tensor(np.array(variable.state.initialized))
+        return Tensor(np.array(variable.current_state.initialized))
     return trace.tensor(trace.emit("is_initialized", (trace.effects.ref(variable),))[0])
 
 
@@ -314,7 +337,7 @@ def assert_initialized(variables: Sequence[Variable]) -> Effect:
     name = "assert_variables_initialized"
     if trace is None:
         try:
-            check_initialized([v.name for v in variables if not v.state.initialized])
+            check_initialized([v.name for v in variables if not v.current_state.initialized])
         except WeftError as error:
             raise error.at(caller_location()) from None
         return Effect(name)
@@ -350,7 +373,8 @@ class Variable(Operators, StateHandle):
     Python floats and lists of them become float32. trainable: whether optimizers change it by
     default. Variables with one `shared_name` in one `container` (default: that of the scope
     `wf.tf1.container`) have one value, in whatever graph they are made. Raises UnsupportedError
-    where one is made anew on every trace of a compiled function, InvalidArgumentError for a shared
+    where one is made anew on every trace of a compiled function, and for validate_shape=False with
+    an initial value whose shape is not known; InvalidArgumentError for a shared
     name of another dtype or shape and for an initial value that is computed from the variable
     itself.
 
@@ -364,7 +388,13 @@ class Variable(Operators, StateHandle):
     <Variable 'variable' i64[]: 2>
     """
 
-    __slots__ = ("_initial", "_initial_tensor", "name", "state", "trainable", "__weakref__")
+    __slots__ = (
+        "_initial", "_initial_tensor", "name", "of_graph", "state", "trainable", "__weakref__",
+    )  # fmt: skip
+
+    #: The state of one that was made in a graph, as the default session has it; the session's
+    #: module sets it.
+    in_default_session: ClassVar[Callable[[Variable], VariableState] | None] = None
 
     def __init__(
         self,
@@ -375,12 +405,13 @@ class Variable(Operators, StateHandle):
         *,
         shared_name: str | None = None,
         container: str | None = None,
+        validate_shape: bool = True,
     ) -> None:
         trace = current_trace()
         if trace is None:
             check_eager_device()
         check_creation(trace, name, shared_name=shared_name, container=container)
-        initial = initial_tensor(initial_value, dtype, trace)
+        initial = checked_start(initial_value, dtype, trace, validate_shape)
         scope = "" if trace is None or isinstance(name, FullName) else trace.name_scope
         self.name = scope + (name or shared_name or "variable")
         self.trainable = trainable
@@ -392,6 +423,8 @@ class Variable(Operators, StateHandle):
         if in_graph:
             assert trace is not None
             self.name = unique_name(self.name, trace.variables, trace.numbers)
+        #: Whether it was made where a graph is built: then a session may have a value of its own.
+        self.of_graph = building_graph()
         self.state = made_state(self.name, initial, trace, shared_name, container)
         if in_graph:
             assert trace is not None
@@ -399,6 +432,13 @@ class Variable(Operators, StateHandle):
             trace.effects.ref(self, scoped=True)
 
     # ---------------------------------------------------------------------------------- what it is
+    @property
+    def current_state(self) -> VariableState:
+        """The state that Python sees: `state`, or where the default session has its own
+        (`wf.Session(own_variables=True)`), that."""
+        found = Variable.in_default_session
+        return found(self) if self.of_graph and found is not None else self.state
+
     @property
     def ndim(self) -> int:
         """The number of axes."""
@@ -413,8 +453,9 @@ class Variable(Operators, StateHandle):
 
     def __repr__(self) -> str:
         kind = f"{self.dtype.short}{format_shape(self.shape)}"
-        with self.state.lock:
-            array = self.state.read() if self.state.initialized else None
+        state = self.current_state
+        with state.lock:
+            array = state.read() if state.initialized else None
         value = (
             "not initialised"
             if array is None
@@ -426,7 +467,8 @@ class Variable(Operators, StateHandle):
     def __copy__(self) -> Variable:
         """A variable of its own with the same value, as `copy.deepcopy` makes."""
         trace = self._copied_in()
-        made = _restored(self.state, self._initial, self.trainable, self._initial_tensor)
+        state = self.current_state
+        made = _restored(state, self._initial, self.trainable, self._initial_tensor)
         made.name = made.state.name = copy_name(self.name)
         if trace is not None:
             trace.effects.ref(made, scoped=True)  # its initializer is for the copy, too
@@ -438,13 +480,14 @@ class Variable(Operators, StateHandle):
     def __reduce__(self) -> tuple[Callable[..., Variable], tuple[Any, ...]]:
         """Pickled with its name and value; UnsupportedError if a graph has yet to compute that."""
         self._copied_in()
-        if not self.state.initialized and self._initial is None:
+        state = self.current_state
+        if not state.initialized and self._initial is None:
             raise UnsupportedError(
                 f"variable '{self.name}' cannot be pickled before it is initialised",
                 hint="its initial value is computed in a graph: run its initializer first",
                 location=caller_location(),
             )
-        return _restored, (self.state, self._initial, self.trainable)
+        return _restored, (state, self._initial, self.trainable)
 
     def _copied_in(self) -> Trace | None:
         trace = current_trace()
@@ -480,7 +523,7 @@ class Variable(Operators, StateHandle):
 
     def _held(self) -> np.ndarray[Any, Any]:
         try:
-            return self.state.read()
+            return self.current_state.read()
         except WeftError as error:
             raise error.at(caller_location()) from None
 
@@ -582,11 +625,12 @@ class Variable(Operators, StateHandle):
                 x.read() if isinstance(x, Variable) and x.state is not self.state else x
                 for x in given
             ]
-            with self.state.lock:
+            state = self.current_state
+            with state.lock:
                 old = Tensor(None if op is None else self._held())
                 new = self._fit(compute(old, *now))
                 assert new._data is not None
-                self.state.write(new._data)
+                state.write(new._data)
             return new
         if op is not None and (live or trace.kind == "graph"):
             operands = [trace.lift(t) for t in UPDATE_OPERANDS[op](self, *given)]
@@ -650,6 +694,18 @@ class Variable(Operators, StateHandle):
         trace.effects.ref(self)
         return self._initialize(trace, trace.lift(self._start_in(trace)))
 
+    @property
+    def op(self) -> Any:
+        """In a graph: the op that stands for it there, whose name is that of the variable.
+        AttributeError outside of graphs."""
+        trace = current_trace()
+        if trace is None or trace.root().kind != "graph":
+            raise AttributeError(f"variable '{self.name}' has an op only in a wf.Graph")
+        graph = trace.root().owner
+        handle = trace.root().effects.ref(self)
+        graph.operation_names()
+        return graph.operation(handle.op)
+
     def initialized_value(self) -> Tensor:
         """The value, for computing another variable's initial value (TF1's name).
 
@@ -694,5 +750,6 @@ def _restored(
     """A variable with a copy of `state`; `initial` or `tensor` is what an initializer assigns."""
     made = object.__new__(Variable)
     made.state, made.name, made.trainable = copy.copy(state), state.name, trainable
+    made.of_graph = building_graph()
     made._initial, made._initial_tensor = initial, tensor
     return made

@@ -374,9 +374,9 @@ def named_graph(graph: Graph | IRGraph) -> NamedGraph:
             f"a graph for TensorBoard is a wf.Graph, or f.trace(...) of a compiled function, got a "
             f"{type(given).__name__}"
         )
-    names = {t._value: name for name, t in given._named.copy().items() if t._value is not None}
-    names |= {e.value: name for name, e in given._effects.copy().items() if e.value is not None}
-    return graph_def(given.ir(), names)
+    ir, names = given.ir(), given.operation_names()
+    known = [*ir.args, *(op.results[0] for op in ir.ops if op.results)]
+    return graph_def(ir, {value: names.of_value(value) for value in known})
 
 
 def times_by_device(graph: NamedGraph, report: RunMetadata) -> dict[str, dict[str, NodeTime]]:

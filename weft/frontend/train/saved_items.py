@@ -519,7 +519,7 @@ def _commit(
     """Assign all of it at one point in time, or nothing."""
     made: dict[str, Variable] = {name: awaited[name].make() for name in values if name in awaited}
     held = {**found.variables, **made}
-    pairs = [(held[name].state, value) for name, value in values.items()]
+    pairs = [(held[name].current_state, value) for name, value in values.items()]
     with all_locked([state for state, _ in pairs]):
         undo: list[tuple[Stateful, Any]] = []
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -279,6 +279,11 @@ def check_call(what: str, sess: object) -> None:
         )
 
 
+def seen_by(sess: Session | None) -> AbstractContextManager[object]:
+    """In the block variables are as `sess` sees them, which may have values of its own."""
+    return nullcontext() if sess is None else sess.as_default()
+
+
 @contextmanager
 def errors_at_caller() -> Iterator[None]:
     """Errors from below say where in the user's program the call was."""
@@ -305,7 +310,7 @@ def base_path(given: PathLike, urls: bool = False) -> Path:
 def step_number(what: str, sess: Session | None, global_step: Any) -> int:
     """An int, for a number, a variable's value, or a tensor (one of a graph is run in `sess`)."""
     if isinstance(global_step, Variable):
-        return int(global_step.state.read())
+        return int(global_step.current_state.read())
     if isinstance(global_step, Tensor):
         in_graph = global_step._data is None and sess is not None
         return int(sess.run(global_step) if in_graph and sess is not None else global_step)
@@ -624,7 +629,8 @@ class Saver(BaseSaver):
     ) -> str:
         """Write a checkpoint and return its path, `<save_path>-<global_step>.safetensors`.
 
-        sess: not needed (None), variables hold their values themselves. global_step: an integer, or
+        sess: whose values, if it has its own (`own_variables`); else not needed (None), variables
+        hold their values themselves. global_step: an integer, or
         the variable that counts steps, read at the same moment as all others. wait=False: return
         when the values are copied, and write in another thread; an error is raised by the next call
         of this Saver (or `wait()`).
@@ -638,7 +644,7 @@ class Saver(BaseSaver):
         base = base_path(save_path, urls=True)
         state_path = state_file(base.parent, latest_filename)
         rating = number(self.name, "metric", metric)
-        with self._lock, errors_at_caller():
+        with self._lock, errors_at_caller(), seen_by(sess):
             self.wait()
             arrays, notes = self._snapshot(sess, global_step)
             step: int | None = notes["step"]
@@ -670,7 +676,9 @@ class Saver(BaseSaver):
         `every_n_seconds` have gone by; otherwise None. Call it after each step."""
         self._needs_a_rule()
         check_call(f"{self.name}.save_if_due", sess)
-        if not self._is_due(save_path, step_number(self.name, sess, global_step), latest_filename):
+        with seen_by(sess):
+            step = step_number(self.name, sess, global_step)
+        if not self._is_due(save_path, step, latest_filename):
             return None
         return self.save(sess, save_path, global_step, latest_filename, metric=metric, wait=wait)
 
@@ -686,7 +694,7 @@ class Saver(BaseSaver):
         self, sess: Session | None, global_step: Any
     ) -> tuple[dict[str, Array], dict[str, Any]]:
         """Copies of all values at one point in time."""
-        counter = [global_step.state] if isinstance(global_step, Variable) else []
+        counter = [global_step.current_state] if isinstance(global_step, Variable) else []
         if not counter and global_step is not None:  # not below: a session's step takes locks
             global_step = step_number(self.name, sess, global_step)
         while True:
@@ -697,7 +705,7 @@ class Saver(BaseSaver):
                     hint="pass var_list; without it, the variables of the current graph are saved",
                     location=caller_location(),
                 )
-            states = {name: v.state for name, v in items.variables.items()}
+            states = {name: v.current_state for name, v in items.variables.items()}
             with all_locked([*states.values(), *counter]):
                 if not items.same_as(self._items.now()):
                     continue  # a step made slots in between, and has used them
@@ -728,7 +736,7 @@ class Saver(BaseSaver):
         DataLossError for a damaged file.
         """
         check_call(f"{self.name}.restore", sess)
-        with self._lock, errors_at_caller():
+        with self._lock, errors_at_caller(), seen_by(sess):
             self.wait()
             return restore_file(self._items, checkpoint_path(save_path), strict)
 
@@ -755,7 +763,7 @@ class Saver(BaseSaver):
                 f"{self.name}: init_op needs a session to run in", location=caller_location()
             )
         folder = as_path(checkpoint_dir, urls=True)
-        with self._lock, errors_at_caller():
+        with self._lock, errors_at_caller(), seen_by(sess):
             self.wait()
             report = self._restore_latest(
                 folder, latest_filename, or_previous,

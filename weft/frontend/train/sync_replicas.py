@@ -349,11 +349,14 @@ class SyncReplicas:
         worker: int = 0,
         colocate_gradients_with_ops: bool = False,
         name: str | None = None,
+        gate_gradients: Any = None,
+        aggregation_method: Any = None,
     ) -> Effect:
         """`compute_gradients` and `apply_gradients`."""
         pairs = self._opt.compute_gradients(
-            loss, var_list, colocate_gradients_with_ops=colocate_gradients_with_ops
-        )
+            loss, var_list, colocate_gradients_with_ops=colocate_gradients_with_ops,
+            gate_gradients=gate_gradients, aggregation_method=aggregation_method,
+        )  # fmt: skip
         return self.apply_gradients(pairs, global_step, worker=worker, name=name)
 
     def apply_gradients(

@@ -14,7 +14,7 @@ from functools import reduce
 
 from weft.ir.analysis.frames import Frame, Frames, find_frames, inputs_of, is_dataflow
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.graph import Graph, Operation, Value
+from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 
@@ -291,27 +291,36 @@ def double_merges(deadness: Deadness) -> Iterator[tuple[Operation, str]]:
                 break
 
 
-def dead_results(results: Sequence[Value], deadness: Deadness) -> Iterator[tuple[Value, str]]:
-    """The results of a graph that may be dead, or are in a loop, and why.
+def impossible_results(results: Sequence[Value], deadness: Deadness) -> Iterator[tuple[Value, str]]:
+    """The results of a graph that are in a loop, or dead in every run, and why.
 
-    Tokens may be dead: fetching an effect asks for it where it is live.
+    One that may be dead is an error of the runs in which it is (`dead_result`). Tokens may be dead:
+    fetching an effect asks for it where it is live.
     """
     frames = deadness.frames
     for i, value in enumerate(results):
-        frame = frames.of_value[value]
+        frame, name = frames.of_value[value], frames.label(value)
         if frame.parent is not None:
-            yield value, f"result {i}, {frames.label(value)}, is in {frame}: return an exit's"
-        elif isinstance(value.type, TensorType) and not deadness.always_live(value):
-            yield (
-                value,
-                f"result {i}, {frames.label(value)}, may be dead: {deadness.why_dead(value)}; "
-                "merge it with what the other side gives",
-            )
+            yield value, f"result {i}, {name}, is in {frame}: return an exit's"
+        elif isinstance(value.type, TensorType) and deadness.of_value[value] == FALSE:
+            why = deadness.why_dead(value)
+            yield value, f"result {i}, {name}, is dead in every run: {why}"
+
+
+def dead_result(block: Block, number: int, arg_names: Sequence[str] = ()) -> InvalidArgumentError:
+    """The error for a result that a run had no value for: which switch sent it another way."""
+    value, frames = block.results[number], find_frames(block, arg_names)
+    why = Deadness(frames).why_dead(value)
+    return InvalidArgumentError(
+        f"result {number}, {frames.label(value)}, is dead in this run: {why}",
+        hint="fetch what wf.tf1.merge gives of both sides, or the side that is taken",
+        location=value.op.locations if value.op is not None else (),
+    )
 
 
 def check_dataflow(graph: Graph) -> None:
     """Refuse a graph whose frames do not match, whose merges get two values at once, or of which a
-    result may be dead.
+    result is in a loop or never has a value.
 
     Raises InvalidArgumentError with the user's line and the switch that decides. `verify` finds the
     same, and shows the whole graph.
@@ -328,7 +337,7 @@ def checked(graph: Graph) -> Deadness:
     deadness = Deadness(frames)
     for op, what in double_merges(deadness):
         raise InvalidArgumentError(f"op '{op.name}' {what}", location=op.locations)
-    for value, what in dead_results(graph.results, deadness):
+    for value, what in impossible_results(graph.results, deadness):
         at = value.op.locations if value.op is not None else ()
         raise InvalidArgumentError(what, location=at)
     return deadness

@@ -3,8 +3,9 @@
 The rules: SSA form with isolated regions; operands, attributes and types as the op table says;
 control operands that order something; state accesses ordered by paths (`effects`); ops legal at the
 graph's stage (`LEGALITY`); source locations kept. Where dead values may run through a graph: frames
-that match (`frames`), and no result that may be dead (`deadness`). A part of a partitioned graph is
-in order if the whole is: of what may be dead, and of effects, it alone does not say enough.
+that match (`frames`), and results that have a value in some run (`deadness`). A part of a
+partitioned graph is in order if the whole is: of what may be dead, and of effects, it alone does
+not say enough.
 
 On locations: either every op of a graph, nested ones included, has some, or none has. A graph
 parsed from text without locations is whole; a graph in which only some ops know where they come
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.ir.analysis.deadness import Deadness, dead_results, double_merges
+from weft.ir.analysis.deadness import Deadness, double_merges, impossible_results
 from weft.ir.analysis.effects import Access, StateKey, overlapping, region_keys, unordered
 from weft.ir.analysis.frames import find_frames, is_dataflow
 from weft.ir.dataclass import dataclass
@@ -352,7 +353,7 @@ class _Verifier:
     # -- effects and locations --------------------------------------------------------------------
 
     def _check_dataflow(self, block: Block) -> None:
-        """Frames, results that may be dead, the order of effects that do not exclude another."""
+        """Frames, results without a value, the order of effects that do not exclude another."""
         frames = find_frames(block, self.graph.arg_names)
         for op, what in frames.faults:
             self.fault(op, what)
@@ -363,7 +364,7 @@ class _Verifier:
             self.fault(op, what)
         if self.graph.stage == "partitioned":
             return  # what is dead here, and in what order, is decided in other parts, too
-        for value, what in dead_results(block.results, deadness):
+        for value, what in impossible_results(block.results, deadness):
             self.fault(value.op, what)
         pairs = unordered(block, {}, frames.order, frames.after_loops())
         self._check_effects(block, [p for p in pairs if not deadness.exclusive(p[0].op, p[1].op)])

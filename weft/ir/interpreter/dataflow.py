@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft.ir.analysis.deadness import dead_result
 from weft.ir.analysis.frames import Frame, Frames, find_frames, inputs_of, unended_frame
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, InvalidArgumentError
@@ -168,11 +169,7 @@ class Machine:
         found = self.fetched.get(value, DEAD)
         if found is not DEAD or value.op is None or str(value.type) == "token":
             return None if found is DEAD else found
-        raise InvalidArgumentError(
-            f"result {i}, {self.frames.label(value)}, is dead: a switch sent its data another way",
-            hint="merge it with what the other side gives, and fetch that",
-            location=value.op.locations,
-        )
+        raise dead_result(self.block, i)
 
     # -- tokens -----------------------------------------------------------------------------------
 

@@ -98,6 +98,12 @@ def print_block(block: Block) -> str:
     return "\n".join(Printer(False, {}, {}).block(block, "")) + "\n"
 
 
+def print_op(op: Operation, names: Mapping[Value, str]) -> str:
+    """The text of one op without locations. names: of its results, operands and what it comes
+    after."""
+    return "\n".join(Printer(False, {}, {}).op(op, names, ""))
+
+
 def value_names(graph: Graph) -> dict[Value, str]:
     """How `print_graph` names each value, those of nested blocks by themselves."""
     names = {a: value_name(n) for a, n in zip(graph.args, graph.arg_names, strict=True)}

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from weft.ir.dims import Dim, Shape, product
 from weft.ir.dtypes import float32, int64
 from weft.ir.errors import GradientError
-from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
+from weft.ir.ops.control_flow import COMMUNICATION
 from weft.ir.ops.io import FILE_TABLE, REPORT_TABLE
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.strings import TABLE as STRING_TABLE
@@ -664,15 +664,6 @@ def _fused(s: Site) -> Sequence[Expr | None]:
     return [None if g is None else s.x.wrap(g) for g in grads]
 
 
-def _of_dataflow(s: Site) -> Sequence[Expr | None]:
-    raise GradientError(
-        f"op '{s.op.name}' has no gradient: gradients are taken of wf.cond and wf.while_loop, "
-        "before these become dataflow",
-        hint="write the branch or loop with wf.cond or wf.while_loop",
-        location=s.op.locations,
-    )
-
-
 def _of_communication(s: Site) -> Sequence[Expr | None]:
     raise GradientError(
         f"op '{s.op.name}' has no gradient: gradients are taken before a graph is partitioned",
@@ -751,7 +742,7 @@ GRADIENTS: dict[str, Rule] = {
     **DYNAMIC_GRADIENTS,
     **UPDATE_GRADIENTS,
     **control_flow.STACK_GRADIENTS,
-    **dict.fromkeys(sorted(DATAFLOW), _of_dataflow),
+    **control_flow.DATAFLOW_GRADIENTS,
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
     **dict.fromkeys(("attention", "attention_grad"), _of_attention),
     "sparse_matmul": _of_sparse_matmul,

@@ -16,8 +16,9 @@ import numpy as np
 
 from weft.comm.errors import CommError
 from weft.comm.rendezvous import DEAD as WIRE_DEAD
+from weft.ir.analysis.deadness import dead_result
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import CancelledError, InternalError, InvalidArgumentError, WeftError
+from weft.ir.errors import CancelledError, InternalError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
 from weft.runtime.cluster.exchange import Edge, outcome_of, unsent
@@ -233,7 +234,7 @@ class SmallProgram:
         self, built: Built, rows: Sequence[Row | None], after: Sequence[Sequence[int]]
     ) -> None:
         self.rows = tuple(rows)
-        self.fetches = built.fetches
+        self.fetches, self.graph = built.fetches, built.graph
         given = {cell.address: value for cell, value in built.constants}
         self.values: list[Any] = [None] * len(rows)
         self.feeds: list[int] = [0] * sum(n.kind == at.FEED for n in built.nodes)
@@ -470,10 +471,8 @@ class SmallRun:
         out: list[Array] = []
         for number, i in self._program.fetched:
             if self._values[i] is DEAD_NODE:
-                raise InvalidArgumentError(
-                    f"result {number} is dead: the branch that computes it was not taken",
-                    hint="fetch the output of wf.tf1.merge or wf.cond instead",
-                )
+                graph = self._program.graph
+                raise dead_result(graph.block, number, graph.arg_names)
             out.append(self._values[i][0].copy())
         return out
 

@@ -109,6 +109,7 @@ class Built:
     open_feeds: of each feed whether it comes as something with sizes. elsewhere: the device that
     the regions run on, if it is not this processor; brought: of each feed whether it goes there."""
 
+    graph: Graph
     nodes: list[Node] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=lambda: [Frame(-1)])
     hosts: list[HostOp] = field(default_factory=list)
@@ -166,7 +167,7 @@ class _Builder:
         options: PassOptions,
     ) -> None:
         most = POOL.limit if threads is None else min(threads, POOL.limit)
-        self.built = Built(threads=most, deterministic=deterministic, elsewhere=elsewhere)
+        self.built = Built(graph, threads=most, deterministic=deterministic, elsewhere=elsewhere)
         self.variables, self.resources, self.options = variables, resources, options
         self.threads, self.name, self.passes = threads, graph.name, passes
         self.built.feed_names = tuple(graph.arg_names)

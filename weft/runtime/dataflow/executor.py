@@ -181,7 +181,7 @@ def dataflow_step(
     what is compiled; STANDARD and REPRODUCIBLE give the bits of a native plan. elsewhere: the
     device that regions are compiled for, if it is not this processor. options: of the passes, the
     environment's if None. in_order: effects are done in the order in which they stand.
-    InvalidArgumentError if a result may be dead, or frames do not match."""
+    InvalidArgumentError if a result is never live, or frames do not match."""
     check_dataflow(tie_sizes(graph))
     pipeline: list[Pass] = [program_order, tie_sizes] if in_order else [tie_sizes]
     whole = executor_op(graph) is None and not holds_strings(graph) and elsewhere is None

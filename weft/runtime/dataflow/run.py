@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from weft.ir.analysis.deadness import dead_result
 from weft.ir.analysis.frames import unended_frame
 from weft.ir.errors import CancelledError, InternalError, InvalidArgumentError, WeftError
 from weft.ir.graph import Operation
@@ -312,9 +313,13 @@ class Running:
             raise
 
     def end(self) -> list[Array | None]:
-        """The results; the state is as new."""
-        fetches = enumerate(self.built.fetches)
-        results = [None if t is None else self.state.result(i, t) for i, t in fetches]
+        """The results; the state is as new. InvalidArgumentError if one is dead."""
+        results: list[Array | None] = []
+        for i, t in enumerate(self.built.fetches):
+            made = None if t is None else self.state.result(i, t)
+            if made is None and t is not None:
+                raise dead_result(self.built.graph.block, i, self.built.feed_names)
+            results.append(made)
         if not self.state.end(self._root):
             raise unended(self.built, self.tables, self._root)
         for cell in self._cells:

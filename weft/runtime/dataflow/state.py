@@ -23,7 +23,7 @@ from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
 from weft.codegen.steps.walker import ARRAY_DATA_OFFSET
 from weft.ir.cost.thresholds import WORTH_A_BOX_BYTES
-from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError
+from weft.ir.errors import ResourceExhaustedError
 from weft.ir.types import TensorType, Type
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow import native_executor
@@ -328,14 +328,11 @@ class State:
         ctypes.memmove(data_of(made), data, made.nbytes)
         return made
 
-    def result(self, number: int, t: TensorType) -> Array:
-        """A fetched result of the step that has ended. InvalidArgumentError if it is dead."""
+    def result(self, number: int, t: TensorType) -> Array | None:
+        """A fetched result of the step that has ended; None if it is dead."""
         cell = self.fetches[number]
         if not cell:
-            raise InvalidArgumentError(
-                f"result {number} is dead: the branch that computes it was not taken",
-                hint="fetch the output of wf.tf1.merge or wf.cond instead",
-            )
+            return None
         self.fetches[number] = 0
         array: Array = self.array(cell, t)
         self.release(cell)

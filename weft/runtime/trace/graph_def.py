@@ -18,10 +18,10 @@ From tensorflow/core/framework/{graph,node_def,attr_value,step_stats}.proto:
     TensorDescription     { dtype = 1; shape = 2; allocation_description = 4; }
     AllocationDescription { allocated_bytes = 2; allocator_name = 3; }
 
-An op is a node, named by the tensor, variable or effect that it makes where that has a name, else
-by its name scope and kind. The tab groups nodes by the "/" in names, so the body of a loop or
-branch is the group `<op>/body`: operands enter it by nodes of its arguments, and its results enter
-the op.
+An op is a node, named by the tensor, variable or effect that it makes where that has a name, what
+reads a variable after that, else by its name scope and kind. The tab groups nodes by the "/" in
+names, so the body of a loop or branch is the group `<op>/body`: operands enter it by nodes
+of its arguments, and its results enter the op.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class _Writer:
 
     def _op(self, op: Operation, prefix: str, around: Operation | None) -> None:
         chosen = [self.reserved[r] for r in op.results if r in self.reserved]
-        name = chosen[0] if chosen else self.free(prefix + _wanted(op, around))
+        name = chosen[0] if chosen else self.free(prefix + wanted_name(op, around))
         self.nodes[op] = name
         inputs = [self._outputs[v] for v in op.operands]
         for number, region in enumerate(op.regions):
@@ -163,12 +163,15 @@ def _scope(op: Operation | None) -> str:
     return op.locations[0].scope if op is not None and op.locations else ""
 
 
-def _wanted(op: Operation, around: Operation | None) -> str:
+def wanted_name(op: Operation, around: Operation | None = None) -> str:
     """The name that an op gets if it is free. around: the op whose region it is in."""
     made = op.results[0].type if op.results else None
     name = op.attrs.get("name")
     if isinstance(made, RefType | HandleType) and not op.operands and isinstance(name, str):
         return name  # a variable or resource: the scopes are in its name
+    variable = op.operands[0].op if op.name == "read" else None
+    if variable is not None and "name" in variable.attrs:
+        return f"{variable.attrs['name']}/{op.name}"
     scope = scope_within(_scope(op), _scope(around))
     if around is None and scope.endswith("/grad"):
         scope = f"gradients/{scope.removesuffix('/grad')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.codegen.cuda.lowerings import GPU_DTYPES, gpu_ops
-from weft.ir.device import LOCAL_DEVICES, DeviceSpec, local_gpu
+from weft.ir.device import LOCAL_DEVICES, LOCAL_TASK, DeviceSpec, local_gpu
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation
 from weft.passes.placement import CostModel, Device, Placement, Rates, place
@@ -35,6 +35,7 @@ def place_step(
     follow: bool = True,
     spread: bool = False,
     costs: CostModel | None = None,
+    cpus: int = 1,
 ) -> Placement:
     """A device of this process for each op of a step, in full; `place` says how and what it raises.
 
@@ -42,14 +43,15 @@ def place_step(
     have taken that away; by default the first that an op names. follow: whether ops that name no
     device go with it; else they are on the CPU. soft: what cannot be where it was
     asked for, or with the GPU that the step names, goes to the CPU, and `Placement.fallbacks`
-    tells. spread: ops that name no device are where the simulation is fastest.
+    tells. spread: ops that name no device are where the simulation is fastest. cpus: how many
+    CPU devices the process has; ops that name none go with the first, unless they go with a GPU.
     InvalidArgumentError, which says why, for a GPU that is not here.
     """
     named = named or _first_gpu(graph)
-    devices = [Device(LOCAL_DEVICES[0])]
+    devices = [Device(f"{LOCAL_TASK}/cpu:{i}") for i in range(cpus)]
     if named is not None or spread:
         devices += _gpus(None if named is None or soft else named[1])
-    default = None
+    default = LOCAL_DEVICES[0] if cpus > 1 and not spread else None
     if named is not None and follow and not spread:
         default = next((d.name for d in devices if local_gpu(d.spec) == named[0]), None)
     return place(graph, devices, soft=soft, costs=costs, default=default)
