@@ -74,7 +74,7 @@ class FileWriter:
         self, logdir: PathLike, graph: Graph | IRGraph | None = None, *, filename_suffix: str = ""
     ) -> None:
         try:
-            self._file = events.EventFile(logdir, filename_suffix)
+            self._file: events.EventFile = events.event_file(logdir, filename_suffix)
         except (FailedPreconditionError, InvalidArgumentError, UnsupportedError) as error:
             raise error.at(caller_location()) from error.__cause__
         self._logdir = os.fspath(logdir)
