@@ -406,7 +406,7 @@ def test_what_is_refused(call: Any, kind: Any, message: str) -> None:
 
 def test_errors_name_the_function() -> None:
     """Each function, called with numbers."""
-    others = {
+    others: dict[str, Any] = {
         "join": [[1, 2]], "substr": [[1], 0, 1], "regex_replace": [1, "a", "b"],
         "regex_full_match": [1, "a"], "regex_split": [1, "a"], "as_string": ["a"],
         "unicode_encode": [([1.5], [0, 1])], "decode_json": [1, {"a": wf.int32}],

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,11 +175,72 @@ def test_checkpoints_as_ops(folder: str) -> None:
     assert wf.train.latest_checkpoint(folder) == f"{folder}/m-1.safetensors"
 
 
+# -------------------------------------------------------------------------------------- event files
+def events_of(folder: str) -> list[int]:
+    """How many records each event file of a folder has, oldest first."""
+    names = wf.tf1.matching_files(f"{folder}/events.out.tfevents.*").tolist()
+    return [len(list(wf.data.read_tfrecords(n.decode()))) for n in names]
+
+
+def test_event_files(folder: str) -> None:
+    before = set(threading.enumerate())
+    with wf.summary.FileWriter(f"{folder}/run") as writer:
+        writer.scalar("loss", 1.0, 1)
+        assert events_of(f"{folder}/run") == []  # it waits
+        writer.flush()
+        assert events_of(f"{folder}/run") == [2]  # the version, and the value
+        writer.scalar("loss", 0.5, 2)
+        with pytest.raises(wf.errors.FailedPreconditionError, match="has an open writer"):
+            wf.summary.FileWriter(f"{folder}/run/")
+    assert events_of(f"{folder}/run") == [3]
+    with wf.summary.FileWriter(f"{folder}/run") as writer:
+        writer.scalar("loss", 0.25, 3)
+    assert events_of(f"{folder}/run") == [3, 2]
+    assert set(threading.enumerate()) == before
+    with pytest.raises(wf.errors.FailedPreconditionError, match=r"memory://.* is closed"):
+        writer.scalar("loss", 0.1, 4)
+
+
+def test_event_files_are_put_from_time_to_time(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.runtime.files.events._UPLOAD", 0.05)
+    with wf.summary.FileWriter(folder) as writer:
+        writer.scalar("loss", 1.0, 1)
+        end = time.monotonic() + 10
+        while events_of(folder) != [2] and time.monotonic() < end:
+            time.sleep(0.02)
+        assert events_of(folder) == [2]
+
+
+def test_event_files_that_a_store_refuses(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    def refuses(*args: Any, **options: Any) -> None:
+        raise RuntimeError("no such bucket")
+
+    writer = wf.summary.FileWriter(folder)
+    writer.scalar("loss", 1.0, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFileSystem, "put_file", refuses)
+        with pytest.raises(wf.errors.FailedPreconditionError, match="no such bucket"):
+            writer.flush()
+    writer.close()
+    assert events_of(folder) == [2]
+    writer = wf.summary.FileWriter(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFileSystem, "put_file", refuses)
+        with pytest.raises(wf.errors.FailedPreconditionError, match="the events are in ") as caught:
+            writer.close()
+    (local,) = re.findall(r"the events are in (\S+), which", str(caught.value))
+    assert len(list(wf.data.read_tfrecords(local))) == 1
+    shutil.rmtree(os.path.dirname(local))
+
+
 # ----------------------------------------------------------------------------------------- refusals
 @pytest.mark.parametrize(
     "use",
     [
-        lambda url: wf.summary.FileWriter(url),
         lambda url: wf.train.SummarySaverHook(output_dir=url, save_steps=1),
         lambda url: wf.train.ProfilerHook(output_dir=url, save_steps=1),
     ],

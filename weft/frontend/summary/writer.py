@@ -59,9 +59,10 @@ class FileWriter:
     to fetch, or to be among wf.control_dependencies; what has a value already is written at once.
 
     A thread encodes and writes, in the order of the calls, within a fifth of a second (`flush`: at
-    once); what is written stays if the process is killed. FailedPreconditionError for a folder in
-    which another writer is open, in any process; from any method if the writer is closed, or an
-    earlier event could not be written; in a forked child.
+    once); what is written stays if the process is killed. To a URL (fsspec) the file is put as a
+    whole by `flush`, `close` and every 30 seconds. FailedPreconditionError for a folder in which
+    another writer is open, in any process (of a URL, in this one); from any method if the writer is
+    closed, or an earlier event could not be written; in a forked child.
 
     >>> with wf.summary.FileWriter("runs/first") as writer:
     ...     writer.hparams({"rate": 0.1, "optimizer": "SGD"})
@@ -74,7 +75,7 @@ class FileWriter:
         self, logdir: PathLike, graph: Graph | IRGraph | None = None, *, filename_suffix: str = ""
     ) -> None:
         try:
-            self._file = events.EventFile(logdir, filename_suffix)
+            self._file: events.EventFile = events.event_file(logdir, filename_suffix)
         except (FailedPreconditionError, InvalidArgumentError, UnsupportedError) as error:
             raise error.at(caller_location()) from error.__cause__
         self._logdir = os.fspath(logdir)

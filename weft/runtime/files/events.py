@@ -16,21 +16,24 @@ from __future__ import annotations
 import atexit
 import fcntl
 import itertools
+import logging
 import os
 import re
+import shutil
 import socket
+import tempfile
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from weft.ir.errors import FailedPreconditionError, WeftError
 from weft.ir.process import ForkLock, in_child
-from weft.runtime.files.paths import refuse_url
+from weft.runtime.files.paths import is_url, path_of, upload
 from weft.runtime.files.records import checksum, framed
 from weft.runtime.files.streams import unreadable
 from weft.runtime.files.wire import double, integer, message, text
@@ -42,6 +45,10 @@ _MOST_WAITING = 1000  # events that wait for the disk; then who adds one waits
 #: Seconds for which events are gathered: a thread that wakes for each would take a training loop
 #: more time than the writing.
 _GATHER = 0.2
+
+#: Seconds after which an event file of a URL is put there again.
+_UPLOAD = 30.0
+_log = logging.getLogger("weft.summary")
 
 _open: weakref.WeakSet[EventFile] = weakref.WeakSet()
 _numbers = itertools.count()
@@ -57,8 +64,6 @@ class EventFile:
     """
 
     def __init__(self, folder: str | os.PathLike[str], suffix: str = "") -> None:
-        refuse_url(folder, "a writer of events", "write to a folder and copy its files: stores of "
-                   "objects append nothing")  # fmt: skip
         self.folder = Path(folder)
         self._pid = os.getpid()
         self._lock = ForkLock()
@@ -69,7 +74,7 @@ class EventFile:
         self._crc = checksum()
         self._held = _claim(self.folder)
         try:
-            self.path = self.folder / (_next_name(self.folder) + suffix)
+            self.path = self.folder / (_next_name(self._names()) + suffix)
             new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
             self._file = os.open(self.path, new, 0o666)
         except OSError as error:
@@ -80,6 +85,10 @@ class EventFile:
         self._thread = threading.Thread(target=self._run, name="weft-events", daemon=True)
         self._thread.start()
         _open.add(self)
+
+    def _names(self) -> list[str]:
+        """The files that are in the folder."""
+        return [p.name for p in self.folder.iterdir()]
 
     def add(self, field: int, make: Callable[[], bytes], step: int | None = None) -> None:
         """Append an event whose field has the bytes that `make` gives; the thread calls it. Raises
@@ -188,6 +197,76 @@ class EventFile:
             ) from self._error
 
 
+class UploadedEventFile(EventFile):
+    """An event file in a folder that a URL names: written to a temporary folder, and put in its
+    place as one object when it is flushed or closed, and every `_UPLOAD` seconds; objects do not
+    grow. Nothing keeps other processes from writing to the folder, too; of a process that is killed
+    what was added since the last time is lost."""
+
+    def __init__(self, url: str, suffix: str = "") -> None:
+        self._target: Path = path_of(url)
+        folder = self._target
+        if any(isinstance(f, UploadedEventFile) and f._target == folder for f in list(_open)):
+            raise FailedPreconditionError(
+                f"{url} has an open writer of events in this process",
+                hint="close that one, or give each run, and each task, a folder of its own",
+            )
+        self._upload_lock, self._close_lock = threading.Lock(), threading.Lock()
+        self._over = threading.Event()
+        self._temporary = tempfile.mkdtemp(prefix="weft-events-")
+        try:
+            super().__init__(self._temporary, suffix)
+        except BaseException:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            raise
+        self._local, self.folder = self.path, folder
+        self.path = folder / self.path.name
+        self._uploader = threading.Thread(target=self._repeat, name="weft-upload", daemon=True)
+        self._uploader.start()
+
+    def _names(self) -> list[str]:
+        return [p.name for p in self._target.glob(f"{_PREFIX}*")]
+
+    def flush(self) -> None:
+        super().flush()
+        self._upload("flush, or close, tries it again")
+
+    def close(self) -> None:
+        with self._close_lock:
+            if not self.usable:
+                return
+            self._over.set()
+            self._uploader.join()
+            try:
+                super().close()
+            finally:
+                self._upload(f"the events are in {self._local}, which stays there")
+                shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _upload(self, hint: str) -> None:
+        try:
+            with self._upload_lock:
+                upload(self._local, str(self.path))
+        except Exception as error:  # each store has exceptions of its own
+            raise FailedPreconditionError(
+                f"{self.path} cannot be written: {error}", hint=hint
+            ) from error
+
+    def _repeat(self) -> None:
+        while not self._over.wait(_UPLOAD):
+            try:
+                self.flush()
+            except FailedPreconditionError as error:  # who flushes or closes it will hear of it
+                _log.warning("%s", error.what)
+
+
+def event_file(folder: str | os.PathLike[str], suffix: str = "") -> EventFile:
+    """An event file in a folder of the system, or one that a URL names. Errors as `EventFile`."""
+    if is_url(folder):
+        return UploadedEventFile(os.fspath(folder), suffix)
+    return EventFile(folder, suffix)
+
+
 def _claim(folder: Path) -> int:
     """The folder, made and locked; the lock goes with the process, however it ends."""
     try:
@@ -214,10 +293,10 @@ def _claim(folder: Path) -> int:
     return held
 
 
-def _next_name(folder: Path) -> str:
+def _next_name(names: Iterable[str]) -> str:
     """A name that sorts after those of all event files that are there: by seconds since the epoch,
     host, process and number. A clock that went back does not hide what comes."""
-    found = [re.match(r"(\d{10})\.", p.name.partition(_PREFIX)[2]) for p in folder.iterdir()]
+    found = [re.match(r"(\d{10})\.", name.partition(_PREFIX)[2]) for name in names]
     newest = max((int(m[1]) for m in found if m), default=0)
     seconds = max(int(time.time()), newest + 1)
     host = re.sub(r"[^\w.-]", "_", socket.gethostname())
