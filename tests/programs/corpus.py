@@ -18,6 +18,7 @@ from semantic_gradients import PROGRAMS as GRADIENTS
 from semantic_loops import PROGRAMS as LOOPS
 from semantic_programs import PROGRAMS as BRANCHES
 from semantic_programs import Case
+from sequence_programs import PROGRAMS as SEQUENCES
 from session_programs import arrays, build_here
 from sized_layers import DIM, EMPTY_FAILS, LAYERS
 from snapshot.sessions import SESSIONS
@@ -56,6 +57,10 @@ def corpus() -> dict[str, Program]:
         *_sessions(),
         *(_random(seed) for seed in range(RANDOM_SESSIONS)),
         _function("sparse/neighbours", partial(_same, neighbours), GRAPH, near=1e-4),
+        *(
+            _function(f"sequences/{n}", partial(_same, f), a, near=1e-5)
+            for n, (f, a) in SEQUENCES.items()
+        ),
     ]
     return {p.name: p for p in made}
 

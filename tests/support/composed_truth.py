@@ -210,7 +210,7 @@ def _logsumexp(x: Array, axis: Any, keepdims: bool) -> Any:
     return sp.logsumexp(x, axis, keepdims=keepdims)
 
 
-@truth("vector_norm")
+@truth("linalg.vector_norm")
 def _(d: Drawn) -> Trial:
     x, how = _reduced(d, ("f8", "f4", "f2", "i4", "c16"), special=False)
     ord = d.one([1, 2, 3, 0.5, 0, np.inf, -np.inf, -1, -2])
@@ -228,7 +228,7 @@ def _(d: Drawn) -> Trial:
     return Trial(call, [x], expected, dtype, 128)
 
 
-@truth("matrix_norm")
+@truth("linalg.matrix_norm")
 def _(d: Drawn) -> Trial:
     ord, keepdims = d.one(["fro", 1, -1, np.inf, -np.inf]), d.bool()
     x = d.numbers(d.shape(2, 3, empty=ord == "fro"), ("f8", "f4", "c16"))
@@ -796,7 +796,7 @@ def _(d: Drawn, name: str) -> Trial:
     return Trial(call, [x], expected, expected.dtype, 16, _magnitude(x))
 
 
-@truth("matrix_power")
+@truth("linalg.matrix_power")
 def _(d: Drawn) -> Trial:
     n, p = d.int(0, 3), d.int(0, 6)
     x = d.numbers((*d.shape(0, 1), n, n), ("f8", "i8", "c16"))

@@ -87,8 +87,7 @@ def while_loop(
     the loop variables of one iteration in k, and computes k iterations at a time again: the same
     bits for less memory. gradient_memory: an int; the most bytes that a gradient may keep for this
     loop, beyond which the step ends with a ResourceExhaustedError. back_prop: False makes what the
-    loop gives constants to differentiation. swap_memory, name: taken for TensorFlow's sake; what
-    gradients keep is in main memory anyway (on a GPU in its own: `checkpoint_every` keeps less).
+    loop gives constants to differentiation. swap_memory, name: taken for TensorFlow's sake.
 
     Raises TypeRuleError or ShapeError where a loop variable would change its dtype or shape,
     InvalidArgumentError for wrong options, UnsupportedError for open shapes in wf.compile.

@@ -30,7 +30,17 @@ _WRAPPERS = tuple(
     for path in (("eager", "native.py"), ("core", "user_errors.py"))
 )
 _MODULES = (
-    "", "nn", "linalg", "fft", "image", "random", "train", "data", "lookup", "sparse", "strings",
+    "",
+    "nn",
+    "linalg",
+    "fft",
+    "image",
+    "random",
+    "train",
+    "data",
+    "lookup",
+    "sparse",
+    "strings",
     "tf1",
 )
 #: Packages that weft's code calls, not the user's: an error in them is that of their caller.

@@ -134,7 +134,7 @@ def _at_entries(op: str, x: Any, y: Any) -> tuple[SparseTensor, Any]:
     sparse = as_sparse(op, x)
     if _is_sparse(y):
         raise UnsupportedError(
-            f"wf.sparse.{op} of two SparseTensors is not built",
+            f"wf.sparse.{op} of two sparse tensors is not built",
             hint="make one dense: y.to_dense()",
             location=caller_location(),
         )

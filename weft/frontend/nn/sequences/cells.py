@@ -38,7 +38,7 @@ def _cells(kind: str, cells: object) -> list[RNNCell]:
     items = list(cells) if isinstance(cells, (list, tuple)) else None
     if items is None or not all(isinstance(cell, RNNCell) for cell in items):
         raise TypeRuleError(
-            f"wf.nn.{kind}: takes a list of wf.nn.RNNCells, got {cells!r:.60}",
+            f"wf.nn.{kind}: takes a list of cells (wf.nn.RNNCell), got {cells!r:.60}",
             location=caller_location(),
         )
     if not items:
