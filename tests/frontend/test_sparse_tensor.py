@@ -443,6 +443,20 @@ def test_in_branches_loops_and_batches() -> None:
     assert slope.numpy().tolist() == [10, 1]
 
 
+def test_open_numbers_of_entries_in_a_signature() -> None:
+    """A compiled function for any number of entries: traced once."""
+    x = wf.SparseTensor([[0, 1]], [2.0], (2, 2))
+    kind = wf.tree_map(lambda t: wf.TensorType(t.dtype, (None, *t.shape[1:])), x)
+    f = wf.compile(
+        lambda x, b: (x @ b, wf.sparse.softmax(x).to_dense()),
+        input_signature=[kind, wf.TensorType(wf.float32, (2, 2))],
+    )
+    eye = np.eye(2, dtype=np.float32)
+    for y in (x, wf.SparseTensor([[0, 1], [1, 0], [1, 0]], [1.0, 5.0, 2.0], (2, 2))):
+        assert np.array_equal(f(y, eye)[0], y.to_dense())
+    assert f(x, eye)[1].numpy().tolist() == [[0, 1], [0, 0]]
+
+
 def test_large_eager_products_are_native() -> None:
     """The same bits as by the interpreter, a call that is large and one that is not."""
     rng = np.random.default_rng(0)

@@ -74,7 +74,8 @@ class SparseTensor:
     indices: integers [n, rank], in any order; equal ones add up. values: [n], of any dtype.
     dense_shape: sizes, at least one: ints, sizes of a graph, or integers [rank] as a tensor, which
     in a compiled function must be known. padded: entries whose index is dense_shape itself, at the
-    end of each axis, are none: they fill up a fixed number of entries (`from_dense(x, nse=)`).
+    end of each axis, are none: they fill up a fixed number of entries (`from_dense(x, nse=)`); of
+    indices that are traced, all whose first one is too large.
     `+`, `-` with a SparseTensor or a tensor, `*` and `/` by a number or a tensor that broadcasts,
     and `@` work; it becomes dense by `to_dense()` only. Other functions of tensors raise
     TypeRuleError. InvalidArgumentError for an index out of range: here if it is known, else when it
@@ -468,6 +469,13 @@ def from_dense(x: TensorLike, *, nse: int | None = None) -> SparseTensor:
             "wf.sparse.from_dense needs a tensor with at least one axis", location=caller_location()
         )
     if nse is None:
+        if not exact_sizes() and not is_concrete(t):
+            raise TracerError(
+                "wf.sparse.from_dense: how many entries there are depends on values, which are not "
+                "known while a function is compiled, and would differ by example in vmap",
+                hint="give their number: wf.sparse.from_dense(x, nse=100); the rest is padding",
+                location=caller_location(),
+            )
         (found,) = apply_dynamic("nonzero", [t], what="from_dense")
         return made(found, apply("gather_nd", t, found), t.shape)
     count = check_int("sparse.from_dense", nse, "nse")
