@@ -200,7 +200,7 @@ def test_compiled_functions_find_the_shape_in_the_body() -> None:
 
 def test_errors() -> None:
     errors = wf.errors
-    wrong: list[tuple[Callable[..., Any], type[Exception], str]] = [
+    wrong: list[tuple[Callable[..., Any], type[wf.errors.WeftError], str]] = [
         (lambda n, x: ragged().write(0, x).read(1), errors.InvalidArgumentError, "never written"),
         (
             lambda n, x: filled(ragged(n), n, lambda i: x[:i]).stack(),
