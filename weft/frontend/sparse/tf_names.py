@@ -23,7 +23,7 @@ def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
     """`wf.sparse.add`: of two SparseTensors one, with a tensor a tensor. thresh: entries of a
     smaller absolute value are left out.
 
-    >>> a = wf.SparseTensor([[0], [1]], [1.0, 2.0], (2,))
+    >>> a = wf.sparse.SparseTensor([[0], [1]], [1.0, 2.0], (2,))
     >>> wf.tf1.sparse_add(a, a, thresh=3).values
     Tensor([4.], dtype=float32)
     """
@@ -33,7 +33,7 @@ def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
 def sparse_concat(axis: int, sp_inputs: Sequence[Any], name: str | None = None) -> SparseTensor:
     """`wf.sparse.concat`, in row-major order.
 
-    >>> a = wf.SparseTensor([[0, 1], [1, 0]], [5.0, 6.0], (2, 2))
+    >>> a = wf.sparse.SparseTensor([[0, 1], [1, 0]], [5.0, 6.0], (2, 2))
     >>> wf.tf1.sparse_concat(1, [a, a]).values
     Tensor([5., 5., 6., 6.], dtype=float32)
     """
@@ -45,7 +45,7 @@ def sparse_fill_empty_rows(
 ) -> FilledRows:
     """`wf.sparse.fill_empty_rows`.
 
-    >>> a = wf.SparseTensor([[1, 2]], [5.0], (2, 3))
+    >>> a = wf.sparse.SparseTensor([[1, 2]], [5.0], (2, 3))
     >>> wf.tf1.sparse_fill_empty_rows(a, -1.0).output.values
     Tensor([-1.,  5.], dtype=float32)
     """
@@ -55,7 +55,7 @@ def sparse_fill_empty_rows(
 def sparse_reduce_max(sp_input: Any, axis: Axes = None, keep_dims: bool = False) -> Tensor:
     """`wf.sparse.reduce_max`.
 
-    >>> wf.tf1.sparse_reduce_max(wf.SparseTensor([[0, 1], [0, 2]], [5.0, 7.0], (1, 3)), 1)
+    >>> wf.tf1.sparse_reduce_max(wf.sparse.SparseTensor([[0, 1], [0, 2]], [5.0, 7.0], (1, 3)), 1)
     Tensor([7.], dtype=float32)
     """
     return entries.reduce_max(sp_input, axis, keep_dims)
@@ -64,7 +64,7 @@ def sparse_reduce_max(sp_input: Any, axis: Axes = None, keep_dims: bool = False)
 def sparse_reduce_sum(sp_input: Any, axis: Axes = None, keep_dims: bool = False) -> Tensor:
     """`wf.sparse.reduce_sum`.
 
-    >>> wf.tf1.sparse_reduce_sum(wf.SparseTensor([[0, 1], [0, 2]], [5.0, 7.0], (1, 3)), 1)
+    >>> wf.tf1.sparse_reduce_sum(wf.sparse.SparseTensor([[0, 1], [0, 2]], [5.0, 7.0], (1, 3)), 1)
     Tensor([12.], dtype=float32)
     """
     return entries.reduce_sum(sp_input, axis, keep_dims)
@@ -73,7 +73,7 @@ def sparse_reduce_sum(sp_input: Any, axis: Axes = None, keep_dims: bool = False)
 def sparse_reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
     """`wf.sparse.reorder`.
 
-    >>> wf.tf1.sparse_reorder(wf.SparseTensor([[1, 0], [0, 1]], [1, 2], (2, 2))).values
+    >>> wf.tf1.sparse_reorder(wf.sparse.SparseTensor([[1, 0], [0, 1]], [1, 2], (2, 2))).values
     Tensor([2, 1], dtype=int64)
     """
     return sparse_tensor.reorder(sp_input)
@@ -82,7 +82,7 @@ def sparse_reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
 def sparse_reset_shape(sp_input: Any, new_shape: Any = None) -> SparseTensor:
     """`wf.sparse.reset_shape`.
 
-    >>> wf.tf1.sparse_reset_shape(wf.SparseTensor([[0], [2]], [1.0, 2.0], (9,))).shape
+    >>> wf.tf1.sparse_reset_shape(wf.sparse.SparseTensor([[0], [2]], [1.0, 2.0], (9,))).shape
     (3,)
     """
     return entries.reset_shape(sp_input, new_shape)
@@ -91,7 +91,7 @@ def sparse_reset_shape(sp_input: Any, new_shape: Any = None) -> SparseTensor:
 def sparse_reshape(sp_input: Any, shape: Sequence[int], name: str | None = None) -> SparseTensor:
     """`wf.sparse.reshape`.
 
-    >>> wf.tf1.sparse_reshape(wf.SparseTensor([[1, 2]], [5.0], (2, 3)), [-1]).indices
+    >>> wf.tf1.sparse_reshape(wf.sparse.SparseTensor([[1, 2]], [5.0], (2, 3)), [-1]).indices
     Tensor([[5]], dtype=int64)
     """
     return sparse_tensor.reshape(sp_input, shape)
@@ -100,7 +100,7 @@ def sparse_reshape(sp_input: Any, shape: Sequence[int], name: str | None = None)
 def sparse_retain(sp_input: Any, to_retain: TensorLike) -> SparseTensor:
     """`wf.sparse.retain`.
 
-    >>> a = wf.SparseTensor([[0], [2]], [1.0, 2.0], (3,))
+    >>> a = wf.sparse.SparseTensor([[0], [2]], [1.0, 2.0], (3,))
     >>> wf.tf1.sparse_retain(a, [False, True]).values
     Tensor([2.], dtype=float32)
     """
@@ -112,7 +112,7 @@ def sparse_slice(
 ) -> SparseTensor:
     """`wf.sparse.slice`.
 
-    >>> a = wf.SparseTensor([[0, 1], [2, 0]], [5.0, 7.0], (3, 2))
+    >>> a = wf.sparse.SparseTensor([[0, 1], [2, 0]], [5.0, 7.0], (3, 2))
     >>> wf.tf1.sparse_slice(a, [1, 0], [2, 1]).values
     Tensor([7.], dtype=float32)
     """
@@ -122,7 +122,7 @@ def sparse_slice(
 def sparse_softmax(sp_input: Any, name: str | None = None) -> SparseTensor:
     """`wf.sparse.softmax`.
 
-    >>> wf.tf1.sparse_softmax(wf.SparseTensor([[0, 0], [0, 2]], [1.0, 1.0], (1, 3))).values
+    >>> wf.tf1.sparse_softmax(wf.sparse.SparseTensor([[0, 0], [0, 2]], [1.0, 1.0], (1, 3))).values
     Tensor([0.5, 0.5], dtype=float32)
     """
     return entries.softmax(sp_input)
@@ -134,7 +134,7 @@ def sparse_tensor_dense_matmul(
 ) -> Tensor:  # fmt: skip
     """`wf.sparse.matmul` of a sparse matrix and a tensor.
 
-    >>> a = wf.SparseTensor([[0, 1]], [5.0], (2, 2))
+    >>> a = wf.sparse.SparseTensor([[0, 1]], [5.0], (2, 2))
     >>> wf.tf1.sparse_tensor_dense_matmul(a, [[1.0], [2.0]], adjoint_a=True)
     Tensor([[0.],
             [5.]], dtype=float32)
@@ -149,7 +149,7 @@ def sparse_tensor_to_dense(
     """`wf.sparse.to_dense`. Equal indices add up and order does not matter, so there is nothing
     that validate_indices would refuse.
 
-    >>> wf.tf1.sparse_tensor_to_dense(wf.SparseTensor([[2]], [5], (4,)), default_value=-1)
+    >>> wf.tf1.sparse_tensor_to_dense(wf.sparse.SparseTensor([[2]], [5], (4,)), default_value=-1)
     Tensor([-1, -1,  5, -1], dtype=int64)
     """
     return to_dense(sp_input, default_value)
@@ -188,7 +188,7 @@ def sparse_transpose(
 ) -> SparseTensor:
     """`wf.sparse.transpose`, in row-major order.
 
-    >>> a = wf.SparseTensor([[0, 1], [1, 0]], [5.0, 6.0], (2, 2))
+    >>> a = wf.sparse.SparseTensor([[0, 1], [1, 0]], [5.0, 6.0], (2, 2))
     >>> wf.tf1.sparse_transpose(a).values
     Tensor([6., 5.], dtype=float32)
     """
