@@ -193,10 +193,15 @@ def test_errors_of_invariants(graph: wf.Graph) -> None:
         assert error.value.locations[0].file == __file__
 
 
-def test_compiled_functions_refuse_open_shapes() -> None:
-    call = wf.compile(lambda x: wf.while_loop(lambda h: wf.sum(h) < 9, lambda h: h + 1, x, (None,)))
+def test_compiled_functions() -> None:
+    def until(x: wf.Tensor) -> wf.Tensor:
+        return wf.while_loop(lambda h: wf.sum(h) < 9, lambda h: wf.concat([h, h]), x, (None,))
+
+    call = wf.compile(until)
+    assert_array_equal(call(wf.ones(2)), np.ones(16))
+    assert_array_equal(call(wf.ones(3)), np.ones(12))
     with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)leaves sizes open.*x.at\[i\]"):
-        call(wf.ones(2))
+        wf.compile(until, device="gpu:0")(wf.ones(2))
     same = wf.compile(lambda x: wf.while_loop(lambda h: wf.sum(h) < 9, lambda h: h + 1, x, (2,)))
     assert_array_equal(same(wf.ones(2)), [5, 5])
 
@@ -356,11 +361,15 @@ def test_length_elsewhere() -> None:
     assert [float(carried(n)) for n in (3, 0)] == [8, 1]
     with pytest.raises(wf.errors.InvalidArgumentError, match="must not be negative"):
         carried(-1)
-    with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)length is a tensor.*fori_loop"):
-        wf.compile(powers)(3)
+    last, stacked = wf.compile(powers)(3)
+    assert last == 8
+    assert_array_equal(stacked, [1, 2, 4])
     rows = wf.compile(lambda n, x: wf.scan(lambda c, r: (c + r, None), 0.0, x, length=n)[0])
-    with pytest.raises(wf.errors.UnsupportedError, match="length is a tensor"):
-        rows(3, wf.ones(3))
+    assert rows(3, wf.ones(3)) == 3
+    with pytest.raises(wf.errors.ShapeError, match="needs a first axis of 2"):
+        rows(2, wf.ones(3))
+    with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)length is a tensor.*fori_loop"):
+        wf.compile(powers, device="gpu:0")(3)
 
 
 def test_tensorflows_scan_and_map(graph: wf.Graph) -> None:
@@ -382,3 +391,14 @@ def test_tensorflows_scan_and_map(graph: wf.Graph) -> None:
                 assert_array_equal(a, b)
         with pytest.raises(wf.errors.InvalidArgumentError):
             session.run(made[0], {x: vector()})
+
+
+def test_a_length_that_is_a_value_costs_no_native_loop() -> None:
+    """Without rows and stacked results nothing has a size that depends on it."""
+    carried = wf.compile(lambda n: wf.scan(lambda c, _: (c * 2, None), 1.0, length=n)[0])
+    assert carried(3) == 8
+    assert carried.asm(3)  # one native plan
+    stacked = wf.compile(lambda n: wf.scan(lambda c, _: (c * 2, c), 1.0, length=n)[1])
+    assert_array_equal(stacked(3), [1, 2, 4])
+    with pytest.raises(wf.errors.UnsupportedError, match="one native plan"):
+        stacked.asm(3)

@@ -242,7 +242,16 @@ def test_errors_name_function_and_line() -> None:
         run(lambda n, x, s: wf.ensure_shape(x, [n]), 1)
     assert_array_equal(run(lambda n, x, s: wf.ensure_shape(x, [n]), 6), X)
     with pytest.raises(wf.errors.TracerError, match="static_argnames"):
-        wf.compile(lambda n: wf.zeros([n]))(3)
+        wf.compile(lambda n: wf.zeros([n]), device="gpu:0")(3)
+
+
+def test_compiled_functions() -> None:
+    f = wf.compile(lambda n: (wf.zeros([n]), wf.arange(n) * 2, wf.tile(wf.ones(2), [n])))
+    for n in (3, 0, 3):
+        zeros, even, ones = f(n)
+        assert_array_equal(zeros, np.zeros(n))
+        assert_array_equal(even, np.arange(n) * 2)
+        assert_array_equal(ones, np.ones(2 * n))
 
 
 def test_the_op_in_text_and_interpreter() -> None:

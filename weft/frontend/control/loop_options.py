@@ -14,7 +14,7 @@ from weft.frontend.core import pytree
 from weft.frontend.core.operators import METHODS, Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace
-from weft.frontend.ops.dispatch import fresh_sizes, open_sizes
+from weft.frontend.ops.dispatch import fresh_sizes, known_sizes, open_sizes, open_sizes_first
 from weft.frontend.ops.elementwise import logical_and
 from weft.frontend.ops.promotion import cast, is_concrete, traced_sizes
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, same
@@ -109,7 +109,7 @@ def _needs_a_number(what: str) -> UnsupportedError:
     trace = current_trace()
     assert trace is not None
     return UnsupportedError(
-        f"{what}: length is a tensor, but '{trace.root().name}' is a compiled function, whose "
+        f"{what}: length is a tensor, but '{trace.root().name}' is compiled for a GPU, where "
         "stacked results and sequences have known sizes",
         hint="wf.fori_loop(0, length, ...) and wf.while_loop run as often as a tensor says; a "
         "wf.Graph may have sizes that depend on values",
@@ -118,13 +118,14 @@ def _needs_a_number(what: str) -> UnsupportedError:
 
 
 def computed_length(length: Any) -> Tensor | None:
-    """`length` where it is a value that no size can be made of here: in a compiled function."""
-    if open_sizes() or not isinstance(length, Operators):
+    """`length` where it is a value, of which no size is to be made if that can be helped: in a
+    compiled function."""
+    if open_sizes_first() or not isinstance(length, Operators):
         return None
     t = as_tensor(length)
     if is_concrete(t) or t.ndim or not t.dtype.is_integer:
         return None
-    return t if traced_sizes("scan", t, "length") is None else None
+    return t if None in (known_sizes(t) or [None]) else None
 
 
 # -------------------------------------------------------------------------- shapes that may change
@@ -202,7 +203,7 @@ def opened_kinds(inputs: Sequence[Tensor], shapes: Sequence[Shape]) -> tuple[lis
     if not open_sizes():
         raise UnsupportedError(
             "wf.while_loop: shape_invariants leaves sizes open, but "
-            f"'{trace.root().name}' is a compiled function, whose shapes are known",
+            f"'{trace.root().name}' is compiled for a GPU, where shapes are known",
             hint="make room for the final shape from the start, and write with x.at[i].set(y); a "
             "wf.Graph may have sizes that depend on values",
             location=caller_location(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ from weft.frontend.core.operators import METHODS
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, StateHandle, current_trace, graph_around, must_be_live
 from weft.frontend.core.user_errors import shows_as_seen
+from weft.frontend.ops.dispatch import open_sizes
 from weft.frontend.ops.manipulation import concat
 from weft.frontend.ops.promotion import TensorLike, cast, check_dtype
 from weft.ir.dims import Dim, Shape, same
@@ -90,7 +92,7 @@ def while_loop(
     loop gives constants to differentiation. swap_memory, name: taken for TensorFlow's sake.
 
     Raises TypeRuleError or ShapeError where a loop variable would change its dtype or shape,
-    InvalidArgumentError for wrong options, UnsupportedError for open shapes in wf.compile.
+    InvalidArgumentError for wrong options, UnsupportedError for open shapes on a GPU.
     In a wf.Graph the body may act on queues and other objects of the host: once in each iteration,
     on one object in the order of the iterations. A loop without loop variables that acts is an
     Effect, and its body may return None or an Effect.
@@ -462,7 +464,8 @@ def _scan(
     sequences, nesting = operand_tensors(what, xs, "xs")
     computed = None if sequences else computed_length(length)
     if computed is not None:
-        return _scan_counting(what, f, init, xs, computed)
+        with suppress(_StackedError):
+            return _scan_counting(what, f, init, xs, computed)
     count = _length(what, sequences, pytree.paths(nesting, "xs"), length)
     if current_trace() is None:
 
@@ -490,6 +493,10 @@ def _first(pair: pytree.Structure) -> pytree.Structure:
     return None if pair is None else pair.children[0]
 
 
+class _StackedError(Exception):
+    """A scan by a length that is a value has stacked results, which need it as a size."""
+
+
 def _scan_counting(
     what: str, f: Callable[..., Any], init: Any, xs: Any, length: Tensor
 ) -> tuple[Any, Any]:
@@ -501,7 +508,9 @@ def _scan_counting(
         carry, y = _pair(what, f(state["carry"], xs))
         given[:] = [without_effects(y)]
         if pytree.flatten(given[0])[0]:
-            traced_length(what, length)  # says that what is stacked needs a known size
+            if not open_sizes():
+                traced_length(what, length)  # says that what is stacked needs a known size
+            raise _StackedError
         return {"carry": carry}
 
     made = while_loop(lambda state: True, step, {"carry": init}, maximum_iterations=length)
