@@ -176,7 +176,7 @@ def test_unique_of_keys_that_fall_into_one_row_of_the_table() -> None:
     keys = [k ^ (k >> 32) for k in keys]  # as the table mixes them
     x = np.random.default_rng(0).choice(np.array(keys, np.uint64).view(np.int64), 2**16)
     dtype = as_dtype(x.dtype)
-    groups = unique.Groups(x, dtype, inverse=True)
+    groups = unique.Groups(x, dtype)
     assert not groups.find(len(x))
     check("unique", [x])
     found = unique.unique_as_they_occur(x)
@@ -186,7 +186,7 @@ def test_unique_of_keys_that_fall_into_one_row_of_the_table() -> None:
     assert (np.diff(found.firsts) > 0).all()
     assert found.counts.tolist() == np.bincount(found.inverse).tolist()
     spread = np.random.default_rng(0).integers(0, 2**60, 2**15)
-    assert unique.Groups(spread, dtype, inverse=True).find(len(x))
+    assert unique.Groups(spread, dtype).find(len(x))
 
 
 def test_unique_of_a_matrix() -> None:
