@@ -55,6 +55,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Any]]] = {
         wf.unique_all,
         lambda x: np.unique(x, return_index=True, return_inverse=True, return_counts=True),
     ),
+    "unique_all of a matrix": (
+        lambda x: wf.unique_all(wf.reshape(x, (-1, 6))),
+        lambda x: np.unique(x, return_index=True, return_inverse=True, return_counts=True),
+    ),
     "unique": (lambda x: tuple(wf.tf1.unique_with_counts(x)), by_occurrence),
     "repeat": (
         lambda x: wf.repeat(x, wf.astype(x + 1, wf.int64)),
@@ -89,6 +93,7 @@ def test_small_and_large_calls(name: str, size: int) -> None:
         assert array.dtype == b.dtype or b.dtype == np.intp
         np.testing.assert_array_equal(array, b.reshape(array.shape))
         assert array.flags.c_contiguous
+        assert isinstance(a, wf.Tensor)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ from weft.codegen.dynamic.elements import ITEM, ROW, is_nan, key, least, move, s
 from weft.codegen.native_language import load, store
 
 _MIX = 0x9E3779B97F4A7C15 - (1 << 64)
-#: Where the state of `find_groups` has the next element, and the groups so far.
-NEXT, GROUPS = 0, 8
+#: Where the state of `find_groups` has the next element, the groups so far, and how many further
+#: looks at the table there may be: keys that somebody chose may all fall into one row.
+NEXT, GROUPS, LOOKS = 0, 8, 16
 
 
-def slot_of(x: int, i: int, a: int, table: int, shift: int, mask: int, firsts: int) -> int:
+def slot_of(
+    x: int, i: int, a: int, table: int, shift: int, mask: int, firsts: int, state: int
+) -> int:
     """The row of the table that holds the group of element i, or is free for it."""
     mixed = (a ^ (a >> 32) ^ (second(x, i) * 31)) * _MIX
     slot = mixed >> shift
@@ -26,14 +29,16 @@ def slot_of(x: int, i: int, a: int, table: int, shift: int, mask: int, firsts: i
             if second(x, i) == second(x, load(firsts + 8 * number - 8)):
                 return table + 16 * slot
         slot = (slot + 1) & mask
+        store(state + LOOKS, load(state + LOOKS) - 1)
         number = load(table + 16 * slot + 8)
     return table + 16 * slot
 
 
 def find_groups(args: int, lo: int, hi: int) -> int:
     """x, size, table, shift, mask, firsts, counts, numbers, most, state: groups of the elements
-    from state[NEXT] on, until there are no more or `most` groups. firsts: where each occurs first;
-    counts: how often; numbers: of each element its group (0: not wanted)."""
+    from state[NEXT] on, until there are no more, or `most` groups, or no further looks. firsts:
+    where each occurs first; counts: how often; numbers: of each element its group (0: not
+    wanted)."""
     x = load(args)
     size = load(args + 8)
     table = load(args + 16)
@@ -46,12 +51,12 @@ def find_groups(args: int, lo: int, hi: int) -> int:
     state = load(args + 72)
     i = load(state + NEXT)
     groups = load(state + GROUPS)
-    while (i < size) and (groups < most):
+    while (i < size) and (groups < most) and (load(state + LOOKS) > 0):
         number = 0
         row = 0
         a = key(x, i)
         if is_nan(x, i) == 0:
-            row = slot_of(x, i, a, table, shift, mask, firsts)
+            row = slot_of(x, i, a, table, shift, mask, firsts, state)
             number = load(row + 8)
         if number == 0:
             store(firsts + 8 * groups, i)
@@ -75,12 +80,13 @@ def fill_table(args: int, lo: int, hi: int) -> int:
     x = load(args)
     table = load(args + 16)
     firsts = load(args + 40)
+    state = load(args + 72)
     g = 0
-    while g < load(load(args + 72) + GROUPS):
+    while g < load(state + GROUPS):
         i = load(firsts + 8 * g)
         if is_nan(x, i) == 0:
             a = key(x, i)
-            row = slot_of(x, i, a, table, load(args + 24), load(args + 32), firsts)
+            row = slot_of(x, i, a, table, load(args + 24), load(args + 32), firsts, state)
             store(row, a)
             store(row + 8, g + 1)
         g += 1

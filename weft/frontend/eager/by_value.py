@@ -176,12 +176,10 @@ def distinct(x: Any) -> tuple[Tensor, ...] | None:
         found = unique_ascending(a)
         if found is None or found.inverse is None:
             return None
-        whole = found.inverse.reshape(a.shape)
-        return tuple(map(tensor_of, (found.values, found.firsts, whole, found.counts)))
+        return tuple(map(tensor_of, (found.values, found.firsts, found.inverse, found.counts)))
     if a.dtype.char not in PLAIN_CHARS:
         return None
-    values, index, numbers, counts = QUIET.run(_few_distinct, a.reshape(-1))
-    return tuple(map(tensor_of, (values, index, numbers.reshape(a.shape), counts)))
+    return tuple(map(tensor_of, QUIET.run(_few_distinct, a)))
 
 
 def distinct_as_they_occur(x: Any, out: Any) -> tuple[Tensor, ...] | None:
@@ -215,13 +213,13 @@ def _first_of_runs(flat: Array) -> Array:
     return new
 
 
-def _few_distinct(flat: Array) -> tuple[Array, Array, Array, Array]:
+def _few_distinct(a: Array) -> tuple[Array, Array, Array, Array]:
+    flat, numbers = a.reshape(-1), np.empty(a.shape, np.int64)
     order = flat.argsort(kind="stable")
     lying = flat[order]
     new = _first_of_runs(lying)
     begun = new.nonzero()[0]
-    numbers = np.empty(len(flat), np.int64)
-    numbers[order] = new.cumsum() - 1
+    numbers.reshape(-1)[order] = new.cumsum() - 1
     counts = np.empty(len(begun), np.int64)
     if len(begun):
         np.subtract(begun[1:], begun[:-1], out=counts[:-1])

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.codegen.dynamic.kernels import Constants, element_constants, row_constants
-from weft.codegen.dynamic.unique import GROUPS, NEXT
+from weft.codegen.dynamic.unique import GROUPS, LOOKS, NEXT
 from weft.ir.dims import SymbolicDim
-from weft.ir.dtypes import DType, as_dtype
+from weft.ir.dtypes import DType, as_dtype, int64
 from weft.ir.graph import Graph
 from weft.ir.ops.builder import Builder
 from weft.ir.spec import Attrs
@@ -38,14 +38,16 @@ from weft.runtime.sized_step import SizedGraph, SizedStep
 _NOTHING = np.empty(0, np.int64)
 #: Groups in the first table, by how much tables grow, and where sorting takes over.
 FIRST_GROUPS, GROWTH, MOST_GROUPS = 1 << 11, 8, 1 << 14
+#: Further looks at a table, for each element: more than some belong to keys that do not spread.
+_LOOKS = 8
 #: Floats whose elements the sort moves as they are.
 _SORTED = ("f32", "f64")
 _COMPLEX_PARTS = {"c64": np.dtype(np.float32), "c128": np.dtype(np.float64)}
 
 
 class Distinct(NamedTuple):
-    """The distinct elements; where each is first; of each element its place among them (None: not
-    wanted); how often each occurs: vectors of i64."""
+    """The distinct elements; where each is first; of each element its place among them, of the
+    elements' shape (None: not wanted); how often each occurs: i64."""
 
     values: Array
     firsts: Array
@@ -64,13 +66,14 @@ def unique_ascending(
     if dtype is None or not behaved(x) or not x.size:
         return None
     flat = x.reshape(-1)
-    groups = _Groups(flat, dtype, inverse)
+    numbers = np.empty(x.shape, np.int64) if inverse else None
+    groups = Groups(flat, dtype, numbers)
     is_sorted = dtype.short in _SORTED or dtype.is_integer
     values_alone = is_sorted and not (inverse or index)
     if groups.find(FIRST_GROUPS if values_alone else MOST_GROUPS):
         return _in_order(groups.taken(), dtype)
     if not values_alone:
-        return _by_order(flat, dtype, inverse)
+        return _by_order(flat, dtype, numbers)
     lying = None if sort is None else sort(flat)
     if lying is None:
         lying = _step("sort", dtype).run([flat])[0]
@@ -86,26 +89,31 @@ def unique_as_they_occur(x: Array) -> Distinct | None:
     dtype = dtype_of(x)
     if dtype is None or not behaved(x):
         return None
-    groups = _Groups(x, dtype, True)
-    groups.find(len(x))
-    return groups.taken()
+    numbers = np.empty(len(x), np.int64)
+    groups = Groups(x, dtype, numbers)
+    if groups.find(len(x)):
+        return groups.taken()
+    found = _by_order(x, dtype, numbers)
+    return _rearranged(found, _order(found.firsts, int64))
 
 
-class _Groups:
-    """The groups of a vector's first elements, and their table."""
+class Groups:
+    """The groups of a vector's first elements, and their table. numbers: where the group of each
+    element goes, if that is wanted."""
 
-    def __init__(self, x: Array, dtype: DType, inverse: bool) -> None:
-        self._x, self._constants = x, element_constants(dtype)
-        self._numbers = np.empty(len(x), np.int64) if inverse else None
-        self._state = np.zeros(2, np.int64)
+    def __init__(self, x: Array, dtype: DType, numbers: Array | None = None) -> None:
+        self._x, self._constants, self._numbers = x, element_constants(dtype), numbers
+        self._state = np.zeros(3, np.int64)
+        self._state[LOOKS // 8] = _LOOKS * len(x) + MOST_GROUPS
         self._most = min(FIRST_GROUPS, max(len(x), 1))
         self._firsts, self._counts = (np.empty(self._most, np.int64) for _ in range(2))
 
     def find(self, most: int) -> bool:
-        """Go on to the end of the vector, or to `most` groups; whether that was the end."""
+        """Go on to the end of the vector, or to `most` groups, or until rows of the table are too
+        often taken; whether that was the end."""
         self._run("find_groups")
         while self._state[NEXT // 8] < len(self._x):
-            if self._most >= most:
+            if self._most >= most or self._state[LOOKS // 8] <= 0:
                 return False
             self._most = min(GROWTH * self._most, most)
             self._firsts, self._counts = map(self._grown, (self._firsts, self._counts))
@@ -138,24 +146,27 @@ class _Groups:
 
 def _in_order(found: Distinct, dtype: DType) -> Distinct:
     """The same in ascending order."""
-    order = _order(found.values, dtype)
+    return _rearranged(found, _order(found.values, dtype))
+
+
+def _rearranged(found: Distinct, order: Array) -> Distinct:
+    """The same in another order; the inverse in place."""
     values, index, counts = (gathered(a, order) for a in (found.values, found.firsts, found.counts))
     if found.inverse is not None:
         places = np.empty(len(order), np.int64)
         given = (address(order), len(order), CHUNK, address(places))
         run_kernel("invert", (), given, chunks_of(len(order)))
-        size = len(found.inverse)
+        size = found.inverse.size
         given = (address(found.inverse), size, CHUNK, address(places))
         run_kernel("renumber", (), given, chunks_of(size))
     return Distinct(values, index, found.inverse, counts)
 
 
-def _by_order(flat: Array, dtype: DType, inverse: bool) -> Distinct:
-    """The distinct elements of many, by the order of all."""
+def _by_order(flat: Array, dtype: DType, numbers: Array | None) -> Distinct:
+    """The distinct elements of many, by the order of all. numbers: as of `Groups`."""
     order = _order(flat, dtype)
     starts, constants = _count_runs(flat, dtype, order)
     firsts, begun = (np.empty(int(starts[-1]), np.int64) for _ in range(2))
-    numbers = np.empty(len(flat), np.int64) if inverse else None
     given = (
         address(flat), len(flat), CHUNK, address(starts), address(order), address(firsts),
         address(begun), 0 if numbers is None else address(numbers),
@@ -207,4 +218,4 @@ def unique_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
     made = unique_ascending(x)
     if made is None or made.inverse is None:
         return None
-    return [made.values, made.firsts, made.inverse.reshape(x.shape), made.counts]
+    return [made.values, made.firsts, made.inverse, made.counts]
