@@ -308,3 +308,40 @@ def test_a_fault_in_making_the_step_is_raised(target: str, monkeypatch: pytest.M
                 session.run(y, {x: np.ones(n)})
             with pytest.raises(AttributeError, match="a fault"):
                 session.run(y, {x: np.ones(40)})
+
+
+def with_sizes_from_values(where: str) -> list[list[Any]]:
+    """New tensors, loops whose variables grow, scans, TensorArrays and queues without shapes."""
+    with wf.Graph().as_default():
+        n = wf.placeholder(wf.int32, [])
+        with on(where, "ps"):
+            x = wf.placeholder(wf.float32, [None])
+            part = x[:n] * 2
+        with on(where, "worker"):
+            rows = part + wf.ones([n])
+            pieces = wf.tf1.TensorArray(wf.float32, n, infer_shape=False)
+
+            def body(i: wf.Tensor, h: wf.Tensor, ta: wf.TensorArray) -> Any:
+                return i + 1, wf.concat([h, rows[:i]]), ta.write(i, rows[:i])
+
+            begin, open_shape = (0, wf.zeros(1), pieces), (None, (None,), None)
+            _, grown, pieces = wf.while_loop(lambda i, *_: i < n, body, begin, open_shape)
+            powers = wf.scan(lambda c, _: (c * 2, c), wf.asarray(1.0), length=n)[1]
+            queue = wf.FIFOQueue(5, wf.float32, name=f"sizes_{bool(where)}")
+            put, got = queue.enqueue(rows), queue.dequeue()
+        with on(where, "ps"):
+            made = [wf.tile(grown, [n]), powers + 1, pieces.concat() * 2, got * 2, rows]
+        found = []
+        with wf.Session(where) as session:
+            for size in (2, 0, 3):
+                fed = {n: size, x: np.arange(1, 5)}
+                session.run(put, fed)
+                found.append([v.tolist() for v in session.run(made, fed)])
+    return found
+
+
+def test_sizes_that_values_decide_go_from_task_to_task(target: str) -> None:
+    found = with_sizes_from_values(target)
+    assert found == with_sizes_from_values("")
+    assert found[2][-1] == [3, 5, 7]
+    assert found[2][2] == [6, 6, 10]

@@ -167,6 +167,19 @@ def test_gradients() -> None:
         run(lambda n, x: wf.gradients(filled(ragged(n), n, lambda i: x[:i]).concat(), [x]))
 
 
+def test_no_elements() -> None:
+    for build, shape in (
+        (lambda n, x: filled(ragged(n), n, lambda i: x[:i]).concat(), (0,)),
+        (lambda n, x: filled(ragged(n), n, lambda i: x[:i]).stack(), (0, 0)),
+        (lambda n, x: filled(ragged(n, element_shape=[None, 2]), n, lambda i: wf.ones([i, 2]))
+         .concat(), (0, 2)),
+        (lambda n, x: filled(array(n), n, lambda i: x[:2] * 1).stack(), (0, 2)),
+        (lambda n, x: filled(array(0, dynamic_size=True, element_shape=[]), n, lambda i: x[i])
+         .stack(), (0,)),
+    ):  # fmt: skip
+        assert run(build, 0).shape == shape
+
+
 def test_what_is_fetched_is_an_array() -> None:
     with wf.Graph().as_default(), wf.Session() as session:
         x = wf.placeholder(wf.float32, [None])

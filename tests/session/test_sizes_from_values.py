@@ -176,6 +176,23 @@ def test_sizes_of_tensors_stay_sizes_and_steps_native() -> None:
             ]  # fmt: skip
 
 
+def test_sizes_of_tensors_in_compiled_functions() -> None:
+    """Of arguments whose sizes a signature leaves open."""
+    rows = wf.TensorType(wf.float32, (None, 2))
+
+    def function(x: wf.Tensor) -> Any:
+        n = wf.shape(x)[0]
+        return wf.zeros(wf.shape(x)) + x, wf.arange(0, n, 2), x[: n // 2], x[n - 1 :, :1]
+
+    compiled = wf.compile(function, input_signature=[rows])
+    for n in (3, 1, 6):
+        v = np.arange(2.0 * n, dtype=np.float32).reshape(n, 2)
+        for a, b in zip(
+            compiled(v), (v, np.arange(0, n, 2), v[: n // 2], v[n - 1 :, :1]), strict=True
+        ):
+            assert_array_equal(a, b)
+
+
 def test_one_value_is_one_size() -> None:
     with wf.Graph().as_default():
         n = wf.placeholder(wf.int32, [])

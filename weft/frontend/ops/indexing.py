@@ -25,7 +25,13 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.by_value import large_chosen
 from weft.frontend.eager.numpy_moves import quick_part, quick_taken
 from weft.frontend.ops.creation import iota, zeros
-from weft.frontend.ops.dispatch import apply, nonzero_columns, open_sizes, sizes_from
+from weft.frontend.ops.dispatch import (
+    apply,
+    known_sizes,
+    nonzero_columns,
+    open_sizes,
+    sizes_from,
+)
 from weft.frontend.ops.elementwise import (
     add,
     floor_divide,
@@ -59,6 +65,7 @@ from weft.ir.dims import (
     broadcast_shapes,
     format_shape,
     least,
+    never_negative,
     positive,
     same,
 )
@@ -326,9 +333,9 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
 
 def _cut_by_values(t: Tensor, key: Any) -> tuple[Tensor, Any]:
     """t cut by those slices of the key whose bounds are values of the graph, and the key with whole
-    axes in their place."""
+    axes in their place. Bounds that are seen to be sizes become these."""
     items = list(key) if isinstance(key, tuple) else [key]
-    if not any(isinstance(i, slice) and _by_values(i) for i in items) or not open_sizes():
+    if not any(isinstance(i, slice) and _by_values(i) for i in items):
         return t, key
     axis = 0
     for n, item in enumerate(items):
@@ -336,9 +343,27 @@ def _cut_by_values(t: Tensor, key: Any) -> tuple[Tensor, Any]:
             axis = t.ndim - sum(_axes_used(_item(i)) for i in items[n + 1 :])
             continue
         if isinstance(item, slice) and _by_values(item) and axis < t.ndim:
-            t, items[n] = apply("take", t, _places(item, t.shape[axis]), axis=axis), slice(None)
+            items[n] = _by_sizes(item, t.shape[axis])
+            if _by_values(items[n]) and open_sizes():
+                t, items[n] = apply("take", t, _places(item, t.shape[axis]), axis=axis), slice(None)
         axis += _axes_used(_item(item))
     return t, tuple(items)
+
+
+def _by_sizes(s: slice, size: Dim) -> slice:
+    """The slice with sizes for those bounds that are known to be some. In a graph they are seen to
+    lie inside; elsewhere, where there is no other way, a step checks it."""
+
+    def of(bound: Any) -> Any:
+        if not isinstance(bound, Tensor) or is_concrete(bound) or bound.ndim or size is None:
+            return bound
+        (known,) = known_sizes(bound) or [None]
+        if known is None:
+            return bound
+        inside = never_negative(known) and never_negative(size - known)
+        return known if inside or not open_sizes() else bound
+
+    return slice(of(s.start), of(s.stop), s.step)
 
 
 def _by_values(s: slice) -> bool:

@@ -117,9 +117,13 @@ class Ragged:
         table = self._table("concat")
         if table.shape[1] == 1:
             self._fail("concat", "its elements have no axes to join")
-        rest = self._dims(table[0], "concat", skip=1) if table.shape[1] != 2 else ()
-        alike = all_of(equal(table[:, 2:], table[0][None, 2:]))
-        table = self._checked(table, alike, "concat: sizes of its elements but the first differ")
+        first = _first(table)
+        rest = self._dims(first, "concat", skip=1) if table.shape[1] != 2 else ()
+        if rest:
+            alike = all_of(equal(table[:, 2:], first[None, 2:]))
+            table = self._checked(
+                table, alike, "concat: sizes of its elements but the first differ"
+            )
         starts, lengths = table[:, 0], table[:, 1]
         (number,) = apply_dynamic("repeat_index", [lengths], what="concat")
         before = apply("take", cumulative_sum(lengths) - lengths, number, axis=0)
@@ -302,10 +306,12 @@ class Ragged:
 
     def _elements(self, rows: Tensor, operation: str) -> Tensor:
         """Elements of one shape, by their rows of the table, stacked."""
-        dims = self._dims(rows[0], operation) if None in (self.declared or ()) else self.declared
+        dims = self.declared
         assert dims is not None
+        if None in dims:
+            dims = self._dims(_first(rows), operation)
         if None in (self.declared or ()) and rows.shape[0] != 1:
-            alike = all_of(equal(rows[:, 1:], rows[0][None, 1:]))
+            alike = all_of(equal(rows[:, 1:], _first(rows)[None, 1:]))
             rows = self._checked(rows, alike, f"{operation}: its elements have different shapes")
         return reshape(self._taken(rows[:, 0], product(dims)), (rows.shape[0], *dims))
 
@@ -322,6 +328,16 @@ class Ragged:
             return t
         (value,) = done.trace.emit("identity", [done.trace.lift(t)], control=[done.value])
         return done.trace.tensor(value)
+
+
+def _first(rows: Tensor) -> Tensor:
+    """The first row of the table if all say the same; sizes of 0 where there are none."""
+    count = rows.shape[0]
+    if isinstance(count, int) and count:
+        return rows[0]
+    end = where(equal(_value(count), 0), 0, -1)
+    more = expand(reshape(cast(end, int64), (1, 1)), (1, rows.shape[1]))
+    return apply("max", concat([rows, more]), axes=(0,), keepdims=False)
 
 
 def _value(size: Dim) -> Tensor:
