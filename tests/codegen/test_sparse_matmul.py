@@ -88,7 +88,7 @@ def test_an_index_out_of_bounds(at: tuple[int, int], axis: int, width: int) -> N
 def test_where_the_pass_makes_it() -> None:
     """Products of each kind and their gradients; the same bits as without the pass."""
     rng = np.random.default_rng(0)
-    a = wf.SparseTensor(rng.integers(0, 9, (40, 2)), rng.standard_normal(40), (9, 9))
+    a = wf.SparseTensor(rng.integers(0, 9, (80, 2)), rng.standard_normal(80), (9, 9))
     csr, b = wf.sparse.to_csr(a), rng.standard_normal((9, 5))
     functions: dict[str, tuple[Any, tuple[Any, ...], int]] = {
         "matrix": (lambda a, b: a @ b, (a, b), 1),
@@ -122,7 +122,7 @@ def test_in_steps_of_many_sizes() -> None:
         x = wf.tf1.sparse_placeholder(wf.float64, [None, None])
         b = wf.placeholder(wf.float64, [None, None])
         out = wf.sparse.matmul(x, b)
-        for n in (3, 5, 8, 13, 21):
+        for n in (3, 5, 8, 13, 21, 34):
             rng = np.random.default_rng(n)
             dense, right = (rng.random((n, n)) < 0.3) * 1.5, rng.standard_normal((n, n + 1))
             places = np.argwhere(dense)

@@ -321,6 +321,31 @@ def test_csr_against_scipy(seed: int) -> None:
     assert np.array_equal(wf.sparse.reduce_sum(x, 0).numpy(), np.asarray(truth.sum(0))[0])
 
 
+def test_vectors_batches_and_sixteen_bits() -> None:
+    x = wf.SparseTensor([[0, 1], [1, 0]], np.array([1 + 2j, 3j], np.complex64), (2, 2))
+    a, v = x.to_dense().numpy(), np.array([1j, 2 - 1j], np.complex64)
+    check(lambda x, v: wf.sparse.matmul(x, v, adjoint_b=True), a @ v.conj(), x, v)
+    check(lambda x, v: wf.sparse.matmul(v, x, adjoint_a=True), v.conj() @ a, x, v)
+    batch = np.arange(12, dtype=np.complex64).reshape(3, 2, 2)
+    check(lambda x, b: b @ x, batch @ a, x, batch)
+    half = wf.SparseTensor([[0, 0], [0, 1], [0, 0]], np.float16([2048, 1, 1]), (1, 2))
+    product = half @ np.float16([[1], [1]])
+    assert product.dtype is wf.float16
+    assert product.numpy() == 2050  # in 16 bits 2048 + 1 is 2048
+
+
+def test_csr_of_a_graph() -> None:
+    with wf.Graph().as_default(), wf.Session() as session:
+        indptr, column = (wf.placeholder(wf.int64, [n]) for n in (4, None))
+        values = wf.placeholder(wf.float32, [column.shape[0]])
+        x = wf.sparse.CSRMatrix(indptr, column, values, (3, 2))
+        out = x @ np.array([[1.0], [10.0]], np.float32)
+        fed = {indptr: [0, 1, 1, 3], column: [1, 0, 1], values: [5.0, 7.0, 8.0]}
+        assert session.run(out, fed).tolist() == [[50], [0], [87]]
+        fed = {indptr: [0, 0, 0, 0], column: [], values: []}
+        assert session.run(out, fed).tolist() == [[0], [0], [0]]
+
+
 # --------------------------------------------------------------------------------------- gradients
 LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "matmul": lambda x, b: x @ b,
@@ -590,6 +615,8 @@ def test_names_of_tensorflow() -> None:
         assert wf.tf1.sparse_to_dense(*given_parts).numpy().tolist() == wanted
     value = wf.SparseTensorValue(*map(wf.asarray, ([[0]], [2], [3])))
     assert wf.tf1.sparse_tensor_to_dense(value).numpy().tolist() == [2, 0, 0]
+    assert wf.tf1.sparse_add(value, value).to_dense().numpy().tolist() == [4, 0, 0]
+    assert wf.sparse.multiply(value, 3).to_dense().numpy().tolist() == [6, 0, 0]
 
 
 # --------------------------------------------------------------------------------- embedding lookup

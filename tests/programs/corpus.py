@@ -87,8 +87,8 @@ def fit(a: Any, b: Any) -> Any:
 
 
 GRAPH = (
-    np.random.default_rng(6).integers(0, 7, (20, 2)),
-    np.random.default_rng(7).normal(size=20).astype(np.float32),
+    np.random.default_rng(6).integers(0, 7, (30, 2)),
+    np.random.default_rng(7).normal(size=30).astype(np.float32),
     np.random.default_rng(8).normal(size=(7, 3)).astype(np.float32),
 )
 

@@ -25,6 +25,7 @@ from weft.frontend.ops.promotion import (
     check_axes,
     check_axis,
     check_int,
+    expand,
     filled,
     iinfo,
     inexact_tensor,
@@ -32,6 +33,7 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
 )
 from weft.frontend.ops.special import exp
+from weft.frontend.ops.strings import SparseTensorValue
 from weft.frontend.sparse.sparse_tensor import (
     SparseTensor,
     as_sparse,
@@ -60,7 +62,7 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
     """a + b: a SparseTensor of two of them, a tensor if one is a tensor of the same shape.
 
     The sum of two has one entry for each index, in row-major order (`coalesce`). threshold: leave
-    out entries whose absolute value is smaller. ShapeError for other shapes.
+    out entries of that whose absolute value is smaller. ShapeError for other shapes.
 
     >>> a = wf.sparse.SparseTensor([[0], [2]], [1.0, 2.0], (3,))
     >>> b = wf.sparse.SparseTensor([[2], [1]], [10.0, 20.0], (3,))
@@ -165,7 +167,7 @@ def _at_entries(op: str, x: Any, y: Any) -> tuple[SparseTensor, Any]:
 
 
 def _is_sparse(x: Any) -> bool:
-    return isinstance(x, SparseTensor) or hasattr(type(x), "to_coo")
+    return isinstance(x, (SparseTensor, SparseTensorValue)) or hasattr(type(x), "to_coo")
 
 
 def _same_shape(op: str, a: Sequence[Any], b: Sequence[Any]) -> None:
@@ -301,13 +303,11 @@ def reset_shape(x: Any, new_shape: Any = None) -> SparseTensor:
         return made(indices, sparse.values, shape, sparse.padded)
     if there is not None and exact_sizes():
         sparse = kept(sparse, there, sparse.indices, sparse.dense_shape)
-    least = filled(0, int64, (1, sparse.ndim))
     ends = scattered(
         (1, sparse.ndim), [zeros((sparse.nse,), dtype=int64)], added(sparse.indices, 1), None,
         how="scatter_nd_max", fill=0,
     )  # fmt: skip
-    found = reshape(ends if sparse.nse != 0 else least, [sparse.ndim])
-    return SparseTensor(sparse.indices, sparse.values, found)
+    return SparseTensor(sparse.indices, sparse.values, reshape(ends, [sparse.ndim]))
 
 
 class FilledRows(NamedTuple):
@@ -335,7 +335,7 @@ def fill_empty_rows(x: Any, default_value: Any) -> FilledRows:
     number = iota((rows,), 0, dtype=int64)
     filler = stack([number, *([zeros((rows,), dtype=int64)] * (sparse.ndim - 1))], axis=1)
     values = cast(strong_tensor(default_value), sparse.dtype)
-    new = made(filler, reshape(values, [1])[zeros((rows,), dtype=int64)], sparse.dense_shape)
+    new = made(filler, expand(values, (rows,)), sparse.dense_shape)
     added_rows = kept(new, empty, filler, sparse.dense_shape)
     return FilledRows(reorder(concat_entries([sparse, added_rows])), empty)
 

@@ -35,6 +35,7 @@ from weft.frontend.ops.promotion import (
     widened,
 )
 from weft.frontend.ops.reduction import cumulative_sum
+from weft.frontend.ops.strings import SparseTensorValue
 from weft.frontend.sparse.sparse_tensor import (
     SparseTensor,
     as_sparse,
@@ -264,7 +265,8 @@ def matmul(a: Any, b: Any, *, adjoint_a: bool = False, adjoint_b: bool = False) 
     >>> wf.grad(lambda v: wf.sum(wf.sparse.matmul(a.with_values(v), [1.0, 10.0])))(a.values)
     Tensor([10.,  1.], dtype=float32)
     """
-    left, right = (isinstance(x, (SparseTensor, CSRMatrix)) for x in (a, b))
+    kinds = (SparseTensor, SparseTensorValue, CSRMatrix)
+    left, right = (isinstance(x, kinds) for x in (a, b))
     if left and right:
         raise UnsupportedError(
             "wf.sparse.matmul of two sparse operands is not built",
@@ -277,6 +279,8 @@ def matmul(a: Any, b: Any, *, adjoint_a: bool = False, adjoint_b: bool = False) 
     t = strong_tensor(a)
     if t.ndim > 1:
         t = conj(t) if adjoint_a else matrix_transpose(t)
+    elif adjoint_a:
+        t = conj(t)
     sparse = as_sparse("matmul", b)
     if adjoint_b:
         sparse = sparse.with_values(conj(sparse.values))
@@ -299,11 +303,11 @@ def _transposed(op: str, x: SparseTensor) -> SparseTensor:
 
 def _product(x: SparseTensor, dense: Tensor, adjoint_x: bool, adjoint_dense: bool) -> Tensor:
     """op(x) @ op(dense)."""
-    turned = _transposed("matmul", x)
-    if adjoint_x:
-        x = turned.with_values(conj(turned.values))
-    if adjoint_dense and dense.ndim > 1:
-        dense = conj(matrix_transpose(dense))
+    if adjoint_x or x.ndim < 2:
+        x = _transposed("matmul", x)
+        x = x.with_values(conj(x.values))
+    if adjoint_dense:
+        dense = conj(matrix_transpose(dense) if dense.ndim > 1 else dense)
     batch, (rows, inner) = x.dense_shape[:-2], x.dense_shape[-2:]
     front = dense.shape[: -2 if dense.ndim > 1 else 0]
     given = dense.shape[-2 if dense.ndim > 1 else -1] if dense.ndim else None

@@ -214,6 +214,9 @@ SHORT_SORT = 48
 SCATTERED_BYTES = 1024
 #: The same of a product of a sparse matrix, which reads rows of another tensor besides.
 SPARSE_ROW_BYTES = 128
+#: Elements. Fewer that a sparse product would add stay ops of their own: a loop on so small arrays
+#: keeps them in registers.
+LEAST_ADDED = 65
 
 # -------------------------------------------------------------------------- matrix products
 

@@ -13,7 +13,8 @@ That is what `wf.sparse.matmul` composes, and, by `gather_nd` and `index_add`, i
 dense operand. Rows and columns of the entries that are no parts of one tensor are put beside each
 other. The result has the same bits: the op does the same additions in the same order. The rules:
 
-* f32 or f64; the dense operand is a matrix or a vector, and nobody else reads the product %3;
+* f32 or f64, and more elements than a small loop keeps in registers;
+* the dense operand is a matrix or a vector, and nobody else reads the product %3;
 * rows that are added as they are (a segment sum of looked-up rows) have ones for values;
 * %5 is added into zeros, by one number for each entry."""
 
@@ -25,7 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.ir.analysis.known_values import uniform
-from weft.ir.dims import Dim, same
+from weft.ir.cost.thresholds import LEAST_ADDED
+from weft.ir.dims import Dim, product, same
 from weft.ir.dtypes import float32, float64
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops.builder import Builder
@@ -81,10 +83,10 @@ def _weighed(rows: Value) -> tuple[Column, Value, Value | None] | None:
     columns = _taken_rows(rows)
     if columns is not None and rows.op is not None:
         return columns, rows.op.operands[0], None
-    product = made_by(rows, "multiply")
-    for k in (0, 1) if product is not None else ():
-        assert product is not None
-        taken, values = product.operands[k], _values(product.operands[1 - k])
+    weighed = made_by(rows, "multiply")
+    for k in (0, 1) if weighed is not None else ():
+        assert weighed is not None
+        taken, values = weighed.operands[k], _values(weighed.operands[1 - k])
         columns = _taken_rows(taken)
         if columns is None or values is None or shape_of(values)[0] != shape_of(taken)[0]:
             continue
@@ -98,6 +100,9 @@ def _added_rows(op: Operation) -> Column | None:
     if op.name not in ("scatter_nd_add", "index_add") or len(shape_of(op.result)) not in (1, 2):
         return None
     zeros = uniform(op.operands[0])
+    count = product(shape_of(op.operands[2]))
+    if isinstance(count, int) and count < LEAST_ADDED:
+        return None
     if tensor(op.result).dtype not in (float32, float64) or zeros is None or zeros != 0:
         return None
     if op.name == "index_add" and int_attr(op.attrs, "axis"):
