@@ -3,7 +3,7 @@ step takes for a feed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -168,9 +168,26 @@ def feed_values(graph: Graph, feed_dict: Mapping[Any, Any]) -> dict[Value, Array
         )
     out: dict[Value, Array] = {}
     for key, given in feed_dict.items():
-        value, t = fed_value(graph, key)
-        out[value] = feed_array(given, t)
+        pairs = _matched(key, given) if isinstance(key, tuple) else ((key, given),)
+        for each, one in pairs:
+            value, t = fed_value(graph, each)
+            out[value] = feed_array(one, t)
     return out
+
+
+def _matched(key: Any, given: Any) -> Iterator[tuple[Any, Any]]:
+    """A nested tuple of tensors with the values of as many, nested alike (TensorFlow's rule)."""
+    if not isinstance(key, tuple):
+        yield key, given
+        return
+    if not isinstance(given, (tuple, list)) or len(given) != len(key):
+        raise InvalidArgumentError(
+            f"feed_dict: a tuple of {len(key)} tensors was given {given!r:.60}",
+            hint="feed a tuple of as many values",
+            location=caller_location(),
+        )
+    for inner, value in zip(key, given, strict=True):
+        yield from _matched(inner, value)
 
 
 def _fetch(graph: Graph, leaf: Any, path: str) -> Value | None:
