@@ -147,9 +147,11 @@ def fetch_values(graph: Graph, fetches: Any) -> tuple[Fetches, Any]:
 
 def fed_value(graph: Graph, key: Any) -> tuple[Value, Tensor]:
     """The value and tensor that a key of feed_dict names."""
-    t = graph.element(key) if isinstance(key, str) else key
-    if isinstance(key, str) and not isinstance(t, (Tensor, Variable)):
-        t = graph.tensor(key)  # says what it is
+    t = key
+    if isinstance(key, str):
+        t = graph.element(key)
+        if not isinstance(t, (Tensor, Variable)):
+            t = graph.tensor(key)  # says what it is
     if not isinstance(t, Tensor):
         raise TypeRuleError(
             f"feed_dict: a {type(t).__name__} cannot be fed: {t!r:.60}",
@@ -168,10 +170,13 @@ def feed_values(graph: Graph, feed_dict: Mapping[Any, Any]) -> dict[Value, Array
         )
     out: dict[Value, Array] = {}
     for key, given in feed_dict.items():
-        pairs = _matched(key, given) if isinstance(key, tuple) else ((key, given),)
-        for each, one in pairs:
-            value, t = fed_value(graph, each)
-            out[value] = feed_array(one, t)
+        if isinstance(key, tuple):
+            for each, one in _matched(key, given):
+                value, t = fed_value(graph, each)
+                out[value] = feed_array(one, t)
+            continue
+        value, t = fed_value(graph, key)
+        out[value] = feed_array(given, t)
     return out
 
 
