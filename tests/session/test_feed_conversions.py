@@ -92,6 +92,18 @@ def test_other_kinds_do_not_convert(graph: Any, dtype: Any, fed: Any) -> None:
         wf.Session().run(x, {x: fed})
 
 
+def test_tuples_of_tensors_take_tuples_of_values(graph: Any) -> None:
+    x, y, p = (wf.placeholder(t, []) for t in (wf.float32, wf.float32, wf.bool))
+    session = wf.Session()
+    assert session.run([x + y, p], {(x, (y, p)): (1, [2, True])}) == [3, True]
+    with pytest.raises(InvalidArgumentError, match="a tuple of 2 tensors was given 1"):
+        session.run(x, {(x, y): 1})
+    with pytest.raises(InvalidArgumentError, match=r"a tuple of 2 tensors was given \(1, 2, 3\)"):
+        session.run(x, {(x, y): (1, 2, 3)})
+    with pytest.raises(TypeRuleError, match="a int cannot be fed"):
+        session.run(x, {(x, 1): (1, 2)})
+
+
 NUMBERS = [wf.bool, wf.int8, wf.uint8, wf.int32, wf.uint32, wf.int64, wf.uint64]
 ANY = st.one_of(
     st.booleans(),

@@ -214,3 +214,25 @@ def test_options_of_recurrent_nets_are_taken_and_checked() -> None:
         wf.nn.dynamic_rnn(cell, x, dtype=wf.float64)
     with pytest.raises(wf.errors.InvalidArgumentError, match="parallel_iterations is 0"):
         wf.nn.dynamic_rnn(cell, x, parallel_iterations=0)
+
+
+def test_stop_gradients_gives_partial_derivatives() -> None:
+    """The example of TensorFlow's documentation: a = 0, b = 2a; d(a + b)/d(a, b)."""
+    with wf.Graph().as_default(), wf.Session() as session:
+        a = wf.placeholder(wf.float64, [])
+        b = 2.0 * a
+        c = wf.sin(b)
+        total = wf.gradients(a + b, [a, b])
+        partial = wf.gradients(a + b, [a, b], stop_gradients=[a, b])
+        through = wf.gradients(c * a, [a, b], stop_gradients=c)
+        assert session.run(total, {a: 0.0}) == [3, 1]
+        assert session.run(partial, {a: 0.0}) == [1, 1]
+        np.testing.assert_allclose(session.run(through[0], {a: 2.0}), np.sin(4.0))
+        assert through[1] is None
+
+        def inner(t: Any) -> Any:
+            squared = t * t
+            return wf.gradients(squared * t, t, stop_gradients=[squared])[0]
+
+        chosen = wf.cond(a > 0, inner, lambda t: t, a)
+        assert session.run(chosen, {a: 3.0}) == 9

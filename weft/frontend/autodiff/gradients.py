@@ -330,7 +330,7 @@ def _pull_back(done: Linearized, structure: pytree.Structure, cotangent: Any) ->
 
 def gradients(
     ys: Any, xs: Any, grad_ys: Any = None, *, colocate_gradients_with_ops: bool = False,
-    gate_gradients: Any = None, aggregation_method: Any = None,
+    gate_gradients: Any = None, aggregation_method: Any = None, stop_gradients: Any = (),
 ) -> list[Tensor | IndexedSlices | None]:  # fmt: skip
     """The gradients of the sum of `ys` with respect to each of `xs`, as TensorFlow 1's
     tf.gradients.
@@ -341,7 +341,8 @@ def gradients(
     embedding_lookup) it is IndexedSlices, and dense as soon as something dense adds to it.
     colocate_gradients_with_ops: whether each gradient op runs on the device of the op that it
     differentiates; else where `wf.device` says, like any op. gate_gradients, aggregation_method:
-    taken for TensorFlow's sake (`wf.tf1.AggregationMethod`).
+    taken for TensorFlow's sake (`wf.tf1.AggregationMethod`). stop_gradients: tensors that are taken
+    for constants, so that gradients with respect to several of them are partial derivatives.
     GradientError outside a trace and for xs that are not floating or complex.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
@@ -352,7 +353,10 @@ def gradients(
     check_gradient_options("wf.gradients", aggregation_method, gate_gradients)
     listed = _listed(xs)
     found: list[Tensor | IndexedSlices | None] = []
-    given = source_gradients(ys, listed, grad_ys, colocated=colocate_gradients_with_ops)
+    stops = [as_tensor(t) for t in _listed(stop_gradients)]
+    given = source_gradients(
+        ys, listed, grad_ys, colocated=colocate_gradients_with_ops, stops=stops
+    )
     for x, parts in zip(listed, given, strict=True):
         slices = [as_slices(g) for g in parts] if isinstance(x, Variable) else [None]
         sparse = [s for s in slices if s is not None]
@@ -361,8 +365,9 @@ def gradients(
 
 
 def source_gradients(
-    ys: Any, xs: Sequence[Any], grad_ys: Any = None, *, colocated: bool = False
-) -> list[list[Tensor]]:
+    ys: Any, xs: Sequence[Any], grad_ys: Any = None, *, colocated: bool = False,
+    stops: Sequence[Tensor] = (),
+) -> list[list[Tensor]]:  # fmt: skip
     """As `gradients`: for each x the gradients of the values that it stands for, all dense."""
     trace = current_trace()
     if trace is None:
@@ -388,7 +393,7 @@ def source_gradients(
     refuse_live(trace, xs, outputs)
     groups = [_sources(x, trace) for x in xs]
     sources = [t for group in groups for t in group]
-    flat = iter(cotangents_of(outputs, sources, seeded, unconnected=None, colocated=colocated))
+    flat = iter(cotangents_of(outputs, sources, seeded, None, colocated, stops))
     pairs = [[(t, next(flat)) for t in group] for group in groups]
     return [[of_value_before(t, g) for t, g in group if g is not None] for group in pairs]
 
@@ -420,6 +425,7 @@ def cotangents_of(
     grad_ys: Sequence[Tensor | None] | None = None,
     unconnected: str | None = "zero",
     colocated: bool = False,
+    stops: Sequence[Tensor] = (),
 ) -> list[Any]:
     """Gradient tensors in the current trace; zero or None for an x that no y depends on.
 
@@ -431,12 +437,14 @@ def cotangents_of(
     assert trace is not None
     missing = zeros_of if unconnected else lambda x: None
     owner = _owner(trace, ys, xs)
+    stopped = {owner.lift(t) for t in stops if t._data is None}
     if owner is not trace:
         given = [ones_of(y) if g is None else g for y, g in _inexact(ys, grad_ys)]
 
         def pulled(builder: Builder, seeds: Sequence[Value]) -> Sequence[Value | None]:
             outer = [owner.lift(y) for y, _ in _inexact(ys, grad_ys)]
-            return pull_back(builder, owner.builder.ops, outer, seeds, [owner.lift(x) for x in xs])
+            inner = [owner.lift(x) for x in xs]
+            return pull_back(builder, owner.builder.ops, outer, seeds, inner, None, stopped)
 
         return [
             missing(x) if g is None else g
@@ -454,6 +462,7 @@ def cotangents_of(
         values,
         [s for _, s in real],
         functools.partial(colocate, trace, set(trace.builder.ops)) if colocated else None,
+        stopped,
     )
     place_new(trace, start)
     return [

@@ -3,7 +3,7 @@ step takes for a feed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -151,9 +151,11 @@ def fetch_values(graph: Graph, fetches: Any) -> tuple[Fetches, Any]:
 
 def fed_value(graph: Graph, key: Any) -> tuple[Value, Tensor]:
     """The value and tensor that a key of feed_dict names."""
-    t = graph.element(key) if isinstance(key, str) else key
-    if isinstance(key, str) and not isinstance(t, (Tensor, Variable)):
-        t = graph.tensor(key)  # says what it is
+    t = key
+    if isinstance(key, str):
+        t = graph.element(key)
+        if not isinstance(t, (Tensor, Variable)):
+            t = graph.tensor(key)  # says what it is
     if not isinstance(t, Tensor):
         raise TypeRuleError(
             f"feed_dict: a {type(t).__name__} cannot be fed: {t!r:.60}",
@@ -183,9 +185,29 @@ def feed_values(graph: Graph, feed_dict: Mapping[Any, Any]) -> dict[Value, Array
             for (value, t), array in zip(parts, fed_arrays(graph, key, given), strict=True):
                 out[value] = feed_array(array, t)
             continue
+        if isinstance(key, tuple):
+            for each, one in _matched(key, given):
+                value, t = fed_value(graph, each)
+                out[value] = feed_array(one, t)
+            continue
         value, t = fed_value(graph, key)
         out[value] = feed_array(given, t)
     return out
+
+
+def _matched(key: Any, given: Any) -> Iterator[tuple[Any, Any]]:
+    """A nested tuple of tensors with the values of as many, nested alike (TensorFlow's rule)."""
+    if not isinstance(key, tuple):
+        yield key, given
+        return
+    if not isinstance(given, (tuple, list)) or len(given) != len(key):
+        raise InvalidArgumentError(
+            f"feed_dict: a tuple of {len(key)} tensors was given {given!r:.60}",
+            hint="feed a tuple of as many values",
+            location=caller_location(),
+        )
+    for inner, value in zip(key, given, strict=True):
+        yield from _matched(inner, value)
 
 
 def _fetch(graph: Graph, leaf: Any, path: str) -> Value | None:

@@ -361,7 +361,8 @@ class Session:
         """The values of `fetches`, nested alike: NumPy arrays for tensors, None for effects.
 
         fetches: tensors, variables, effects, names of tensors. feed_dict: values for placeholders,
-        or for any other tensor of the graph in place of its own. Raises InvalidArgumentError for
+        or for any other tensor of the graph in place of its own, by tensor or name; a tuple of them
+        takes a tuple of values. Raises InvalidArgumentError for
         fetches and feeds that do not fit, FailedPreconditionError for a closed session and
         uninitialised variables, DeadlineExceededError as `options` say. run_metadata: is filled
         with a report of the run, and with a trace if `options` ask for it.

@@ -267,13 +267,15 @@ def gradients(
     xs: Sequence[Value],
     grad_ys: Sequence[Value | None] | None = None,
     placed: Placed | None = None,
+    stopped: Collection[Value] = (),
 ) -> list[Value | None]:
     """The gradients of sum_i <grad_ys[i], ys[i]> with respect to each of `xs`, appended to it.
 
     builder holds the ops that lead from the xs (its arguments, or results of its ops) to the ys.
     A missing grad_y means ones (the y must be real then). A gradient has the dtype and shape of its
     x; it is None where no differentiable path leads from x to the ys. For complex values see
-    `autodiff/rule.py`. placed: called with each op and those that its gradient added. Raises
+    `autodiff/rule.py`. placed: called with each op and those that its gradient added. stopped:
+    constants to differentiation, though they have gradients if they are among the xs. Raises
     GradientError for ys that have no gradient, naming the user's line.
     """
     seeds = [None] * len(ys) if grad_ys is None else list(grad_ys)
@@ -283,7 +285,7 @@ def gradients(
         )
     ops = builder.ops[: _last_position(builder, ys) + 1]
     given = [_seed(builder, y, seed) for y, seed in zip(ys, seeds, strict=True)]
-    return pull_back(builder, ops, ys, given, xs, placed)
+    return pull_back(builder, ops, ys, given, xs, placed, stopped)
 
 
 def differentiate(graph: Graph, wrt: Sequence[int] | None = None) -> Graph:
@@ -358,8 +360,10 @@ def pull_back(
     given: Sequence[Value | None],
     xs: Sequence[Value],
     placed: Placed | None = None,
+    stopped: Collection[Value] = (),
 ) -> list[Value | None]:
-    """The cotangents of `xs` from those of `ys`, by way of `ops` only."""
+    """The cotangents of `xs` from those of `ys`, by way of `ops` only, and through none of the
+    values that are `stopped`."""
     active = _depends_on(xs, ops)
     cotangents: dict[Value, Expr] = {}
 
@@ -372,9 +376,10 @@ def pull_back(
         if seed is not None and y in active:
             arrive(y, Expr(builder, seed, _locations_of(y)))
     for op in reversed(ops):
-        if any(v in active for v in op.operands) and any(r in cotangents for r in op.results):
+        arrived = {r: cotangents[r] for r in op.results if r in cotangents and r not in stopped}
+        if arrived and any(v in active for v in op.operands):
             start = len(builder.ops)
-            found = _apply_rule(builder, op, cotangents, active, placed)
+            found = _apply_rule(builder, op, arrived, active, placed)
             for value, grad in zip(op.operands, found, strict=True):
                 if grad is not None and value in active:
                     arrive(value, grad)
