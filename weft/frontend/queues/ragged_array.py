@@ -101,7 +101,7 @@ class Ragged:
         """The element at `index`."""
         place, _ = self._place("read", index)
         row = apply("gather_nd", self._table("read"), reshape(place, (1,)))
-        return reshape(self._elements(reshape(row, (1, -1)), "read")[0], self._dims(row, "read"))
+        return self._elements(reshape(row, (1, -1)), "read")[0]
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements, which must have one shape, [size, ...]."""
