@@ -209,6 +209,11 @@ def test_compiled_functions_find_the_shape_in_the_body() -> None:
     for options in ({"infer_shape": False}, {"dynamic_size": True}):
         with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)depend on values.*wf.Graph"):
             wf.compile(lambda x, options=options: array(**options).write(0, x).read(0))(X)
+    given = ragged(2, clear_after_read=False).write(0, X[:1]).write(1, X)
+    for call in (lambda ta: ta.read(1), lambda ta: ta.write(1, X).read(0), lambda ta: ta.concat()):
+        with pytest.raises((wf.errors.UnsupportedError, wf.errors.TracerError)) as error:
+            wf.compile(call)(given)
+        assert __file__ in str(error.value)
 
 
 def test_errors() -> None:
