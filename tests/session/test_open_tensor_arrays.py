@@ -212,6 +212,13 @@ def test_compiled_functions_find_the_shape_in_the_body() -> None:
             assert_array_equal(wf.compile(one)(X), X)
         with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)depend on values.*wf.Graph"):
             wf.compile(one, device="gpu:0")(X)
+    given = ragged(2, clear_after_read=False).write(0, X[:1]).write(1, X)
+    for call, wanted in (
+        (lambda ta: ta.read(1), X),
+        (lambda ta: ta.write(1, X).read(0), X[:1]),
+        (lambda ta: ta.concat(), np.concatenate([X[:1], X])),
+    ):
+        assert_array_equal(wf.compile(call)(given), wanted)
 
 
 def test_errors() -> None:

@@ -29,7 +29,7 @@ from weft.frontend.ops.reduction import sum as sum_of
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product, same
 from weft.ir.dtypes import DType, int32, int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
 
 
 def element_tensor(value: Any, dtype: DType, what: str) -> Tensor:
@@ -101,7 +101,7 @@ class Ragged:
         """The element at `index`."""
         place, _ = self._place("read", index)
         row = apply("gather_nd", self._table("read"), reshape(place, (1,)))
-        return reshape(self._elements(reshape(row, (1, -1)), "read")[0], self._dims(row, "read"))
+        return self._elements(reshape(row, (1, -1)), "read")[0]
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements, which must have one shape, [size, ...]."""
@@ -354,7 +354,13 @@ def _integers(t: Tensor, what: str) -> list[Dim]:
     known = traced_sizes("tf1.TensorArray", t, what)
     if known is not None:
         return known
-    given: Sequence[int] = [] if t._data is None else t._data.ravel().tolist()
+    if t._data is None:
+        raise UnsupportedError(
+            f"wf.tf1.TensorArray: {what} depends on values, which are not known in a compiled "
+            "function",
+            hint="a TensorArray whose elements have one shape can be read there; or use a wf.Graph",
+        )
+    given: Sequence[int] = t._data.ravel().tolist()
     return [check_size("tf1.TensorArray", n, what) for n in given]
 
 
