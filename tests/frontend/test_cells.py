@@ -94,6 +94,22 @@ def test_dropout() -> None:
     assert set(np.unique(state)) == {0.0, 4.0}
 
 
+def test_dropout_in_a_session() -> None:
+    """Each step and each place anew, with a gradient: the generator's state goes with the loop."""
+    with wf.Graph().as_default(), wf.Session() as session:
+        cell = N.DropoutWrapper(N.GRUCell(50, input_size=3), output_rate=0.5).train()
+        x = wf.placeholder(wf.float32, [None, None, 3])
+        outputs, _ = N.dynamic_rnn(cell, x)
+        slope = wf.gradients(wf.sum(outputs), [cell.variables()[0]])[0]
+        session.run(wf.global_variables_initializer())
+        fed = {x: np.ones((2, 4, 3), np.float32)}
+        first, second = (session.run(outputs, fed) == 0 for _ in range(2))
+        assert session.run(slope, fed).any()
+    assert 0.4 < first.mean() < 0.6
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first[:, 0], first[:, 1])
+
+
 def test_dropout_of_states_of_an_lstm() -> None:
     """c stays whole, h does not, also where it is in a state of layers."""
     layers = N.MultiRNNCell([N.LSTMCell(200), N.LSTMCell(200)])

@@ -3,7 +3,7 @@
 The state is a key in a `wf.Variable`: a call replaces it and draws from a key derived from it,
 eagerly and inside `wf.compile` alike. In a `wf.Graph`, where only control dependencies order
 effects, each call makes its own state when the graph is built, as TensorFlow 1's random ops do;
-every step that fetches it advances it."""
+every step that fetches it advances it. Calls in bodies of its loops and branches share one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any
 
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.core.trace import current_trace, suspend_trace
+from weft.frontend.core.trace import Trace, current_trace, suspend_trace
 from weft.frontend.ops.promotion import TensorLike, check_dtype, check_int
 from weft.frontend.random import distributions
 from weft.frontend.state.variable import Variable
@@ -51,15 +51,26 @@ class Generator:
         """A fresh key, for the functions of `wf.random`; advances the state."""
         trace = current_trace()
         if trace is not None and trace.root().kind == "graph":
-            with suspend_trace():
-                own = Variable(_advance(self.state), trainable=False, name=self.state.name)
-            _in_graphs.add(own.state)
+            own = self._own(trace)
             key = _advance(own)
             handle = trace.root().effects.ref(own).op
             if handle is not None and key._value is not None and key._value.op is not None:
                 handle.device, handle.group = key._value.op.device, key._value.op.group
             return key
         return _advance(self.state)
+
+    def _own(self, trace: Trace) -> Variable:
+        """The state of an op in a graph: one of its own; in bodies, which are traced more than
+        once, one for all of the graph's, or each tracing would find a variable more."""
+        held = _in_bodies.setdefault(trace.root(), {})
+        if trace is not trace.root() and id(self.state) in held:
+            return held[id(self.state)][1]
+        with suspend_trace():
+            own = Variable(_advance(self.state), trainable=False, name=self.state.name)
+        _in_graphs.add(own.state)
+        if trace is not trace.root():
+            held[id(self.state)] = self.state, own
+        return own
 
     def reset(self, seed: int) -> None:
         """Start again at `seed`."""
@@ -140,6 +151,10 @@ def _advance(state: Variable) -> Tensor:
 
 #: The states that calls in graphs made for themselves.
 _in_graphs: weakref.WeakSet[VariableState] = weakref.WeakSet()
+#: Of graphs: by the generator's state (which is kept, as its id is the key) that of their bodies.
+_in_bodies: weakref.WeakKeyDictionary[Trace, dict[int, tuple[Variable, Variable]]] = (
+    weakref.WeakKeyDictionary()
+)
 _lock = ForkLock()
 _seed = _DEFAULT_SEED
 _generators: dict[int | None, Generator] = {}
