@@ -2,12 +2,16 @@
 compiled, on tensors.
 
 python benchmarks/linalg.py [--json benchmarks/linalg.json] [--rounds 20] [--only solve]
-    [--batches]
+    [--batches] [--processor-time]
+
+With --processor-time the least time that the process had the processor for, where other jobs take
+turns with it: pin it to one (taskset -c 0), or waiting threads count, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +34,8 @@ def of(name: str, space: Any, other: str = "") -> Callable[..., Any]:
     return found
 
 
-def contest(name: str, shape: tuple[int, int], rounds: int) -> Comparison:
-    """One function on float32 matrices, symmetric and positive definite."""
+def contestants(name: str, shape: tuple[int, int]) -> tuple[str, dict[str, Callable[[], Any]]]:
+    """One function on float32 matrices, symmetric and positive definite: title, calls."""
     import jax
     import torch
 
@@ -51,14 +55,36 @@ def contest(name: str, shape: tuple[int, int], rounds: int) -> Comparison:
     numpy = of(name, np.linalg, own)
     if name == "svdvals":
         numpy = lambda x: np.linalg.svd(x, compute_uv=False)  # noqa: E731
-    contestants = {
+    calls = {
         "weft": lambda: mine(given),
         "jax": lambda: jax.block_until_ready(jitted(on_device)),
         "torch": lambda: torch_function(tensor),
         "numpy": lambda: numpy(a),
     }
     what = f"{count} x " if count > 1 else ""
-    return compare(f"{name}, {what}{n} x {n} f32", contestants, rounds=rounds, inner=1)
+    return f"{name}, {what}{n} x {n} f32", calls
+
+
+def contest(name: str, shape: tuple[int, int], rounds: int) -> Comparison:
+    """By the clock."""
+    title, calls = contestants(name, shape)
+    return compare(title, calls, rounds=rounds, inner=1)
+
+
+def by_processor_time(name: str, shape: tuple[int, int], rounds: int) -> None:
+    """Print microseconds of weft's, and how many times that the others take."""
+    title, calls = contestants(name, shape)
+    least = dict.fromkeys(calls, float("inf"))
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        for key, call in calls.items():
+            start = time.process_time()
+            call()
+            least[key] = min(least[key], time.process_time() - start)
+    own = least["weft"]
+    ratios = ", ".join(f"{key} {t / own:.2f}x" for key, t in least.items() if key != "weft")
+    print(f"{title}: weft {own * 1e6:.0f} us, {ratios}", flush=True)
 
 
 def main() -> None:
@@ -68,8 +94,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default="")
     parser.add_argument("--batches", action="store_true", help="no single matrices")
+    parser.add_argument("--processor-time", action="store_true")
     options = parser.parse_args()
     names = [n for n in NAMES if options.only in ("", n)]
+    if options.processor_time:
+        for shape in BATCHES if options.batches else (*BATCHES, *SINGLE):
+            for name in names:
+                by_processor_time(name, shape, options.rounds)
+        return
     rows = [contest(n, s, options.rounds) for n in names for s in BATCHES]
     report("Batches of matrices", rows, options.json)
     if options.batches:
