@@ -1,4 +1,5 @@
-"""Decompositions and linear solves by LAPACK and BLAS, called by address from the step's own code.
+"""Decompositions and linear solves by LAPACK and BLAS, called by address from the step's own code,
+but for batches of small real matrices (`codegen/interleaved`).
 
 The units are the matrices of a batch. LAPACK works in place on column-major matrices: a kernel
 copies each matrix, transposed, into the scratch memory of its thread, calls the routine, and copies

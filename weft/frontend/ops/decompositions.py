@@ -8,8 +8,8 @@ bfloat16, which LAPACK has not.
 Nothing is raised for values, eagerly as in compiled code: a matrix that has no such decomposition,
 or an element that is not finite, gives NaN, and a singular system infinities or NaN; of a batch
 only for the matrix at fault. `wf.assert_finite` raises for them. Signs (complex: phases) of
-eigenvectors and singular vectors are LAPACK's choice: compiled code, which calls SciPy's, may
-choose others than eager calls, which are NumPy's."""
+eigenvectors and singular vectors are anybody's choice: compiled code may make another than eager
+calls, which are NumPy's."""
 
 from __future__ import annotations
 
