@@ -36,9 +36,9 @@ def definitions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     step = Remote.step
 
-    def noted(self: Remote, graph: Any, *args: Any, **options: Any) -> Any:
-        made.append(graph.name)
-        return step(self, graph, *args, **options)
+    def noted(self: Remote, name: str, *args: Any, **options: Any) -> Any:
+        made.append(name)
+        return step(self, name, *args, **options)
 
     monkeypatch.setattr(Remote, "step", noted)
     return made

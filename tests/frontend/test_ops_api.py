@@ -25,6 +25,8 @@ ELSEWHERE = {
     **dict.fromkeys(
         ["dynamic_partition", "dynamic_stitch", "ensure_shape", "unique", "unique_with_counts"],
         "test_dynamic_ops"),
+    **dict.fromkeys(["add_to_collection", "add_to_collections", "get_collection",
+                     "get_collection_ref"], "test_operations"),
     "from_dlpack": "below", "to_device": "test_device_arrays",
     "transfer_guard": "test_device_arrays", "set_transfer_guard": "test_device_arrays",
     **dict.fromkeys(["__array_namespace_info__", "broadcast_shapes", "isin"],

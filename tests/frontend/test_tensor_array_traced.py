@@ -141,8 +141,6 @@ def test_eager_loops_take_the_arrays_of_the_host() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: wf.TensorArray(wf.float32, 2, dynamic_size=True), "Unsupported", "dynamic_size"),
-        (lambda: wf.TensorArray(wf.float32, 2, infer_shape=False), "Unsupported", "infer_shape"),
         (lambda: wf.TensorArray(wf.float32, -1), "InvalidArgument", "size"),
         (lambda: array().write(0, 1.0).write(0, 2.0), "InvalidArgument", "written already"),
         (lambda: array().write(2, 1.0), "InvalidArgument", "out of range"),

@@ -26,6 +26,7 @@ from weft.ir.device import DeviceSpec
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.ops import OPS
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.passes.placement import CostModel, Device, Links, Placement, PlacementError, Rates, place
@@ -82,7 +83,7 @@ def test_the_table_of_placement_is_that_of_the_page() -> None:
     """What runs on the CPU only is what the page says, but for what needs no kernel there."""
     made_later = {"fused", "unrolled", "arena_push", "arena_pop", "arena_add"}
     made_later |= {"attention", "attention_grad"}
-    made_later |= {"sparse_matmul"}
+    made_later |= {"sparse_matmul", *COLLECTIVES}
     assert set(OPS) - gpu_ops() - made_later == names_after("On the CPU only") - BESIDE - made_later
 
 

@@ -22,12 +22,14 @@ from weft.codegen.call import split
 from weft.ir.cost.thresholds import MOST_CHUNKS
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.ops import lookup
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.runtime.native.executable import compile_graph
 from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 #: Compiled steps have no ops of the host.
 OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})
+OPS = [n for n in OPS if n not in COLLECTIVES]
 DTYPES = [float32, float64, int32, int64, uint8, bool_, float16]
 
 

@@ -80,8 +80,8 @@ ON_DATAFLOW = frozenset({
 
 #: What WEFT_LOG may name: one for each logger `weft.TOPIC`.
 TOPICS = (
-    "checkpoint", "cluster", "comm", "compile", "passes", "place", "resources", "run", "train",
-    "transfers",
+    "checkpoint", "cluster", "comm", "compile", "data", "passes", "place", "resources", "run",
+    "summary", "train", "transfers",
 )  # fmt: skip
 
 

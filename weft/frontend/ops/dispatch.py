@@ -251,10 +251,12 @@ def open_sizes_first() -> bool:
     return open_sizes() and not (trace is not None and trace.root().static_first)
 
 
-def exact_sizes() -> bool:
+def exact_sizes(*, needed: bool = False) -> bool:
     """Whether a function gives as many elements as it finds, not as many as there may be: as
-    `open_sizes_first`, but not for one example of those of `vmap`."""
-    return open_sizes_first() and not _fixed.get()
+    `open_sizes_first`, and as `open_sizes` if it has no other form (`needed`), but not for one
+    example of those of `vmap`."""
+    free = open_sizes() if needed else open_sizes_first()
+    return free and not _fixed.get()
 
 
 def nonzero_columns(x: Tensor, what: str) -> list[Tensor]:

@@ -20,7 +20,7 @@ from weft.frontend.ops.dispatch import (
     apply_dynamic,
     exact_sizes,
     nonzero_columns,
-    open_sizes,
+    open_sizes_first,
 )
 from weft.frontend.ops.dynamic import argwhere, unique_inverse
 from weft.frontend.ops.elementwise import (
@@ -294,9 +294,9 @@ def as_size(given: Any) -> Dim:
 
 def size_of(number: Tensor) -> Dim:
     """The integer that a traced scalar stands for, as a size: that of an axis which depends on
-    values. TracerError in a compiled function.
+    values. TracerError in a compiled function, whose results have it without the graph.
     """
-    if not open_sizes():
+    if not open_sizes_first():
         raise TracerError(
             "wf.sparse.SparseTensor: dense_shape must be known when a function is compiled, but it "
             "is a traced tensor",
@@ -453,7 +453,8 @@ def from_dense(x: TensorLike, *, nse: int | None = None) -> SparseTensor:
     """The elements of `x` that are not 0, in row-major order.
 
     nse: so many entries, as in JAX's `BCOO.fromdense`: the first ones, then padding. Without it the
-    number depends on values, which compiled functions refuse (TracerError).
+    number depends on values, which costs a compiled function its native call, and is a TracerError
+    in `wf.vmap` and on a GPU.
 
     >>> wf.sparse.from_dense([[0, 7], [8, 0]])
     SparseTensor(indices=Tensor([[0, 1],
@@ -469,10 +470,10 @@ def from_dense(x: TensorLike, *, nse: int | None = None) -> SparseTensor:
             "wf.sparse.from_dense needs a tensor with at least one axis", location=caller_location()
         )
     if nse is None:
-        if not exact_sizes() and not is_concrete(t):
+        if not exact_sizes(needed=True) and not is_concrete(t):
             raise TracerError(
                 "wf.sparse.from_dense: how many entries there are depends on values, which are not "
-                "known while a function is compiled, and would differ by example in vmap",
+                "known while a function is compiled for a GPU, and would differ by example in vmap",
                 hint="give their number: wf.sparse.from_dense(x, nse=100); the rest is padding",
                 location=caller_location(),
             )
