@@ -33,6 +33,7 @@ from weft.frontend.tools.main import main
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.graph import Graph
 from weft.ir.ops import lookup
+from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.text.parser import parse_graph
 from weft.passes.pipelines import PASSES, STANDARD
 from weft.runtime import plan_store
@@ -42,7 +43,9 @@ from weft.runtime.native.pool import POOL
 from weft.runtime.plan_store import digest_graph
 
 #: Compiled steps have no ops of the host.
-OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})
+OPS = sorted(
+    n for n in MAKERS if not lookup(n).traits & {"host", "handle"} and n not in COLLECTIVES
+)
 DTYPES = [float32, float64, int32, int64, uint8, bool_, float16]
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

@@ -373,7 +373,8 @@ def test_a_failing_cluster_step_is_taken_home(tmp_path: Path) -> None:
         with pytest.raises(wf.errors.InvalidArgumentError, match=r"7 .*out of bounds"):
             failed.run(engine)
     rows = [v.value.numpy().tolist() for v in failed.values("dequeue")]
-    assert sorted(rows) == [[2, 4], [3, 6]]  # then the first part fails
+    # then the part fails, that of the one task or of the other
+    assert sorted(rows) in ([[2, 4], [3, 6]], [[3, 5], [4, 7]])
     assert load_record(files[0]).variables["w"].tolist() == first[1].tolist()
 
 
