@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.ir.errors import InvalidArgumentError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 
 pytest.importorskip("malt")
 F32 = np.float32
@@ -468,6 +468,40 @@ def test_what_cannot_be_says_so_at_the_line(function: Any, message: str) -> None
     assert place.file == __file__
     first = function.__code__.co_firstlineno
     assert first < place.line < first + 12
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32])
+def test_ranges_of_small_integers_count_as_python_does(dtype: Any) -> None:
+    def up(n: Any) -> Any:
+        count = 0
+        for _ in range(0, n, 2):
+            count += 1
+            if count > 1000:  # it went round and round
+                break
+        return count
+
+    def down(n: Any) -> Any:
+        last = 0
+        for i in range(n, -300, -7):
+            last = i
+        return last
+
+    for n in (0, 9, 127, *([255] if dtype is np.uint8 else [])):
+        for f in (up, down):
+            assert int(wf.compile(f, autograph=True)(dtype(n))) == f(n)
+
+
+def range_of_float(x: Any) -> Any:
+    total = 0
+    for i in range(x * 0.5):
+        total = total + i
+    return total
+
+
+def test_a_range_of_a_float_is_refused() -> None:
+    with pytest.raises(TypeRuleError, match=r"a range of f.*no integer") as caught:
+        wf.compile(range_of_float, autograph=True)(F32(5))
+    assert caught.value.locations[0].file == __file__
 
 
 def test_a_function_that_returns_on_one_way_only_says_so() -> None:

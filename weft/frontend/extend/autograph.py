@@ -39,8 +39,9 @@ from weft.frontend.core.trace import suspend_trace
 from weft.frontend.extend.debug import check
 from weft.frontend.extend.debug import print as print_tensors
 from weft.frontend.ops.creation import zeros
+from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import logical_and, logical_not, logical_or
-from weft.ir.dtypes import bool_
+from weft.ir.dtypes import bool_, int64
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -456,13 +457,30 @@ class _Range:
     """`range` of integers of which some are tensors."""
 
     def __init__(self, start: Any, stop: Any, step: Any) -> None:
-        self.start, self.stop, self.step = start, stop, step
+        self.start, self.stop, self.step = _counter(start), _counter(stop), step
         if _is_traced(step):
             raise UnsupportedError(
                 "autograph: the step of a range is a tensor",
                 hint="a `while` loop counts by any step",
                 location=caller_location(),
             )
+
+
+def _counter(x: Any) -> Any:
+    """A bound of a range, as Python counts: weak, and wider than what a small dtype holds.
+    TypeRuleError if it is no integer."""
+    if not _is_traced(x):
+        return x
+    t = as_tensor(x)
+    if not t.dtype.is_integer or t.ndim:
+        raise TypeRuleError(
+            f"autograph: a range of {t.describe()}, which is no integer without axes",
+            hint="convert it with wf.astype",
+            location=caller_location(),
+        )
+    wide = apply("astype", t, dtype=int64)
+    wide.weak = True
+    return wide
 
 
 def range_(*args: Any) -> Any:
