@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.ir.errors import UnsupportedError
+from weft.ir.errors import InvalidArgumentError, UnsupportedError
 
 F32 = np.float32
 
@@ -229,3 +229,8 @@ def test_a_part_of_what_runs_here_is_refused(servers: list[wf.train.Server]) -> 
     assert float(slope(F32(5))) == 2.0
     assert float(wf.compile(lambda: v.read(), cluster=target)()) == 5.0
     assert float(v) == 1.0
+
+
+def test_what_is_no_address_is_named_as_it_was_given() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"wf.compile\(cluster='nonsense'\)"):
+        wf.compile(lambda x: x, cluster="nonsense")(F32(1))
