@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -154,10 +155,15 @@ def nested_conditionals(x: Any, y: Any) -> Any:
 
 
 def annotated(x: Any, y: Any) -> Any:
+    @dataclass
+    class Pair:
+        a: Any
+        b: int = 3
+
     total: int = 0
     if x > y:
         total: int = x  # type: ignore[no-redef]
-    return total
+    return total + Pair(x).b
 
 
 class Base:

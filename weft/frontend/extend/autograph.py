@@ -621,6 +621,11 @@ class _Prepared(ast.NodeTransformer):
         parts = [x for op, e in pairs for x in (ast.Constant(type(op).__name__), _later(e))]
         return self._placed(node, _call("chain", [node.left, *parts]))
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        fields = [isinstance(n, ast.AnnAssign) for n in node.body]  # annotations of the class
+        node.body = [n if f else self.visit(n) for n, f in zip(node.body, fields, strict=True)]
+        return node
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
         if not isinstance(node.target, ast.Name):
