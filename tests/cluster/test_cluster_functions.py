@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.ir.errors import InvalidArgumentError, UnsupportedError
 
 F32 = np.float32
 
@@ -205,3 +206,31 @@ def test_a_lost_task_is_named() -> None:
     with pytest.raises(wf.errors.UnavailableError, match="/job:worker/task:1"):
         f(F32(0))
     servers[0].stop()
+
+
+def test_a_part_of_what_runs_here_is_refused(servers: list[wf.train.Server]) -> None:
+    """It ran here, on the variables of this process."""
+    target = servers[1].target
+    v = wf.Variable(F32(1))
+
+    @wf.compile(cluster=target)
+    def set_to(x: wf.Tensor) -> wf.Tensor:
+        v.assign(x)
+        return x * 2.0
+
+    for outer in (
+        wf.compile(lambda x: set_to(x)), wf.grad(set_to), wf.compile(wf.grad(set_to)),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match="'set_to' is compiled with cluster=") as caught:
+            outer(wf.asarray(F32(5)))
+        assert caught.value.locations[0].file == __file__
+    assert float(v) == 1.0
+    slope = wf.compile(wf.grad(set_to), cluster=target)
+    assert float(slope(F32(5))) == 2.0
+    assert float(wf.compile(lambda: v.read(), cluster=target)()) == 5.0
+    assert float(v) == 1.0
+
+
+def test_what_is_no_address_is_named_as_it_was_given() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"wf.compile\(cluster='nonsense'\)"):
+        wf.compile(lambda x: x, cluster="nonsense")(F32(1))

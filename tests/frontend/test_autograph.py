@@ -3,7 +3,9 @@ the same numbers."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.ir.errors import InvalidArgumentError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 
 pytest.importorskip("malt")
 F32 = np.float32
@@ -135,9 +137,92 @@ def doubled(x: Any, y: Any) -> Any:
     return x * len(names)
 
 
+def chained(x: Any, y: Any) -> Any:
+    seen = []
+
+    def noted(v: Any) -> Any:
+        seen.append(v)
+        return v
+
+    inside = 0 < noted(x) <= noted(y) < 30
+    inside = 1 if inside else 2 if y is not None else 3
+    assert len(seen) <= 2  # each is computed once at most
+    return inside + (10 if 0 < len([1]) < 3 else 20)
+
+
+def nested_conditionals(x: Any, y: Any) -> Any:
+    return (1 if x > 3 else 2 if x > 1 else 3) if y > 0 else (4 if x < 0 else 5)
+
+
+def annotated(x: Any, y: Any) -> Any:
+    @dataclass
+    class Pair:
+        a: Any
+        b: int = 3
+
+    total: int = 0
+    if x > y:
+        total: int = x  # type: ignore[no-redef]
+    return total + Pair(x).b
+
+
+class Base:
+    def shifted(self, v: Any) -> Any:
+        return v + 1
+
+
+class Heir(Base):
+    def shifted(self, v: Any) -> Any:
+        found = super().shifted(v)
+        if v > 0:
+            return found
+        return found - 3
+
+
+def inherited(x: Any, y: Any) -> Any:
+    return Heir().shifted(x) * 100 + Heir().shifted(y)
+
+
+def absolute(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(f)
+    def wrapper(v: Any) -> Any:
+        found = f(v)
+        if found > 0:
+            return found
+        return -found
+
+    return wrapper
+
+
+def decorated(x: Any, y: Any) -> Any:
+    @absolute
+    def inner(v: Any) -> Any:
+        return v - 2 if v > 2 else v - 9
+
+    return inner(x) + inner(y)
+
+
+def returns_early_in_a_loop(x: Any, y: Any) -> Any:
+    for i in range(5):
+        if i * x > y:
+            return i
+    return x
+
+
+def returns_in_loops(x: Any, y: Any) -> Any:
+    for i in range(5):
+        if i * i > y:
+            return i * 10
+    while True:
+        x = x + 1
+        if x > 12:
+            return x
+
+
 PROGRAMS: list[Callable[[Any, Any], Any]] = [
     branches, early_return, collatz, breaks, counted, backwards, nested_while, logic, calls,
-    containers, doubled,
+    containers, doubled, chained, nested_conditionals, annotated, inherited, decorated,
+    returns_early_in_a_loop, returns_in_loops,
 ]  # fmt: skip
 COMPILED = {f.__name__: wf.compile(f, autograph=True) for f in PROGRAMS}
 
@@ -277,9 +362,102 @@ def range_by(x: Any) -> Any:
     return total
 
 
+def assigns_in_condition(x: Any) -> Any:
+    z = 0
+    while (z := x - 1) > 0:
+        x = x - 2
+    return z
+
+
+def assigns_in_and(x: Any) -> Any:
+    z = 0
+    if x > 0 and (z := x) > 1:
+        return z
+    return z
+
+
+def assigns_in_conditional(x: Any) -> Any:
+    z = 0
+    return (z := x) if x > 0 else z
+
+
+def returns_none(x: Any) -> Any:
+    if x > 0:
+        return x
+    return None
+
+
+def integers_of_and(x: Any) -> Any:
+    return (x and 3) + 1
+
+
+def integers_of_or(x: Any) -> Any:
+    return (x > 1 or x) + 1
+
+
+def appends(x: Any) -> Any:
+    rows = [1]
+    if x > 0:
+        rows.append(2)
+    return len(rows)
+
+
+def appends_in_loop(x: Any) -> Any:
+    rows = [1]
+    while x > 0:
+        rows.append(2)
+        x = x - 1
+    return len(rows)
+
+
+def counts_by_function(x: Any) -> Any:
+    n = 0
+
+    def count() -> None:
+        nonlocal n
+        n += 1
+
+    for _ in range(x):
+        count()
+    return n
+
+
+def changes_attribute(x: Any) -> Any:
+    m = Model()
+
+    def change() -> None:
+        m.bias = 7
+
+    if x > 7:
+        change()
+    return m.bias
+
+
+def uses_dict(x: Any) -> Any:
+    known = {"a": 1}
+
+    def change() -> None:
+        known["a"] = 5
+
+    if x > 7:
+        change()
+    return known["a"]
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (assigns_in_condition, "`:=` in the condition of a `while`"),
+        (assigns_in_and, "`:=` in `and` or `or`"),
+        (assigns_in_conditional, "`:=` in a conditional expression"),
+        (returns_none, "what it returns is a tensor or number after one .* and None"),
+        (integers_of_and, r"`and` on tensors takes bools, got i64\[\]"),
+        (integers_of_or, r"`or` on tensors takes bools, got i64\[\]"),
+        (appends, "a branch of an `if` on a tensor changes 'rows'"),
+        (appends_in_loop, "a `while` on a tensor changes 'rows'"),
+        (counts_by_function, "a `for` on a tensor changes 'n' by a function"),
+        (changes_attribute, "a branch of an `if` on a tensor changes 'm'"),
+        (uses_dict, "a branch of an `if` on a tensor changes 'known'"),
         (one_branch, "'z' has a value after one branch of an `if` on a tensor only"),
         (two_types, r"at result\['z'\]: .*f32\[3\].*f32\[4\]|f32\[4\].*f32\[3\]"),
         (other_objects, "'name' is 'b' after one branch of an `if` on a tensor and 'a' after the"),
@@ -295,7 +473,58 @@ def test_what_cannot_be_says_so_at_the_line(function: Any, message: str) -> None
     (place, *_) = caught.value.locations
     assert place.file == __file__
     first = function.__code__.co_firstlineno
-    assert first < place.line < first + 8
+    assert first < place.line < first + 12
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32])
+def test_ranges_of_small_integers_count_as_python_does(dtype: Any) -> None:
+    def up(n: Any) -> Any:
+        count = 0
+        for _ in range(0, n, 2):
+            count += 1
+            if count > 1000:  # it went round and round
+                break
+        return count
+
+    def down(n: Any) -> Any:
+        last = 0
+        for i in range(n, -300, -7):
+            last = i
+        return last
+
+    for n in (0, 9, 127, *([255] if dtype is np.uint8 else [])):
+        for f in (up, down):
+            assert int(wf.compile(f, autograph=True)(dtype(n))) == f(n)
+
+
+def range_of_float(x: Any) -> Any:
+    total = 0
+    for i in range(x * 0.5):
+        total = total + i
+    return total
+
+
+def test_a_range_of_a_float_is_refused() -> None:
+    with pytest.raises(TypeRuleError, match=r"a range of f.*no integer") as caught:
+        wf.compile(range_of_float, autograph=True)(F32(5))
+    assert caught.value.locations[0].file == __file__
+
+
+def test_a_function_that_returns_on_one_way_only_says_so() -> None:
+    """It gave zeros where Python gives None."""
+
+    def half(x: Any) -> Any:  # noqa: RET503
+        if x > 0:
+            return x
+
+    run = wf.compile(half, autograph=True)
+    assert float(run(F32(3))) == 3.0
+    with pytest.raises(InvalidArgumentError, match="came to its end without a `return`") as caught:
+        run(F32(-3))
+    assert caught.value.locations[0].file == __file__
+    # where all ways return, nothing is checked
+    for name in ("early_return", "returns_early_in_a_loop"):
+        assert "assert(" not in str(COMPILED[name].trace(np.int64(1), np.int64(2)))
 
 
 def test_without_it_the_error_names_it() -> None:

@@ -156,6 +156,9 @@ def test_bad_input() -> None:
         wf.vmap(lambda x: c.psum_scatter(x, "i"), axis_name="i")(x)
     with pytest.raises(InvalidArgumentError, match="no pairs of 3 rows"):
         wf.vmap(lambda x: c.ppermute(x, "i", [(0, 1), (2, 1)]), axis_name="i")(x)
+    for perm in ([(0.5, 1)], [(0, 1, 2)], [3], 3):
+        with pytest.raises(InvalidArgumentError, match="perm has pairs of rows"):
+            wf.vmap(lambda x, perm=perm: c.ppermute(x, "i", perm), axis_name="i")(x)
     with pytest.raises(TypeRuleError, match="psum' takes numbers"):
         wf.vmap(lambda x: c.psum(x > 0, "i"), axis_name="i")(x)
     with pytest.raises(UnsupportedError, match="collective over the axis 'i' in it needs all"):

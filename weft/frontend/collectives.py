@@ -11,6 +11,7 @@ Tensor([-2., -1.,  3.], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 from weft.frontend.core import pytree
@@ -174,7 +175,13 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
             hint="wf.vmap over a known number of rows",
             location=caller_location(),
         )
-    pairs = [(int(source), int(target)) for source, target in perm]
+    try:
+        pairs = [(index(source), index(target)) for source, target in perm]
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"wf.collectives.ppermute: perm has pairs of rows, (source, target), got {perm!r:.60}",
+            location=caller_location(),
+        ) from None
     sides = [list(side) for side in zip(*pairs, strict=True)] or [[], []]
     if any(not 0 <= k < size for side in sides for k in side) or any(
         len(set(side)) != len(side) for side in sides

@@ -71,7 +71,7 @@ from weft.frontend.core.trace import Trace, _current, current_trace
 from weft.frontend.core.user_errors import as_seen, shows_as_seen
 from weft.ir.device import local_gpu
 from weft.ir.dtypes import MathMode, as_dtype
-from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
@@ -137,6 +137,21 @@ def warn_elsewhere(name: str, gpu: int, trace: Trace, told: set[str]) -> None:
     )
     warn(message, DeviceWarning, caller_location())
     told.add(where)  # not where that is an error
+
+
+def _check_there(name: str, cluster: object, trace: Trace) -> None:
+    """UnsupportedError if the function `name`, which is compiled for a cluster, is called in what
+    does not run there: its variables and queues would be those of this process."""
+    root = trace.root()
+    if root.kind == "graph" or root.cluster == cluster:  # a graph runs where its session does
+        return
+    raise UnsupportedError(
+        f"'{name}' is compiled with cluster=, but here it is a part of '{root.name}', which does "
+        "not run on that cluster",
+        hint="cluster= counts for the function that is called from outside: "
+        "wf.compile(cluster=...) around that one, wf.grad(f) for example",
+        location=caller_location(),
+    )
 
 
 class Inspection:
@@ -582,6 +597,8 @@ class CompiledFunction(Inspection, Generic[P, R]):
         trace = current_trace()
         if self._gpu is not None and trace is not None:
             warn_elsewhere(self._name, self._gpu, trace, self._told)
+        if self._cluster is not None and trace is not None:
+            _check_there(self._name, self._cluster, trace)
         with forbidden(self._x64):
             return self._inlined(args, kwargs)
 
@@ -708,6 +725,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             creates_variables=creates,
             location=definition(self._fn),
             gpu=self._gpu,
+            cluster=self._cluster,
             x64=self._x64,
             parameters=self._parameters,
             takes_host_ops=self._gpu is None,

@@ -95,6 +95,7 @@ def trace_function(
     open_sizes: bool = False,
     location: Locations = (),
     gpu: int | None = None,
+    cluster: object = None,
     x64: bool | None = True,
     parameters: Collection[str] = (),
     takes_host_ops: bool = False,
@@ -102,7 +103,8 @@ def trace_function(
     """Run `call` on one symbolic tensor per argument.
 
     open_sizes: whether sizes may depend on values, as they may if the graph is interpreted.
-    location: where the function is defined. gpu: the number of the GPU that it is compiled for.
+    location: where the function is defined. gpu, cluster: the number of the GPU, or the
+    cluster, that it is compiled for.
     parameters: those of the user's function. takes_host_ops: whether it may hold what native steps
     do not, ops of the host and sizes that depend on values. x64: whether it may compute in float64;
     None: nothing is said of it. TypeRuleError for a result that is no tensor, and for float64 where
@@ -111,7 +113,7 @@ def trace_function(
     trace = Trace("function", name, creates_variables=creates_variables)
     trace.parameters = parameters
     trace.symbols = set() if open_sizes or takes_host_ops else None
-    trace.gpu, trace.x64 = gpu, x64
+    trace.gpu, trace.cluster, trace.x64 = gpu, cluster, x64
     trace.takes_host_ops, trace.static_first = takes_host_ops, takes_host_ops and not open_sizes
     if x64 is False:
         for argument in arguments:

@@ -376,6 +376,7 @@ class Trace:
         #: Whether a function may compute in float64; None: while weft does so by itself.
         self.x64: bool | None = True
         self.gpu: int | None = None  # of a function: the number of the GPU that it is compiled for
+        self.cluster: object = None  # of a function: the cluster that it is compiled for
         self.symbols: set[str] | None = None  # names of sizes in use; None: sizes must be known
         #: Whether what has a form with known sizes takes that, though sizes may be open.
         self.static_first = False

@@ -14,16 +14,18 @@ must be the same whatever is taken."""
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import inspect
 import operator
 import os
+import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,8 +39,15 @@ from weft.frontend.core.trace import suspend_trace
 from weft.frontend.extend.debug import check
 from weft.frontend.extend.debug import print as print_tensors
 from weft.frontend.ops.creation import zeros
+from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import logical_and, logical_not, logical_or
-from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
+from weft.ir.dtypes import bool_, int64
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    TypeRuleError,
+    UnsupportedError,
+)
 from weft.ir.locations import Location, caller_location, is_ours, write_lines_of
 
 State = tuple[Any, ...]
@@ -65,18 +74,22 @@ def _malt() -> Any:
     try:
         from malt.core import converter
         from malt.impl import api
-        from malt.operators import variables
+        from malt.operators import function_wrappers, py_builtins, variables
+        from malt.pyct import anno
     except ImportError:
         raise FailedPreconditionError(
             "wf.compile(autograph=True) needs AutoGraph's converter, which is not installed",
             hint="pip install 'weft[autograph]', or write wf.cond, wf.while_loop and wf.scan",
             location=caller_location(),
         ) from None
-    return api, converter, variables
+    return SimpleNamespace(
+        api=api, converter=converter, variables=variables, py_builtins=py_builtins,
+        function_wrappers=function_wrappers, anno=anno,
+    )  # fmt: skip
 
 
 def _is_undefined(x: object) -> bool:
-    _, _, variables = _malt()
+    variables = _malt().variables
     return isinstance(x, (variables.Undefined, variables.UndefinedReturnValue))
 
 
@@ -101,12 +114,14 @@ def if_stmt(
     while True:
         branches = _Branches(before, get_state, set_state, symbol_names[:nouts], stand_ins)
         try:
-            found = cond(test, branches.first(body), branches.second(orelse))
+            with _unchanged("a branch of an `if`", (body, orelse), symbol_names):
+                found = cond(test, branches.first(body), branches.second(orelse))
             break
         except _Unknown as unknown:
             set_state(before)
             stand_ins[unknown.name] = unknown.stand_in
     others = branches.others[0]
+    found.update(dict.fromkeys(branches.returned(test), True))
     after = [found[n] if n in found else others[n] for n in symbol_names[:nouts]]
     set_state((*after, *before[nouts:]))
 
@@ -147,6 +162,18 @@ class _Branches:
         self._names, self._stand_ins = names, stand_ins
         self.others: list[dict[str, Any]] = []  # what does not go through, of each
         self._made: dict[str, Any] = {}
+        self._after: list[dict[str, Any]] = []
+
+    def returned(self, test: Any) -> list[str]:
+        """The names of "it has returned" that hold after both branches: where both return, or where
+        one does and `test` is that it had not."""
+        before = dict(zip(self._names, self._before, strict=False))
+        yes, no = self._after[-2:]
+        return [
+            name for name in self._names
+            if name.startswith("do_return") and yes[name] is True
+            and (no[name] is True or _negates(test, before[name]))
+        ]  # fmt: skip
 
     def first(self, run: Callable[[], None]) -> Callable[[], dict[str, Any]]:
         return lambda: self._taken(run)
@@ -156,7 +183,8 @@ class _Branches:
             first = self._made
             second = self._taken(run)
             for name in self._names:
-                if name.startswith("retval_") and (name in first) != (name in second):
+                others = [made[name] for made in self.others if name in made]
+                if name.startswith("retval_") and len(others) == 1 and _is_undefined(others[0]):
                     raise _Unknown(name, first.get(name, second.get(name)))
             first_others, second_others = self.others
             _check_same(first_others, second_others, second)
@@ -168,12 +196,85 @@ class _Branches:
         self._set(self._before)
         run()
         made = dict(zip(self._names, self._get()[: len(self._names)], strict=True))
+        self._after.append(dict(made))
         for name, stand_in in self._stand_ins.items():
             if _is_undefined(made[name]):
                 made[name] = stand_in
         self._made = {n: x for n, x in made.items() if _is_carried(x)}
         self.others.append({n: x for n, x in made.items() if n not in self._made})
         return self._made
+
+
+def _negates(test: Tensor, x: Any) -> bool:
+    """Whether `test` is `not x`."""
+    if not isinstance(x, Tensor) or x._value is None or test._value is None:
+        return False
+    op = test._value.op
+    return op is not None and op.name == "logical_not" and op.operands[0] is x._value
+
+
+@contextmanager
+def _unchanged(
+    where: str, bodies: Sequence[Callable[..., None]], names: Sequence[str]
+) -> Iterator[None]:
+    """UnsupportedError if what `bodies` do, which is done once while tracing, changes more than the
+    variables `names`: what they see of other variables, and of lists, dicts and objects."""
+    before = _seen_by(bodies, names)
+    yield
+    after = _seen_by(bodies, names)
+    for key, (name, old) in before.items():
+        new = after[key][1] if key in after else old
+        if any(new.get(k, _GONE) is not x for k, x in old.items()) or (
+            isinstance(old[""], (list, dict, set)) and len(new) != len(old)
+        ):
+            raise UnsupportedError(
+                f"autograph: {where} on a tensor changes '{name}' by a function or method that it "
+                "calls",
+                hint="what is done in it is done once, while tracing: assign to variables in the "
+                "statement itself",
+                location=caller_location(),
+            )
+
+
+_GONE = object()
+
+
+def _seen_by(
+    bodies: Sequence[Callable[..., None]], names: Sequence[str]
+) -> dict[int, tuple[str, dict[Any, object]]]:
+    """The variables that functions, and those that they call, have from around them, by the cells
+    that hold them: their names, and what they hold, without what `names` are and are part of."""
+    cells: dict[int, tuple[str, CellType]] = {}
+    left: list[object] = list(bodies)
+    while left:
+        f = left.pop()
+        f = f.__func__ if isinstance(f, MethodType) else f
+        if isinstance(f, FunctionType):
+            for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+                if id(cell) in cells or name == "ag__":
+                    continue
+                with suppress(ValueError):  # not assigned yet
+                    left.append(cell.cell_contents)
+                    cells[id(cell)] = name, cell
+    roots = {name.split(".")[0].split("[")[0] for name in names}
+    held = [(key, name, cell.cell_contents) for key, (name, cell) in cells.items()]
+    shared = {id(x) for _, name, x in held if name in roots}
+    return {
+        key: (name, {"": x} if id(x) in shared else _parts(x))
+        for key, name, x in held
+        if name not in names
+    }
+
+
+def _parts(x: Any) -> dict[Any, object]:
+    """An object, and what it holds: of one of the user's program its attributes."""
+    if isinstance(x, (list, set)):
+        return {"": x, **{(k,): part for k, part in enumerate(x)}}
+    if isinstance(x, dict):
+        return {"": x, **{(k,): part for k, part in x.items()}}
+    file = getattr(sys.modules.get(type(x).__module__), "__file__", None) or ""
+    attributes = getattr(x, "__dict__", {}) if _is_users_file(file) else {}
+    return {"": x, **{(k,): part for k, part in attributes.items()}}
 
 
 def _check_same(first: Mapping[str, Any], second: Mapping[str, Any], carried: object) -> None:
@@ -188,9 +289,10 @@ def _check_same(first: Mapping[str, Any], second: Mapping[str, Any], carried: ob
                 location=caller_location(),
             )
         if one is not other and not _is_undefined(one) and (name not in first or one != other):
+            texts = ["a tensor or number" if x is carried else f"{x!r:.40}" for x in (one, other)]
             raise UnsupportedError(
-                f"autograph: {_shown(name)} is {one!r:.40} after one branch of an `if` on a tensor "
-                f"and {other!r:.40} after the other",
+                f"autograph: {_shown(name)} is {texts[0]} after one branch of an `if` on a tensor "
+                f"and {texts[1]} after the other",
                 hint="tensors and numbers go through it; other objects must be the same",
                 location=caller_location(),
             )
@@ -198,21 +300,53 @@ def _check_same(first: Mapping[str, Any], second: Mapping[str, Any], carried: ob
 
 def if_exp(test: Any, if_true: Callable[[], Any], if_false: Callable[[], Any], text: str) -> Any:
     """`if_true() if test else if_false()`."""
-    if _is_traced(test):
+    if not _is_traced(test):
+        return if_true() if test else if_false()
+    with _unchanged("a conditional expression", (if_true, if_false), ()):
         return cond(test, if_true, if_false)
-    return if_true() if test else if_false()
 
 
 def and_(a: Callable[[], Any], b: Callable[[], Any]) -> Any:
     """`a() and b()`; of a tensor both are computed."""
     first = a()
-    return logical_and(first, b()) if _is_traced(first) else first and b()
+    if not _is_traced(first):
+        return first and b()
+    return logical_and(_truth("and", first), _truth("and", b()))
 
 
 def or_(a: Callable[[], Any], b: Callable[[], Any]) -> Any:
     """`a() or b()`; of a tensor both are computed."""
     first = a()
-    return logical_or(first, b()) if _is_traced(first) else first or b()
+    if not _is_traced(first):
+        return first or b()
+    return logical_or(_truth("or", first), _truth("or", b()))
+
+
+def _truth(word: str, x: Any) -> Any:
+    """An operand of `and` or `or` on tensors. TypeRuleError if it is no bool: Python's result would
+    be one of the operands."""
+    t = x if isinstance(x, bool) else as_tensor(x)
+    if isinstance(t, bool) or t.dtype is bool_:
+        return t
+    raise TypeRuleError(
+        f"autograph: `{word}` on tensors takes bools, got {t.describe()}",
+        hint="compare it, as in `x > 0`",
+        location=caller_location(),
+    )
+
+
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le,
+    "Gt": operator.gt, "GtE": operator.ge, "Is": operator.is_, "IsNot": operator.is_not,
+    "In": lambda a, b: a in b, "NotIn": lambda a, b: a not in b,
+}  # fmt: skip
+
+
+def chain(left: Any, name: str, right: Callable[[], Any], *rest: Any) -> Any:
+    """`left < right() < ...`: each operand is computed once."""
+    middle = right()
+    first = _COMPARED[name](left, middle)
+    return and_(lambda: first, lambda: chain(middle, *rest)) if rest else first
 
 
 def not_(a: Any) -> Any:
@@ -241,7 +375,8 @@ def while_stmt(
         body()
         goes_on = test()
     loop = _Loop("while", get_state, set_state, symbol_names)
-    loop.known(lambda: loop.run(test, body))
+    with _unchanged("a `while`", (test, body), symbol_names):
+        loop.known(lambda: loop.run(test, body))
 
 
 class _Loop:
@@ -322,13 +457,30 @@ class _Range:
     """`range` of integers of which some are tensors."""
 
     def __init__(self, start: Any, stop: Any, step: Any) -> None:
-        self.start, self.stop, self.step = start, stop, step
+        self.start, self.stop, self.step = _counter(start), _counter(stop), step
         if _is_traced(step):
             raise UnsupportedError(
                 "autograph: the step of a range is a tensor",
                 hint="a `while` loop counts by any step",
                 location=caller_location(),
             )
+
+
+def _counter(x: Any) -> Any:
+    """A bound of a range, as Python counts: weak, and wider than what a small dtype holds.
+    TypeRuleError if it is no integer."""
+    if not _is_traced(x):
+        return x
+    t = as_tensor(x)
+    if not t.dtype.is_integer or t.ndim:
+        raise TypeRuleError(
+            f"autograph: a range of {t.describe()}, which is no integer without axes",
+            hint="convert it with wf.astype",
+            location=caller_location(),
+        )
+    wide = apply("astype", t, dtype=int64)
+    wide.weak = True
+    return wide
 
 
 def range_(*args: Any) -> Any:
@@ -348,7 +500,8 @@ def for_stmt(
         xs = as_tensor(iter_)
         if extra_test is None:
             loop = _Loop("for", get_state, set_state, symbol_names)
-            loop.known(lambda: loop.rows(xs, body))
+            with _unchanged("a `for`", (body,), symbol_names):
+                loop.known(lambda: loop.rows(xs, body))
             return
         places, row = _Range(0, xs.shape[0], 1), lambda i: body(xs[i])
     elif isinstance(iter_, _Range):
@@ -357,7 +510,8 @@ def for_stmt(
         _plain_for(iter_, extra_test, body, (get_state, set_state, symbol_names))
         return
     loop = _Loop("for", get_state, set_state, symbol_names)
-    loop.known(lambda: _counted(places, extra_test, row, loop))
+    with _unchanged("a `for`", (body,), symbol_names):
+        loop.known(lambda: _counted(places, extra_test, row, loop))
 
 
 def _plain_for(
@@ -379,7 +533,8 @@ def _plain_for(
             left = iter_[count:]
             places = _Range(left.start, left.stop, left.step)
             loop = _Loop("for", *state)
-            loop.known(partial(_counted, places, extra_test, body, loop))
+            with _unchanged("a `for`", (body,), loop.names):
+                loop.known(partial(_counted, places, extra_test, body, loop))
             return
         if not goes_on:
             return
@@ -406,6 +561,92 @@ def _counted(
     loop.write(last)
 
 
+# --------------------------------------------------------------------------------------- source
+class _AssignedLater(Exception):  # it ends a conversion
+    """A variable that is assigned to where the converter makes a function."""
+
+    def __init__(self, where: str, name: str, line: int) -> None:
+        super().__init__(where)
+        self.where, self.name, self.line = where, name, line
+
+
+class _Prepared(ast.NodeTransformer):
+    """A function's syntax tree in the form that the converter takes: comparisons of several
+    operands, conditional expressions in others, and annotated variables are written otherwise. It
+    makes functions of what is computed later: what is assigned to by `:=` there is refused."""
+
+    def _check(self, where: str, *nodes: ast.AST) -> None:
+        for node in nodes:
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.NamedExpr):
+                    anno = _malt().anno
+                    line = anno.getanno(inner, anno.Basic.ORIGIN).loc.lineno
+                    raise _AssignedLater(where, inner.target.id, line)
+
+    def _placed(self, node: ast.AST, new: ast.AST) -> ast.AST:
+        """`new` in the place of `node`."""
+        anno = _malt().anno
+        anno.copyanno(node, new, anno.Basic.ORIGIN)
+        return ast.copy_location(new, node)
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        self._check("the condition of a `while`", node.test)
+        return self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self._check("`and` or `or`", node)
+        return self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        if node.msg is not None:
+            self._check("the message of an `assert`", node.msg)
+        return self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self._check("a conditional expression", node.body, node.orelse)
+        nested = any(isinstance(n, ast.IfExp) for n in ast.walk(node) if n is not node)
+        self.generic_visit(node)
+        if not nested:
+            return node
+        later = [_later(node.body), _later(node.orelse)]
+        return self._placed(node, _call("if_exp", [node.test, *later, ast.Constant("")]))
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if len(node.ops) > 1:
+            self._check("a comparison of several", *node.comparators)
+        self.generic_visit(node)
+        if len(node.ops) == 1:
+            return node
+        pairs = zip(node.ops, node.comparators, strict=True)
+        parts = [x for op, e in pairs for x in (ast.Constant(type(op).__name__), _later(e))]
+        return self._placed(node, _call("chain", [node.left, *parts]))
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        fields = [isinstance(n, ast.AnnAssign) for n in node.body]  # annotations of the class
+        node.body = [n if f else self.visit(n) for n, f in zip(node.body, fields, strict=True)]
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.target, ast.Name):
+            return node
+        if node.value is None:
+            return self._placed(node, ast.Pass())
+        return self._placed(node, ast.Assign(targets=[node.target], value=node.value))
+
+
+def _later(body: ast.expr) -> ast.expr:
+    """A function of an expression."""
+    none = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return ast.Lambda(args=none, body=body)
+
+
+def _call(name: str, args: list[ast.expr]) -> ast.expr:
+    """A call of an operator of this module."""
+    of = ast.Attribute(value=ast.Name(id="ag__", ctx=ast.Load()), attr=name, ctx=ast.Load())
+    return ast.Call(func=of, args=args, keywords=[])
+
+
 # ---------------------------------------------------------------------------------------- calls
 def print_(*args: Any, **options: Any) -> None:
     """`print`: of tensors in each run."""
@@ -422,6 +663,7 @@ def print_(*args: Any, **options: Any) -> None:
                   **{n: x for n, x in options.items() if n == "file"})  # fmt: skip
 
 
+_made_files: set[str] = set()  # of converted functions
 _BUILTINS: dict[Any, Callable[..., Any]] = {builtins.range: range_, builtins.print: print_}
 _INSTALLED = tuple(
     os.path.realpath(sysconfig.get_paths()[key]) + os.sep
@@ -432,7 +674,13 @@ _INSTALLED = tuple(
 def _is_users(function: FunctionType) -> bool:
     """Whether a function is one of the user's program."""
     file = function.__code__.co_filename
-    if is_ours(file) or file.startswith("<") or inspect.isgeneratorfunction(function):
+    if file in _made_files or inspect.isgeneratorfunction(function):  # converted, or not to be
+        return False
+    return _is_users_file(file)
+
+
+def _is_users_file(file: str) -> bool:
+    if not file or is_ours(file) or file.startswith("<"):
         return False
     return not os.path.realpath(file).startswith(_INSTALLED)
 
@@ -443,6 +691,8 @@ def converted_call(
     """`f(*args, **kwargs)` in a converted function."""
     if kwargs is None:
         kwargs = {}
+    if f is super and not args and context:  # it looks at the frame of who calls it
+        return _malt().py_builtins.super_in_original_context(f, args, context[0])
     if isinstance(f, functools.partial):
         return converted_call(f.func, (*f.args, *args), {**f.keywords, **kwargs})
     with suppress(TypeError):  # not hashable
@@ -452,14 +702,25 @@ def converted_call(
     own_call = getattr(type(f), "__call__", None)  # noqa: B004
     if isinstance(own_call, FunctionType) and not isinstance(f, type):
         f, args = own_call, (f, *args)
-    if isinstance(f, FunctionType) and _is_users(f) and not hasattr(f, "autograph_info__"):
+    if isinstance(f, FunctionType) and _is_users(f):
         f = convert(f)
     return f(*args, **kwargs)
 
 
 @cache
 def _transpiler() -> Any:
-    api, converter, _ = _malt()
+    malt = _malt()
+    api, converter, function_wrappers = malt.api, malt.converter, malt.function_wrappers
+
+    class FunctionScope(function_wrappers.FunctionScope):  # type: ignore[misc, name-defined]
+        """A converted function, as it runs."""
+
+        def ret(self, value: Any, did_return: Any) -> Any:
+            """What it returns, which must be the same kind of thing whatever is taken."""
+            if _is_traced(did_return) and _is_carried(value):
+                check(did_return, "autograph: a function came to its end without a `return`, which "
+                      "on another way it has")  # fmt: skip
+            return super().ret(value, did_return)
 
     class Transpiler(api.PyToPy):  # type: ignore[misc, name-defined]
         """AutoGraph's conversion, to calls of the operators here."""
@@ -469,9 +730,12 @@ def _transpiler() -> Any:
             vars(found["ag__"]).update(
                 if_stmt=if_stmt, if_exp=if_exp, and_=and_, or_=or_, not_=not_,
                 while_stmt=while_stmt, for_stmt=for_stmt, assert_stmt=assert_stmt,
-                converted_call=converted_call,
+                converted_call=converted_call, chain=chain, FunctionScope=FunctionScope,
             )  # fmt: skip
             return found
+
+        def transform_ast(self, node: Any, ctx: Any) -> Any:
+            return super().transform_ast(_Prepared().visit(node), ctx)
 
     options = converter.ConversionOptions(
         recursive=True, user_requested=True,
@@ -494,17 +758,26 @@ def convert(function: Callable[..., Any]) -> Callable[..., Any]:
             hint="convert the functions that it calls",
             location=caller_location(),
         )
+    file = function.__code__.co_filename
     try:
         made, module, origins = transpiler.transform(function, context)
+    except _AssignedLater as error:
+        raise UnsupportedError(
+            f"autograph: `:=` in {error.where}",
+            hint=f"assign to '{error.name}' in a statement of its own",
+            location=Location(file, error.line),
+        ) from None
     except Exception as error:
+        why = str(error) or type(error).__name__
         raise InvalidArgumentError(
-            f"wf.compile(autograph=True): '{function.__name__}' cannot be converted: {error}",
+            f"wf.compile(autograph=True): '{function.__name__}' cannot be converted: {why}",
             hint="write wf.cond, wf.while_loop and wf.scan in it",
-            location=caller_location(),
+            location=Location(file, function.__code__.co_firstlineno),
         ) from error
-    file = function.__code__.co_filename
-    write_lines_of(module.__file__, {
-        at.lineno: Location(file, origin.loc.lineno) for at, origin in origins.items()
-    })  # fmt: skip
-    made.autograph_info__ = True
+    _made_files.add(made.__code__.co_filename)
+    lines = {at.lineno: Location(file, origin.loc.lineno) for at, origin in origins.items()}
+    last = Location(file, function.__code__.co_firstlineno)
+    for line in builtins.range(1, len(inspect.getsource(module).splitlines()) + 1):
+        last = lines.setdefault(line, last)  # what the converter adds to a statement follows it
+    write_lines_of(module.__file__, lines)
     return functools.update_wrapper(made, function)

@@ -42,7 +42,7 @@ class Client:
     ) -> None:
         self._cluster, self._soft = cluster, soft_placement
         try:
-            self._address = ClientAddress(cluster.target)
+            self._address = ClientAddress(cluster.target, who)
         except WeftError as error:
             raise error.at(caller_location()) from None
 

@@ -112,12 +112,12 @@ class ClientAddress:
     before, the next session of the user's does.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, who: str = "wf.Session(target={!r})") -> None:
         self._folder: Path | None = None
         try:
             where = parse_address(target)
         except AddressError as error:
-            raise as_weft_error(error, f"wf.Session(target={target!r})") from None
+            raise as_weft_error(error, who.format(target)) from None
         if where.scheme == "ipc":
             _remove_left_over()
             self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # only this user may look in
