@@ -393,7 +393,7 @@ def arange(
     if device is not None:
         return on_device(device, arange, start, stop, step, dtype=dtype)
     low, high = (0, start) if stop is None else (start, stop)
-    if any(_is_computed(v) for v in (low, high, step)):
+    if _is_computed(low) or _is_computed(high) or _is_computed(step):
         return _computed_range(low, high, step, dtype)
     a, b, s = (
         _known_number("arange", v, n) for v, n in ((low, "start"), (high, "stop"), (step, "step"))
