@@ -321,6 +321,23 @@ def test_sizes_of_narrow_integers_wrap_round_as_values_do() -> None:
         assert session.run(build(p), {p: x}).shape == ((300 + 250) % 256,)
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_each_part_of_a_split_needs_sizes_that_add_up(part: int) -> None:
+    with wf.Graph().as_default(), wf.Session() as session:
+        x, y = wf.placeholder(wf.float32, [None]), wf.placeholder(wf.float32, [7])
+        n = wf.placeholder(wf.int64, [])
+        parts = [wf.split(x, [3, 4]), wf.split(x, [n, n + 1]), wf.split(y, [n, 4])]
+        whole = np.arange(7, dtype=np.float32)
+        for given in parts:
+            found = session.run(given[part], {x: whole, y: whole, n: 3})
+            assert_array_equal(found, (whole[:3], whole[3:])[part])
+        for given, fed in zip(
+            parts, ({x: whole[1:]}, {x: whole, n: 2}, {y: whole, n: 2}), strict=True
+        ):
+            with pytest.raises(wf.errors.ShapeError, match=r"has [67] elements, shape"):
+                session.run(given[part], fed)
+
+
 def test_a_size_beyond_int64() -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="is 9223372036854775808") as error:
         wf.compile(lambda n: wf.zeros([n]))(np.uint64(2**63))
