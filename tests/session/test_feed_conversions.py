@@ -3,6 +3,7 @@ with `np.asarray(value, dtype)`, but that nothing is cut off or wraps round in s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -41,6 +42,9 @@ def graph() -> Iterator[Any]:
         (wf.float32, 2**24, 2.0**24),
         (wf.float32, 0.1, np.float32(0.1)),
         (wf.complex64, 2, 2 + 0j),
+        (wf.uint64, 2**64 - 1, np.uint64(2**64 - 1)),
+        (wf.float32, 2**64, 2.0**64),
+        (wf.complex128, -(2**100), -(2.0**100) + 0j),
     ],
 )
 def test_scalars_that_convert(graph: Any, dtype: Any, fed: Any, value: Any) -> None:
@@ -104,10 +108,25 @@ def test_tuples_of_tensors_take_tuples_of_values(graph: Any) -> None:
         session.run(x, {(x, 1): (1, 2)})
 
 
+@pytest.mark.parametrize(
+    ("dtype", "fed"),
+    [
+        (wf.uint64, 2**64), (wf.uint64, -(2**63) - 1), (wf.int64, 2**63), (wf.int32, 2**70),
+        (wf.bool, 2**64), (wf.float32, 2**64 + 1), (wf.float64, 10**400), (wf.float16, 2**64),
+        (wf.bfloat16, 2**64 + 1), (wf.complex64, 2**24 + 1), (wf.complex64, 2**64 + 1),
+    ],
+)  # fmt: skip
+def test_large_integers_that_do_not_fit(graph: Any, dtype: Any, fed: int) -> None:
+    x = wf.placeholder(dtype, [])
+    with pytest.raises(InvalidArgumentError, match=f"does not fit {dtype.name}") as error:
+        wf.Session().run(x, {x: fed})
+    assert error.value.locations[0].file == __file__
+
+
 NUMBERS = [wf.bool, wf.int8, wf.uint8, wf.int32, wf.uint32, wf.int64, wf.uint64]
 ANY = st.one_of(
     st.booleans(),
-    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**65), 2**65),
     st.integers(-300, 300),
     st.floats(width=32),
     st.integers(-300, 300).map(float),
@@ -121,7 +140,7 @@ def test_a_feed_is_the_same_number_or_an_error(dtype: Any, value: Any) -> None:
     """Python's exact numbers say whether integers keep their value."""
     with wf.Graph("g").as_default(), wf.Session() as session:
         x = wf.placeholder(dtype, [])
-        finite = np.isfinite(value)
+        finite = math.isfinite(value)
         limits = (0, 1) if dtype is wf.bool else (wf.iinfo(dtype).min, wf.iinfo(dtype).max)
         fits = finite and Fraction(value).denominator == 1 and limits[0] <= value <= limits[1]
         if fits:

@@ -298,6 +298,23 @@ def test_maximum_iterations_of_loops_of_effects(graph: wf.Graph) -> None:
             assert session.run(size) == total
 
 
+def test_a_limit_beyond_int64_is_as_good_as_none() -> None:
+    def loop(most: Any) -> Any:
+        return wf.while_loop(lambda i: i < 5, lambda i: i + 1, 0, maximum_iterations=most)
+
+    assert wf.compile(loop)(np.uint64(2**64 - 1)) == 5
+    assert wf.compile(loop)(np.uint64(2**63)) == 5
+    assert wf.compile(loop)(np.uint64(3)) == 3
+
+
+def test_a_negative_length_is_told_as_that_of_a_scan() -> None:
+    for row in (None, 1.0):
+        f = wf.compile(lambda n, y=row: wf.scan(lambda c, _: (c * 2, y), 1.0, length=n))
+        with pytest.raises(wf.errors.InvalidArgumentError, match=r"wf\.scan: length") as error:
+            f(np.int64(-2))
+        assert error.value.locations[0].file == __file__
+
+
 def test_maximum_iterations_elsewhere() -> None:
     def count(most: Any) -> Any:
         return wf.while_loop(lambda i: i < 5, lambda i: i + 1, 0, maximum_iterations=most)

@@ -233,6 +233,10 @@ def test_errors() -> None:
             lambda n, x: ragged(2).write(0, wf.ones((2, n))).write(1, wf.ones((2, 2))).concat(),
             errors.InvalidArgumentError, "concat: sizes of its elements but the first differ",
         ),
+        (lambda n, x: ragged(3).write(0, x).concat(), errors.InvalidArgumentError,
+         "concat: an element (-1) was never written"),
+        (lambda n, x: ragged(3).write(0, x).stack(), errors.InvalidArgumentError,
+         "different shapes (-1: never written)"),
         (
             lambda n, x: ragged().split(x, wf.stack([n, n, n])).concat(),
             errors.InvalidArgumentError, "split: the lengths do not add up",

@@ -80,6 +80,27 @@ def test_outside_of_the_graph_python_assigns_to_it() -> None:
     assert not bool(v.is_initialized())
 
 
+def test_outside_of_the_graph_loops_and_gradients_see_it() -> None:
+    """As `v.numpy()` does; a compiled function has the value of the sessions that share."""
+    graph = wf.Graph()
+    with graph.as_default():
+        v = wf.Variable(2.0)
+        init = wf.global_variables_initializer()
+    wf.Session(graph=graph).run(v.assign(100.0))
+    session = wf.Session(graph=graph, own_variables=True)
+    session.run(init)
+    double = wf.compile(lambda: v * 2)
+    with session.as_default():
+        assert wf.grad(lambda x: x * v)(1.0).numpy() == 2.0
+        assert wf.cond(True, lambda: v.read(), lambda: 0.0).numpy() == 2.0
+        wf.fori_loop(0, 3, lambda i, x: v.assign_add(1.0), 0.0)
+        assert [v.numpy(), session.run(v)] == [5.0, 5.0]
+        wf.train.SGD(0.1).minimize(lambda: v * v, [v])
+        assert [v.numpy(), session.run(v)] == [4.0, 4.0]
+        assert double().numpy() == 200.0
+    assert v.numpy() == 100.0
+
+
 def test_variables_of_the_program_stay_shared() -> None:
     outside = wf.Variable(1.0)
     with wf.Graph().as_default():

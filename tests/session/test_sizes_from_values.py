@@ -262,6 +262,88 @@ def test_errors_name_function_and_line() -> None:
         wf.compile(lambda n: wf.zeros([n]), device="gpu:0")(3)
 
 
+FAR = 2**62
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "step"),
+    [
+        (0.0, float("nan"), 1.0), (0.0, 1.0, float("nan")), (-2 * FAR, 2 * FAR - 1, FAR),
+        (2 * FAR - 1, -2 * FAR, -FAR), (0, -2 * FAR, -1), (-2 * FAR, 0, 1),
+    ],
+)  # fmt: skip
+def test_a_range_without_a_length(start: Any, stop: Any, step: Any) -> None:
+    """It is an error, not an empty range."""
+    values = [np.asarray(x) for x in (start, stop, step)]
+    with pytest.raises(wf.errors.InvalidArgumentError, match="too far apart, is -1"):
+        wf.compile(wf.arange)(*values)
+    with wf.Graph().as_default(), wf.Session() as session:
+        ends = [wf.placeholder(x.dtype, []) for x in values]
+        with pytest.raises(wf.errors.InvalidArgumentError, match="too far apart, is -1"):
+            session.run(wf.arange(*ends), dict(zip(ends, values, strict=True)))
+
+
+def test_ranges_at_the_limits_of_int64() -> None:
+    f = wf.compile(wf.arange)
+    low, high = -2 * FAR, 2 * FAR - 1
+    for ends in ((low, 0, -1), (low, low + 3, 2), (high, high - 3, -2), (0, low + 1, low)):
+        assert_array_equal(f(*map(np.int64, ends)), np.arange(*ends))
+
+
+@pytest.mark.parametrize("stop", [float("nan"), float("inf")])
+def test_a_known_range_without_a_length(stop: float) -> None:
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"wf\.arange: there are") as error:
+        wf.arange(0.0, stop)
+    assert error.value.locations[0].file == __file__
+
+
+@pytest.mark.parametrize("size", [2, 5, 6, 8, 9])
+def test_a_range_up_to_a_difference_of_sizes(size: int) -> None:
+    """Its size may come out negative: then the range is empty."""
+    x = np.zeros(size, np.float32)
+    wanted = np.arange(0, size - 5, 2)
+    assert_array_equal(wf.compile(lambda x: wf.arange(0, wf.shape(x)[0] - 5, 2))(x), wanted)
+    with wf.Graph().as_default(), wf.Session() as session:
+        p = wf.placeholder(wf.float32, [None])
+        assert_array_equal(session.run(wf.arange(0, wf.shape(p)[0] - 5, 2), {p: x}), wanted)
+        assert session.run(wf.arange(p.shape[0] - 9), {p: x}).shape == (0,)
+    assert wf.compile(lambda x: wf.arange(wf.shape(x)[0] - 9))(x).shape == (0,)
+
+
+def test_sizes_of_narrow_integers_wrap_round_as_values_do() -> None:
+    def build(x: wf.Tensor) -> wf.Tensor:
+        return wf.zeros([wf.astype(wf.shape(x)[0], wf.uint8) + wf.asarray(250, dtype=wf.uint8)])
+
+    x = np.zeros(300, np.float32)
+    assert wf.compile(build)(x).shape == ((300 + 250) % 256,)
+    with wf.Graph().as_default(), wf.Session() as session:
+        p = wf.placeholder(wf.float32, [None])
+        assert session.run(build(p), {p: x}).shape == ((300 + 250) % 256,)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_each_part_of_a_split_needs_sizes_that_add_up(part: int) -> None:
+    with wf.Graph().as_default(), wf.Session() as session:
+        x, y = wf.placeholder(wf.float32, [None]), wf.placeholder(wf.float32, [7])
+        n = wf.placeholder(wf.int64, [])
+        parts = [wf.split(x, [3, 4]), wf.split(x, [n, n + 1]), wf.split(y, [n, 4])]
+        whole = np.arange(7, dtype=np.float32)
+        for given in parts:
+            found = session.run(given[part], {x: whole, y: whole, n: 3})
+            assert_array_equal(found, (whole[:3], whole[3:])[part])
+        for given, fed in zip(
+            parts, ({x: whole[1:]}, {x: whole, n: 2}, {y: whole, n: 2}), strict=True
+        ):
+            with pytest.raises(wf.errors.ShapeError, match=r"has [67] elements, shape"):
+                session.run(given[part], fed)
+
+
+def test_a_size_beyond_int64() -> None:
+    with pytest.raises(wf.errors.InvalidArgumentError, match="is 9223372036854775808") as error:
+        wf.compile(lambda n: wf.zeros([n]))(np.uint64(2**63))
+    assert error.value.locations[0].file == __file__
+
+
 def test_compiled_functions() -> None:
     f = wf.compile(lambda n: (wf.zeros([n]), wf.arange(n) * 2, wf.tile(wf.ones(2), [n])))
     for n in (3, 0, 3):

@@ -15,10 +15,11 @@ from weft.frontend.core.operators import METHODS, Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace
 from weft.frontend.ops.dispatch import fresh_sizes, known_sizes, open_sizes, open_sizes_first
-from weft.frontend.ops.elementwise import logical_and
+from weft.frontend.ops.elementwise import logical_and, minimum
 from weft.frontend.ops.promotion import cast, is_concrete, traced_sizes
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, same
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import int64, uint64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
@@ -33,17 +34,27 @@ def is_count(x: object) -> bool:
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and int(x) >= 0
 
 
-def iteration_limit(maximum: Any) -> tuple[int, Tensor | None]:
+@dataclass(frozen=True, eq=False)
+class Limit:
+    """A number of iterations that is a traced scalar of integers, and its name for errors."""
+
+    value: Tensor
+    what: str = "wf.while_loop: maximum_iterations"
+
+
+def iteration_limit(maximum: Any) -> tuple[int, Limit | None]:
     """`maximum_iterations`, an int >= 0, -1 for None, or else a traced scalar of integers.
     InvalidArgumentError for others."""
     if maximum is None:
         return -1, None
+    if isinstance(maximum, Limit):
+        return -1, maximum
     if is_count(maximum):
         return int(maximum), None
     t = as_tensor(maximum) if isinstance(maximum, Operators) else None
     if t is not None and t.dtype.is_integer and not t.ndim:
         if t._data is None:
-            return -1, t
+            return -1, Limit(t)
         if int(t._data) >= 0:
             return int(t._data), None
     raise InvalidArgumentError(
@@ -54,19 +65,22 @@ def iteration_limit(maximum: Any) -> tuple[int, Tensor | None]:
 
 
 def counted(
-    limit: Tensor, test: Call, step: Call, inputs: Sequence[Tensor], structure: pytree.Structure
+    limit: Limit, test: Call, step: Call, inputs: Sequence[Tensor], structure: pytree.Structure
 ) -> tuple[Call, Call, list[Tensor], pytree.Structure]:
     """A loop that also ends after `limit` iterations, which is checked not to be negative: its test
     and body, on a counter and the variables of the loop, and how these nest.
 
     As in TensorFlow the test is computed once more after the last of `limit` iterations.
     """
-    what = "wf.while_loop: maximum_iterations must not be negative: "
+    what = f"{limit.what} must not be negative: "
+    number = limit.value
+    if number.dtype is uint64:  # what int64 does not have is as good as no limit
+        number = minimum(number, np.uint64(np.iinfo(np.int64).max))
     trace = current_trace()
     assert trace is not None
-    given = [trace.lift(METHODS["greater_equal"](limit, 0)), trace.lift(limit)]
+    given = [trace.lift(METHODS["greater_equal"](number, 0)), trace.lift(number)]
     (checked,) = trace.emit("assert", given, {"message": what, "summarize": 1})
-    (value,) = trace.emit("identity", [trace.lift(cast(limit, int64))], control=[checked])
+    (value,) = trace.emit("identity", [trace.lift(cast(number, int64))], control=[checked])
     most = trace.tensor(value)
 
     def counting_test(xs: list[Tensor]) -> Tensor:

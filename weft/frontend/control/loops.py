@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.frontend.control.loop_options import (
     Call,
+    Limit,
     complete,
     computed_length,
     counted,
@@ -125,7 +126,7 @@ def _traced(
     loop_vars: Any,
     attrs: dict[str, AttrValue],
     every: int,
-    most: Tensor | None,
+    most: Limit | None,
     invariants: Any,
 ) -> Any:
     """The loop as part of the current trace; without one it runs at once. most: a number of
@@ -185,7 +186,7 @@ def _loop_of_effects(
     body: Callable[..., Any],
     loop_vars: Any,
     attrs: dict[str, AttrValue],
-    most: Tensor | None,
+    most: Limit | None,
 ) -> Any:
     """A loop without loop variables: it carries true, which what comes after it depends on."""
     spread = _spreads(cond, body, loop_vars)
@@ -513,7 +514,8 @@ def _scan_counting(
             raise _StackedError
         return {"carry": carry}
 
-    made = while_loop(lambda state: True, step, {"carry": init}, maximum_iterations=length)
+    limit = Limit(length, f"{what}: length")
+    made = while_loop(lambda state: True, step, {"carry": init}, maximum_iterations=limit)
     return made["carry"], given[0]
 
 

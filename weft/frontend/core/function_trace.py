@@ -99,6 +99,7 @@ def trace_function(
     x64: bool | None = True,
     parameters: Collection[str] = (),
     takes_host_ops: bool = False,
+    at_once: bool = False,
 ) -> Traced:
     """Run `call` on one symbolic tensor per argument.
 
@@ -107,8 +108,8 @@ def trace_function(
     cluster, that it is compiled for.
     parameters: those of the user's function. takes_host_ops: whether it may hold what native steps
     do not, ops of the host and sizes that depend on values. x64: whether it may compute in float64;
-    None: nothing is said of it. TypeRuleError for a result that is no tensor, and for float64 where
-    that is forbidden.
+    None: nothing is said of it. at_once: whether it runs once, now, on the variables as Python sees
+    them. TypeRuleError for a result that is no tensor, and for float64 where that is forbidden.
     """
     trace = Trace("function", name, creates_variables=creates_variables)
     trace.parameters = parameters
@@ -130,7 +131,7 @@ def trace_function(
         check_graph(graph, name)
         for t, (_, path) in zip(tensors, named, strict=True):
             check_result(name, path, t)
-    states = {n: v.state for n, v in trace.variables.items()}
+    states = {n: v.current_state if at_once else v.state for n, v in trace.variables.items()}
     weak, limits = tuple(t.weak for t in tensors), _limits(trace, graph)
     return Traced(graph, structure, weak, states, limits, trace.resources)
 
@@ -270,7 +271,7 @@ def run_traced(name: str, fn: Callable[[list[Tensor]], Any], inputs: Sequence[Te
     """Trace `fn` on the types of `inputs`, interpret the graph on their values, nest the
     results."""
     given = _arguments(inputs)
-    traced = trace_function(name, fn, given, open_sizes=True, takes_host_ops=True)
+    traced = trace_function(name, fn, given, open_sizes=True, takes_host_ops=True, at_once=True)
     graph, host = on_local_device(traced.graph), None
     with ExitStack() as stack:
         if needs_host(graph):
@@ -345,7 +346,7 @@ def linearize(
         Block(tuple(args[: len(xs)]), tuple(ops[:split]), results),
         tuple(trace.arg_names[: len(xs)]),
     )
-    states = {n: v.state for n, v in trace.variables.items()}
+    states = {n: v.current_state for n, v in trace.variables.items()}
     with locked(states) as state:
         given = _arrays(inputs)
         arrays = [contiguous(a) for a in interpret(on_local_device(first), given, state)]

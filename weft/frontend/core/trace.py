@@ -57,6 +57,11 @@ class StateHandle:
     trainable: bool
 
     @property
+    def current_state(self) -> VariableState:
+        """The state that Python sees."""
+        return self.state
+
+    @property
     def dtype(self) -> DType:
         """The element type."""
         return self.state.dtype

@@ -51,9 +51,11 @@ from weft.frontend.ops.elementwise import (
     divide,
     equal,
     floor_divide,
+    greater,
     greater_equal,
+    less,
+    less_equal,
     logical_and,
-    maximum,
     multiply,
     subtract,
     where,
@@ -75,7 +77,7 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
     to_inexact,
 )
-from weft.ir.dims import Dim, Shape, SymbolicDim, divided, never_negative
+from weft.ir.dims import Dim, Shape, SymbolicDim, divided, largest
 from weft.ir.dlpack import is_on_gpu
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
@@ -391,7 +393,7 @@ def arange(
     if device is not None:
         return on_device(device, arange, start, stop, step, dtype=dtype)
     low, high = (0, start) if stop is None else (start, stop)
-    if any(_is_computed(v) for v in (low, high, step)):
+    if _is_computed(low) or _is_computed(high) or _is_computed(step):
         return _computed_range(low, high, step, dtype)
     a, b, s = (
         _known_number("arange", v, n) for v, n in ((low, "start"), (high, "stop"), (step, "step"))
@@ -404,7 +406,12 @@ def arange(
         length = max(0, -((int(a) - int(b)) // int(s)))
         made = quick_made(counted, a, s, length, int64, target)
         return cast(_steps(int(a), int(s), length, int64), target) if made is None else made
-    length = max(0, math.ceil((b - a) / s))
+    steps = (b - a) / s
+    if not math.isfinite(steps):
+        raise InvalidArgumentError(
+            f"wf.arange: there are {steps} steps of {s} from {a} to {b}", location=caller_location()
+        )
+    length = max(0, math.ceil(steps))
     made = quick_made(counted, a, s, length, float64, target)
     if made is not None:
         return made
@@ -419,9 +426,12 @@ def _is_computed(x: object) -> bool:
     return isinstance(x, SymbolicDim)
 
 
+_LENGTH = "the length, -1 where the step is 0, a bound is NaN or both are too far apart,"
+
+
 def _computed_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
-    """`arange` of sizes and tensors. Its length is a size of the graph where that is seen to be
-    none below 0; else it depends on values."""
+    """`arange` of sizes and tensors. Its length is a size of the graph where the step is a number
+    above 0 and the bounds are sizes; else it depends on values."""
     ends = [low, high, step]
     for i, x in enumerate(ends):
         if isinstance(x, Tensor) and not is_concrete(x) and (known := known_sizes(x)) != [None]:
@@ -432,9 +442,9 @@ def _computed_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
     if isinstance(s, (int, float)) and s == 0:
         raise InvalidArgumentError("wf.arange: step must not be 0", location=caller_location())
     if isinstance(s, int) and s > 0 and all(isinstance(v, (int, SymbolicDim)) for v in (a, b)):
-        if a == 0 or never_negative(b - a):
-            length = b - a if s == 1 else divided(b - a + (s - 1), s)
-            return cast(_steps(a, s, length, int64), check_dtype(dtype, DEFAULT_INT))
+        gap = largest(b - a, 0)
+        many = gap if s == 1 else divided(gap + (s - 1), s)
+        return cast(_steps(a, s, many, int64), check_dtype(dtype, DEFAULT_INT))
     values = [SymbolicDim.as_operand(v) if isinstance(v, SymbolicDim) else v for v in ends]
     integral = all(isinstance(v, int) or (isinstance(v, Tensor) and v.dtype.is_integer)
                    for v in values)  # fmt: skip
@@ -442,13 +452,16 @@ def _computed_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
     target = check_dtype(dtype, DEFAULT_INT if integral else DEFAULT_FLOAT)
     with in_float64():
         start, stop, by = (cast(v, work) for v in values)
-        if integral:
-            count = apply("negative", floor_divide(subtract(start, stop), by))
+        if integral:  # differences that int64 does not have come out with the other sign
+            found = apply("negative", floor_divide(subtract(start, stop), by))
+            ahead = where(greater(by, 0), greater(stop, start), less(stop, start))
+            count = where(ahead, where(greater(found, 0), found, -1), 0)
         else:
-            count = cast(apply("ceil", divide(subtract(stop, start), by)), int64)
-        # a step of 0 gives no length
-        count = where(equal(by, 0), -1, maximum(count, 0))
-        (length,) = sizes_from("arange", count, "the length, -1 where the step is 0,")
+            steps = divide(subtract(stop, start), by)
+            found = cast(apply("ceil", steps), int64)
+            count = where(greater(steps, 0), found, where(less_equal(steps, 0), 0, -1))
+        count = where(equal(by, 0), -1, count)
+        (length,) = sizes_from("arange", count, _LENGTH)
         return cast(_steps(start, by, length, work), target)
 
 

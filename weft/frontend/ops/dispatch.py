@@ -382,6 +382,9 @@ def _known_result(op: Operation, trace: Trace) -> list[Dim]:
         held = op.attrs["value"]
         assert isinstance(held, ConstArray)
         return [int(n) for n in held.array.ravel()]
+    kind = op.results[0].type
+    if isinstance(kind, TensorType) and kind.dtype.numpy.itemsize < 4:
+        return []  # it may have wrapped round
     if op.name == "dim_size":
         measured = op.operands[0].type
         assert isinstance(measured, TensorType)

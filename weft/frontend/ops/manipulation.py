@@ -421,12 +421,9 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
             location=caller_location(),
         )
     ends = [*accumulate(sizes, initial=0)]
-    if ends[-1] == size or not sizes:
-        return [cut(t, along, a, b) for a, b in pairwise(ends)]
-    parts = [cut(t, along, a, b) for a, b in pairwise(ends[:-1])]
-    shape = (*t.shape[:along], sizes[-1], *t.shape[along + 1 :])
-    # what is left has to be the last part: that is checked when the size is known
-    return [*parts, apply("reshape", cut(t, along, ends[-2], size), shape=shape)]
+    if ends[-1] != size and sizes:  # for each part: that they add up is checked when all are known
+        t = apply("reshape", t, shape=(*t.shape[:along], ends[-1], *t.shape[along + 1 :]))
+    return [cut(t, along, a, b) for a, b in pairwise(ends)]
 
 
 def _number(op: str, value: object, name: str) -> Any:

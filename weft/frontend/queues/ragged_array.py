@@ -117,6 +117,9 @@ class Ragged:
         table = self._table("concat")
         if table.shape[1] == 1:
             self._fail("concat", "its elements have no axes to join")
+        if None in (self.declared or ())[:1]:
+            written = all_of(greater_equal(table[:, 1], 0))
+            table = self._checked(table, written, "concat: an element (-1) was never written")
         first = _first(table)
         rest = self._dims(first, "concat", skip=1) if table.shape[1] != 2 else ()
         if rest:
@@ -312,7 +315,9 @@ class Ragged:
             dims = self._dims(_first(rows), operation)
         if None in (self.declared or ()) and rows.shape[0] != 1:
             alike = all_of(equal(rows[:, 1:], _first(rows)[None, 1:]))
-            rows = self._checked(rows, alike, f"{operation}: its elements have different shapes")
+            rows = self._checked(
+                rows, alike, f"{operation}: its elements have different shapes (-1: never written)"
+            )
         return reshape(self._taken(rows[:, 0], product(dims)), (rows.shape[0], *dims))
 
     def _taken(self, starts: Tensor, count: Dim) -> Tensor:

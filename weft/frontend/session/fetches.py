@@ -4,6 +4,7 @@ step takes for a feed."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from weft.frontend.session.sparse_values import fed_arrays, fed_tensors, has_spa
 from weft.frontend.sparse.sparse_tensor import SparseTensor
 from weft.frontend.state.variable import Variable
 from weft.ir.dims import SymbolicDim, format_shape
-from weft.ir.dtypes import DType, bool_, string
+from weft.ir.dtypes import DType, bool_, int64, string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
@@ -55,6 +56,8 @@ def feed_array(given: Any, t: Tensor) -> Array:
 
 
 def _converted(given: Any, t: Tensor) -> Array:
+    if type(given) is int and not -(2**63) <= given < 2**63 and t.dtype is not string:
+        return _large(given, t)
     try:
         value = given if isinstance(given, Tensor) else as_tensor(given)
     except WeftError as error:
@@ -71,9 +74,22 @@ def _converted(given: Any, t: Tensor) -> Array:
     if isinstance(given, (list, tuple)) and not value._data.size:  # [] is of any dtype
         return value._data.astype(t.dtype.numpy)
     made = _cast(value._data, value.dtype, t.dtype, t)
-    if type(given) is int and t.dtype.is_floating and float(made) != given:  # as TensorFlow
+    if type(given) is int and t.dtype.is_inexact and float(made.real) != given:  # as TensorFlow
         raise _lost(value._data, made, value.dtype, t.dtype, t)
     return made
+
+
+def _large(given: int, t: Tensor) -> Array:
+    """A Python int that int64 does not have. InvalidArgumentError if the dtype of `t` has it not,
+    either."""
+    whole = np.array(given, object)
+    with np.errstate(over="ignore"), suppress(OverflowError):
+        # bfloat16 takes no objects; what it has, float64 has, too
+        near = whole.astype(np.float64) if t.dtype.is_floating else whole
+        made: Array = near.astype(t.dtype.numpy)
+        if made.real.item() == given:
+            return made
+    raise _lost(whole, np.array(None, object), int64, t.dtype, t)
 
 
 _ORDER = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
@@ -107,7 +123,7 @@ def _same_values(out: Array, data: Array) -> bool:
 def _lost(data: Array, out: Array, given: DType, wanted: DType, t: Tensor) -> WeftError:
     """The error for an element that `wanted` does not have."""
     with np.errstate(invalid="ignore"):
-        wrong = data[(out != data) | (out.astype(data.dtype) != data)]
+        wrong = data[(out != data) | (out.real.astype(data.dtype) != data)]
     bad = wrong if wrong.size else data.reshape(-1)
     what = "an integer" if given.is_integer else f"a {given.name} value"
     hint = "an index, size or condition that was computed as a float: round it first"

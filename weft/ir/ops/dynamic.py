@@ -269,6 +269,8 @@ def _size(arrays: Sequence[Array], attrs: Attrs) -> Array:
     n = int(arrays[0])
     if n < 0:
         raise InvalidArgumentError(f"{attrs['what']} is {n}", hint="it must not be negative")
+    if n > np.iinfo(np.int64).max:
+        raise InvalidArgumentError(f"{attrs['what']} is {n}", hint="no axis is as long as that")
     return np.empty((n, 0), np.int8)
 
 
