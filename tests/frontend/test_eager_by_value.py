@@ -197,6 +197,19 @@ def test_repeats_that_are_unsigned(size: int) -> None:
     )
 
 
+@pytest.mark.parametrize("size", [SMALL, BIG])
+def test_bools_whose_bytes_are_any(size: int) -> None:
+    """Of memory that became bools NumPy takes all but 0 as true."""
+    mask = (np.arange(size) % 5 * 51).astype(np.uint8).view(np.bool_)
+    x, given = data(size), wf.asarray(mask)
+    np.testing.assert_array_equal(wf.nonzero(given)[0], np.nonzero(mask)[0])
+    np.testing.assert_array_equal(wf.asarray(x)[given], x[mask])
+    np.testing.assert_array_equal(wf.unique_values(given), [False, True])
+    values, counts = wf.unique_counts(given)
+    np.testing.assert_array_equal(values, [False, True])
+    np.testing.assert_array_equal(counts, [(~mask).sum(), mask.sum()])
+
+
 @pytest.mark.parametrize("count", [50, 5000])
 def test_strings(count: int) -> None:
     words = [f"{i}.5" for i in range(count)]
