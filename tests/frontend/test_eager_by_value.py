@@ -13,6 +13,8 @@ import pytest
 import weft as wf
 from weft.frontend.eager.numpy_calls import LARGE
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, ShapeError
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.text.parser import parse_graph
 
 Array = np.ndarray[Any, Any]
 SMALL, BIG = 60, LARGE + 4
@@ -160,12 +162,52 @@ def test_errors(size: int) -> None:
 
 @pytest.mark.parametrize("size", [SMALL, BIG])
 def test_results_that_do_not_fit_into_memory(size: int) -> None:
-    far = np.zeros(size, np.int64)
-    far[0] = 2**55
-    with pytest.raises(ResourceExhaustedError):
-        wf.tf1.dynamic_stitch([wf.asarray(far)], [wf.asarray(data(size))])
-    with pytest.raises((MemoryError, ValueError)):
-        wf.repeat(wf.asarray(data(size)), wf.asarray(far))
+    x = wf.asarray(data(size))
+    for count in (2**55, 2**62, 2**63 - 1):
+        far = np.zeros(size, np.int64)
+        far[0] = count
+        with pytest.raises(ResourceExhaustedError):
+            wf.tf1.dynamic_stitch([wf.asarray(far)], [x])
+        with pytest.raises(ResourceExhaustedError, match=r"wf.repeat.*\n.*test_eager_by_value"):
+            wf.repeat(x, wf.asarray(far))
+        with pytest.raises(ResourceExhaustedError):
+            wf.repeat(x, wf.asarray(far.astype(np.uint64) * 2))
+
+
+def test_repeats_whose_sum_does_not_fit_a_word() -> None:
+    """NumPy's sum is 0 for them, and it writes on and on."""
+    x = wf.arange(4)
+    with pytest.raises(ResourceExhaustedError, match=r"1\.845e\+19 repeats"):
+        wf.repeat(x, wf.asarray([2**62] * 4))
+    with pytest.raises(ShapeError, match="more bytes than can be addressed"):
+        wf.repeat(x, 2**62)
+    graph = parse_graph(
+        "graph @g(%counts: i64[n]) -> (i64[m]) stage=traced {\n"
+        '  %0 = repeat_index(%counts) {sizes=["m"]} : i64[m]\n  return %0\n}\n'
+    )
+    with pytest.raises(ResourceExhaustedError, match=r"1\.845e\+19 repeats"):
+        interpret(graph, [np.full(4, 2**62)])
+
+
+@pytest.mark.parametrize("size", [SMALL, BIG])
+def test_repeats_that_are_unsigned(size: int) -> None:
+    x, counts = data(size), np.arange(size).astype(np.uint64) % 3
+    np.testing.assert_array_equal(
+        wf.repeat(wf.asarray(x), wf.asarray(counts)), np.repeat(x, counts.astype(np.int64))
+    )
+
+
+@pytest.mark.parametrize("size", [SMALL, BIG])
+def test_bools_whose_bytes_are_any(size: int) -> None:
+    """Of memory that became bools NumPy takes all but 0 as true."""
+    mask = (np.arange(size) % 5 * 51).astype(np.uint8).view(np.bool_)
+    x, given = data(size), wf.asarray(mask)
+    np.testing.assert_array_equal(wf.nonzero(given)[0], np.nonzero(mask)[0])
+    np.testing.assert_array_equal(wf.asarray(x)[given], x[mask])
+    np.testing.assert_array_equal(wf.unique_values(given), [False, True])
+    values, counts = wf.unique_counts(given)
+    np.testing.assert_array_equal(values, [False, True])
+    np.testing.assert_array_equal(counts, [(~mask).sum(), mask.sum()])
 
 
 @pytest.mark.parametrize("count", [50, 5000])

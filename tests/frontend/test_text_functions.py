@@ -288,6 +288,10 @@ def test_sip_hash_has_the_vectors_of_its_paper() -> None:
         wf.strings.to_hash_bucket_strong("a", 3, [1])
     with pytest.raises(InvalidArgumentError, match="num_buckets must be at least 1"):
         wf.strings.to_hash_bucket_strong("a", 0, [1, 2])
+    with pytest.raises(InvalidArgumentError, match=r"num_buckets must be less than 2\*\*63"):
+        wf.strings.to_hash_bucket_strong("a", 2**63, [1, 2])
+    with pytest.raises(InvalidArgumentError, match=r"num_buckets must be less than 2\*\*63"):
+        wf.strings.to_hash_bucket_fast("a", 2**64 + 1)
 
 
 # ------------------------------------------------------------------------------------------- base64

@@ -106,6 +106,11 @@ def test_csv_bad_arguments() -> None:
         wf.decode_csv([1.0], [[0]])
     with pytest.raises(wf.errors.InvalidArgumentError, match="rise"):
         wf.decode_csv("1,2", [[0], [0]], select_cols=[1, 0])
+    for count in (1, 40):  # few records and many
+        with pytest.raises(wf.errors.InvalidArgumentError, match="at least 0"):
+            wf.decode_csv(["1,2"] * count, [[0], [0]], select_cols=[-1, 1])
+        with pytest.raises(wf.errors.InvalidArgumentError, match="record 0 has 2 fields"):
+            wf.decode_csv(["1,2"] * count, [[0]], select_cols=[2**62])
     with pytest.raises(wf.errors.InvalidArgumentError, match="delimiter"):
         wf.decode_csv("1,2", [[0], [0]], field_delim=", ")
 

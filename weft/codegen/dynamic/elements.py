@@ -34,7 +34,10 @@ def least(a: int, b: int) -> int:
 
 
 def bits_of(base: int, i: int) -> int:
-    """The bits of element i, of two words the first."""
+    """The bits of element i, of two words the first; of a bool 0 or 1: memory that became bools
+    may hold any bytes."""
+    if IS_BOOL == 1:
+        return load8(base + i) != 0
     if ITEM == 1:
         return load8(base + i)
     if ITEM == 2:
@@ -133,10 +136,14 @@ def count_bools(base: int, i: int, end: int) -> int:
         stop = least(i + 8 * 31, end - 7)
         sums = 0
         while i < stop:
-            sums += word(base + i)
+            bits = word(base + i)
+            bits = bits | (bits >> 4)  # into the lowest bit of each byte all of its bits
+            bits = bits | (bits >> 2)
+            bits = bits | (bits >> 1)
+            sums += bits & _ONES
             i += 8
         total += (((sums & _EVEN) + ((sums >> 8) & _EVEN)) * _SUMS) >> 48
     while i < end:
-        total += load8(base + i)
+        total += load8(base + i) != 0
         i += 1
     return total

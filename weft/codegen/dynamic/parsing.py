@@ -95,7 +95,7 @@ def parse_float(s: int, end: int, to: int, powers: int) -> int:
         if below(c - _ZERO, 10) != 0:
             some = 1
             significand = significand * 10 + (c - _ZERO)
-            digits += significand != 0
+            digits += (digits | (c - _ZERO)) != 0  # 20 digits may be 2**64, a word of 0
             exponent = exponent - point
         else:
             if c == _POINT:

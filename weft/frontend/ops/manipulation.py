@@ -66,8 +66,14 @@ from weft.ir.dims import (
 )
 from weft.ir.dims import broadcast_shapes as common_shape
 from weft.ir.dtypes import int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
+from weft.ir.errors import (
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    ShapeError,
+    UnsupportedError,
+)
 from weft.ir.locations import caller_location
+from weft.ir.ops.dynamic import MOST_REPEATED, places_repeated
 from weft.ir.spec import fits
 
 
@@ -502,7 +508,7 @@ def repeat(
             [3, 4],
             [3, 4]], dtype=int64)
     """
-    if type(repeats) is int:
+    if type(repeats) is int and repeats <= MOST_REPEATED:
         made = quick_moved(np.ndarray.repeat, x, repeats, axis)
     else:
         made = repeated(x, repeats, axis)
@@ -534,7 +540,10 @@ def repeat(
             f"{format_shape(t.shape)}",
             location=caller_location(),
         )
-    index = np.repeat(np.arange(counts.size), counts)
+    try:
+        index = places_repeated(counts)
+    except MemoryError as error:
+        raise ResourceExhaustedError(f"wf.repeat: {error}", location=caller_location()) from None
     if not isinstance(size, int):  # that it is this size is checked when it is known
         t = apply("reshape", t, shape=(*t.shape[:along], counts.size, *t.shape[along + 1 :]))
     return apply("take", t, as_tensor(index), axis=along)

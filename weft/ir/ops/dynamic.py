@@ -8,13 +8,19 @@ the dataflow executor compiles what follows them for the sizes that come.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from weft.ir.dims import Dim, SymbolicDim, format_shape
 from weft.ir.dtypes import int8, int32, int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
+from weft.ir.errors import (
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    ShapeError,
+    TypeRuleError,
+)
 from weft.ir.graph import Block
 from weft.ir.spec import (
     Array,
@@ -33,6 +39,8 @@ from weft.ir.types import TensorType, Type
 _HOST = frozenset({"host", "no_fold"})
 #: The ops that have native kernels besides their references (`runtime/dynamic/`).
 BY_KERNELS = frozenset({"nonzero", "unique", "dynamic_partition", "dynamic_stitch", "repeat_index"})
+#: Whoever repeats something more often has no memory for the result on any machine.
+MOST_REPEATED = 1 << 40
 #: The attribute of ops that make sizes.
 SIZES = {"sizes": AttrSpec("strs", ())}
 
@@ -212,6 +220,8 @@ def _stitch(arrays: Sequence[Array], attrs: Attrs) -> Array:
             raise InvalidArgumentError(f"the largest index is {size - 1}, there are {rows} rows")
         size = rows
     row = data[0].shape[indices[0].ndim :]
+    if size * max(math.prod(row) * data[0].itemsize, 1) >= 1 << 63:
+        raise ResourceExhaustedError(f"there is no memory for {size} rows, one for each index")
     text = data[0].dtype.hasobject
     out = np.full((size, *row), b"", object) if text else np.zeros((size, *row), data[0].dtype)
     for i, (index, values) in enumerate(zip(indices, data, strict=True)):
@@ -236,6 +246,15 @@ def _repeat(arrays: Sequence[Array], attrs: Attrs) -> Array:
         raise InvalidArgumentError(
             f"the number of repeats at {place} is {counts[place]}", hint="it must not be negative"
         )
+    return places_repeated(counts)
+
+
+def places_repeated(counts: Array) -> Array:
+    """The index i counts[i] times, for each i in order; no count is negative. MemoryError for too
+    many: NumPy adds them up without a look at what a word holds, and writes beyond its array."""
+    total = float(counts.sum(dtype=np.float64))
+    if total > MOST_REPEATED:
+        raise MemoryError(f"{total:.4g} repeats in all are more than fit into memory")
     return np.repeat(np.arange(len(counts)), counts.astype(np.int64))
 
 

@@ -106,10 +106,11 @@ def _csv_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> 
     records, *defaults = tensors("decode_csv", types)
     strings_operands("decode_csv", [records])
     chosen = ints_attr(attrs, "columns")
-    if chosen and (len(chosen) != len(defaults) or list(chosen) != sorted({*chosen})):
+    rising = list(chosen) == sorted({*chosen}) and min(chosen, default=0) >= 0
+    if chosen and (len(chosen) != len(defaults) or not rising):
         raise InvalidArgumentError(
             f"op 'decode_csv': columns {list(chosen)} for {len(defaults)} defaults: they must be "
-            "as many, and rise"
+            "as many, at least 0, and rise"
         )
     for key in ("delimiter", "quote"):
         if len(str(attrs[key])) > 1 or (key == "delimiter" and not attrs[key]):

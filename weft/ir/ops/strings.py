@@ -282,11 +282,18 @@ def _to_number(xs: Sequence[Array], attrs: Attrs) -> Array:
 
 
 # ------------------------------------------------------------------------------------ hashes, parts
+def check_buckets(op: str, attrs: Attrs) -> None:
+    """InvalidArgumentError if `num_buckets` is not from 1 on, or no int64, as the buckets are."""
+    if int_attr(attrs, "num_buckets") < 1:
+        raise InvalidArgumentError(f"op '{op}': num_buckets must be at least 1")
+    if int_attr(attrs, "num_buckets") >= 1 << 63:
+        raise InvalidArgumentError(f"op '{op}': num_buckets must be less than 2**63")
+
+
 def _bucket_type(op: str) -> Callable[[Sequence[Type], Attrs, Sequence[Block]], list[Type]]:
     def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
         (x,) = strings_operands(op, types)
-        if int_attr(attrs, "num_buckets") < 1:
-            raise InvalidArgumentError(f"op '{op}': num_buckets must be at least 1")
+        check_buckets(op, attrs)
         return [TensorType(int64, x.shape)]
 
     return rule

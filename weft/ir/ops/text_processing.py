@@ -26,7 +26,7 @@ from weft.ir.graph import Block
 from weft.ir.ops.dynamic import SIZES, fill_sizes
 from weft.ir.ops.io import report
 from weft.ir.ops.resources import part_type
-from weft.ir.ops.strings import strings_operands
+from weft.ir.ops.strings import check_buckets, strings_operands
 from weft.ir.spec import (
     Array,
     Attrs,
@@ -402,8 +402,7 @@ def _round(v: list[int]) -> None:
 
 
 def _check_strong(op: str, attrs: Attrs) -> None:
-    if int_attr(attrs, "num_buckets") < 1:
-        raise InvalidArgumentError(f"op '{op}': num_buckets must be at least 1")
+    check_buckets(op, attrs)
     key = ints_attr(attrs, "key")
     if len(key) != 2 or any(not -(2**63) <= k <= _M for k in key):
         raise InvalidArgumentError(f"op '{op}': key={list(key)} is no two numbers of 64 bits")

@@ -27,6 +27,8 @@ from weft.runtime.files.decoding import csv_field
 #: Strings of a chunk.
 STRINGS = CHUNK >> 4
 _NO_BYTE = 256
+#: Of CSV records: the kernel has a word for each field up to the last one that is wanted.
+_MOST_FIELDS = 1 << 16
 _KINDS = {
     int32: parsing.TO_I32, int64: parsing.TO_I64, float32: parsing.TO_F32, float64: parsing.TO_F64,
     string: parsing.TO_TEXT,
@@ -133,6 +135,8 @@ def csv_columns(
     if len(between) != 1 or len(mark) > 1 or between == mark or (mark and mark in na):
         return None
     if len(set(chosen)) != len(chosen) or not chosen or not _are_bytes(records):
+        return None
+    if min(chosen) < 0 or max(chosen) > _MOST_FIELDS:
         return None
     kinds = [_KINDS.get(as_dtype(d.dtype)) for d in defaults]
     if None in kinds or not all(map(behaved, defaults)):

@@ -141,7 +141,10 @@ class Groups:
         """What was found, of the whole vector."""
         count = int(self._state[GROUPS // 8])
         firsts, counts = self._firsts[:count].copy(), self._counts[:count].copy()
-        return Distinct(gathered(self._x, firsts), firsts, self._numbers, counts)
+        values = gathered(self._x, firsts)
+        if values.dtype == np.bool_:  # from any bytes to 0 and 1
+            values = values.view(np.uint8) != 0
+        return Distinct(values, firsts, self._numbers, counts)
 
 
 def _in_order(found: Distinct, dtype: DType) -> Distinct:
