@@ -711,6 +711,31 @@ def test_a_pipeline_names_all_its_stages() -> None:
     assert "prefetch" not in iter(dataset).state_dict()["pipeline"]
 
 
+def test_a_file_is_the_cache_of_one_choice_of_settings(tmp_path: Path) -> None:
+    """Settings that change elements stand in the text of a pipeline."""
+    rows = Dataset.from_generator(lambda: (np.arange(n) for n in (1, 3)))
+    two = [numbers(3), numbers(3)]
+    buckets = partial(rows.bucket_by_sequence_length, len, [5], [1, 1])
+    sampled = partial(Dataset.sample_from_datasets, two)
+    chosen = partial(Dataset.choose_from_datasets, two, numbers(2))
+    made: list[Any] = [
+        *(rows.padded_batch(2, *given) for given in ((), (None, -1), (None, 1), ([4],), ([5],))),
+        *(buckets(**{k: True}) for k in ("no_padding", "pad_to_bucket_boundary")),
+        buckets(), buckets(padding_values=-1),
+        sampled(seed=1), sampled(seed=2), sampled([0.1, 0.9], seed=1),
+        sampled(seed=1, stop_on_empty_dataset=True),
+        chosen(), chosen(stop_on_empty_dataset=False),
+        Dataset.zip(*two), Dataset.zip({"a": two[0], "b": two[1]}),
+        Dataset.zip((two[0], (two[1],))),
+    ]  # fmt: skip
+    texts = [repr(d) for d in made]
+    assert len({*texts}) == len(texts)
+    list(made[0].cache(tmp_path / "c"))
+    for other in made[1:]:
+        with pytest.raises(InvalidArgumentError, match="the elements of another dataset"):
+            list(other.cache(tmp_path / "c"))
+
+
 def test_shuffles_of_all_parts_are_restored() -> None:
     def made() -> Any:
         return Dataset.zip(numbers(9).shuffle(9), numbers(9).shuffle(9).concatenate(
