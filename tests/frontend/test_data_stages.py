@@ -711,6 +711,39 @@ def test_a_pipeline_names_all_its_stages() -> None:
     assert "prefetch" not in iter(dataset).state_dict()["pipeline"]
 
 
+@pytest.mark.parametrize("kind", ["concatenate", "repeat", "repeat without end", "cache"])
+def test_what_cannot_begin_or_end_fails_once(kind: str, tmp_path: Path) -> None:
+    """ignore_errors asked for the next element again and again, and got the same error."""
+    begun = []
+
+    def refuses() -> Any:
+        begun.append(len(begun))
+        raise ValueError("no elements")
+
+    def closes_door() -> Iterator[int]:
+        yield from range(3)
+        for left in tmp_path.glob("*.tmp"):  # so it cannot be renamed
+            left.unlink()
+            begun.append(1)
+
+    never = Dataset.from_generator(refuses)
+    dataset, expected, times = {
+        "concatenate": (numbers(2).concatenate(never), [0, 1], 1),
+        "repeat": (numbers(2).concatenate(never).repeat(2), [0, 1, 0, 1], 2),
+        "repeat without end": (never.repeat().take(5), [], 1),
+        "cache": (Dataset.from_generator(closes_door).cache(tmp_path / "c"), [0, 1, 2], 1),
+    }[kind]
+    with iter(dataset.ignore_errors()) as elements:
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(values(elements)), daemon=True)
+        thread.start()
+        thread.join(5)
+        ended = not thread.is_alive()
+    assert ended
+    assert found == expected
+    assert len(begun) == times
+
+
 def test_a_file_is_the_cache_of_one_choice_of_settings(tmp_path: Path) -> None:
     """Settings that change elements stand in the text of a pipeline."""
     rows = Dataset.from_generator(lambda: (np.arange(n) for n in (1, 3)))

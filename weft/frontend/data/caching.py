@@ -74,8 +74,12 @@ class _Filling(Items):
         try:
             return Value(sink.add(next(self._up)()))
         except StopIteration:
-            sink.finish()
-            self._sink = None
+            self._sink = None  # what fails now fails once
+            try:
+                sink.finish()
+            except BaseException:
+                sink.drop()
+                raise
             raise
         except BaseException:
             self._give_up()

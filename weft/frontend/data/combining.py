@@ -140,9 +140,10 @@ class _Joined(Items):
         self._run, self._epoch = run, epoch
 
     def _go_on(self) -> bool:
-        if self._later is None:
+        later, self._later = self._later, None
+        if later is None:
             return False
-        self._items, self._later = self._later.open(self._run, self._epoch), None
+        self._items = later.open(self._run, self._epoch)
         return True
 
     def __next__(self) -> Item:
