@@ -733,6 +733,10 @@ def test_what_cannot_begin_or_end_fails_once(kind: str, tmp_path: Path) -> None:
         "repeat without end": (never.repeat().take(5), [], 1),
         "cache": (Dataset.from_generator(closes_door).cache(tmp_path / "c"), [0, 1, 2], 1),
     }[kind]
+    if kind == "cache":
+        with pytest.raises(wf.errors.NotFoundError, match=r"/c: No such file"):
+            list(dataset)
+        begun.clear()
     with iter(dataset.ignore_errors()) as elements:
         found = []
         thread = threading.Thread(target=lambda: found.extend(values(elements)), daemon=True)
@@ -742,6 +746,23 @@ def test_what_cannot_begin_or_end_fails_once(kind: str, tmp_path: Path) -> None:
     assert ended
     assert found == expected
     assert len(begun) == times
+
+
+def test_states_that_are_none() -> None:
+    state = iter(numbers(5).shuffle(2, 1)).state_dict()
+    some = [{k: v for k, v in state.items() if k != key} for key in state]
+    for bad in (*some, {**state, "seeds": 3}, {**state, "epoch": None}, None, [state]):
+        it = iter(numbers(5).shuffle(2, 1))
+        with pytest.raises(InvalidArgumentError):
+            it.load_state_dict(bad)  # type: ignore[arg-type]
+        assert sorted(values(it)) == [0, 1, 2, 3, 4]
+
+
+def test_numbers_beyond_int64() -> None:
+    for args in ((2**63, 2**63 + 1), (-(2**64), 0, 2**62), (2**70,), (-(2**63), 2**63)):
+        with pytest.raises(InvalidArgumentError, match=r"Dataset\.range"):
+            Dataset.range(*args)
+    assert values(Dataset.range(2**63 - 2, 2**70, 2**70)) == [2**63 - 2]
 
 
 def test_a_file_is_the_cache_of_one_choice_of_settings(tmp_path: Path) -> None:

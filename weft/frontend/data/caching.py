@@ -194,12 +194,16 @@ class _FileSink(_Sink):
         return _unpacked(packed)
 
     def finish(self) -> None:
+        path = self._stage.path
         with self._begun():
             self._write({"count": self._count})
-        if is_url(self._stage.path):
-            upload(self._temporary, self._stage.path)
-        else:
-            os.replace(self._temporary, self._stage.path)
+        try:
+            if is_url(path):
+                upload(self._temporary, path)
+            else:
+                os.replace(self._temporary, path)
+        except OSError as error:
+            raise unreadable(path, error).at(self._stage.location) from error
         self._discard()
 
     def drop(self) -> None:

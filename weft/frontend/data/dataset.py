@@ -131,8 +131,11 @@ class Dataset:
         """
         try:
             numbers = range(*args)
-        except (TypeError, ValueError) as error:
+            len(numbers)
+        except (TypeError, ValueError, OverflowError) as error:
             raise _error(f"Dataset.range{args!r:.60}: {error}") from None
+        if numbers and not all(-(2**63) <= n < 2**63 for n in (numbers[0], numbers[-1])):
+            raise _error(f"Dataset.range{args!r:.60}: its numbers do not fit int64")
         text = f"range({', '.join(map(str, args))})"
         return Dataset(FromList(None, text, Whole(numbers)))
 
