@@ -711,6 +711,85 @@ def test_a_pipeline_names_all_its_stages() -> None:
     assert "prefetch" not in iter(dataset).state_dict()["pipeline"]
 
 
+@pytest.mark.parametrize("kind", ["concatenate", "repeat", "repeat without end", "cache"])
+def test_what_cannot_begin_or_end_fails_once(kind: str, tmp_path: Path) -> None:
+    """ignore_errors asked for the next element again and again, and got the same error."""
+    begun = []
+
+    def refuses() -> Any:
+        begun.append(len(begun))
+        raise ValueError("no elements")
+
+    def closes_door() -> Iterator[int]:
+        yield from range(3)
+        for left in tmp_path.glob("*.tmp"):  # so it cannot be renamed
+            left.unlink()
+            begun.append(1)
+
+    never = Dataset.from_generator(refuses)
+    dataset, expected, times = {
+        "concatenate": (numbers(2).concatenate(never), [0, 1], 1),
+        "repeat": (numbers(2).concatenate(never).repeat(2), [0, 1, 0, 1], 2),
+        "repeat without end": (never.repeat().take(5), [], 1),
+        "cache": (Dataset.from_generator(closes_door).cache(tmp_path / "c"), [0, 1, 2], 1),
+    }[kind]
+    if kind == "cache":
+        with pytest.raises(wf.errors.NotFoundError, match=r"/c: No such file"):
+            list(dataset)
+        begun.clear()
+    with iter(dataset.ignore_errors()) as elements:
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(values(elements)), daemon=True)
+        thread.start()
+        thread.join(5)
+        ended = not thread.is_alive()
+    assert ended
+    assert found == expected
+    assert len(begun) == times
+
+
+def test_states_that_are_none() -> None:
+    state = iter(numbers(5).shuffle(2, 1)).state_dict()
+    some = [{k: v for k, v in state.items() if k != key} for key in state]
+    for bad in (*some, {**state, "seeds": 3}, {**state, "epoch": None}, None, [state]):
+        it = iter(numbers(5).shuffle(2, 1))
+        with pytest.raises(InvalidArgumentError):
+            it.load_state_dict(bad)  # type: ignore[arg-type]
+        assert sorted(values(it)) == [0, 1, 2, 3, 4]
+
+
+def test_numbers_beyond_int64() -> None:
+    for args in ((2**63, 2**63 + 1), (-(2**64), 0, 2**62), (2**70,), (-(2**63), 2**63)):
+        with pytest.raises(InvalidArgumentError, match=r"Dataset\.range"):
+            Dataset.range(*args)
+    assert values(Dataset.range(2**63 - 2, 2**70, 2**70)) == [2**63 - 2]
+
+
+def test_a_file_is_the_cache_of_one_choice_of_settings(tmp_path: Path) -> None:
+    """Settings that change elements stand in the text of a pipeline."""
+    rows = Dataset.from_generator(lambda: (np.arange(n) for n in (1, 3)))
+    two = [numbers(3), numbers(3)]
+    buckets = partial(rows.bucket_by_sequence_length, len, [5], [1, 1])
+    sampled = partial(Dataset.sample_from_datasets, two)
+    chosen = partial(Dataset.choose_from_datasets, two, numbers(2))
+    made: list[Any] = [
+        *(rows.padded_batch(2, *given) for given in ((), (None, -1), (None, 1), ([4],), ([5],))),
+        *(buckets(**{k: True}) for k in ("no_padding", "pad_to_bucket_boundary")),
+        buckets(), buckets(padding_values=-1),
+        sampled(seed=1), sampled(seed=2), sampled([0.1, 0.9], seed=1),
+        sampled(seed=1, stop_on_empty_dataset=True),
+        chosen(), chosen(stop_on_empty_dataset=False),
+        Dataset.zip(*two), Dataset.zip({"a": two[0], "b": two[1]}),
+        Dataset.zip((two[0], (two[1],))),
+    ]  # fmt: skip
+    texts = [repr(d) for d in made]
+    assert len({*texts}) == len(texts)
+    list(made[0].cache(tmp_path / "c"))
+    for other in made[1:]:
+        with pytest.raises(InvalidArgumentError, match="the elements of another dataset"):
+            list(other.cache(tmp_path / "c"))
+
+
 def test_shuffles_of_all_parts_are_restored() -> None:
     def made() -> Any:
         return Dataset.zip(numbers(9).shuffle(9), numbers(9).shuffle(9).concatenate(

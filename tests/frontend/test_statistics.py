@@ -88,6 +88,18 @@ def test_quantiles_at_a_place_of_many_elements() -> None:
     assert float(wf.compile(lambda x, q: T.quantile(x, q))(x, np.float64(0.1))) == 100_000
 
 
+def test_quantiles_of_what_has_no_end() -> None:
+    """What lies at a place is the quantile there, how far away its neighbour may be."""
+    shares = np.array([0.0, 0.5, 1.0])
+    most = np.finfo(np.float64).max
+    for x in ([np.inf, -np.inf, 1.0], [np.inf] * 3, [most, -most, 0.0]):
+        for method in ("linear", "midpoint"):
+            f = lambda x, method=method: wf.quantile(x, shares, method=method)  # noqa: E731
+            check(f, (np.array(x),), np.sort(x))
+            of_q = lambda q, x=x, method=method: wf.quantile(x, q, method=method)  # noqa: E731
+            check(of_q, (shares,), np.sort(x))
+
+
 def test_quantiles_of_open_sizes_of_nothing_and_of_16_bits() -> None:
     with wf.Graph().as_default(), wf.Session() as session:
         x = wf.placeholder(wf.float32, [None, None])

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
+from weft.ir.ops.io import report
 from weft.ir.ops.text_processing import sip_hash
 
 InvalidArgumentError = wf.errors.InvalidArgumentError
@@ -269,6 +270,18 @@ def test_joins_and_formats() -> None:
         wf.strings.format("{}", x, summarize=0)
     with pytest.raises(InvalidArgumentError, match="does not fit its values"):
         wf.strings.format("{} {}", (1,))
+
+
+@pytest.mark.parametrize(
+    "field", ["0.array", "0.__class__", "0[0]", ".__class__", "0.__init__.__globals__[sys]", "x"]
+)
+def test_formats_show_values_and_nothing_else(field: str) -> None:
+    """A template may be that of somebody else's graph: no attribute of a value leads anywhere."""
+    for template in (f"{{{field}}}", f"{{{field}!r}}", f"{{:{{{field}}}}}"):
+        for call in (wf.strings.format, lambda t, x: report([x], {"format": t, "summarize": 3})):
+            with pytest.raises(InvalidArgumentError, match="is no number of a value"):
+                call(template, np.ones(2))
+    assert wf.strings.format("{1:>{0}d}", (4, 7)).item() == b"   7"
 
 
 # ------------------------------------------------------------------------------------------- hashes

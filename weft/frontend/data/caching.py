@@ -74,8 +74,12 @@ class _Filling(Items):
         try:
             return Value(sink.add(next(self._up)()))
         except StopIteration:
-            sink.finish()
-            self._sink = None
+            self._sink = None  # what fails now fails once
+            try:
+                sink.finish()
+            except BaseException:
+                sink.drop()
+                raise
             raise
         except BaseException:
             self._give_up()
@@ -190,12 +194,16 @@ class _FileSink(_Sink):
         return _unpacked(packed)
 
     def finish(self) -> None:
+        path = self._stage.path
         with self._begun():
             self._write({"count": self._count})
-        if is_url(self._stage.path):
-            upload(self._temporary, self._stage.path)
-        else:
-            os.replace(self._temporary, self._stage.path)
+        try:
+            if is_url(path):
+                upload(self._temporary, path)
+            else:
+                os.replace(self._temporary, path)
+        except OSError as error:
+            raise unreadable(path, error).at(self._stage.location) from error
         self._discard()
 
     def drop(self) -> None:

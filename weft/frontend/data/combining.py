@@ -32,8 +32,11 @@ def least(counts: Sequence[int | None]) -> int | None:
 class Several(Stage):
     """Base: a stage that reads `parts`, and has none before it."""
 
+    settings = ""  # what else was given, as text
+
     def own(self, ahead: bool) -> str:
-        return f"{self.text}({', '.join(p.shown(ahead) for p in self.parts)})"
+        shown = ", ".join(p.shown(ahead) for p in self.parts)
+        return f"{self.text}({shown}{self.settings})"
 
 
 class _Opened:
@@ -60,6 +63,11 @@ class Zip(Several):
     @property
     def parts(self) -> tuple[Stage, ...]:
         return self.zipped
+
+    def own(self, ahead: bool) -> str:
+        form = unflatten(self.structure, [*range(len(self.zipped))])
+        plain = form == (*range(len(self.zipped)),)
+        return super().own(ahead) + ("" if plain else f" as {form}")
 
     def cardinality(self) -> int | None:
         return least([p.cardinality() for p in self.zipped])
@@ -132,9 +140,10 @@ class _Joined(Items):
         self._run, self._epoch = run, epoch
 
     def _go_on(self) -> bool:
-        if self._later is None:
+        later, self._later = self._later, None
+        if later is None:
             return False
-        self._items, self._later = self._later.open(self._run, self._epoch), None
+        self._items = later.open(self._run, self._epoch)
         return True
 
     def __next__(self) -> Item:
@@ -158,6 +167,7 @@ class Sampled(Seeded, Several):
     sampled: tuple[Stage, ...]
     weights: tuple[float, ...]
     stop: bool
+    settings: str = ""
 
     @property
     def parts(self) -> tuple[Stage, ...]:
@@ -245,6 +255,7 @@ class Chosen(Several):
     choices: Stage
     stop: bool
     location: Locations
+    settings: str = ""
 
     @property
     def parts(self) -> tuple[Stage, ...]:

@@ -131,8 +131,11 @@ class Dataset:
         """
         try:
             numbers = range(*args)
-        except (TypeError, ValueError) as error:
+            len(numbers)
+        except (TypeError, ValueError, OverflowError) as error:
             raise _error(f"Dataset.range{args!r:.60}: {error}") from None
+        if numbers and not all(-(2**63) <= n < 2**63 for n in (numbers[0], numbers[-1])):
+            raise _error(f"Dataset.range{args!r:.60}: its numbers do not fit int64")
         text = f"range({', '.join(map(str, args))})"
         return Dataset(FromList(None, text, Whole(numbers)))
 
@@ -176,8 +179,13 @@ class Dataset:
                 "one for each, none of them negative, and not all of them 0",
             )
         number = _drawn() if seed is None else _count(seed, 0, f"{what}: seed")
-        chosen = tuple(float(w) for w in given)
-        return Dataset(Sampled(None, what, number, stages, chosen, bool(stop_on_empty_dataset)))
+        chosen, stop = tuple(float(w) for w in given), bool(stop_on_empty_dataset)
+        shown = _settings(
+            weights=None if weights is None else list(chosen),
+            seed=None if seed is None else number,
+            stop_on_empty_dataset=stop or None,
+        )
+        return Dataset(Sampled(None, what, number, stages, chosen, stop, shown))
 
     @staticmethod
     def choose_from_datasets(
@@ -194,7 +202,8 @@ class Dataset:
         what = "choose_from_datasets"
         stages, (choices,) = _stages(what, datasets), _stages(what, [choice_dataset])
         stop = bool(stop_on_empty_dataset)
-        return Dataset(Chosen(None, what, stages, choices, stop, caller_location()))
+        shown = _settings(stop_on_empty_dataset=None if stop else False)
+        return Dataset(Chosen(None, what, stages, choices, stop, caller_location(), shown))
 
     # ----------------------------------------------------------------------------------- stages
     def map(self, fn: Callable[..., Any], workers: int = 0, deterministic: bool = True) -> Dataset:
@@ -356,7 +365,8 @@ class Dataset:
         """
         size = _count(n, 1, "padded_batch: n")
         padding = Padding("padded_batch", padded_shapes, padding_values, caller_location())
-        text = f"padded_batch({size}{', drop_remainder' if drop_remainder else ''})"
+        shown = _settings(padded_shapes=padded_shapes, padding_values=padding_values)
+        text = f"padded_batch({size}{', drop_remainder' if drop_remainder else ''}{shown})"
         return Dataset(PaddedBatch(self._stage, text, size, bool(drop_remainder), padding))
 
     def bucket_by_sequence_length(
@@ -395,6 +405,10 @@ class Dataset:
             raise _error(f"{what}: no_padding and pad_to_bucket_boundary exclude each other")
         padding = Padding(what, padded_shapes, padding_values, caller_location())
         shown = f"{list(boundaries)}, {list(sizes)}{', drop_remainder' if drop_remainder else ''}"
+        shown += _settings(
+            padded_shapes=padded_shapes, padding_values=padding_values,
+            pad_to_bucket_boundary=pad_to_bucket_boundary or None, no_padding=no_padding or None,
+        )  # fmt: skip
         return Dataset(Buckets(
             self._stage, f"{what}({length.name}, {shown})", length, boundaries, sizes,
             None if no_padding else padding, bool(pad_to_bucket_boundary), bool(drop_remainder),
@@ -434,7 +448,8 @@ class Dataset:
         In memory it is for all iterations of this dataset, while it lives. A file is for others,
         too, and is there when it is whole: of arrays, numbers, str and bytes in dicts, lists and
         tuples (UnsupportedError for others); InvalidArgumentError if it is that of another
-        pipeline, DataLossError if it is damaged. Functions that changed are not noticed: remove it.
+        pipeline, DataLossError if it is damaged. Functions and data that changed are not noticed:
+        remove it.
 
         >>> calls = []
         >>> few = wf.data.Dataset.range(3).map(lambda n: calls.append(int(n)) or n).cache()
@@ -503,6 +518,11 @@ class Dataset:
 
 def _window(elements: list[Any]) -> Dataset:
     return Dataset(FromList(None, f"window({len(elements)})", elements))
+
+
+def _settings(**given: Any) -> str:
+    """Those that are not None, for the text of a stage."""
+    return "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
 
 
 def _function(fn: Any, stage: str) -> Function:

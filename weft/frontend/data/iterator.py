@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -151,6 +151,12 @@ class DatasetIterator:
         them. InvalidArgumentError, and no change, for the state of another pipeline.
         """
         self._check_ordered()
+        given: object = state
+        if not isinstance(given, Mapping):
+            raise InvalidArgumentError(
+                f"load_state_dict takes what state_dict gave, not {given!r:.60}",
+                location=caller_location(),
+            )
         if state.get("pipeline") != self._describe():
             raise InvalidArgumentError(
                 f"the state is that of another dataset:\n  it has   {state.get('pipeline')}\n"
@@ -158,8 +164,10 @@ class DatasetIterator:
                 hint="load it into an iterator of a dataset that is made alike",
                 location=caller_location(),
             )
-        epoch, delivered = (at_least(state[k], 0, f"state[{k!r}]") for k in ("epoch", "delivered"))
-        seeds = [at_least(n, 0, "a seed") for n in state["seeds"]]
+        numbers = [state.get(k) for k in ("epoch", "delivered")]
+        epoch, delivered = (at_least(n, 0, "a number of the state") for n in numbers)
+        drawn = state.get("seeds")
+        seeds = [at_least(n, 0, "a seed") for n in (drawn if isinstance(drawn, Sequence) else ())]
         if len(seeds) != len(self._drawing):
             raise InvalidArgumentError(
                 f"the state has {len(seeds)} seeds, not {len(self._drawing)}"

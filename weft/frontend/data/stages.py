@@ -337,9 +337,9 @@ class _Repeated(Items):
                         "each call, not an iterator that was used before",
                     )
                 raise StopIteration
-            self._items = self._stage.open(self._run, self._epoch)
-            self._epoch += 1
-            self._some = False
+            epoch, self._epoch = self._epoch, self._epoch + 1
+            self._some = False  # an epoch that cannot begin has no elements, either
+            self._items = self._stage.open(self._run, epoch)
         return self._items
 
     def __next__(self) -> Item:

@@ -27,10 +27,12 @@ from weft.frontend.ops.elementwise import (
     floor,
     floor_divide,
     greater_equal,
+    isfinite,
     isnan,
     less,
     less_equal,
     logical_and,
+    logical_not,
     minimum,
     multiply,
     round,
@@ -262,9 +264,11 @@ def _between(first: Tensor, second: Tensor, part: Tensor) -> Tensor:
     """From the one to the other; exact at both ends, as NumPy's."""
     way = subtract(second, first)
     near = less(part, 0.5)
-    return where(
+    made = where(
         near, add(first, multiply(way, part)), subtract(second, multiply(way, subtract(1, part)))
     )
+    # no part of a way without end: 0 times that would be NaN
+    return where(logical_and(equal(part, 0), logical_not(isfinite(way))), first, made)
 
 
 # ------------------------------------------------------------------------------ NaN left out

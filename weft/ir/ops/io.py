@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from string import Formatter
 from typing import Any, cast
 
 import numpy as np
@@ -401,6 +402,16 @@ class Shown:
         )  # fmt: skip
 
 
+def _check_fields(text: str) -> None:
+    """ValueError for a field that is no number: attributes and items of a value lead to all that
+    the process holds, which a graph of somebody else must not show."""
+    for _, field, spec, _ in Formatter().parse(text):
+        if field and not (field.isascii() and field.isdigit()):
+            raise ValueError(f"the field {field!r} is no number of a value")
+        if spec:
+            _check_fields(spec)
+
+
 def report(arrays: Sequence[Array], attrs: Attrs) -> str:
     """The message and the data of a print or an assertion. InvalidArgumentError for a format
     that does not fit them."""
@@ -409,6 +420,7 @@ def report(arrays: Sequence[Array], attrs: Attrs) -> str:
     if not attrs["format"]:
         return str(attrs["message"]) + "".join(f"[{summary(a, count)}]" for a in arrays)
     try:
+        _check_fields(str(attrs["format"]))
         return str(attrs["format"]).format(*[Shown(a, count) for a in arrays])
     except (LookupError, ValueError, TypeError, AttributeError) as error:
         raise InvalidArgumentError(

@@ -516,6 +516,7 @@ def save_arrays(
     """
     if not name:
         raise InvalidArgumentError("a checkpoint needs the name of a file, this one is empty")
+    confined(os.fsdecode(name), within)  # before a file system is asked for anything
     path = with_suffix(name)
     confined(str(path.parent), within)
     confined(str(path), within)
@@ -542,6 +543,7 @@ def restore_arrays(
     NotFoundError for a file or a name that is not there, InvalidArgumentError for another dtype or
     shape, DataLossError for a damaged file, PermissionDeniedError as `save_arrays`.
     """
+    confined(os.fsdecode(name), within)  # before a file system is asked for anything
     path = find_checkpoint(path_of(os.fsdecode(name)))
     confined(str(path), within)
     with open_checkpoint(path) as file:

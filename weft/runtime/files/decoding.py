@@ -25,7 +25,7 @@ from weft.ir.dtypes import as_dtype, string
 from weft.ir.errors import DataLossError, InvalidArgumentError, UnsupportedError, WeftError, suggest
 from weft.ir.ops.strings import number_of
 from weft.ir.types import TensorType
-from weft.runtime.files.paths import Path, matching
+from weft.runtime.files.paths import Path, is_url, matching
 from weft.runtime.files.permissions import confined
 from weft.runtime.files.streams import opened
 from weft.runtime.files.wire import BYTES, FIXED32, VARINT, fields, message, packed, varints
@@ -358,7 +358,8 @@ def matching_files(patterns: Array, within: Sequence[str] = ()) -> Array:
     """
     for pattern in patterns.flat if within else ():
         fixed = re.split(rb"[*?[]", pattern, maxsplit=1)[0]
-        confined(os.fsdecode(fixed if fixed == pattern else os.path.dirname(fixed)), within)
+        whole = fixed == pattern or is_url(pattern)  # a URL lies where all of it says
+        confined(os.fsdecode(pattern if whole else os.path.dirname(fixed)), within)
     names = {n for p in patterns.flat for n in matching(p)}
     for name in names:
         confined(os.fsdecode(name), within)

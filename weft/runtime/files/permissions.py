@@ -16,8 +16,10 @@ from weft.ir.ops.io import USES_FILES
 from weft.ir.spec import strs_attr
 from weft.runtime.files.paths import is_url
 
-#: "%2e", which some stores take for ".".
-_ENCODED = re.compile("%2e", re.IGNORECASE)
+#: What some stores, or the libraries before them, take for "." or "/", or leave out.
+_ENCODED = re.compile(r"%2e|%2f|%5c|[\0-\x1f\x7f]", re.IGNORECASE)
+#: URLs of files of the system, which may be links.
+_LOCAL = re.compile(r"(?:file|local)://")
 PathLike = str | os.PathLike[str]
 #: None, False: none; True: all that the process may use; else those in a folder, or in several.
 AllowFiles = bool | PathLike | Sequence[PathLike] | None
@@ -79,18 +81,23 @@ def _common(bound: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
 
 
 def _real(path: str) -> str:
-    """Links followed; a URL as it is."""
-    return path.rstrip("/") if is_url(path) else os.path.realpath(path)
+    """Links followed, in URLs of files of the system too; another URL as it is."""
+    if not is_url(path):
+        return os.path.realpath(path)
+    local = _LOCAL.match(path)
+    if local is None or "::" in path:
+        return path.rstrip("/")
+    return "file://" + os.path.realpath(os.path.expanduser(path[local.end() :]))
 
 
 def _is_in(path: str, folder: str) -> bool:
-    """Whether a path lies in a folder. A URL lies in one that it begins with: there are no links,
-    and what leads elsewhere, "..", or names another file system behind its "::", lies nowhere."""
+    """Whether a path lies in a folder, both as `_real` gives them. A URL lies in one that it begins
+    with; what leads elsewhere, "..", or names another file system behind its "::", lies nowhere."""
     if not is_url(path) and not is_url(folder):
         return os.path.commonpath((path, folder)) == folder
     if ".." in re.split(r"[/\\]", path) or "::" in path or _ENCODED.search(path):
         return False
-    return path == folder or path.startswith(folder + "/")
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def confined(path: str, within: Sequence[str]) -> str:
