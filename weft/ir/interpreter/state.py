@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft.ir.dataclass import dataclass
-from weft.ir.dtypes import as_dtype
+from weft.ir.dtypes import as_dtype, string
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -70,7 +70,10 @@ def pop(stack: Stack, element: Type) -> tuple[Stack, Any]:
     if stack is not None:
         return stack.below, stack.value
     if isinstance(element, TensorType):
-        return None, np.zeros(element.static_shape, element.dtype.numpy)
+        zeros = np.zeros(element.static_shape, element.dtype.numpy)
+        if element.dtype is string:
+            zeros.fill(b"")
+        return None, zeros
     return None, None
 
 
