@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -101,10 +102,10 @@ def distinct() -> dict[str, Contestants]:
     for name, x in held.items():
         t = wf.asarray(x)
         mine[f"unique_values, {name}"] = {
-            "weft": lambda t=t: wf.unique_values(t), "numpy": lambda x=x: np.unique_values(x),
+            "weft": partial(wf.unique_values, t), "numpy": partial(np.unique_values, x),
         }  # fmt: skip
         mine[f"unique_all, {name}"] = {
-            "weft": lambda t=t: wf.unique_all(t), "numpy": lambda x=x: np.unique_all(x),
+            "weft": partial(wf.unique_all, t), "numpy": partial(np.unique_all, x),
         }  # fmt: skip
     few_values = wf.asarray(held["1000 distinct i64"])
     mine["tf1.unique, 1000 distinct i64"] = {
@@ -116,9 +117,9 @@ def distinct() -> dict[str, Contestants]:
         found: dict[str, Contestants] = {}
         for name, x in held.items():
             t = torch.from_numpy(x)
-            found[f"unique_values, {name}"] = {"torch": lambda t=t: torch.unique(t)}
+            found[f"unique_values, {name}"] = {"torch": partial(torch.unique, t)}
             found[f"unique_all, {name}"] = {
-                "torch": lambda t=t: torch.unique(t, return_inverse=True, return_counts=True)
+                "torch": partial(torch.unique, t, return_inverse=True, return_counts=True)
             }
         return found
 
@@ -186,7 +187,7 @@ def few() -> dict[str, Contestants]:
     for name in ("unique_values", "unique_counts", "unique_inverse", "unique_all", "argwhere"):
         ours, theirs = getattr(wf, name), getattr(np, name)
         made[f"{name} of {FEW}"] = {
-            "weft": lambda f=ours: f(t), "numpy": lambda f=theirs: f(x),
+            "weft": partial(ours, t), "numpy": partial(theirs, x),
         }  # fmt: skip
     made[f"repeat of {FEW}"] = {"weft": lambda: wf.repeat(t, t), "numpy": lambda: np.repeat(x, x)}
     return made

@@ -121,7 +121,7 @@ def run_case(case: Case, rounds: int) -> Row:
         return [np.asarray(leaf) for leaf in pytree.tree_leaves(step(*case.args))]
 
     ours = [leaf for _ in range(case.steps) for leaf in call()]
-    made = step._specialized(case.args, {}).executable()
+    made: Any = step._specialized(case.args, {}).executable()
     row = Row(case.name, nbytes=case.nbytes, flops=case.flops, notes=[case.note] * bool(case.note))
     row.notes += _by(step.explain(*case.args))
     allowed = case.rounding, case.each
@@ -248,7 +248,7 @@ def launch_cost(rounds: int) -> Row:
     """What the host pays for a plan of 50 kernels: launch by launch, and as one CUDA graph."""
     x = np.random.default_rng(0).standard_normal(64, np.float32)
     step = wf.compile(device="gpu:0")(chain)
-    made = step._specialized((x,), {}).executable()
+    made: Any = step._specialized((x,), {}).executable()
     apart = made.measure([x], rounds, records=False)
     together = made.measure([x], rounds)
     row = Row(f"asking for {together.launches} launches, as a graph", list(together.host))

@@ -176,7 +176,7 @@ def weft_plan(step: Step) -> int:
     while not isinstance(held, wf.CompiledFunction):
         held = captured(held, "step")
     (made,) = held._specializations.entries.values()
-    executable = made.executable()
+    executable = made.on_cpu("a benchmark")
     plan = executable.plan
     scratch = plan.table.scratch_bytes + plan.table.worker_bytes * executable.threads
     return int(plan.arena_bytes + scratch + plan.result_bytes)

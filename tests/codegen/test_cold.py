@@ -183,7 +183,7 @@ def test_partial_sums_have_the_bits_of_the_plain_loop(
 
     f = wf.compile(total)
     vectors = f(x).numpy()
-    calls = f._specialized((x,), {}).executable().report.calls
+    calls = f._specialized((x,), {}).on_cpu("a test").report.calls
     combine = [c.call.kernel for c in calls if c.call.kernel.name.startswith("combine_")]
     assert [k.loops for k in combine] == [dtype == "f2"]
     monkeypatch.setattr(nest_folds, "_has_vectors", lambda partials: False)

@@ -160,7 +160,7 @@ def test_an_update_in_place_never_stores_the_gradient() -> None:
         w.assign(w - 0.1 * d / wf.sqrt(total))
 
     step(x, g)
-    made = step._specialized((x, g), {}).executable()
+    made = step._specialized((x, g), {}).on_cpu("a test")
     assert kernels(made) == ["gemm_f32"]
     assert made.report.memory.arena_bytes == 0
     assert not made.report.memory.copies

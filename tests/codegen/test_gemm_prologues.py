@@ -146,7 +146,7 @@ def test_an_operand_is_not_overwritten_while_it_is_read() -> None:
 
     wanted = np.maximum(np.cumsum(x, 0), 0).T @ v @ v
     np.testing.assert_allclose(f(x, v).numpy(), wanted, rtol=1e-3, atol=1e-2)
-    step = f._specialized((x, v), {}).executable()
+    step = f._specialized((x, v), {}).on_cpu("a test")
     assert "prologue" in str([c.call for c in step.report.calls])
 
 

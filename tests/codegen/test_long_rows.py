@@ -38,13 +38,13 @@ def given(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
 
 def compiled_calls(f: Callable[..., Any], *args: Any) -> list[str]:
     made = wf.compile(f)._specialized(args, {})
-    return [planned.call.kernel.name for planned in made.executable().report.calls]
+    return [planned.call.kernel.name for planned in made.on_cpu("a test").report.calls]
 
 
 def same_in_random_cuts(f: Callable[..., Any], *args: Array) -> Any:
     """The result, after a check that it has the same bits in random cuts."""
     made = wf.compile(f)._specialized(args, {})
-    step = made.executable()
+    step = made.on_cpu("a test")
     whole = step.run(list(args))
     same_in_cuts(step, args, whole)
     return whole[0]

@@ -500,7 +500,7 @@ def test_steps_for_others(gpu: str) -> None:
     """What the executor of steps over several devices uses."""
     f = on_gpu(lambda x: (x + 1.0, wf.sum(x)))
     f(_x(3))
-    step = f._specialized((_x(3),), {}).executable()
+    step: Any = f._specialized((_x(3),), {}).executable()
     device = registry.gpu(0)
     held = DeviceValue.of(_x(3), device, "a test")
     kept = KeptActivations()

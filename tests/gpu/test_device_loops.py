@@ -4,7 +4,7 @@ and over a driver that is faked, whose streams are as lazy as they may be."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,7 +27,8 @@ Array = np.ndarray[Any, Any]
 
 def _plan(function: Callable[..., Any], *args: Any) -> DevicePlan:
     made = wf.compile(device="gpu:0")(function)
-    return made._specialized(args, {}).executable().plan
+    step: Any = made._specialized(args, {}).executable()
+    return cast(DevicePlan, step.plan)
 
 
 def test_rows_that_begin_at_odd_places_are_copied_and_others_are_not() -> None:
@@ -248,9 +249,8 @@ def test_third_derivatives_of_loops_of_unknown_length(
         monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
     x = np.array([0.7, 2.0], np.float64)
     on_gpu = wf.compile(device="gpu:0")(f)
-    assert "arena_add" in {
-        op.name for op in on_gpu._specialized((x,), {}).executable().graph.walk()
-    }
+    step: Any = on_gpu._specialized((x,), {}).executable()
+    assert "arena_add" in {op.name for op in step.graph.walk()}
     for _ in range(2):
         np.testing.assert_allclose(on_gpu(x), wf.compile(f)(x), rtol=1e-9)
         np.testing.assert_allclose(on_gpu(x), 0.375 * x**-2.5, rtol=1e-2)

@@ -93,7 +93,7 @@ def test_the_host_is_not_in_times_of_weft(line: Timeline, monkeypatch: pytest.Mo
     use_driver(api, monkeypatch)
     step, x = wf.compile(device="gpu:0")(chain), np.ones(64, np.float32)
     step(x)
-    made = step._specialized((x,), {}).executable()
+    made: Any = step._specialized((x,), {}).executable()
     first, *others = made.measure([x], 4, records=False).device
     assert first > 2 * 40 * LAUNCH  # of how long the host takes nothing was known
     assert others == pytest.approx([40 * LAUNCH] * 3)

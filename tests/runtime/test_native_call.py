@@ -207,7 +207,7 @@ def test_methods_and_lifetime() -> None:
     f = wf.compile(lambda x: x - 1)
     f(X), f(X)
     gone = weakref.ref(f)
-    step = weakref.ref(next(iter(f._specializations.entries.values())).executable())
+    step = weakref.ref(next(iter(f._specializations.entries.values())).on_cpu("a test"))
     del f
     gc.collect()
     assert gone() is None
@@ -375,7 +375,7 @@ def test_threads_get_activations_of_their_own(api: NativeApi) -> None:
     for t in threads:
         t.join(60)
     assert not wrong
-    step = next(iter(f._specializations.entries.values())).executable()
+    step = next(iter(f._specializations.entries.values())).on_cpu("a test")
     assert 1 <= step.idle_activations() <= 8
 
 
@@ -485,7 +485,7 @@ def test_calls_do_not_wait(
             assert begun == (["native_calls"] if turn else [])
         assert len(in_python) == 4
         (compiled,) = f._specializations.entries.values()
-        step = compiled.executable()
+        step = compiled.on_cpu("a test")
         assert step.native is None
         assert step.idle_activations() == 1
     y, state = f(X, 2.0)  # finds that it is there now

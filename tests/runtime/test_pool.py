@@ -79,14 +79,14 @@ class TestLimits:
     def test_threads_1_has_no_pool(self, monkeypatch: pytest.MonkeyPatch) -> None:
         cut_everything(monkeypatch)
         alone = wf.compile(threads=1)(model)
-        step = alone._specialized((given(),), {}).executable()
+        step = alone._specialized((given(),), {}).on_cpu("a test")
         assert (step.pool, step.threads) == (0, 1)
-        two = wf.compile(threads=2)(model)._specialized((given(),), {}).executable()
+        two = wf.compile(threads=2)(model)._specialized((given(),), {}).on_cpu("a test")
         assert step.pool != two.pool
         assert two.threads == 2
 
     def test_small_steps_have_no_pool(self) -> None:
-        step = wf.compile(lambda x: x + 1)._specialized((given(),), {}).executable()
+        step = wf.compile(lambda x: x + 1)._specialized((given(),), {}).on_cpu("a test")
         assert step.pool == 0
 
 
@@ -399,7 +399,7 @@ def test_a_long_call_of_few_chunks_wakes_the_workers() -> None:
 
 def _chunk_words(step: Any, *args: Any) -> list[int]:
     """The chunks of the cut calls in a compiled function's table."""
-    table = step._specialized(args, {}).executable().plan.table
+    table = step._specialized(args, {}).on_cpu("a test").plan.table
     rows = np.reshape(table.calls, (-1, CALL_WORDS))
     return [int(row[3]) for row, owner in zip(rows, table.owner, strict=True) if owner >= 0]
 
