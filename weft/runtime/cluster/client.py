@@ -5,6 +5,7 @@ Sessions on a cluster have one each, compiled functions (`wf.compile(cluster=)`)
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,7 @@ class Client:
         who: str = "wf.Session(target={!r})",
     ) -> None:
         self._cluster, self._soft = cluster, soft_placement
+        self._cutting = threading.Lock()
         try:
             self._address = ClientAddress(cluster.target, who)
         except WeftError as error:
@@ -76,7 +78,14 @@ class Client:
         """The step with a device for each op, a part for each device, and what the passes did.
         pipeline: that of the parts, of which the whole step goes through some passes first.
         options: of the passes. begin: passes that come first of all. Errors as placing and
-        partitioning have."""
+        partitioning have. Steps are cut one at a time: each has to see where those before it have
+        put the variables that it shares with them."""
+        with self._cutting:
+            return self._cut(step, pipeline, options, begin)
+
+    def _cut(
+        self, step: Graph, pipeline: str, options: PassOptions, begin: Iterable[Pass]
+    ) -> tuple[Placement, Program, Sequence[PassReport]]:
         devices = self._devices(step)
 
         def on_devices(graph: Graph) -> Placement:
