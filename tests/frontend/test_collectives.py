@@ -159,6 +159,12 @@ def test_bad_input() -> None:
     for perm in ([(0.5, 1)], [(0, 1, 2)], [3], 3):
         with pytest.raises(InvalidArgumentError, match="perm has pairs of rows"):
             wf.vmap(lambda x, perm=perm: c.ppermute(x, "i", perm), axis_name="i")(x)
+    with pytest.raises(InvalidArgumentError, match=r"psum_scatter: scatter_dimension 1 is out"):
+        wf.vmap(lambda x: c.psum_scatter(x, "i", 1), axis_name="i")(x)
+    with pytest.raises(InvalidArgumentError, match=r"all_gather: axis -3 is out of range"):
+        wf.vmap(lambda x: c.all_gather(x, "i", axis=-3), axis_name="i")(x)
+    with pytest.raises(InvalidArgumentError, match=r"all_to_all: split_axis 2 is out"):
+        wf.vmap(lambda x: c.all_to_all(x, "i", 2, 0), axis_name="i")(x)
     with pytest.raises(TypeRuleError, match="psum' takes numbers"):
         wf.vmap(lambda x: c.psum(x > 0, "i"), axis_name="i")(x)
     with pytest.raises(UnsupportedError, match="collective over the axis 'i' in it needs all"):

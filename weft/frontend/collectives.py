@@ -130,6 +130,24 @@ def _sized(op: str, x: Any, axis_name: str, before: Callable[[Tensor], Tensor]) 
     )
 
 
+def _first(op: str, parameter: str, axis: int) -> Callable[[Tensor], Tensor]:
+    """Moves an axis of the argument to the front."""
+
+    def move(t: Tensor) -> Tensor:
+        return moveaxis(t, check_axis(f"collectives.{op}", axis, t.ndim, parameter), 0)
+
+    return move
+
+
+def _placed(op: str, parameter: str, axis: int, made: Any) -> Any:
+    """Each result with its first axis where it was asked for."""
+
+    def move(t: Tensor) -> Tensor:
+        return moveaxis(t, 0, check_axis(f"collectives.{op}", axis, t.ndim, parameter))
+
+    return pytree.tree_map(move, made)
+
+
 @shows_as_seen
 def all_gather(x: Any, axis_name: str, axis: int = 0) -> Any:
     """All rows of `x`, along a new axis; the same in each row.
@@ -140,22 +158,23 @@ def all_gather(x: Any, axis_name: str, axis: int = 0) -> Any:
             [1., 2.]], dtype=float32)
     """
     made = _sized("all_gather", x, axis_name, lambda t: t)
-    return pytree.tree_map(lambda t: moveaxis(t, 0, check_axis("all_gather", axis, t.ndim)), made)
+    return _placed("all_gather", "axis", axis, made)
 
 
 @shows_as_seen
 def psum_scatter(x: Any, axis_name: str, scatter_dimension: int = 0) -> Any:
     """In row i the sum over all rows of `x[i]` along an axis, which has an element for each row.
     ShapeError if it has not."""
-    return _sized("psum_scatter", x, axis_name, lambda t: moveaxis(t, scatter_dimension, 0))
+    op = "psum_scatter"
+    return _sized(op, x, axis_name, _first(op, "scatter_dimension", scatter_dimension))
 
 
 @shows_as_seen
 def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int) -> Any:
     """In row i the elements i along `split_axis` of all rows, along a new axis `concat_axis` in
     its place. ShapeError if `split_axis` has not one element for each row."""
-    made = _sized("all_to_all", x, axis_name, lambda t: moveaxis(t, split_axis, 0))
-    return pytree.tree_map(lambda t: moveaxis(t, 0, concat_axis), made)
+    made = _sized("all_to_all", x, axis_name, _first("all_to_all", "split_axis", split_axis))
+    return _placed("all_to_all", "concat_axis", concat_axis, made)
 
 
 @shows_as_seen
