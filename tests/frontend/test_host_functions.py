@@ -4,6 +4,7 @@ on values. The truth is what the same Python gives eagerly, or NumPy."""
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,20 @@ def test_a_call_waits_for_another_thread() -> None:
     queue.enqueue(F32(21))
     thread.join(20)
     assert found == [42.0]
+
+
+def test_closing_a_queue_ends_a_wait_as_the_error_of_a_timeout_says() -> None:
+    queue = _queue()
+    with pytest.raises(InvalidArgumentError, match=r"(?s)outside of graphs and.*closing"):
+        wf.compile(lambda: queue.dequeue(timeout=1))()
+    take = wf.compile(lambda: queue.dequeue())
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(take)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
+        queue.close()
+        with pytest.raises(OutOfRangeError, match="closed"):
+            waiting.result(20)
 
 
 def test_queues_tables_and_files(tmp_path: Any) -> None:

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
-from weft.frontend.core.trace import Effect, Trace, current_trace, graph_around, host_trace
+from weft.frontend.core.trace import (
+    Effect,
+    Trace,
+    current_trace,
+    graph_around,
+    host_trace,
+    in_graph,
+)
 from weft.frontend.extend.debug import python_effect
 from weft.frontend.ops.dispatch import apply, fresh_sizes
 from weft.frontend.ops.promotion import check_int
@@ -115,8 +122,12 @@ def _emit(
     """Add the op; its errors name the first object."""
     if timeout is not None or cancel is not None:
         raise InvalidArgumentError(
-            f"{objects[0].describe()}: {op}: timeout= and cancel= are for calls outside of graphs",
-            hint="Session.run(options=wf.RunOptions(timeout=...)) limits a step",
+            f"{objects[0].describe()}: {op}: timeout= and cancel= are for calls outside of graphs "
+            "and compiled functions",
+            hint="Session.run(options=wf.RunOptions(timeout=...)) limits a step"
+            if in_graph()
+            else "call it outside of the function and pass it the result; closing the object ends "
+            "a wait in the function",
         )
     given = [trace.lift(t) for t in operands]
     try:
