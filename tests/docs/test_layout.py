@@ -161,6 +161,16 @@ def test_a_page_lists_the_folders(update: bool) -> None:
         assert rest.split(end)[0] == folder_table(), "pytest tests/docs/test_layout.py --update"
 
 
+def test_the_menu_has_each_page() -> None:
+    """As building the site wants it (test_site.py, where there is a browser)."""
+    menu = re.findall(r"^ +- (?:.+: )?(\S+)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")]
+    folders = tuple(name for name in menu if name.endswith("/"))
+    assert "decisions/" in folders
+    missing = [name for name in pages if name not in menu and not name.startswith(folders)]
+    assert not missing, f"mkdocs.yml, nav: {missing}"
+
+
 def test_no_notes_to_self() -> None:
     """What is left to do is an issue or a sentence in the docs, never a mark in the code."""
     found = [
