@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,8 +11,6 @@ import pytest
 
 import weft as wf
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
-from weft.passes.placement import place
-from weft.runtime.cluster import client
 
 F32 = np.float32
 
@@ -111,26 +107,6 @@ def test_functions_share_variables_and_programs_those_with_a_shared_name(
         there = wf.Variable(0.0, shared_name="shared_by_programs", name="elsewhere")
         with wf.Session(target) as session:
             assert session.run(there) == 13.0
-
-
-def test_threads_agree_on_where_a_variable_is(
-    servers: list[wf.train.Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[dict[str, str]] = []
-
-    def slow(*args: Any, **options: Any) -> Any:
-        held.append(dict(options["held"]))
-        time.sleep(0.3)
-        return place(*args, **options)
-
-    monkeypatch.setattr(client, "place", slow)
-    w = wf.Variable(np.ones(3, F32), name="w")
-    target = servers[1].target
-    functions = [wf.compile(f, cluster=target) for f in (lambda: w + 1, lambda: w + 2)]
-    with ThreadPoolExecutor(2) as threads:
-        made = list(threads.map(lambda f: f().numpy().tolist(), functions))
-    assert made == [[2, 2, 2], [3, 3, 3]]
-    assert [len(h) for h in held[:2]] == [0, 1]
 
 
 def test_a_value_that_is_there_is_kept(servers: list[wf.train.Server]) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.runtime.cluster import master
+from weft.runtime.cluster import client, master
 from weft.runtime.cluster import server as worker
 from weft.runtime.cluster.master import Pending
 from weft.runtime.cluster.server import Server
@@ -527,3 +528,25 @@ def test_what_nothing_binds_stays_with_the_session(graph: wf.Graph, target: str)
     with wf.Session(graph=graph, cluster=wf.train.Cluster(target, spread=True)) as session:
         text = session.explain(y)
         assert "on 1 of" not in text, text
+
+
+def test_threads_agree_on_where_a_variable_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    place: Any = client.place
+    held: list[dict[str, str]] = []
+
+    def slow(*args: Any, **options: Any) -> Any:
+        held.append(dict(options["held"]))
+        time.sleep(0.3)
+        return place(*args, **options)
+
+    monkeypatch.setattr(client, "place", slow)
+    w = wf.Variable(np.ones(3, np.float32), name="w")
+    servers = wf.train.Server.create_local_cluster({"worker": 2})
+    target = servers[0].target
+    functions = [wf.compile(f, cluster=target) for f in (lambda: w + 1, lambda: w + 2)]
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(lambda f: f().numpy().tolist(), functions))
+    assert made == [[2, 2, 2], [3, 3, 3]]
+    assert [len(h) for h in held[:2]] == [0, 1]
+    for server in servers:
+        server.stop()
