@@ -24,15 +24,6 @@ Contestants = Mapping[str, Callable[[], object]]
 MANY, STRINGS, FEW = 10**6, 10**5, 16
 
 
-def with_torch(mine: Contestants, theirs: Callable[[Any], Contestants]) -> Contestants:
-    """`mine`, and PyTorch's where it is installed."""
-    if find_spec("torch") is None:
-        return mine
-    import torch
-
-    return {**mine, **theirs(torch)}
-
-
 def in_session(make: Callable[[Any], Any], x: Array) -> Callable[[], object]:
     """A step that computes `make` of a feed."""
     with wf.Graph().as_default() as graph:
@@ -87,8 +78,13 @@ def selection() -> dict[str, Contestants]:
 def joined(
     mine: dict[str, Contestants], theirs: Callable[[Any], dict[str, Contestants]]
 ) -> dict[str, Contestants]:
-    found = with_torch({}, lambda torch: theirs(torch))  # type: ignore[arg-type, return-value]
-    return {name: {**row, **found.get(name, {})} for name, row in mine.items()}  # type: ignore[dict-item]
+    """`mine`, and PyTorch's where it is installed."""
+    if find_spec("torch") is None:
+        return mine
+    import torch
+
+    found = theirs(torch)
+    return {name: {**row, **found.get(name, {})} for name, row in mine.items()}
 
 
 # ------------------------------------------------------------------------------------------- unique

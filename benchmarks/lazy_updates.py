@@ -1,19 +1,18 @@
 """A sparse update of a table by optimizers that change all rows, and with `lazy=True`.
 
-    python benchmarks/lazy_updates.py [--rounds 60]
+python benchmarks/lazy_updates.py [--json benchmarks/lazy_updates.json] [--rounds 60]
 
-100000 x 64 f32, 1024 ids; a compiled step of `apply_gradients` alone, both ways in turn; minimum
-and median in us.
+100000 x 64 f32, 1024 ids; a compiled step of `apply_gradients` alone, both ways in turn.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from harness import compare, report
 
 import weft as wf
 
@@ -44,18 +43,14 @@ def update(optimizer: Any) -> Callable[[], Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=60)
-    rounds = parser.parse_args().rounds
+    options = parser.parse_args()
+    rows = []
     for name, made in OPTIMIZERS.items():
-        steps = {"all rows": update(made(0.1)), "lazy": update(made(0.1, lazy=True))}
-        took: dict[str, list[float]] = {way: [] for way in steps}
-        for _ in range(rounds):
-            for way, step in steps.items():
-                begun = time.perf_counter()
-                step()
-                took[way].append((time.perf_counter() - begun) * 1e6)
-        shown = [f"{way} {min(t):.0f} / {np.median(t):.0f}" for way, t in took.items()]
-        print(f"{name}: {', '.join(shown)} us")
+        ways = {"weft": update(made(0.1, lazy=True)), "all rows": update(made(0.1))}
+        rows.append(compare(f"{name}, lazy", ways, rounds=options.rounds))
+    report("Sparse updates", rows, options.json)
 
 
 if __name__ == "__main__":
