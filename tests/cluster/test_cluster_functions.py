@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.ir.errors import InvalidArgumentError, UnsupportedError
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
 
 F32 = np.float32
 
@@ -117,6 +117,20 @@ def test_a_value_that_is_there_is_kept(servers: list[wf.train.Server]) -> None:
             session.run(wf.global_variables_initializer())
     v = wf.Variable(F32(1), shared_name="kept_there")
     assert float(wf.compile(lambda: v.read(), cluster=target)()) == 5.0
+
+
+def test_a_variable_that_gets_its_value_after_a_call(servers: list[wf.train.Server]) -> None:
+    """The first call was to be the one that sends values, with or without them."""
+    with wf.Graph().as_default() as graph:
+        v = wf.Variable(2.0)
+    read = wf.compile(lambda: v.read() + 1.0, cluster=servers[0].target)
+    with pytest.raises(FailedPreconditionError, match="is not initialised"):
+        read()
+    with graph.as_default(), wf.Session() as session:
+        session.run(wf.global_variables_initializer())
+    assert float(read()) == 3.0
+    v.assign(7.0)
+    assert float(read()) == 3.0  # it is the task's now
 
 
 def test_what_no_function_uses_any_more_is_cleared(servers: list[wf.train.Server]) -> None:

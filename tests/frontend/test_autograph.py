@@ -282,6 +282,8 @@ def test_prints_and_asserts_of_tensors_are_part_of_the_program(
     def f(x: Any) -> Any:
         print("tracing", 1)
         print("x", x, sep=" = ")
+        print(x, x, sep=None)
+        print(x, x, sep="{}")
         assert x > 0, "x must be positive, not {x}"
         return x * 2
 
@@ -289,7 +291,7 @@ def test_prints_and_asserts_of_tensors_are_part_of_the_program(
         assert float(f(F32(4))) == 8.0
     out, err = capfd.readouterr()
     assert out == "tracing 1\n"
-    assert err == "x = 4.0\n" * 3
+    assert err == "x = 4.0\n4.0 4.0\n4.0{}4.0\n" * 3
     with pytest.raises(InvalidArgumentError, match=r"x must be positive, not \{x\}") as caught:
         f(F32(-1))
     assert caught.value.locations[0].file == __file__
@@ -359,6 +361,15 @@ def range_by(x: Any) -> Any:
     total = x
     for i in range(0, 10, x):
         total = total + i
+    return total
+
+
+def breaks_in_scalar(x: Any) -> Any:
+    total = x
+    for row in x:
+        if row > 3:
+            break
+        total = total + row
     return total
 
 
@@ -465,6 +476,7 @@ def uses_dict(x: Any) -> Any:
         (breaks_in_list, "a `break` in a loop over a list depends on a tensor"),
         (changes_object, "'name' is 'a' before a `while` on tensors, and changes in it"),
         (range_by, "the step of a range is a tensor"),
+        (breaks_in_scalar, r"xs is a i64\[\], which has no first axis"),
     ],
 )
 def test_what_cannot_be_says_so_at_the_line(function: Any, message: str) -> None:

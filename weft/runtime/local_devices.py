@@ -1,5 +1,5 @@
 """Steps that use GPUs of this process: `gpu_use` says whether one does, `compile_gpu_step` makes
-one plan for the GPU, or a part for each device.
+one plan for the GPU, or a part for each device (`CutStep`).
 
 Sessions and compiled functions, in which `wf.device` says where ops run, make them so."""
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec, local_gpu
@@ -30,6 +31,9 @@ from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.planning import gpu_passes
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
+
+if TYPE_CHECKING:
+    from weft.runtime.cluster.multi_device import DevicesStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +88,60 @@ def compile_gpu_step(
     native = how.control_flow == "native"
     if use.why and native:
         raise _not_there(f"{use.why}, and the session was made with control_flow='native'", use.op)
-    # whoever uses one device does not wait for these modules
-    from weft.passes.partition.partition import partition_pass
-    from weft.passes.placement import PlacePass
-    from weft.runtime.cluster.multi_device import DevicesStep
-    from weft.runtime.device.backends.placement import place_step
-    from weft.runtime.device.execution.regions import on_gpu
-
-    place = PlacePass(partial(place_step, named=(use.number, use.op), soft=soft, follow=follow))
-    cut = partition_pass(LOCAL_DEVICES[0])
-    whole = Program.of(step)
-    first: list[AnyPass] = [program_order] if how.in_order else []
-    passes: list[AnyPass] = [*first, *before_placement(how.passes, step), place, cut]
-    made, _ = run_pipeline(whole, passes, options=how.passing)
-    placed = place.placement
-    assert placed is not None
-    if not use.why and not placed.fallbacks and len(made.parts) == 1:
+    cut = CutStep(step, use, how, soft=soft, follow=follow)
+    fallbacks = cut.placement.fallbacks
+    if not use.why and not fallbacks and len(cut.program.parts) == 1:
         return _whole(step, use, states, how)
     if native:
-        why = f"the session was made with control_flow='native', and {placed.fallbacks[0]}"
+        why = f"the session was made with control_flow='native', and {fallbacks[0]}"
         raise _not_there(why, use.op)
-    return DevicesStep(
-        step.name, made, len(step.results), states, resources,
-        partial(on_gpu, passes=gpu_passes(how.passes), math_mode=how.math_mode),
-        replace(how, in_order=False),  # the edges are there, and parts have sends and receives
-        placement=placed, reports=lambda: run_pipeline(whole, passes, options=QUIET)[1],
-    )  # fmt: skip
+    return cut.compiled(states, resources)
+
+
+class CutStep:
+    """A step with a device of this process for each op, cut into a part for each device.
+
+    use: of a GPU; soft, follow, cpus: as of `place_step`. Errors as placing has.
+    """
+
+    def __init__(
+        self,
+        step: IRGraph,
+        use: GpuUse | None,
+        how: CompileOptions,
+        *,
+        soft: bool,
+        follow: bool = True,
+        cpus: int = 1,
+    ) -> None:
+        # whoever uses one device does not wait for these modules
+        from weft.passes.partition.partition import partition_pass
+        from weft.passes.placement import PlacePass
+        from weft.runtime.device.backends.placement import place_step
+
+        named = None if use is None else (use.number, use.op)
+        place = PlacePass(partial(place_step, named=named, soft=soft, follow=follow, cpus=cpus))
+        cut = partition_pass(LOCAL_DEVICES[0])
+        first: list[AnyPass] = [program_order] if how.in_order else []
+        self._step, self._how = step, how
+        self._passes: list[AnyPass] = [*first, *before_placement(how.passes, step), place, cut]
+        self.program, _ = run_pipeline(Program.of(step), self._passes, options=how.passing)
+        assert place.placement is not None
+        self.placement = place.placement
+
+    def compiled(self, states: Mapping[str, VariableState], resources: Resources) -> DevicesStep:
+        """The step that runs the parts. Errors as compiling has."""
+        from weft.runtime.cluster.multi_device import DevicesStep
+        from weft.runtime.device.execution.regions import on_gpu
+
+        step, how, passes = self._step, self._how, self._passes
+        return DevicesStep(
+            step.name, self.program, len(step.results), states, resources,
+            partial(on_gpu, passes=gpu_passes(how.passes), math_mode=how.math_mode),
+            replace(how, in_order=False),  # the edges are there, and parts have sends and receives
+            placement=self.placement,
+            reports=lambda: run_pipeline(Program.of(step), passes, options=QUIET)[1],
+        )  # fmt: skip
 
 
 def _whole(

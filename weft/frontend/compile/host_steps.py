@@ -155,9 +155,9 @@ def explain_way(made: Compiled, step: Step) -> Iterator[str]:
         from weft.frontend.compile.on_cluster import BEGIN, cluster_graph
 
         placed, _ = cluster_graph(made.traced, made.connection)
-        yield f"runs on the cluster of {made.connection.client.master.target}"
-        client, pipeline = made.connection.client, pipeline_of(made)
-        lines = client.explain(graph.name, placed, pipeline, BEGIN).splitlines()
+        client = made.connection.client
+        yield f"runs on the cluster of {client.master.target}"
+        lines = client.explain(graph.name, placed, pipeline_of(made), BEGIN).splitlines()
         yield from (f"  {line}" if line else line for line in lines)
     elif step.kind == "devices":
         yield f"runs in parts on {' and '.join(summary.devices)}: `wf.device` says so"

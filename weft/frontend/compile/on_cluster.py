@@ -12,7 +12,6 @@ import secrets
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ class Connection:
             if shared:
                 there = self._run(_looks(shared), keys, [], pipeline)
                 for (name, state), found in zip(shared.items(), there, strict=True):
-                    if found is not None and bool(found):
+                    if bool(found):
                         del new[name]
                         self._sent.add(state)
             if new:
@@ -97,18 +96,17 @@ def _closed(client: Client, container: str) -> None:
     client.close()
 
 
-_connections: dict[object, weakref.ref[Connection]] = {}
+_connections: weakref.WeakValueDictionary[Cluster | str, Connection] = weakref.WeakValueDictionary()
 _opening = ForkLock()
 
 
 def connection_to(cluster: Cluster | str) -> Connection:
     """The connection of all functions on a cluster, made by the first one."""
     with _opening:
-        known = _connections.get(cluster)
-        found = None if known is None else known()
+        found = _connections.get(cluster)
         if found is None:
             found = Connection(Cluster(cluster) if isinstance(cluster, str) else cluster)
-            _connections[cluster] = weakref.ref(found)
+            _connections[cluster] = found
         return found
 
 
@@ -180,8 +178,9 @@ class ClusterCall:
         try:
             if not self._sent:
                 self._connection.send_values(self._states, self._pipeline)
-                self._sent = True
-            return self._step.run(given, context)
+            results = self._step.run(given, context)
+            self._sent = True  # none was missing: what has no value here yet may get one
+            return results
         except WeftError as error:
             raise error.at(caller_location()) from error.__cause__
 
@@ -199,8 +198,8 @@ def cluster_step(
 ) -> TaskStep:
     """The step of a function's graph on the tasks."""
     options = PassOptions.from_environment().for_step(graph.name)
-    step = partial(connection.client.step, begin=BEGIN)
-    return step(graph.name, graph, keys, "auto", pipeline, options)
+    client = connection.client
+    return client.step(graph.name, graph, keys, "auto", pipeline, options, begin=BEGIN)
 
 
 def check_options(options: Mapping[str, tuple[object, object]]) -> None:

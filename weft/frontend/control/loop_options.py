@@ -34,6 +34,12 @@ def is_count(x: object) -> bool:
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and int(x) >= 0
 
 
+def _integer_scalar(x: Any) -> Tensor | None:
+    """A tensor of integers without axes; None for anything else."""
+    t = as_tensor(x) if isinstance(x, Operators) else None
+    return t if t is not None and t.dtype.is_integer and not t.ndim else None
+
+
 @dataclass(frozen=True, eq=False)
 class Limit:
     """A number of iterations that is a traced scalar of integers, and its name for errors."""
@@ -51,8 +57,8 @@ def iteration_limit(maximum: Any) -> tuple[int, Limit | None]:
         return -1, maximum
     if is_count(maximum):
         return int(maximum), None
-    t = as_tensor(maximum) if isinstance(maximum, Operators) else None
-    if t is not None and t.dtype.is_integer and not t.ndim:
+    t = _integer_scalar(maximum)
+    if t is not None:
         if t._data is None:
             return -1, Limit(t)
         if int(t._data) >= 0:
@@ -101,8 +107,8 @@ def traced_length(what: str, length: Any) -> Dim:
     traced one where all sizes must be known."""
     if is_count(length):
         return int(length)
-    t = as_tensor(length) if isinstance(length, Operators) else None
-    if t is not None and t.dtype.is_integer and not t.ndim:
+    t = _integer_scalar(length)
+    if t is not None:
         if t._data is not None and int(t._data) >= 0:
             return int(t._data)
         if t._data is None:
@@ -134,10 +140,8 @@ def _needs_a_number(what: str) -> UnsupportedError:
 def computed_length(length: Any) -> Tensor | None:
     """`length` where it is a value, of which no size is to be made if that can be helped: in a
     compiled function."""
-    if open_sizes_first() or not isinstance(length, Operators):
-        return None
-    t = as_tensor(length)
-    if is_concrete(t) or t.ndim or not t.dtype.is_integer:
+    t = None if open_sizes_first() else _integer_scalar(length)
+    if t is None or is_concrete(t):
         return None
     return t if None in (known_sizes(t) or [None]) else None
 

@@ -11,8 +11,9 @@ from weft.ir.errors import WeftError
 from weft.ir.locations import WRAPPERS, is_ours
 
 _PREFIX = "weft.frontend."
-_PUBLIC = ("nn", "linalg", "fft", "random", "train", "data", "lookup", "losses", "initializers",
-           "metrics", "collectives", "image", "strings", "sparse")  # fmt: skip
+#: Public modules of functions and classes.
+PUBLIC = ("nn", "linalg", "fft", "random", "train", "data", "lookup", "losses", "initializers",
+          "metrics", "collectives", "image", "strings", "sparse")  # fmt: skip
 
 
 def no_such_name(module: str, name: str) -> AttributeError | ImportError:
@@ -41,7 +42,7 @@ def _elsewhere(name: str) -> str | None:
     weft = sys.modules["weft"]
     if name in weft.__all__:
         return f"wf.{name}"
-    found = (m for m in _PUBLIC if name in getattr(weft, m).__all__)
+    found = (m for m in PUBLIC if name in getattr(weft, m).__all__)
     return next((f"wf.{m}.{name}" for m in found), None)
 
 

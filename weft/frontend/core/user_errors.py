@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from weft.frontend.core.public_names import PUBLIC
 from weft.ir.errors import InternalError, WeftError
 from weft.ir.locations import is_ours
 
@@ -29,20 +30,7 @@ _WRAPPERS = tuple(
     os.path.join("weft", "frontend", *path)
     for path in (("eager", "native.py"), ("core", "user_errors.py"))
 )
-_MODULES = (
-    "",
-    "nn",
-    "linalg",
-    "fft",
-    "image",
-    "random",
-    "train",
-    "data",
-    "lookup",
-    "sparse",
-    "strings",
-    "tf1",
-)
+_MODULES = ("", *PUBLIC, "tf1")
 #: Packages that weft's code calls, not the user's: an error in them is that of their caller.
 _CALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("numpy", "ml_dtypes", "llvmlite", "numba"))
 

@@ -498,7 +498,7 @@ def for_stmt(
     """`for target in iter_: body(target)`, as long as `extra_test()` (no `break` was met) holds."""
     if _is_traced(iter_):
         xs = as_tensor(iter_)
-        if extra_test is None:
+        if extra_test is None or not xs.ndim:  # wf.scan says that there are no rows
             loop = _Loop("for", get_state, set_state, symbol_names)
             with _unchanged("a `for`", (body,), symbol_names):
                 loop.known(lambda: loop.rows(xs, body))
@@ -659,8 +659,9 @@ def print_(*args: Any, **options: Any) -> None:
             hint="wf.print has a format, and file=",
             location=caller_location(),
         )
-    print_tensors(str(options.get("sep", " ")).join(["{}"] * len(args)), *args,
-                  **{n: x for n, x in options.items() if n == "file"})  # fmt: skip
+    sep = options.pop("sep", None)
+    between = " " if sep is None else sep.replace("{", "{{").replace("}", "}}")
+    print_tensors(between.join(["{}"] * len(args)), *args, **options)
 
 
 _made_files: set[str] = set()  # of converted functions

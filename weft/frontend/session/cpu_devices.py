@@ -9,24 +9,16 @@ themselves."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING
 
-from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec
+from weft.ir.device import LOCAL_JOB, DeviceSpec
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.graph import Graph, Operation
 from weft.ir.locations import caller_location
-from weft.ir.program import Program
-from weft.passes.manager import AnyPass, PassOptions, run_pipeline
-from weft.passes.pipelines import before_placement
 from weft.runtime.compile_step import CompileOptions
 from weft.runtime.dataflow.host_dispatch import Resources
-from weft.runtime.native.planning import gpu_passes
+from weft.runtime.local_devices import CutStep, GpuUse
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
-
-if TYPE_CHECKING:
-    from weft.runtime.local_devices import GpuUse
 
 
 def checked_count(given: object, on_cluster: bool) -> int:
@@ -80,23 +72,4 @@ def compile_on_cpus(
             "session with control_flow='auto'",
             location=op.locations,
         )
-    # whoever uses one device does not wait for these modules
-    from weft.passes.partition.partition import partition_pass
-    from weft.passes.placement import PlacePass
-    from weft.runtime.cluster.multi_device import DevicesStep
-    from weft.runtime.device.backends.placement import place_step
-    from weft.runtime.device.execution.regions import on_gpu
-
-    named = None if gpu is None else (gpu.number, gpu.op)
-    place = PlacePass(partial(place_step, named=named, soft=soft, cpus=cpus))
-    passes: list[AnyPass] = [
-        *before_placement(how.passes, step), place, partition_pass(LOCAL_DEVICES[0]),
-    ]  # fmt: skip
-    whole = Program.of(step)
-    made, _ = run_pipeline(whole, passes, options=how.passing)
-    return DevicesStep(
-        step.name, made, len(step.results), states, resources,
-        partial(on_gpu, passes=gpu_passes(how.passes), math_mode=how.math_mode), how,
-        placement=place.placement,
-        reports=lambda: run_pipeline(whole, passes, options=PassOptions())[1],
-    )  # fmt: skip
+    return CutStep(step, gpu, how, soft=soft, cpus=cpus).compiled(states, resources)

@@ -159,12 +159,14 @@ class Graph:
         """The effect called `name` (of `minimize`, `group`, initializers, queue ops), or the op
         that makes the tensor or variable of that name. NotFoundError with the closest names."""
         found = self._effects.get(name)
+        if found is not None:
+            return found
         node = self.operation_names().node(name)
-        if found is None and node is None and name in self._named:  # a further result of an op
+        if node is not None:
+            return self.operation(node)
+        if name in self._named:  # another name of an op, or of a further result
             return self._named[name].op  # type: ignore[no-any-return]
-        if found is None and node is None:
-            raise self._no_such(name)
-        return self.operation(node) if found is None and node is not None else found  # type: ignore[return-value]
+        raise self._no_such(name)
 
     def get_operations(self) -> list[GraphOperation]:
         """Placeholders, then all ops, each in the order in which they were made."""
@@ -339,26 +341,21 @@ class Graph:
         "queue_runners" and "summaries". scope: only things whose name this regular expression
         matches at its beginning."""
         added = self._collections.get(name, ())
-        listed = list({id(x): x for x in (*self._kept(name), *added)}.values())
+        kept = self._kept().get(name, ())
+        listed = list({id(x): x for x in (*kept, *added)}.values())
         if scope is None:
             return listed
         return [x for x in listed if hasattr(x, "name") and re.match(scope, x.name)]
 
-    def _kept(self, name: str) -> list[Any]:
-        """What the graph itself has in a collection."""
-        match name:
-            case "variables":
-                return list(self.variables)
-            case "trainable_variables":
-                return list(self.trainable_variables)
-            case "queue_runners":
-                return list(self.queue_runners)
-            case "local_variables":
-                return list(self.local_variables)
-            case "summaries":
-                return list(self.summaries.values())
-            case _:
-                return []
+    def _kept(self) -> dict[str, list[Any]]:
+        """What the graph itself has in collections, by their names."""
+        return {
+            GraphKeys.GLOBAL_VARIABLES: self.variables,
+            GraphKeys.TRAINABLE_VARIABLES: self.trainable_variables,
+            GraphKeys.LOCAL_VARIABLES: self.local_variables,
+            GraphKeys.QUEUE_RUNNERS: self.queue_runners,
+            GraphKeys.SUMMARIES: list(self.summaries.values()),
+        }
 
     def get_collection_ref(self, name: str) -> list[Any]:
         """The list that `add_to_collection` appends to: what is put in or taken out stays so."""
@@ -383,7 +380,7 @@ class Graph:
 
     def get_all_collection_keys(self) -> list[str]:
         """The names of the collections that hold something."""
-        names = [*GraphKeys.kept(), *self._collections]
+        names = [*self._kept(), *self._collections]
         return [name for name in dict.fromkeys(names) if self.get_collection(name)]
 
     def clear_collection(self, name: str) -> None:
@@ -456,12 +453,6 @@ class GraphKeys:
     ASSET_FILEPATHS = "asset_filepaths"
     TABLE_INITIALIZERS = "table_initializer"
     EVAL_STEP = "eval_step"
-
-    @classmethod
-    def kept(cls) -> tuple[str, ...]:
-        """Those that the graph fills."""
-        return (cls.GLOBAL_VARIABLES, cls.TRAINABLE_VARIABLES, cls.LOCAL_VARIABLES,
-                cls.QUEUE_RUNNERS, cls.SUMMARIES)  # fmt: skip
 
 
 def add_to_collection(name: str, value: Any) -> None:

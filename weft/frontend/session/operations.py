@@ -195,10 +195,8 @@ class OperationNames:
     def _give(self, name: str, value: Value, again: list[Node]) -> None:
         """The program has given a value this name. What had it by itself gets another one."""
         node: Node = value if value.op is None else value.op
-        if (
-            value.op is not None and value.index
-        ) or node in self._given:  # another name of it, or of a further result
-            return
+        if node in self._given or (value.op is not None and value.index):
+            return  # it is another name of the op, or that of a further result
         other = self._nodes.get(name)
         if other is not None and other is not node:
             del self._names[other]

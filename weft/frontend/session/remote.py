@@ -15,7 +15,7 @@ from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
-from weft.passes.manager import PassOptions
+from weft.passes.manager import QUIET, PassOptions
 from weft.runtime.cluster.client import Client
 from weft.runtime.cluster.definition import TaskStep
 from weft.runtime.cluster.spec import Cluster
@@ -27,10 +27,18 @@ class Remote(Client):
     """The connection of one session: steps of its graph."""
 
     def step_of(
-        self, graph: Graph, step: IRGraph, control_flow: str, pipeline: str = "standard"
+        self,
+        graph: Graph,
+        step: IRGraph,
+        control_flow: str,
+        pipeline: str = "standard",
+        options: PassOptions = QUIET,
+        *,
+        sized: bool = True,
     ) -> TaskStep:
         """A step definition of a graph. Errors as `step`."""
-        return self.step(graph.name, step, state_keys(graph), control_flow, pipeline)
+        keys = state_keys(graph)
+        return self.step(graph.name, step, keys, control_flow, pipeline, options, sized=sized)
 
     def compiled(
         self,
@@ -45,8 +53,7 @@ class Remote(Client):
         begun = time.perf_counter()
         options = PassOptions.from_environment().for_step(graph.name)
         step = pruned(graph, values, feeds, done, options=options)
-        keys = state_keys(graph)
-        made = self.step(graph.name, step, keys, control_flow, pipeline, options)
+        made = self.step_of(graph, step, control_flow, pipeline, options)
         seconds = time.perf_counter() - begun
         return StepDefinition(made, len(step.ops), seconds, graph, values, feeds, done=done)
 
@@ -64,8 +71,7 @@ class Remote(Client):
         options = PassOptions.from_environment().for_step(graph.name)
         fed = dict.fromkeys(feeds, no_sizes)
         step = pruned(graph, values, fed, sized=False, options=options)
-        keys = state_keys(graph)
-        made = self.step(graph.name, step, keys, control_flow, pipeline, options, sized=False)
+        made = self.step_of(graph, step, control_flow, pipeline, options, sized=False)
         made.prepare()
         return made
 

@@ -81,27 +81,20 @@ class Client:
         partitioning have. Steps are cut one at a time: each has to see where those before it have
         put the variables that it shares with them."""
         with self._cutting:
-            return self._cut(step, pipeline, options, begin)
+            devices = self._devices(step)
 
-    def _cut(
-        self, step: Graph, pipeline: str, options: PassOptions, begin: Iterable[Pass]
-    ) -> tuple[Placement, Program, Sequence[PassReport]]:
-        devices = self._devices(step)
+            def on_devices(graph: Graph) -> Placement:
+                spread, held = self._cluster.spread, self.master.state
+                return place(graph, devices, soft=self._soft, spread=spread, held=held)
 
-        def on_devices(graph: Graph) -> Placement:
-            return place(
-                graph, devices, soft=self._soft, spread=self._cluster.spread, held=self.master.state
-            )
-
-        placing = PlacePass(on_devices)
-        bfloat16 = self._cluster.bfloat16_sendrecv
-        cutting = partition_pass(self.master.devices[0], bfloat16=bfloat16)
-        first = before_placement(PIPELINES[pipeline], step)
-        passes: list[AnyPass] = [*begin, *first, tie_sizes, placing, cutting]
-        made, reports = run_pipeline(Program.of(step), passes, options=options)
-        placed = placing.placement
-        assert placed is not None
-        self.master.state |= placed.state
+            placing = PlacePass(on_devices)
+            cutting = partition_pass(self.master.devices[0], bfloat16=self.bfloat16)
+            first = before_placement(PIPELINES[pipeline], step)
+            passes: list[AnyPass] = [*begin, *first, tie_sizes, placing, cutting]
+            made, reports = run_pipeline(Program.of(step), passes, options=options)
+            placed = placing.placement
+            assert placed is not None
+            self.master.state |= placed.state
         return placed, made, reports
 
     def _devices(self, step: Graph) -> list[Device]:
@@ -173,7 +166,7 @@ class Client:
         return dict(ask_stats(self.master))
 
     def close(self) -> None:
-        """Let the tasks forget the session."""
+        """Let the tasks forget this client."""
         self.master.close()
         self._address.close()
 
