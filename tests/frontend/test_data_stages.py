@@ -203,38 +203,8 @@ def test_zip_of_trees_ends_with_the_shortest() -> None:
 
 def test_interleave_is_tensorflows_example() -> None:
     """Of tf.data.Dataset.interleave's documentation."""
-    want = [
-        1,
-        1,
-        1,
-        1,
-        2,
-        2,
-        2,
-        2,
-        1,
-        1,
-        2,
-        2,
-        3,
-        3,
-        3,
-        3,
-        4,
-        4,
-        4,
-        4,
-        3,
-        3,
-        4,
-        4,
-        5,
-        5,
-        5,
-        5,
-        5,
-        5,
-    ]
+    runs = ((1, 4), (2, 4), (1, 2), (2, 2), (3, 4), (4, 4), (3, 2), (4, 2), (5, 6))
+    want = [x for x, count in runs for _ in range(count)]
     source = Dataset.range(1, 6)
     for workers in (0, 1, 3):
         found = source.interleave(

@@ -52,6 +52,28 @@ def test_whole_files_eagerly_and_in_graphs(folder: str) -> None:
             session.run(wf.tf1.read_file(f"{folder}/none"))
 
 
+def test_files_of_others_are_found(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores keep what they have listed, until they are told to forget it."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    listed: dict[Any, Any] = {}
+    plain = MemoryFileSystem.find
+
+    def find(self: Any, path: str, **options: Any) -> Any:
+        if path not in listed:
+            listed[path] = plain(self, path, **options)
+        return listed[path]
+
+    monkeypatch.setattr(MemoryFileSystem, "find", find)
+    monkeypatch.setattr(MemoryFileSystem, "invalidate_cache", lambda *_: listed.clear())
+    for wanted in (["a"], ["a", "b"]):
+        known = dict(listed)
+        put(f"{folder}/{wanted[-1]}", b"")
+        listed.update(known)  # another process has written it
+        found = wf.tf1.matching_files(f"{folder}/*").tolist()
+        assert [os.path.basename(n.decode()) for n in found] == wanted
+
+
 def test_each_format(folder: str) -> None:
     with wf.data.TFRecordWriter(f"{folder}/r", "GZIP") as writer:
         for word in (b"one", b"two"):

@@ -133,7 +133,7 @@ class CacheInMemory(Stage):
 
     def open(self, run: Run, epoch: int) -> Items:
         drawing = [s for s in self.up.walk() if isinstance(s, Seeded)]
-        seeds = tuple(run.seeds.get(id(s), s.seed) for s in drawing)
+        seeds = tuple(s.seed_in(run) for s in drawing)
         held = self.memory.held
         if held is not None and held[0] == seeds:
             return FromList(None, "", held[1]).open(run, epoch)

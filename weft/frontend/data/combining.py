@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.pytree import Structure, unflatten
-from weft.frontend.data.items import Crew, Function, Item, Items, Raises, Run, made
+from weft.frontend.data.items import Crew, Function, Item, Items, Raises, Run, Unordered, made
 from weft.frontend.data.stages import Seeded, Stage
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
@@ -27,6 +27,12 @@ def least(counts: Sequence[int | None]) -> int | None:
     """The least of some cardinalities; of one that is not known nothing is, unless one is 0."""
     known = [n for n in counts if n is not None]
     return min(known) if len(known) == len(counts) or 0 in known else None
+
+
+def total(counts: Sequence[int | None]) -> int | None:
+    """The sum of some cardinalities; None if one is not known."""
+    known = [n for n in counts if n is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 class Several(Stage):
@@ -126,8 +132,7 @@ class Concatenate(Stage):
         return f"concatenate({self.other.shown(ahead)})"
 
     def cardinality(self) -> int | None:
-        counts = self.up.cardinality(), self.other.cardinality()
-        return None if None in counts else sum(n for n in counts if n is not None)
+        return total([self.up.cardinality(), self.other.cardinality()])
 
     def open(self, run: Run, epoch: int) -> Items:
         return _Joined(self, run, epoch)
@@ -174,15 +179,10 @@ class Sampled(Seeded, Several):
         return self.sampled
 
     def cardinality(self) -> int | None:
-        return _all_of(self.sampled, self.stop)
+        return None if self.stop else total([p.cardinality() for p in self.sampled])
 
     def open(self, run: Run, epoch: int) -> Items:
         return _Drawn(self, self.bits(run, epoch), run, epoch)
-
-
-def _all_of(parts: Sequence[Stage], stop: bool) -> int | None:
-    counts = [p.cardinality() for p in parts]
-    return None if stop or None in counts else sum(n for n in counts if n is not None)
 
 
 class _Turns(Items):
@@ -232,11 +232,11 @@ class _Drawn(_Turns):
     def _choose(self) -> int:
         """Drawn among those that have more: what an exhausted one would get, the others share."""
         weights = [w if p else 0.0 for w, p in zip(self._weights, self._parts, strict=True)]
-        total = sum(weights)
-        if not total:
+        whole = sum(weights)
+        if not whole:
             self._end()
             raise StopIteration
-        left = int(self._bits.random_raw()) / 2.0**64 * total
+        left = int(self._bits.random_raw()) / 2.0**64 * whole
         at = -1
         for i, weight in enumerate(weights):
             if weight:
@@ -589,46 +589,18 @@ class _Ahead(_InTurns):
         return block
 
 
-class _Loose(Items):
+class _Loose(Unordered):
     """Workers read a dataset each, and give what they have made at once."""
 
     def __init__(self, stage: Interleave, up: Items, run: Run, epoch: int) -> None:
-        self._stage, self._up, self._run, self._epoch = stage, up, run, epoch
-        self._crew: Crew | None = None
-        self._workers = self._busy = min(stage.workers, stage.cycle)
+        super().__init__("weft-data-interleave", up, min(stage.workers, stage.cycle), run)
+        self._function, self._epoch = stage.function, epoch
 
-    def __next__(self) -> Item:
-        if self._crew is None:
-            self._crew = self._run.crew("weft-data-interleave", 2 * self._workers)
-            self._crew.start(self._work, self._workers)
-        item: Item = self._crew.take()
-        return item
-
-    def _work(self) -> None:
-        crew = self._crew
-        assert crew is not None
-        while not crew.should_stop():
-            with crew.lock:
-                try:
-                    item = next(self._up)
-                except StopIteration:
-                    self._busy -= 1
-                    if not self._busy:
-                        crew.end()
-                    return
-                except BaseException as error:
-                    item = Raises(error)
-            try:
-                stage = _inner(self._stage.function, item())
-                now = _Opened(stage, self._run, self._epoch)
-            except BaseException as error:
-                if not crew.put(Raises(error)):
-                    return
-                continue
-            if not self._all(crew, now):
-                return
-
-    def _all(self, crew: Crew, now: _Opened) -> bool:
+    def _give(self, crew: Crew, item: Item) -> bool:
+        try:
+            now = _Opened(_inner(self._function, item()), self._run, self._epoch)
+        except BaseException as error:
+            return crew.put(Raises(error))
         while not crew.should_stop():
             try:
                 item = made(next(now.items))

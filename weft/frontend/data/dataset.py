@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,8 +14,8 @@ from weft.frontend.core.pytree import flatten
 from weft.frontend.core.trace import current_trace
 from weft.frontend.data.caching import CacheInFile, CacheInMemory
 from weft.frontend.data.combining import Chosen, Concatenate, FlatMap, Interleave, Sampled, Zip
-from weft.frontend.data.grouping import Buckets, PaddedBatch, Padding, Unbatch, Window
-from weft.frontend.data.items import Function, Table, at_least
+from weft.frontend.data.grouping import Buckets, Padded, Padding, Unbatch, Window
+from weft.frontend.data.items import Batch, Function, at_least, in_rows
 from weft.frontend.data.iterator import DatasetIterator
 from weft.frontend.data.selecting import (
     Enumerate,
@@ -75,16 +76,8 @@ class Dataset:
     def from_arrays(arrays: Any) -> Dataset:
         """The rows of arrays: an array, or a tuple, list or dict of arrays whose first axes have
         one length. Elements are read-only views; the arrays must not change meanwhile."""
-        leaves, structure = flatten(arrays)
-        columns = [_array(leaf) for leaf in leaves]
-        lengths = {a.shape[0] for a in columns if a.ndim}
-        if len(lengths) != 1 or not all(a.ndim for a in columns):
-            raise _error(
-                "Dataset.from_arrays takes arrays with first axes of one length, not "
-                f"{', '.join(f'{a.dtype}{list(a.shape)}' for a in columns) or 'nothing'}"
-            )
-        (count,) = lengths
-        return Dataset(FromTable(None, f"arrays({count})", Table(columns, structure), count))
+        table, count = in_rows(arrays, "Dataset.from_arrays", caller_location())
+        return Dataset(FromTable(None, f"arrays({count})", table, count))
 
     @staticmethod
     def from_generator(generator: Callable[[], Iterable[Any]], *, copy: bool = True) -> Dataset:
@@ -344,7 +337,8 @@ class Dataset:
         """
         size = _count(n, 1, "batch: n")
         text = f"batch({size}{', drop_remainder' if drop_remainder else ''})"
-        return Dataset(Grouped(self._stage, text, size, bool(drop_remainder), caller_location()))
+        batch = partial(Batch, location=caller_location())
+        return Dataset(Grouped(self._stage, text, size, bool(drop_remainder), batch))
 
     def padded_batch(
         self, n: int, padded_shapes: Any = None, padding_values: Any = None,
@@ -367,7 +361,8 @@ class Dataset:
         padding = Padding("padded_batch", padded_shapes, padding_values, caller_location())
         shown = _settings(padded_shapes=padded_shapes, padding_values=padding_values)
         text = f"padded_batch({size}{', drop_remainder' if drop_remainder else ''}{shown})"
-        return Dataset(PaddedBatch(self._stage, text, size, bool(drop_remainder), padding))
+        batch = partial(Padded, padding=padding)
+        return Dataset(Grouped(self._stage, text, size, bool(drop_remainder), batch))
 
     def bucket_by_sequence_length(
         self, element_length_func: Callable[..., Any], bucket_boundaries: Sequence[int],
@@ -540,14 +535,6 @@ def _stages(what: str, datasets: Any) -> tuple[Stage, ...]:
             f"{what} takes datasets, {found}", "wf.data.Dataset.from_arrays(arrays) makes one"
         )
     return tuple(d._stage for d in given)
-
-
-def _array(leaf: Any) -> np.ndarray[Any, Any]:
-    """A read-only view, of no subclass (a memmap's rows would be memmaps)."""
-    array = np.asarray(leaf)
-    view = array.view(np.ndarray)
-    view.flags.writeable = False
-    return view
 
 
 def _count(value: Any, least: int, what: str) -> int:

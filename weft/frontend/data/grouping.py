@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.core.pytree import Structure, flatten, unflatten
+from weft.frontend.core.pytree import Structure, unflatten
 from weft.frontend.data.items import (
     Array,
     Batch,
@@ -22,6 +22,7 @@ from weft.frontend.data.items import (
     Table,
     Value,
     in_columns,
+    in_rows,
 )
 from weft.frontend.data.stages import Stage
 from weft.ir.dataclass import dataclass
@@ -164,7 +165,7 @@ def _plain(leaf: Any) -> Array:
     return np.asarray(leaf)
 
 
-class _Padded:
+class Padded:
     """Several items as one, filled up."""
 
     __slots__ = ("first", "items", "padding")
@@ -174,43 +175,6 @@ class _Padded:
 
     def __call__(self) -> Any:
         return self.padding.batch([item() for item in self.items], self.first)
-
-
-@dataclass(frozen=True)
-class PaddedBatch(Stage):
-    """Batches of `size` elements, filled up to one shape."""
-
-    size: int
-    drop_remainder: bool
-    padding: Padding
-
-    def cardinality(self) -> int | None:
-        n = self.up.cardinality()
-        if n is None:
-            return None
-        return n // self.size if self.drop_remainder else -(-n // self.size)
-
-    def open(self, run: Run, epoch: int) -> Items:
-        return _PaddedBatches(self, self.up.open(run, epoch))
-
-
-class _PaddedBatches(Items):
-    def __init__(self, stage: PaddedBatch, up: Items) -> None:
-        self._stage, self._up = stage, up
-
-    def __next__(self) -> Item:
-        items: list[Item] = []
-        try:
-            while len(items) < self._stage.size:
-                items.append(next(self._up))
-        except StopIteration:
-            if not items or self._stage.drop_remainder:
-                raise
-        return _Padded(items, self._stage.padding)
-
-    def skip(self, n: int) -> int:
-        full, rest = divmod(self._up.skip(n * self._stage.size), self._stage.size)
-        return full + bool(rest and not self._stage.drop_remainder)
 
 
 # ------------------------------------------------------------------------------------- buckets
@@ -277,7 +241,7 @@ class _Bucketed(Items):
                     "filter(fn) leaves out longer ones, or another boundary makes room",
                 )
             first = stage.boundaries[bucket] - 1
-        return _Padded(items, stage.padding, first)
+        return Padded(items, stage.padding, first)
 
 
 # ------------------------------------------------------------------------------ windows and rows
@@ -374,18 +338,9 @@ class _Unbatched(Items):
     def _more(self) -> None:
         """Look for the next row. StopIteration at the end."""
         while self._at == self._count:
-            leaves, structure = flatten(next(self._up)())
-            arrays = [_read_only(leaf) for leaf in leaves]
-            lengths = {a.shape[0] for a in arrays if a.ndim}
-            if len(lengths) != 1 or not all(a.ndim for a in arrays):
-                shown = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays) or "nothing"
-                raise InvalidArgumentError(
-                    f"unbatch: the arrays of an element must have first axes of one length, these "
-                    f"are {shown}",
-                    location=self._stage.location,
-                )
-            (self._count,) = lengths
-            self._table, self._at = Table(arrays, structure), 0
+            element = next(self._up)()
+            self._table, self._count = in_rows(element, "unbatch", self._stage.location)
+            self._at = 0
 
     def __next__(self) -> Item:
         self._more()
@@ -405,9 +360,3 @@ class _Unbatched(Items):
             self._at += done
             left -= done
         return n - left
-
-
-def _read_only(leaf: Any) -> Array:
-    view = np.asarray(leaf).view()
-    view.flags.writeable = False
-    return view

@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -154,6 +154,24 @@ class Table:
         return unflatten(self.structure, picked)
 
 
+def in_rows(arrays: Any, what: str, location: Locations) -> tuple[Table, int]:
+    """The table of a tree of arrays, read-only, and how many rows it has. InvalidArgumentError,
+    naming `what`, for first axes of several lengths, or none."""
+    leaves, structure = flatten(arrays)
+    columns = [np.asarray(leaf).view() for leaf in leaves]  # of no subclass, such as memmap
+    lengths = {a.shape[0] for a in columns if a.ndim}
+    if len(lengths) != 1 or not all(a.ndim for a in columns):
+        shown = ", ".join(f"{a.dtype}{list(a.shape)}" for a in columns) or "nothing"
+        raise InvalidArgumentError(
+            f"{what}: the arrays must have first axes of one length, these are {shown}",
+            location=location,
+        )
+    for column in columns:
+        column.flags.writeable = False
+    (count,) = lengths
+    return Table(columns, structure), count
+
+
 class Row:
     """A row of a table."""
 
@@ -287,13 +305,6 @@ def _stack(leaves: Sequence[Any]) -> Array:
     return np.stack(arrays)
 
 
-class _Run(Protocol):
-    @property
-    def skipping(self) -> bool: ...
-
-    def crew(self, name: str, capacity: int) -> Crew: ...
-
-
 class ParallelMap(Items):
     """Applies a function in several threads; the results keep the order of the elements.
 
@@ -301,7 +312,7 @@ class ParallelMap(Items):
     has the order, and bounds how far the workers are ahead.
     """
 
-    def __init__(self, function: Function, up: Items, workers: int, run: _Run) -> None:
+    def __init__(self, function: Function, up: Items, workers: int, run: Run) -> None:
         self._function, self._up, self._workers, self._run = function, up, workers, run
         self._crew: Crew | None = None
         self._ended = False
@@ -346,17 +357,21 @@ class ParallelMap(Items):
             return Raises(error)
 
 
-class UnorderedMap(Items):
-    """Applies a function in several threads; each result comes when it is there."""
+class Unordered(Items):
+    """Base: threads take an item each, and give what they make of it when it is there."""
 
-    def __init__(self, function: Function, up: Items, workers: int, run: _Run) -> None:
-        self._function, self._up, self._workers, self._run = function, up, workers, run
+    def __init__(self, name: str, up: Items, workers: int, run: Run) -> None:
+        self._name, self._up, self._workers, self._run = name, up, workers, run
         self._crew: Crew | None = None
         self._busy = workers
 
+    @abstractmethod
+    def _give(self, crew: Crew, item: Item) -> bool:
+        """Put what is made of an item; False if the crew was closed."""
+
     def __next__(self) -> Item:
         if self._crew is None:
-            self._crew = self._run.crew("weft-data-map", 2 * self._workers)
+            self._crew = self._run.crew(self._name, 2 * self._workers)
             self._crew.start(self._work, self._workers)
         item: Item = self._crew.take()
         return item
@@ -367,7 +382,7 @@ class UnorderedMap(Items):
         while not crew.should_stop():
             with crew.lock:
                 try:
-                    item: Item = Mapped(self._function, next(self._up))
+                    item = next(self._up)
                 except StopIteration:
                     self._busy -= 1
                     if not self._busy:  # the last one: the others have put what they made
@@ -375,14 +390,25 @@ class UnorderedMap(Items):
                     return
                 except BaseException as error:
                     item = Raises(error)
-            if not crew.put(made(item)):
+            if not self._give(crew, item):
                 return
+
+
+class UnorderedMap(Unordered):
+    """Applies a function in several threads; each result comes when it is there."""
+
+    def __init__(self, function: Function, up: Items, workers: int, run: Run) -> None:
+        super().__init__("weft-data-map", up, workers, run)
+        self._function = function
+
+    def _give(self, crew: Crew, item: Item) -> bool:
+        return crew.put(made(Mapped(self._function, item)))
 
 
 class Prefetched(Items):
     """Makes elements in a thread, up to `size` ahead."""
 
-    def __init__(self, up: Items, size: int, run: _Run) -> None:
+    def __init__(self, up: Items, size: int, run: Run) -> None:
         self._up, self._size, self._run = up, size, run
         self._crew: Crew | None = None
 

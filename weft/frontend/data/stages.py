@@ -14,7 +14,6 @@ import numpy as np
 
 from weft.frontend.core.pytree import tree_map
 from weft.frontend.data.items import (
-    Batch,
     Function,
     Item,
     Items,
@@ -29,7 +28,6 @@ from weft.frontend.data.items import (
 )
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError
-from weft.ir.locations import Locations
 
 
 @dataclass(frozen=True)
@@ -221,9 +219,12 @@ class Seeded(Stage):
 
     def bits(self, run: Run, epoch: int) -> np.random.PCG64:
         """Where it draws from."""
+        return np.random.PCG64(np.random.SeedSequence([self.seed_in(run), epoch]))
+
+    def seed_in(self, run: Run) -> int:
+        """Its seed in a run, which may be one that was saved."""
         # a stage of a dataset that a function made, in the run, is not among those with seeds
-        seed = run.seeds.get(id(self), self.seed)
-        return np.random.PCG64(np.random.SeedSequence([seed, epoch]))
+        return run.seeds.get(id(self), self.seed)
 
 
 @dataclass(frozen=True)
@@ -263,11 +264,11 @@ class _Shuffled(Items):
 
 @dataclass(frozen=True)
 class Grouped(Stage):
-    """Batches of `size` elements."""
+    """Batches of `size` elements. batch: several items as one."""
 
     size: int
     drop_remainder: bool
-    location: Locations
+    batch: Callable[[list[Item]], Item]
 
     def cardinality(self) -> int | None:
         n = self.up.cardinality()
@@ -285,14 +286,13 @@ class _Batches(Items):
 
     def __next__(self) -> Item:
         items: list[Item] = []
-        size = self._stage.size
         try:
-            while len(items) < size:
+            while len(items) < self._stage.size:
                 items.append(next(self._up))
         except StopIteration:
             if not items or self._stage.drop_remainder:
                 raise
-        return Batch(items, self._stage.location)
+        return self._stage.batch(items)
 
     def skip(self, n: int) -> int:
         full, rest = divmod(self._up.skip(n * self._stage.size), self._stage.size)

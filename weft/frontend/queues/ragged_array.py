@@ -32,6 +32,12 @@ from weft.ir.dtypes import DType, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
 
 
+def known_integers(x: Any) -> list[int]:
+    """The integers in `x` that are known while the graph is built; none of others."""
+    data = as_tensor(x)._data
+    return [] if data is None else [int(i) for i in data.ravel()]
+
+
 def element_tensor(value: Any, dtype: DType, what: str) -> Tensor:
     """`value` as a tensor of the elements' dtype. TypeRuleError for a tensor of another one."""
     t = as_tensor(value)
@@ -158,8 +164,7 @@ class Ragged:
                 f"{format_shape(places.shape)} indices for rows {format_shape(rows.shape)}",
             )
         start, rows = self._fitting(rows, "scatter", along=1)
-        held = as_tensor(indices)._data
-        given = [] if held is None else [int(i) for i in held]
+        given = known_integers(indices)
         known = frozenset(given)
         if any(i < 0 for i in known):
             start._fail("scatter", f"index {min(known)} is out of range")
@@ -264,14 +269,13 @@ class Ragged:
     def _rows_of(self, t: Tensor, lengths: Tensor | None) -> Tensor:
         """The rows of the table for elements that lie one after the other in `t`, which comes to
         the end: its rows, or parts of these lengths."""
-        element = _sizes(t)[1:]
+        element, each = _sizes(t)[1:], product(t.shape[1:])
         if lengths is None:
-            count, each = t.shape[0], product(t.shape[1:])
-            starts = multiply(arange(count), _value(each))
+            count, before, own = t.shape[0], arange(t.shape[0]), element
         else:
-            count, each = lengths.shape[0], product(t.shape[1:])
-            starts = multiply(cumulative_sum(lengths) - lengths, _value(each))
-        columns = [add(starts, self._end()), *([] if lengths is None else [lengths]), *element]
+            count, before = lengths.shape[0], cumulative_sum(lengths) - lengths
+            own = [lengths, *element]
+        columns = [add(multiply(before, _value(each)), self._end()), *own]
         return stack([expand(reshape(c, (-1,)) if c.ndim else reshape(c, (1,)), (count,))
                       for c in columns], axis=1)  # fmt: skip
 
@@ -361,8 +365,8 @@ def _integers(t: Tensor, what: str) -> list[Dim]:
         return known
     if t._data is None:
         raise UnsupportedError(
-            f"wf.tf1.TensorArray: {what} depends on values, which are not known in a compiled "
-            "function",
+            f"wf.tf1.TensorArray: {what} depends on values, which are not known in a function for "
+            "a GPU",
             hint="a TensorArray whose elements have one shape can be read there; or use a wf.Graph",
         )
     given: Sequence[int] = t._data.ravel().tolist()

@@ -25,7 +25,7 @@ from weft.frontend.ops.indexing import as_indices
 from weft.frontend.ops.manipulation import reshape
 from weft.frontend.ops.promotion import cast, traced_sizes
 from weft.frontend.queues.host_ops import host_effect, host_op
-from weft.frontend.queues.ragged_array import Ragged, element_tensor
+from weft.frontend.queues.ragged_array import Ragged, element_tensor, known_integers
 from weft.frontend.state.resources import (
     dtype_list,
     eager,
@@ -125,7 +125,7 @@ class Rows:
                 f"{format_shape(places.shape)} indices for rows {format_shape(rows.shape)}",
             )
         data = self._room(rows.shape[1:], "scatter")
-        given = _known(indices)
+        given = known_integers(indices)
         known = frozenset(given)
         for index in known:
             self._check_index("scatter", index)
@@ -182,7 +182,7 @@ class Rows:
         place = as_indices(f"TensorArray.{operation}", index)
         if place.ndim:
             self._fail(operation, f"the index has shape {format_shape(place.shape)}, not []")
-        known = _known(index)
+        known = known_integers(index)
         if not known:
             return self._not_negative(place), None
         self._check_index(operation, known[0])
@@ -228,12 +228,6 @@ class Rows:
         return self._tensor()
 
 
-def _known(indices: Any) -> list[int]:
-    """The values of indices that are known while the graph is built; none of others."""
-    data = as_tensor(indices)._data
-    return [] if data is None else [int(i) for i in data.ravel()]
-
-
 def new_value(
     dtype: DType, size: Any, name: str, element_shape: Any, *, dynamic: bool, same_shape: bool
 ) -> Rows | Ragged:
@@ -242,8 +236,8 @@ def new_value(
     for given, what in ((dynamic, "dynamic_size=True"), (not same_shape, "infer_shape=False")):
         if given and not open_sizes():
             raise UnsupportedError(
-                f"TensorArray '{name}': {what} needs sizes that depend on values, which compiled "
-                "functions do not have",
+                f"TensorArray '{name}': {what} needs sizes that depend on values, which a "
+                "function for a GPU does not have",
                 hint="make it as large as it may get, with elements of one shape; or use a "
                 "wf.Graph",
                 location=caller_location(),
@@ -268,8 +262,8 @@ def _size(size: Any, name: str) -> Dim:
     t = as_tensor(0 if size is None else size)
     if t._data is None or t.ndim or not t.dtype.is_integer or int(t._data) < 0:
         raise InvalidArgumentError(
-            f"TensorArray '{name}': size must be an integer >= 0, in a function one that is known "
-            f"while it is traced, got {t.describe()}",
+            f"TensorArray '{name}': size must be an integer >= 0, in a function for a GPU one "
+            f"that is known while it is traced, got {t.describe()}",
             hint="take a size of a tensor's shape, such as x.shape[0]",
             location=caller_location(),
         )
@@ -309,10 +303,10 @@ class TensorArray:
     Made in a function that is traced, or in a graph, it is a value: one tensor whose rows are the
     elements, which loops carry and gradients pass through. `ta = ta.write(i, x)` gives the array
     with x in it and leaves `ta` as it was; indices that are written twice are found where they are
-    known. Elements have one shape, and their number is fixed: in a graph, with infer_shape=False or
-    dynamic_size=True, neither, but then a write copies all that was written before, and loops that
-    write have no gradient. Made outside, it lives on the host, and `write` gives the array itself;
-    handed to a function or loop it becomes such a value.
+    known. Elements have one shape, and their number is fixed: with infer_shape=False or
+    dynamic_size=True, neither (not in functions for a GPU), but then a write copies all that was
+    written before, and loops that write have no gradient. Made outside, it lives on the host, and
+    `write` gives the array itself; handed to a function or loop it becomes such a value.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     ta = wf.tf1.TensorArray(wf.int64, 3, infer_shape=False)

@@ -50,7 +50,7 @@ from weft.frontend.sparse.sparse_tensor import (
     reorder,
     scattered,
 )
-from weft.ir.dims import Dim, format_shape, same
+from weft.ir.dims import Dim, format_shape, product, same
 from weft.ir.dtypes import DType, bool_, int8, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location
@@ -79,16 +79,10 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
     y = as_sparse("add", b)
     _same_shape("add", x.dense_shape, y.dense_shape)
     left, right = promote_tensors(x.values, y.values, op="sparse.add")
-    both = made(
-        joined([x.indices, y.indices], axis=0), joined([left, right], axis=0), x.dense_shape,
-        x.padded or y.padded,
-    )  # fmt: skip
-    total = coalesce(both)
+    total = coalesce(_together([x.with_values(left), y.with_values(right)]))
     if type(threshold) in (int, float) and threshold == 0:
         return total
     keep = greater_equal(absolute(total.values), threshold)
-    there = is_there(total)
-    keep = keep if there is None else logical_and(keep, there)
     return kept(total, keep, total.indices, total.dense_shape)
 
 
@@ -207,8 +201,7 @@ def concat(inputs: Sequence[Any], axis: int = 0) -> SparseTensor:
     for part in parts:
         columns = [column(part, i) for i in range(part.ndim)]
         columns[along] = added(columns[along], start)
-        moved, there = stack(columns, axis=1), is_there(part)
-        indices.append(moved if there is None else nowhere(there, moved, shape))
+        indices.append(nowhere(is_there(part), stack(columns, axis=1), shape))
         start = start + part.dense_shape[along]
     values = promote_tensors(*(p.values for p in parts), op="sparse.concat")
     padded = any(p.padded for p in parts)
@@ -254,9 +247,6 @@ def slice(x: Any, start: Sequence[int], size: Sequence[int]) -> SparseTensor:
         inside = logical_and(greater_equal(moved, 0), less(moved, n))
         keep = inside if keep is None else logical_and(keep, inside)
         columns.append(moved)
-    assert keep is not None
-    there = is_there(sparse)
-    keep = keep if there is None else logical_and(keep, there)
     return kept(sparse, keep, stack(columns, axis=1), shape)
 
 
@@ -274,8 +264,6 @@ def retain(x: Any, to_retain: TensorLike) -> SparseTensor:
             f"wf.sparse.retain: to_retain must be bool [{sparse.nse}], got {keep.describe()}",
             location=caller_location(),
         )
-    there = is_there(sparse)
-    keep = keep if there is None else logical_and(keep, there)
     return kept(sparse, keep, sparse.indices, sparse.dense_shape)
 
 
@@ -288,7 +276,6 @@ def reset_shape(x: Any, new_shape: Any = None) -> SparseTensor:
     ((3,), (12,))
     """
     sparse = as_sparse("reset_shape", x)
-    there = is_there(sparse)
     if new_shape is not None:
         shape = SparseTensor(zeros((0, sparse.ndim), dtype=int64), [], new_shape).dense_shape
         pairs = list(zip(shape, sparse.dense_shape, strict=False))
@@ -299,10 +286,10 @@ def reset_shape(x: Any, new_shape: Any = None) -> SparseTensor:
                 f"{format_shape(sparse.dense_shape)}",
                 location=caller_location(),
             )
-        indices = sparse.indices if there is None else nowhere(there, sparse.indices, shape)
+        indices = nowhere(is_there(sparse), sparse.indices, shape)
         return made(indices, sparse.values, shape, sparse.padded)
-    if there is not None and exact_sizes():
-        sparse = kept(sparse, there, sparse.indices, sparse.dense_shape)
+    if exact_sizes():
+        sparse = kept(sparse, None, sparse.indices, sparse.dense_shape)
     ends = scattered(
         (1, sparse.ndim), [zeros((sparse.nse,), dtype=int64)], added(sparse.indices, 1), None,
         how="scatter_nd_max", fill=0,
@@ -337,10 +324,10 @@ def fill_empty_rows(x: Any, default_value: Any) -> FilledRows:
     values = cast(strong_tensor(default_value), sparse.dtype)
     new = made(filler, expand(values, (rows,)), sparse.dense_shape)
     added_rows = kept(new, empty, filler, sparse.dense_shape)
-    return FilledRows(reorder(concat_entries([sparse, added_rows])), empty)
+    return FilledRows(reorder(_together([sparse, added_rows])), empty)
 
 
-def concat_entries(parts: Sequence[SparseTensor]) -> SparseTensor:
+def _together(parts: Sequence[SparseTensor]) -> SparseTensor:
     """The entries of several of one shape together."""
     return made(
         joined([p.indices for p in parts], axis=0),
@@ -443,9 +430,7 @@ def softmax(x: Any) -> SparseTensor:
     there, columns = places(sparse)
     lines = sparse.dense_shape[:-1]
     row = flat_places("softmax", columns[:-1], lines, sparse.nse)
-    count: Dim = 1
-    for n in lines:
-        count = count * n
+    count = product(lines)
     largest = scattered((count,), [row], values, there, how="scatter_nd_max", fill=float("-inf"))
     powers = exp(subtract(values, _of_rows(apply("stop_gradient", largest), row, there)))
     total = scattered((count,), [row], powers, there)
@@ -469,11 +454,8 @@ def expand_dims(x: Any, axis: int = 0) -> SparseTensor:
     """
     sparse = as_sparse("expand_dims", x)
     at = check_axis("sparse.expand_dims", axis, sparse.ndim + 1)
-    there = is_there(sparse)
     columns = [column(sparse, i) for i in range(sparse.ndim)]
     columns.insert(at, zeros((sparse.nse,), dtype=int64))
     shape = (*sparse.dense_shape[:at], 1, *sparse.dense_shape[at:])
-    indices = stack(columns, axis=1)
-    if there is not None:
-        indices = nowhere(there, indices, shape)
+    indices = nowhere(is_there(sparse), stack(columns, axis=1), shape)
     return made(indices, sparse.values, shape, sparse.padded)

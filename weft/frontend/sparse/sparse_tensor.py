@@ -29,6 +29,7 @@ from weft.frontend.ops.elementwise import (
     floor_divide,
     greater_equal,
     less,
+    logical_and,
     maximum,
     multiply,
     negative,
@@ -406,8 +407,10 @@ def unflat(flat: Tensor, shape: Sequence[Any]) -> Tensor:
     return stack(columns[::-1], axis=1)
 
 
-def nowhere(there: Tensor, indices: Tensor, shape: Sequence[Any]) -> Tensor:
-    """`indices`, and `shape` where there is no entry."""
+def nowhere(there: Tensor | None, indices: Tensor, shape: Sequence[Any]) -> Tensor:
+    """`indices`, and `shape` where there is no entry; there: as `is_there` gives it."""
+    if there is None:
+        return indices
     ends = stack([as_tensor(d) for d in shape], axis=0)
     return where(expand_dims(there, 1), indices, expand_dims(cast(ends, int64), 0))
 
@@ -434,9 +437,17 @@ def scattered(
     return reshaped(out, shape)
 
 
-def kept(x: SparseTensor, keep: Tensor, indices: Tensor, shape: Sequence[Any]) -> SparseTensor:
-    """The entries for which `keep` bool[n] is true, with other indices and shape. In a compiled
-    function, whose sizes are fixed, the others become padding."""
+def kept(
+    x: SparseTensor, keep: Tensor | None, indices: Tensor, shape: Sequence[Any]
+) -> SparseTensor:
+    """The entries for which `keep` bool[n] is true (None: all), with other indices and shape, and
+    without the padding of `x`. In a compiled function, whose sizes are fixed, the others become
+    padding."""
+    there = is_there(x)
+    if there is not None:
+        keep = there if keep is None else logical_and(keep, there)
+    if keep is None:
+        return made(indices, x.values, tuple(shape))
     if not exact_sizes():
         return made(
             nowhere(keep, indices, shape),
@@ -559,15 +570,10 @@ def coalesce(x: Any) -> SparseTensor:
     sparse = as_sparse("coalesce", x)
     if not exact_sizes():
         return _coalesced_in_place(sparse)
-    if sparse.padded:
-        there = is_there(sparse)
-        assert there is not None
-        sparse = kept(sparse, there, sparse.indices, sparse.dense_shape)
     shape = sparse.dense_shape
+    sparse = kept(sparse, None, sparse.indices, shape)
     found = unique_inverse(_order_keys("coalesce", sparse))
-    total = scattered(
-        found.values.shape, [found.inverse_indices], sparse.values, None
-    )  # fmt: skip
+    total = scattered(found.values.shape, [found.inverse_indices], sparse.values, None)
     return made(unflat(found.values, shape), total, shape)
 
 
@@ -632,7 +638,5 @@ def reshape(x: Any, shape: Iterable[Any]) -> SparseTensor:
         )
     there, columns = places(sparse)
     flat = flat_places("reshape", columns, sparse.dense_shape, sparse.nse)
-    indices = unflat(flat, new)
-    if there is not None:
-        indices = nowhere(there, indices, new)
+    indices = nowhere(there, unflat(flat, new), new)
     return made(indices, sparse.values, new, sparse.padded)

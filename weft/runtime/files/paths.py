@@ -57,10 +57,7 @@ def open_path(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:
 
 def exists(path: Path) -> bool:
     """As `os.path.exists`."""
-    if not is_url(path):
-        return os.path.exists(path)
-    system, name = file_system(path)
-    return bool(system.exists(name))
+    return is_there(path_of(path))
 
 
 def upload(source: Path, url: Path) -> None:
@@ -74,6 +71,7 @@ def matching(pattern: bytes) -> list[bytes]:
     if not is_url(pattern):
         return [n for n in glob.glob(pattern) if os.path.isfile(n)]
     system, name = file_system(os.fsdecode(pattern))
+    system.invalidate_cache()  # what it has listed: others may have written
     found = system.glob(name, detail=True)
     return [
         os.fsencode(system.unstrip_protocol(n)) for n, i in found.items() if i["type"] == "file"
@@ -141,7 +139,6 @@ class UrlPath:
 
     def glob(self, pattern: str) -> list[UrlPath]:
         """What is in the folder and fits the pattern."""
-        self._fresh()
         return [UrlPath(os.fsdecode(n)) for n in matching(os.fsencode(f"{self._url}/{pattern}"))]
 
     def unlink(self) -> None:
