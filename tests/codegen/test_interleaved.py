@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from compiled_checks import Case
 
-from weft.codegen.interleaved.lanes import lanes_of
 from weft.codegen.kernels.lowerings import LOWERINGS
 from weft.codegen.llvm.target import host_isas, using
+from weft.codegen.vector.float_builder import lanes_of
 from weft.ir.cost.thresholds import INTERLEAVED_ROWS, INTERLEAVED_TURNED
 from weft.ir.graph import Operation
 from weft.passes.pipelines import STANDARD

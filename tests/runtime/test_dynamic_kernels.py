@@ -340,7 +340,6 @@ _DEFAULTS: list[Array] = [
 def test_csv() -> None:
     records = csv_records(3000)
     for chosen in ((), (3, 2), (1,)):
-        defaults = [_DEFAULTS[k] for k in chosen] or _DEFAULTS
         options = (",", '"', "NA", tuple(sorted(chosen)))
         defaults = [_DEFAULTS[k] for k in sorted(chosen)] or _DEFAULTS
         made = strings.csv_columns(records, defaults, *options)

@@ -79,17 +79,9 @@ def _told(index: int, dtype: str, cut: bool) -> str:
 
 
 def _axis_and_size(op: Operation, position: int) -> tuple[int, int]:
-    axis, size = op.attrs.get("axis"), op.attrs.get("size")
-    if op.name == "sparse_matmul":
-        return position % 2, index_sizes(op)[position % 2]
-    if isinstance(size, int):  # first_occurrence: of an array that is no operand
-        return 0, size
-    data, index = op.operands[0].type, op.operands[1].type
-    assert isinstance(data, TensorType)
-    assert isinstance(index, TensorType)
-    if not isinstance(axis, int):  # rows of the index operand number an element
-        axis = position % index.static_shape[-1]
-    return axis, data.static_shape[axis]
+    axis, sizes = op.attrs.get("axis"), index_sizes(op)
+    number = position % len(sizes)  # in a row of the index operand, which has one for each axis
+    return axis if isinstance(axis, int) else number, sizes[number]
 
 
 def emit_fault(

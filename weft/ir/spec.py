@@ -261,6 +261,13 @@ def strs_attr(attrs: Attrs, name: str) -> tuple[str, ...]:
     return value
 
 
+def dim_attr(attrs: Attrs, name: str) -> Dim:
+    """The attribute `name`, of kind "dim": an int, or a symbolic dimension."""
+    value = attrs[name]
+    assert value is None or isinstance(value, int | SymbolicDim)
+    return value
+
+
 def shape_attr(attrs: Attrs, name: str) -> Shape:
     """The attribute `name`, of kind "shape"."""
     value = attrs[name]

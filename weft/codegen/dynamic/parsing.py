@@ -97,18 +97,17 @@ def parse_float(s: int, end: int, to: int, powers: int) -> int:
             significand = significand * 10 + (c - _ZERO)
             digits += (digits | (c - _ZERO)) != 0  # 20 digits may be 2**64, a word of 0
             exponent = exponent - point
+        elif c == _POINT:
+            if point != 0:
+                return 0
+            point = 1
         else:
-            if c == _POINT:
-                if point != 0:
-                    return 0
-                point = 1
-            else:
-                if ((c | 32) != _SMALL_E) or (some == 0):
-                    return 0
-                if parse_exponent(s + 1, end, to) == 0:
-                    return 0
-                exponent += load(to)
-                s = end
+            if ((c | 32) != _SMALL_E) or (some == 0):
+                return 0
+            if parse_exponent(s + 1, end, to) == 0:
+                return 0
+            exponent += load(to)
+            s = end
         s += 1
     if (some == 0) or (digits > _MOST_DIGITS):
         return 0
@@ -229,10 +228,10 @@ def fill_raw(args: int, lo: int, hi: int) -> int:
             while k < nbytes:
                 store8(to + k, load8(source + k) != 0)
                 k += 1
+        elif SWAP == 1:
+            copy(to, source, nbytes)
         else:
-            if SWAP == 1:
-                copy(to, source, nbytes)
-            while (SWAP != 1) and (k < nbytes):
+            while k < nbytes:
                 store8(to + k, load8(source + (k ^ (SWAP - 1))))
                 k += 1
         i += 1

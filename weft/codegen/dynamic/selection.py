@@ -193,10 +193,9 @@ def fill_chosen(args: int, lo: int, hi: int) -> int:
             if ROW != 0:
                 move(out + n * row, x + i * row, row)
                 n += is_set(base, i)
-            else:
-                if is_set(base, i) != 0:
-                    move(out + n * row, x + i * row, row)
-                    n += 1
+            elif is_set(base, i) != 0:
+                move(out + n * row, x + i * row, row)
+                n += 1
             i += 1
         c += 1
     return 0

@@ -24,11 +24,12 @@ from weft.codegen.interleaved.factors import (
     table_of,
 )
 from weft.codegen.interleaved.jacobi import emit_singular_vectors
-from weft.codegen.interleaved.lanes import Copies, Lanes, Places, lanes_of, store_integers, tile_of
+from weft.codegen.interleaved.lanes import Copies, Lanes, Places, store_integers, tile_size
 from weft.codegen.interleaved.orthogonal import emit_qr
 from weft.codegen.interleaved.spectra import emit_eigh, emit_singular_values
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel
+from weft.codegen.vector.float_builder import lanes_of
 from weft.ir.cost.rates import interleaved
 from weft.ir.cost.thresholds import (
     INTERLEAVED_ROWS,
@@ -116,15 +117,14 @@ def interleaved_call(op: Operation) -> list[KernelCall] | None:
     if make is None or x.dtype.short not in ("f32", "f64"):
         return None
     *batch, m, n = x.static_shape
-    count = math.prod(batch)
     turned = op.name == "svd" and bool(op.attrs["vectors"])
     size = largest(m, n)
     if smallest(m, n) < 1 or size > (INTERLEAVED_TURNED if turned else INTERLEAVED_ROWS):
         return None
     share = INTERLEAVED_SHARES[turned or size > INTERLEAVED_SMALL]
-    if count < share * lanes_of(x.dtype.short):
+    if math.prod(batch) < share * lanes_of(x.dtype.short):
         return None
-    return make(op, count, m, n, x.dtype.short)
+    return make(op, m, n, x.dtype.short)
 
 
 def _call(
@@ -135,7 +135,7 @@ def _call(
     dtype = x.dtype.short
     *batch, m, n = x.static_shape
     count, lanes = math.prod(batch), lanes_of(dtype)
-    key = f"interleaved-{op.name}-{VERSION}-{flags}-{dtype}-{lanes}-{tile_of(dtype)}"
+    key = f"interleaved-{op.name}-{VERSION}-{flags}-{dtype}-{lanes}-{tile_size()}"
     memory = WorkerScratch(scratch.nbytes), worker_stride(scratch.nbytes)
     args = (*pointers, count - 1, *sizes, *parts, *memory)
     ns = interleaved(op.name, m, n, right, bool(op.attrs.get("vectors", True)))
@@ -147,8 +147,8 @@ def _call(
 # ----------------------------------------------------------------------------------------- factors
 
 
-def _cholesky(op: Operation, count: int, m: int, n: int, dtype: str) -> list[KernelCall]:
-    size = _padded(n, tile_of(dtype))
+def _cholesky(op: Operation, m: int, n: int, dtype: str) -> list[KernelCall]:
+    size = _padded(n, tile_size())
     ld, scratch = _distance(size), _Scratch(dtype)
     parts = scratch.part(size * ld), scratch.part(size), scratch.part(1)
     pointers = Address(op.result), Address(op.operands[0])
@@ -168,8 +168,8 @@ def _emit_cholesky(e: Emitter, dtype: str) -> None:
         copies.whole(a, out, first, whole, n, ld, w.one, store=True, bad=bad)
 
 
-def _lu(op: Operation, count: int, m: int, n: int, dtype: str) -> list[KernelCall]:
-    tile, k = tile_of(dtype), smallest(m, n)
+def _lu(op: Operation, m: int, n: int, dtype: str) -> list[KernelCall]:
+    tile, k = tile_size(), smallest(m, n)
     rows, columns, scratch = _padded(m, tile), _padded(n, tile), _Scratch(dtype)
     ld = _distance(columns)
     parts = scratch.part(rows * ld), scratch.part(k), scratch.part(m)
@@ -196,12 +196,12 @@ def _emit_lu(e: Emitter, dtype: str) -> None:
             store_integers(w, array, memory, [b.mul(f, size) for f in firsts], size)
 
 
-def _solve(op: Operation, count: int, m: int, n: int, dtype: str) -> list[KernelCall]:
+def _solve(op: Operation, m: int, n: int, dtype: str) -> list[KernelCall]:
     """lu_solve and triangular_solve."""
     *given, right = op.operands
     columns = _type(right).static_shape[-1]
     pivoted, adjoint = op.name == "lu_solve", bool(op.attrs["adjoint"])
-    size, scratch = _padded(n, tile_of(dtype)), _Scratch(dtype)
+    size, scratch = _padded(n, tile_size()), _Scratch(dtype)
     a_ld, x_ld = _distance(size), _distance(columns)
     parts = [scratch.part(size * a_ld), scratch.part(size * x_ld)]
     parts.append(scratch.table(n if pivoted else 0, lanes_of(dtype)))
@@ -254,7 +254,7 @@ def _emit_solve(
 # --------------------------------------------------------------------------------------- orthogonal
 
 
-def _qr(op: Operation, count: int, m: int, n: int, dtype: str) -> list[KernelCall]:
+def _qr(op: Operation, m: int, n: int, dtype: str) -> list[KernelCall]:
     columns, k = _type(op.results[0]).static_shape[-1], smallest(m, n)
     ld, scratch = _distance(m), _Scratch(dtype)
     parts = scratch.part(n * ld), scratch.part(columns * ld), scratch.part(k)
@@ -275,7 +275,7 @@ def _emit_qr(e: Emitter, dtype: str) -> None:
         copies.whole(q, q_out, first, b.mul(m, columns), columns, w.one, ld, store=True)
 
 
-def _eigh(op: Operation, count: int, m: int, n: int, dtype: str) -> list[KernelCall]:
+def _eigh(op: Operation, m: int, n: int, dtype: str) -> list[KernelCall]:
     vectors, ld, scratch = bool(op.attrs["vectors"]), _distance(n), _Scratch(dtype)
     parts = [scratch.part(n * ld), *(scratch.part(n) for _ in range(4)), scratch.part(1)]
     if vectors:
@@ -300,7 +300,7 @@ def _emit_eigh(e: Emitter, dtype: str, vectors: bool) -> None:
             copies.whole(z, outs[0], first, whole, n, w.one, ld, store=True, bad=bad)
 
 
-def _svd(op: Operation, count: int, m: int, n: int, dtype: str) -> list[KernelCall]:
+def _svd(op: Operation, m: int, n: int, dtype: str) -> list[KernelCall]:
     rows, columns, scratch = largest(m, n), smallest(m, n), _Scratch(dtype)
     ld, wide = _distance(rows), m < n
     parts = [scratch.part(columns * ld), scratch.part(columns), scratch.part(columns)]
@@ -354,7 +354,7 @@ def _emit_svd(e: Emitter, dtype: str, wide: bool) -> None:
         copies.whole(arrays[0], out, first, columns, columns, w.zero, w.one, store=True, bad=bad)
 
 
-_CALLS: dict[str, Callable[[Operation, int, int, int, str], list[KernelCall]]] = {
+_CALLS: dict[str, Callable[[Operation, int, int, str], list[KernelCall]]] = {
     "cholesky": _cholesky,
     "lu": _lu,
     "lu_solve": _solve,

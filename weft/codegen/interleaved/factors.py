@@ -14,7 +14,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from weft.codegen.interleaved.lanes import Lanes, tile_of
+from weft.codegen.interleaved.lanes import Lanes, tile_size
 from weft.codegen.llvm.emitter import I64
 
 Address = Callable[[int, ir.Value], ir.Value]
@@ -70,7 +70,7 @@ def emit_cholesky(
     with w.function("factor", pointers, scalars) as (f, held, values):
         a, inverses, bad = held
         n, size, ld = values
-        e, tile = f.e, tile_of(f.dtype)
+        e, tile = f.e, tile_size()
         f.store(f.const(0.0), bad)
 
         def sums(i: ir.Value, j: ir.Value, lower: bool) -> Tile:
@@ -148,7 +148,7 @@ def emit_lu(
     with w.function("factor", [a, pivots, order], sizes) as (f, held, values):
         a, pivots, order = held
         m, n, k, rows, columns, ld = values
-        e, b, tile = f.e, f.b, tile_of(f.dtype)
+        e, b, tile = f.e, f.b, tile_size()
         with e.for_range(f.zero, m) as i:
             b.store(f.splat(i), e.at(order, i))
         with e.for_range(f.zero, columns, e.index(tile)) as j:
@@ -163,7 +163,7 @@ def emit_lu(
 def _update(f: Lanes, a: ir.Value, i: ir.Value, j: ir.Value, ld: ir.Value) -> None:
     """Bring the tile at (i, j) up to date with what is left of column j, above the diagonal with
     what is above row i; there it is a tile of U then."""
-    e, b, tile = f.e, f.b, tile_of(f.dtype)
+    e, b, tile = f.e, f.b, tile_size()
     above = b.icmp_signed("<", i, j)
     stop = b.select(above, i, j)
     rows = [f.at(a, (b.add(i, e.index(r)), ld)) for r in range(tile)]
@@ -251,7 +251,7 @@ def emit_substitution(
     place. sizes: rows in whole tiles, right sides, ld of a, ld of x."""
     with w.function("solve", [x, a], sizes) as (f, (x, a), values):
         rows, columns, a_ld, x_ld = values
-        e, tile = f.e, tile_of(f.dtype)
+        e, tile = f.e, tile_size()
         forward = lower != transposed
 
         def entry(i: ir.Value, k: ir.Value) -> ir.Value:

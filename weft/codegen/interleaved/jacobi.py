@@ -111,9 +111,9 @@ def _orthogonalize(
     rows, n, ld, v_ld = sizes
     e, b, m = f.e, f.b, f.m
     turned, sweeps = f.cell(f.const(0.0)), f.cell(f.zero)
-    length = b.sitofp(rows, f.number)
+    length = b.sitofp(f.splat(rows), f.vector)
     factor = f.const(_EPS[f.dtype] ** 2)
-    limit = m.mul(factor, _repeated(f, length))
+    limit = m.mul(factor, length)
 
     def sweep() -> ir.Value:
         b.store(f.const(0.0), turned)
@@ -145,13 +145,6 @@ def _orthogonalize(
     f.repeat(sweep)
     wrong = m.select(m.compare(">", b.load(turned), 0.0), math.nan, 0.0)
     f.store(m.add(f.load(bad), wrong), bad)
-
-
-def _repeated(f: Lanes, number: ir.Value) -> ir.Value:
-    zero = ir.Constant(ir.IntType(32), 0)
-    first = f.b.insert_element(ir.Constant(f.vector, ir.Undefined), number, zero)
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), f.count), [0] * f.count)
-    return f.b.shuffle_vector(first, first, mask)
 
 
 def _angle(

@@ -14,23 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 
 from llvmlite import ir
 
 from weft.codegen.llvm.emitter import I32, I64, Emitter, memory_type
-from weft.codegen.llvm.target import per_isa, target_vector_bits
-from weft.codegen.vector.float_builder import FloatBuilder, intrinsic, splat_constant
+from weft.codegen.llvm.target import target_vector_bits
+from weft.codegen.vector.float_builder import FloatBuilder, intrinsic, lanes_of, splat_constant
 from weft.ir.dataclass import dataclass
 
 
-@per_isa
-def lanes_of(dtype: str) -> int:
-    """Numbers of a vector: matrices that are done at once."""
-    return target_vector_bits() // (32 if dtype == "f32" else 64)
-
-
-@per_isa
-def tile_of(dtype: str) -> int:
+def tile_size() -> int:
     """Rows and columns of the tiles that sums are held in: what 32 or 16 registers have room
     for."""
     return 4 if target_vector_bits() == 512 else 2
@@ -55,10 +49,6 @@ class Lanes:
         """The number in all lanes."""
         return self.m.const(value)
 
-    def whole_number(self, value: int) -> ir.Constant:
-        """The integer in all lanes."""
-        return splat_constant(self.whole, value)
-
     def splat(self, index: ir.Value) -> ir.Value:
         """An i64 in all lanes, as integers as wide as the numbers."""
         width = self.whole.element
@@ -76,11 +66,8 @@ class Lanes:
 
     def most(self, x: ir.Value) -> ir.Value:
         """The largest of a vector of integers, as i64."""
-        name = f"llvm.vector.reduce.smax.v{self.count}i{self.whole.element.width}"
-        function = self.e.module.globals.get(name)
-        if function is None:
-            kind = ir.FunctionType(self.whole.element, [self.whole])
-            function = ir.Function(self.e.module, kind, name)
+        kind = ir.FunctionType(self.whole.element, [self.whole])
+        function = intrinsic(self.e.module, "vector.reduce.smax", [self.whole], kind)
         found = self.b.call(function, [x])
         return self.b.sext(found, I64) if found.type != I64 else found
 
@@ -108,16 +95,13 @@ class Lanes:
 
     def sqrt(self, x: ir.Value) -> ir.Value:
         """The square root."""
-        kind = ir.FunctionType(self.vector, [self.vector])
-        return self.b.call(intrinsic(self.e.module, "sqrt", [self.vector], kind), [x])
+        return self.m.call("sqrt", x)
 
     def at(self, pointer: ir.Value, *terms: tuple[ir.Value, ir.Value] | ir.Value) -> ir.Value:
         """pointer + the sum of the terms; a pair is a product."""
-        b, total = self.b, None
-        for term in terms:
-            value = b.mul(*term) if isinstance(term, tuple) else term
-            total = value if total is None else b.add(total, value)
-        return pointer if total is None else self.e.at(pointer, total)
+        b = self.b
+        values = [b.mul(*term) if isinstance(term, tuple) else term for term in terms]
+        return self.e.at(pointer, reduce(b.add, values))
 
     # --------------------------------------------------------------------------------------- loops
     @contextmanager

@@ -17,18 +17,17 @@ from weft.codegen.interleaved.lanes import Lanes
 
 #: Columns that a reflection is applied to at once.
 COLUMNS = 4
-_FIELD = {"f32": (23, 254), "f64": (52, 2046)}  # bits below the exponent, its largest of a number
 
 
 def power_scale(w: Lanes, size: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(2**-e, 2**e), both normal numbers: by the first, numbers of this size are brought near 1."""
-    b, (bits, last) = w.b, _FIELD[w.dtype]
-    field = b.lshr(w.m.bits(w.m.abs(size)), w.whole_number(bits))
+    b, bits, last = w.b, w.m.mantissa_bits, 2 * w.m.bias  # of a number's exponent
+    field = b.lshr(w.m.bits(w.m.abs(size)), w.m.int_const(bits))
     for bound, op in ((1, "<"), (last - 1, ">")):
-        limit = w.whole_number(bound)
+        limit = w.m.int_const(bound)
         field = b.select(b.icmp_signed(op, field, limit), limit, field)
-    inverse = b.sub(w.whole_number(last), field)
-    down, up = (w.m.from_bits(b.shl(f, w.whole_number(bits))) for f in (inverse, field))
+    inverse = b.sub(w.m.int_const(last), field)
+    down, up = (w.m.from_bits(b.shl(f, w.m.int_const(bits))) for f in (inverse, field))
     return down, up
 
 

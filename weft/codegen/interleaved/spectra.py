@@ -12,7 +12,7 @@ with shifts (K. Fernando and B. Parlett, Accurate singular values and differenti
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -59,28 +59,43 @@ def emit_ql(
     e, b = f.e, f.b
     last = b.sub(t.n, f.one)
     with e.for_range(f.zero, last) as first:
-        steps = f.cell(f.zero)
 
-        def step(first: ir.Value = first, steps: ir.Value = steps) -> ir.Value:
+        def look() -> tuple[ir.Value, Callable[[], None]]:
             end, at_end = _block_end(f, t, first)
             active = b.icmp_signed("!=", end, f.splat(first))
-            some = f.any(active)
-            count = b.load(steps)
-            go = b.and_(some, b.icmp_signed("<", count, e.index(MOST_STEPS)))
-            with b.if_else(go) as (more, done):
-                with more:
-                    none = f.splat(first)
-                    stop = f.most(b.select(active, end, none))
-                    _turn(f, t, first, stop, end, active, at_end)
-                    if vectors is not None:
-                        _turn_vectors(f, t, first, stop, *vectors)
-                    b.store(b.add(count, f.one), steps)
-                with done, b.if_then(some):
-                    wrong = f.m.select(active, math.nan, 0.0)
-                    f.store(f.m.add(f.load(bad), wrong), bad)
-            return go
 
-        f.repeat(step)
+            def step() -> None:
+                stop = f.most(b.select(active, end, f.splat(first)))
+                _turn(f, t, first, stop, end, active, at_end)
+                if vectors is not None:
+                    _turn_vectors(f, t, first, stop, *vectors)
+
+            return active, step
+
+        _until_found(f, bad, look)
+
+
+def _until_found(
+    f: Lanes, bad: ir.Value, look: Callable[[], tuple[ir.Value, Callable[[], None]]]
+) -> None:
+    """Go on until all lanes have their eigenvalue; bad becomes NaN in those without one after
+    MOST_STEPS. look: gives the lanes that are to go on, and what emits a step of theirs."""
+    b, steps = f.b, f.cell(f.zero)
+
+    def body() -> ir.Value:
+        active, step = look()
+        some, count = f.any(active), b.load(steps)
+        go = b.and_(some, b.icmp_signed("<", count, f.e.index(MOST_STEPS)))
+        with b.if_else(go) as (more, done):
+            with more:
+                step()
+                b.store(b.add(count, f.one), steps)
+            with done, b.if_then(some):
+                wrong = f.m.select(active, math.nan, 0.0)
+                f.store(f.m.add(f.load(bad), wrong), bad)
+        return go
+
+    f.repeat(body)
 
 
 def _block_end(f: Lanes, t: _Tridiagonal, first: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -307,27 +322,21 @@ def emit_dqds(f: Lanes, t: _Quotients, bad: ir.Value) -> None:
     shift that is not too large leaves all numbers positive; if it is, the sweep is done again with
     a smaller one: with what was found to be too much subtracted, if only the last one is negative
     (B. Parlett and O. Marques, An implementation of the dqds algorithm, 2000)."""
-    e, b = f.e, f.b
+    b = f.b
     with f.down(f.one, t.n) as end:
-        sweeps, failures = f.cell(f.zero), f.cell(f.const(0.0))
-        shift = f.cell(_first_shift(f, t, end))
+        shift, failures = f.cell(_first_shift(f, t, end)), f.cell(f.const(0.0))
 
-        def sweep(end: ir.Value = end) -> ir.Value:
+        def look() -> tuple[ir.Value, Callable[[], None]]:
             start = _block_start(f, t, end)
             active = b.icmp_signed("!=", start, f.splat(end))
-            some, count = f.any(active), b.load(sweeps)
-            go = b.and_(some, b.icmp_signed("<", count, e.index(MOST_STEPS)))
-            with b.if_else(go) as (more, done):
-                with more:
-                    first = b.sub(f.zero, f.most(b.neg(start)))
-                    _sweep(f, t, first, end, start, active, shift, failures)
-                    b.store(b.add(count, f.one), sweeps)
-                with done, b.if_then(some):
-                    wrong = f.m.select(active, math.nan, 0.0)
-                    f.store(f.m.add(f.load(bad), wrong), bad)
-            return go
 
-        f.repeat(sweep)
+            def sweep() -> None:
+                first = b.sub(f.zero, f.most(b.neg(start)))
+                _sweep(f, t, first, end, start, active, shift, failures)
+
+            return active, sweep
+
+        _until_found(f, bad, look)
 
 
 def _block_start(f: Lanes, t: _Quotients, end: ir.Value) -> ir.Value:

@@ -23,19 +23,13 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.llvm.emitter import F64, I64, Emitter, memory_type
-from weft.codegen.llvm.target import per_isa, target_vector_bits
+from weft.codegen.vector.float_builder import lanes_of
 from weft.ir.dataclass import dataclass
 
 #: Primes whose transforms are straight-line code, and the largest one that a stage has as radix.
 STRAIGHT, LARGEST_PRIME = (7, 5, 3), 71
 
 Pair = tuple[ir.Value, ir.Value]
-
-
-@per_isa
-def lanes_of(part: str) -> int:
-    """Numbers of a vector; part: f32 or f64."""
-    return target_vector_bits() // (32 if part == "f32" else 64)
 
 
 def factors(n: int) -> list[int] | None:

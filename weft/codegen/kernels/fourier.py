@@ -37,7 +37,6 @@ from weft.codegen.kernels.butterflies import (
     Stage,
     emit_stages,
     factors,
-    lanes_of,
     roots,
     scale_argument,
     stages_of,
@@ -46,6 +45,7 @@ from weft.codegen.kernels.data_movement import tensor
 from weft.codegen.kernels.scan import axis_sizes
 from weft.codegen.llvm.emitter import Emitter, memory_type
 from weft.codegen.llvm.jit import Kernel
+from weft.codegen.vector.float_builder import lanes_of
 from weft.ir.cost.rates import transformed
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation

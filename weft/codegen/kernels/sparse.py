@@ -8,6 +8,8 @@ row follow each other, as they do in row-major order."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from llvmlite import ir
 
@@ -94,18 +96,28 @@ class _Entries:
         return emit_scalar(f, "add", self.dtype, [held, f.freeze(product)], {})
 
 
-def _emit_matrix(e: Emitter, dtype: str, index: str, row: int) -> None:
-    """Units: columns of the result."""
+@contextmanager
+def _loop(
+    e: Emitter, dtype: str, index: str, row: int
+) -> Iterator[tuple[_Entries, ir.Value, ir.Value, list[ir.Value]]]:
+    """A function of the kernel's arguments: the entries, the addresses of the result and of the
+    dense operand, and the entries' number, rows, columns, and first and last unit."""
     kinds = (dtype, dtype, index, dtype, "i64")
     pointers = [e.pointer_argument(k, d) for k, d in enumerate(kinds)]
     numbers = [*(e.argument(5 + k) for k in range(4)), e.lo, e.hi]
     with e.loop_function("loop", pointers, numbers) as (
         f,
-        (out, dense, entries, values, status),
-        (n, rows, inner, columns, lo, hi),
+        (out, dense, *pointers),
+        (n, rows, inner, *units),
     ):
-        b = f.builder
-        given = _Entries(f, [entries, values, status], [rows, inner], (dtype, index), row)
+        given = _Entries(f, pointers, [rows, inner], (dtype, index), row)
+        yield given, out, dense, [n, rows, *units]
+
+
+def _emit_matrix(e: Emitter, dtype: str, index: str, row: int) -> None:
+    """Units: columns of the result."""
+    with _loop(e, dtype, index, row) as (given, out, dense, (n, rows, columns, lo, hi)):
+        f, b = given.f, given.f.builder
         with f.for_range(f.index(0), rows) as r:
             line = f.at(out, b.mul(r, columns))
             with f.for_range(lo, hi) as i:
@@ -126,19 +138,10 @@ def _emit_matrix(e: Emitter, dtype: str, index: str, row: int) -> None:
 
 def _emit_vector(e: Emitter, dtype: str, index: str, row: int) -> None:
     """The dense operand is a vector: one sum at a time."""
-    kinds = (dtype, dtype, index, dtype, "i64")
-    pointers = [e.pointer_argument(k, d) for k, d in enumerate(kinds)]
-    numbers = [*(e.argument(5 + k) for k in range(4)), e.lo, e.hi]
-    with e.loop_function("loop", pointers, numbers) as (
-        f,
-        (out, dense, entries, values, status),
-        (n, rows, inner, _, _, _),
-    ):
-        b = f.builder
-        given = _Entries(f, [entries, values, status], [rows, inner], (dtype, index), row)
+    with _loop(e, dtype, index, row) as (given, out, dense, (n, rows, *_)):
+        f, b, nothing = given.f, given.f.builder, constant(dtype, 0.0)
         with f.for_range(f.index(0), rows) as r:
-            store_element(f, constant(dtype, 0.0), f.at(out, r), dtype)
-        nothing = constant(dtype, 0.0)
+            store_element(f, nothing, f.at(out, r), dtype)
         total, line = f.alloca(nothing.type), f.alloca(I64)
         with b.if_else(given.all_good(n), likely=True) as (then, otherwise):
             with otherwise, f.for_range(f.index(0), n) as k:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from weft.codegen.llvm.emitter import F32, F64, I32, I64
-from weft.codegen.llvm.target import has_feature
+from weft.codegen.llvm.target import has_feature, per_isa, target_vector_bits
 
 MANTISSA_BITS = {"f32": 23, "f64": 52}
 BIAS = {"f32": 127, "f64": 1023}
@@ -27,6 +27,12 @@ BIAS = {"f32": 127, "f64": 1023}
 def _has_scalef() -> bool:
     """Whether llvm.ldexp is one vector instruction (AVX-512's vscalef) and not a library call."""
     return has_feature("avx512f") and has_feature("avx512vl")
+
+
+@per_isa
+def lanes_of(dtype: str) -> int:
+    """Numbers of a whole vector; dtype: f32 or f64."""
+    return target_vector_bits() // (32 if dtype == "f32" else 64)
 
 
 def of_lanes(kind: ir.Type, like: ir.Value) -> ir.Type:

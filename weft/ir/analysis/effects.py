@@ -30,8 +30,8 @@ StateKey = str | Value
 #: What ops of the host that name no object have in common: Python functions, files.
 HOST = "<host>"
 
-# regions that are not executed where they stand, only transformed by autodiff
-_INERT = frozenset({"custom_gradient"})
+#: Ops whose regions are not executed where they stand, only transformed by autodiff.
+INERT = frozenset({"custom_gradient"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def accesses(op: Operation, known: Mapping[Value, StateKey] | None = None) -> It
         for value in op.operands:
             if isinstance(value.type, RefType):
                 yield Access(op, state_key(value, known), "writes_state" in traits)
-    if op.name not in _INERT:
+    if op.name not in INERT:
         for region in op.regions:
             inside = region_keys(op, region, known)
             for inner in region.ops:
@@ -93,7 +93,7 @@ def host_keys(op: Operation, known: Mapping[Value, StateKey] | None = None) -> l
     if op.name in OPS and {"host", "no_dce"} <= OPS[op.name].traits:
         handles = [v for v in op.operands if isinstance(v.type, (HandleType, RefType))]
         found = [state_key(v, known) for v in handles] or [HOST]
-    if op.name not in _INERT:
+    if op.name not in INERT:
         for region in op.regions:
             inside = region_keys(op, region, known)
             found += (key for inner in region.ops for key in host_keys(inner, inside))
@@ -105,7 +105,7 @@ def calls_python(op: Operation) -> bool:
     the program (`io.PYTHON_CALLS`)."""
     if op.name in PYTHON_CALLS:
         return bool(op.attrs.get("ordered", True))
-    inside = () if op.name in _INERT else op.regions
+    inside = () if op.name in INERT else op.regions
     return any(calls_python(inner) for region in inside for inner in region.ops)
 
 
@@ -196,18 +196,19 @@ def is_string(t: Type) -> bool:
 def runs_on_host(op: Operation) -> bool:
     """Whether no compiled step holds the op: it has the trait "host", or an operand or result of
     strings, the elements of which are Python's objects."""
-    strings = any(is_string(v.type) for v in (*op.operands, *op.results))
-    return strings or "host" in OPS[op.name].traits
+    return _has_strings(op) or "host" in OPS[op.name].traits
+
+
+def _has_strings(op: Operation) -> bool:
+    return any(is_string(v.type) for v in (*op.operands, *op.results))
 
 
 def is_open_call(op: Operation) -> bool:
     """Whether a call of Python (`io.PYTHON_CALLS`) is none of a native plan: it takes or gives
     strings, or its function says the size of a result."""
-    types = [v.type for v in (*op.operands, *op.results)]
-    made = types[len(op.operands) :]
-    return any(map(is_string, types)) or not all(
-        t.is_static for t in made if isinstance(t, TensorType)
-    )
+    made = [v.type for v in op.results]
+    is_open = any(isinstance(t, TensorType) and not t.is_static for t in made)
+    return is_open or _has_strings(op)
 
 
 def host_op_of(graph: Graph) -> Operation | None:

@@ -10,21 +10,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.ir.dims import Dim, same
+from weft.ir.dims import same
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, tensors
+from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, dim_attr, tensors
 from weft.ir.types import TensorType, Type
 
 _AXIS = {"axis_name": AttrSpec("str")}
 _SIZED = {**_AXIS, "size": AttrSpec("dim")}
 _TRAITS = frozenset({"no_fold"})
-
-
-def _size(attrs: Attrs) -> Dim:
-    size = attrs["size"]
-    return size  # type: ignore[return-value]
 
 
 def _numbers(name: str) -> InferRule:
@@ -43,7 +38,7 @@ def _index_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -
 
 def _gather_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
     (x,) = tensors("all_gather", types)
-    return [TensorType(x.dtype, (_size(attrs), *x.shape))]
+    return [TensorType(x.dtype, (dim_attr(attrs, "size"), *x.shape))]
 
 
 def _rows(name: str, kept: bool) -> InferRule:
@@ -52,9 +47,10 @@ def _rows(name: str, kept: bool) -> InferRule:
 
     def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
         (x,) = tensors(name, types)
-        if not x.rank or not same(x.shape[0], _size(attrs)):
+        size = dim_attr(attrs, "size")
+        if not x.rank or not same(x.shape[0], size):
             raise ShapeError(
-                f"op '{name}': {x} has no first axis of {_size(attrs)}, the size of the axis "
+                f"op '{name}': {x} has no first axis of {size}, the size of the axis "
                 f"'{attrs['axis_name']}'"
             )
         return [x if kept else TensorType(x.dtype, x.shape[1:])]

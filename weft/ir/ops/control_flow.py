@@ -35,11 +35,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.ir.dims import Dim, SymbolicDim, format_dim, same
+from weft.ir.dims import Dim, format_dim, same
 from weft.ir.dtypes import DType, bool_, int32, int64
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.spec import Attrs, AttrSpec, OpSpec, dtype_attr, int_attr, shape_attr, tensors
+from weft.ir.spec import (
+    Attrs,
+    AttrSpec,
+    OpSpec,
+    dim_attr,
+    dtype_attr,
+    int_attr,
+    shape_attr,
+    tensors,
+)
 from weft.ir.types import TOKEN, HandleType, RefType, StackType, TensorType, TokenType, Type
 
 #: The ops of this module.
@@ -49,9 +58,7 @@ _PREDICATE = TensorType(bool_)
 
 def length_attr(attrs: Attrs) -> Dim:
     """The attribute `length` of a scan: an int, or a symbolic dimension before specialisation."""
-    length = attrs["length"]
-    assert length is None or isinstance(length, int | SymbolicDim)
-    return length
+    return dim_attr(attrs, "length")
 
 
 def _no_tokens(op: str, types: Sequence[Type]) -> None:

@@ -28,6 +28,7 @@ from weft.ir.spec import (
     AttrSpec,
     OpSpec,
     check_same_dtype,
+    dim_attr,
     fits,
     int_attr,
     known_dim,
@@ -193,10 +194,9 @@ def _stitch_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
             list(own) if rest is None else [known_dim(a, b) for a, b in zip(rest, own, strict=True)]
         )
     assert rest is not None
-    rows_known = attrs["rows"]
+    rows_known = dim_attr(attrs, "rows")
     if isinstance(rows_known, int) and rows_known < 0:
         raise ShapeError(f"op 'dynamic_stitch': rows={rows_known} is negative")
-    assert rows_known is None or isinstance(rows_known, int | SymbolicDim)
     first = _one_size("dynamic_stitch", attrs) if rows_known is None else rows_known
     return [TensorType(data[0].dtype, (first, *rest))]
 

@@ -29,6 +29,7 @@ from weft.ir.spec import (
     DTypeClass,
     OpSpec,
     checked_axis,
+    dim_attr,
     int_attr,
     one_tensor,
     quietly,
@@ -95,7 +96,7 @@ def _rfft_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) ->
 def _irfft_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
     given = one_tensor("irfft", types, COMPLEX)
     axis = _checked("irfft", attrs, given)
-    n: Dim = attrs["n"]  # type: ignore[assignment]
+    n = dim_attr(attrs, "n")
     _require_points("irfft", n, given)
     if not same(given.shape[axis], half(n)):
         raise ShapeError(

@@ -22,6 +22,7 @@ from weft.ir.spec import (
     Array,
     Attrs,
     AttrSpec,
+    InferRule,
     OpSpec,
     dtype_attr,
     elementwise_shape,
@@ -188,11 +189,11 @@ def strings_operands(op: str, types: Sequence[Type]) -> list[TensorType]:
     return found
 
 
-def _mapped(x: Array, dtype: DType, f: Callable[[bytes], Any]) -> Array:
-    out = np.empty(x.shape, dtype.numpy)
-    for i, text in enumerate(x.flat):
-        out.flat[i] = f(text)
-    return out
+def mapped(x: Array, dtype: DType, f: Callable[[bytes], Any]) -> Array:
+    """What `f` makes of each string."""
+    out = np.empty(x.size, dtype.numpy)
+    out[:] = [f(text) for text in x.flat]
+    return out.reshape(x.shape)
 
 
 # ------------------------------------------------------------------------------------------ joining
@@ -278,7 +279,7 @@ def number_of(text: bytes, dtype: DType) -> Any:
 
 def _to_number(xs: Sequence[Array], attrs: Attrs) -> Array:
     dtype = dtype_attr(attrs, "dtype")
-    return _mapped(xs[0], dtype, lambda text: number_of(text, dtype))
+    return mapped(xs[0], dtype, lambda text: number_of(text, dtype))
 
 
 # ------------------------------------------------------------------------------------ hashes, parts
@@ -290,7 +291,7 @@ def check_buckets(op: str, attrs: Attrs) -> None:
         raise InvalidArgumentError(f"op '{op}': num_buckets must be less than 2**63")
 
 
-def _bucket_type(op: str) -> Callable[[Sequence[Type], Attrs, Sequence[Block]], list[Type]]:
+def _bucket_type(op: str) -> InferRule:
     def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
         (x,) = strings_operands(op, types)
         check_buckets(op, attrs)
@@ -302,7 +303,7 @@ def _bucket_type(op: str) -> Callable[[Sequence[Type], Attrs, Sequence[Block]], 
 def _buckets(hashed: Callable[[bytes], int]) -> Callable[[Sequence[Array], Attrs], Array]:
     def reference(xs: Sequence[Array], attrs: Attrs) -> Array:
         count = int_attr(attrs, "num_buckets")
-        return _mapped(xs[0], int64, lambda text: hashed(text) % count)
+        return mapped(xs[0], int64, lambda text: hashed(text) % count)
 
     return reference
 
@@ -313,16 +314,21 @@ def _length_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
 
 
 def _length(xs: Sequence[Array], attrs: Attrs) -> Array:
-    return _mapped(xs[0], int32, len)
+    return mapped(xs[0], int32, len)
 
 
-def _substr_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    x, *places = tensors("substr", types)
-    strings_operands("substr", [x])
-    for t in places:
-        if t.dtype not in (int32, int64):
-            raise TypeRuleError(f"op 'substr': positions and lengths are int32 or int64, got {t}")
-    return [TensorType(string, elementwise_shape("substr", [x, *places]))]
+def substr_type(op: str) -> InferRule:
+    """The rule of an op that takes strings, positions and lengths."""
+
+    def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+        x, *places = tensors(op, types)
+        strings_operands(op, [x])
+        for t in places:
+            if t.dtype not in (int32, int64):
+                raise TypeRuleError(f"op '{op}': positions and lengths are int32 or int64, got {t}")
+        return [TensorType(string, elementwise_shape(op, [x, *places]))]
+
+    return rule
 
 
 def _substr(xs: Sequence[Array], attrs: Attrs) -> Array:
@@ -453,7 +459,7 @@ TABLE = (
     ),
     OpSpec("string_length", 1, _length_type, _length, "How many bytes each string has."),
     OpSpec(
-        "substr", 3, _substr_type, _substr,
+        "substr", 3, substr_type("substr"), _substr,
         "The bytes of each string from a position on, as many as there are up to a length.",
     ),
     OpSpec(

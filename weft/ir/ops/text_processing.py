@@ -26,14 +26,15 @@ from weft.ir.graph import Block
 from weft.ir.ops.dynamic import SIZES, fill_sizes
 from weft.ir.ops.io import report
 from weft.ir.ops.resources import part_type
-from weft.ir.ops.strings import check_buckets, strings_operands
+from weft.ir.ops.strings import check_buckets, mapped, strings_operands, substr_type
 from weft.ir.spec import (
     Array,
     Attrs,
     AttrSpec,
+    InferRule,
     OpSpec,
+    Reference,
     add_dims,
-    elementwise_shape,
     int_attr,
     ints_attr,
     strs_attr,
@@ -41,8 +42,6 @@ from weft.ir.spec import (
 )
 from weft.ir.types import TensorType, Type
 
-TypeRule = Callable[[Sequence[Type], Attrs, Sequence[Block]], list[Type]]
-Reference = Callable[[Sequence[Array], Attrs], Array]
 _M = (1 << 64) - 1
 _BYTES = "surrogateescape"
 #: What is done with bytes, or characters, that an encoding does not have.
@@ -63,7 +62,7 @@ def _filled(items: Sequence[Any], shape: Sequence[int] | None = None) -> Array:
     return out if shape is None else out.reshape(shape)
 
 
-def _checked(op: str, dtype: DType, check: Callable[[str, Attrs], object] | None) -> TypeRule:
+def _checked(op: str, dtype: DType, check: Callable[[str, Attrs], object] | None) -> InferRule:
     """The rule of an op that makes one value of each string."""
 
     def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
@@ -76,14 +75,7 @@ def _checked(op: str, dtype: DType, check: Callable[[str, Attrs], object] | None
 
 
 def _each(made: Callable[[Attrs], Callable[[bytes], Any]], dtype: DType = string) -> Reference:
-    def reference(xs: Sequence[Array], attrs: Attrs) -> Array:
-        function = made(attrs)
-        found = [function(text) for text in xs[0].flat]
-        if dtype is string:
-            return _filled(found, xs[0].shape)
-        return np.array(found, dtype.numpy).reshape(xs[0].shape)
-
-    return reference
+    return lambda xs, attrs: mapped(xs[0], dtype, made(attrs))
 
 
 # ------------------------------------------------------------------------------ case, blanks, regex
@@ -141,15 +133,6 @@ def _full_match(attrs: Attrs) -> Callable[[bytes], bool]:
 
 
 # ------------------------------------------------------------------------------------------ Unicode
-def _substr_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    x, *places = tensors("substr_utf8", types)
-    strings_operands("substr_utf8", [x])
-    for t in places:
-        if t.dtype not in (int32, int64):
-            raise TypeRuleError(f"op 'substr_utf8': positions and lengths are integers, got {t}")
-    return [TensorType(string, elementwise_shape("substr_utf8", [x, *places]))]
-
-
 def _substr(xs: Sequence[Array], attrs: Attrs) -> Array:
     found = []
     for text, at, n in zip(*(x.flat for x in xs), strict=True):
@@ -168,13 +151,12 @@ def codec(op: str, attrs: Attrs, key: str) -> str:
     text."""
     name = str(attrs[key])
     try:
-        if "".encode(name) is not None:
-            return codecs.lookup(name).name
+        "".encode(name)  # LookupError for what encodes no text, such as "base64"
+        return codecs.lookup(name).name
     except (LookupError, ValueError):
-        pass
-    raise InvalidArgumentError(
-        f"op '{op}': {key}={name!r} is no encoding", hint='one of Python\'s, such as "utf-8"'
-    )
+        raise InvalidArgumentError(
+            f"op '{op}': {key}={name!r} is no encoding", hint='one of Python\'s, such as "utf-8"'
+        ) from None
 
 
 def _check_errors(op: str, attrs: Attrs) -> None:
@@ -217,7 +199,7 @@ def _transcoded(attrs: Attrs) -> Callable[[bytes], bytes]:
 
 
 # --------------------------------------------------------------------------------------------- rows
-def _rows_type(op: str, dtype: DType, check: Callable[[str, Attrs], object]) -> TypeRule:
+def _rows_type(op: str, dtype: DType, check: Callable[[str, Attrs], object]) -> InferRule:
     def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
         (x,) = strings_operands(op, types)
         if x.rank > 1:
@@ -230,7 +212,7 @@ def _rows_type(op: str, dtype: DType, check: Callable[[str, Attrs], object]) -> 
     return rule
 
 
-def _rows(made: Callable[[Attrs], Callable[[bytes], Sequence[Any]]], dtype: DType) -> Any:
+def _rows(made: Callable[[Attrs], Callable[[bytes], Sequence[Any]]], dtype: DType) -> Reference:
     def reference(xs: Sequence[Array], attrs: Attrs) -> list[Array]:
         function = made(attrs)
         rows = [function(text) for text in xs[0].flat]
@@ -314,13 +296,10 @@ def _encode(xs: Sequence[Array], attrs: Attrs) -> Array:
 
 
 def _characters(points: Sequence[int], errors: str) -> str:
-    bad = next((p for p in points if not 0 <= p < 0x110000 or 0xD800 <= p < 0xE000), None)
-    if bad is None:
-        return "".join(map(chr, points))
-    if errors == "strict":
-        raise InvalidArgumentError(f"{bad} is no code point of Unicode")
+    fine = [0 <= p < 0x110000 and not 0xD800 <= p < 0xE000 for p in points]
+    if errors == "strict" and not all(fine):
+        raise InvalidArgumentError(f"{points[fine.index(False)]} is no code point of Unicode")
     instead = "\ufffd" if errors == "replace" else ""
-    fine = (0 <= p < 0x110000 and not 0xD800 <= p < 0xE000 for p in points)
     return "".join(chr(p) if ok else instead for p, ok in zip(points, fine, strict=True))
 
 
@@ -359,9 +338,10 @@ def _format_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
 
 
 def _format(xs: Sequence[Array], attrs: Attrs) -> Array:
-    summarize = int_attr(attrs, "summarize")
-    given: Attrs = {"message": "", "format": str(attrs["template"]), "summarize": summarize}
-    return _filled([report(xs, given).encode()], ()) if given["format"] else _filled([b""], ())
+    if not attrs["template"]:  # of which `report` would make a list of the operands
+        return _filled([b""], ())
+    given = {"message": "", "format": attrs["template"], "summarize": attrs["summarize"]}
+    return _filled([report(xs, given).encode()], ())
 
 
 # ----------------------------------------------------------------------------------- hashes, base64
@@ -589,7 +569,7 @@ TABLE = (
         lambda _: lambda text: len(_of(text)), dtype=int32,
     ),
     OpSpec(
-        "substr_utf8", 3, _substr_type, _substr,
+        "substr_utf8", 3, substr_type("substr_utf8"), _substr,
         "The characters of each string from a position on, as many as there are up to a length.",
     ),
     _mapped(

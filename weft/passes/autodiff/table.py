@@ -680,21 +680,17 @@ def _of_py_function(s: Site) -> Sequence[Expr | None]:
     )
 
 
-def _of_attention(s: Site) -> Sequence[Expr | None]:
-    raise GradientError(
-        f"op '{s.op.name}' has no gradient: gradients are taken before the pass fuse_attention",
-        hint="differentiate first, or run passes without fuse_attention",
-        location=s.op.locations,
-    )
+def _made_by(name: str) -> Rule:
+    """Of an op that a pass makes after gradients."""
 
+    def rule(s: Site) -> Sequence[Expr | None]:
+        raise GradientError(
+            f"op '{s.op.name}' has no gradient: gradients are taken before the pass {name}",
+            hint=f"differentiate first, or run passes without {name}",
+            location=s.op.locations,
+        )
 
-def _of_sparse_matmul(s: Site) -> Sequence[Expr | None]:
-    raise GradientError(
-        "op 'sparse_matmul' has no gradient: gradients are taken before the pass "
-        "fuse_sparse_products",
-        hint="differentiate first, or run passes without fuse_sparse_products",
-        location=s.op.locations,
-    )
+    return rule
 
 
 def _of_scalar_function(s: Site) -> Sequence[Expr | None]:
@@ -744,8 +740,8 @@ GRADIENTS: dict[str, Rule] = {
     **control_flow.STACK_GRADIENTS,
     **control_flow.DATAFLOW_GRADIENTS,
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
-    **dict.fromkeys(("attention", "attention_grad"), _of_attention),
-    "sparse_matmul": _of_sparse_matmul,
+    **dict.fromkeys(("attention", "attention_grad"), _made_by("fuse_attention")),
+    "sparse_matmul": _made_by("fuse_sparse_products"),
     "scalar_function": _of_scalar_function,
     "identity": lambda s: [s.g],
     "tap": lambda s: [s.g],

@@ -20,7 +20,7 @@ from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.random import PARITY, ROTATIONS, ROUNDS
-from weft.ir.spec import Attrs, AttrValue, ConstArray, int_attr, ints_attr, shape_attr
+from weft.ir.spec import Attrs, AttrValue, int_attr, ints_attr, shape_attr
 from weft.ir.types import StackType, TensorType, Type
 from weft.passes.rewriting.expression import Expr
 
@@ -373,21 +373,16 @@ def _threefry(s: Site, key: Expr, low: Expr) -> tuple[Expr, Expr]:
 
 
 # ------------------------------------------------------------------- collectives of another axis
-def _front(x: Expr) -> Expr:
-    """The first two axes exchanged."""
-    return x.permute((1, 0, *range(2, x.rank)))
-
-
 def _gather_rows(s: Site) -> Sequence[Expr]:
-    return [_front(s(*s.operands))]
+    return [_moved(s(*s.operands), 1, 0)]
 
 
 def _scatter_rows(s: Site) -> Sequence[Expr]:
-    return s.emit([_front(s.operands[0])])
+    return s.emit([_moved(s.operands[0], 1, 0)])
 
 
 def _exchange_rows(s: Site) -> Sequence[Expr]:
-    return [_front(s(_front(s.operands[0])))]
+    return [_moved(s(_moved(s.operands[0], 1, 0)), 1, 0)]
 
 
 def collective(s: Site) -> tuple[Expr, bool]:
@@ -405,15 +400,13 @@ def collective(s: Site) -> tuple[Expr, bool]:
     if name == "all_gather":
         return x, False
     if name == "all_to_all":
-        return _front(x), True
+        return _moved(x, 1, 0), True
     sources = np.array(ints_attr(s.attrs, "sources"), np.int64)
-    index = s.builder.emit1("constant", value=ConstArray(sources.clip(0)), locations=s.op.locations)
-    taken = x.op("take", x.wrap(index), axis=0)
+    taken = x.op("take", x.constant(sources.clip(0)), axis=0)
     if (sources >= 0).all():
         return taken, True
     there = (sources >= 0).reshape((-1, *(1,) * (x.rank - 1)))
-    mask = s.builder.emit1("constant", value=ConstArray(there), locations=s.op.locations)
-    return x.wrap(mask).broadcast_to(x.shape).where(taken, x.full(0)), True
+    return x.constant(there).broadcast_to(x.shape).where(taken, x.full(0)), True
 
 
 #: By op; elementwise ops and reductions are added from their traits.

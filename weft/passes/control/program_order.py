@@ -15,13 +15,13 @@ says. A graph with Switch and Merge stays as it is: what comes after a dead valu
 
 from __future__ import annotations
 
+from weft.ir.analysis.effects import INERT
 from weft.ir.analysis.frames import is_dataflow
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.passes.rewriting.rewrite import bind, rebuilt, with_block, with_control, with_operands
 
-_INERT = frozenset({"custom_gradient"})  # not executed where it stands
 _STATEFUL = frozenset({"no_cse", "no_dce"})
 
 
@@ -55,5 +55,5 @@ def keeps_order(op: Operation) -> bool:
     traits = lookup(op.name).traits
     if op.name == "assign" or ("host" in traits and traits & _STATEFUL):
         return True
-    regions = () if op.name in _INERT else op.regions
+    regions = () if op.name in INERT else op.regions
     return any(keeps_order(inner) for region in regions for inner in region.ops)

@@ -84,10 +84,10 @@ def _weighed(rows: Value) -> tuple[Column, Value, Value | None] | None:
     if columns is not None and rows.op is not None:
         return columns, rows.op.operands[0], None
     weighed = made_by(rows, "multiply")
-    for k in (0, 1) if weighed is not None else ():
-        assert weighed is not None
-        taken, values = weighed.operands[k], _values(weighed.operands[1 - k])
-        columns = _taken_rows(taken)
+    if weighed is None:
+        return None
+    for taken, numbers in (weighed.operands, weighed.operands[::-1]):
+        columns, values = _taken_rows(taken), _values(numbers)
         if columns is None or values is None or shape_of(values)[0] != shape_of(taken)[0]:
             continue
         assert taken.op is not None

@@ -18,7 +18,7 @@ from weft.ir.errors import InternalError
 from weft.ir.graph import Value
 from weft.ir.locations import Locations
 from weft.ir.ops.builder import Builder
-from weft.ir.spec import AttrValue, ConstArray
+from weft.ir.spec import Array, AttrValue, ConstArray
 from weft.ir.types import TensorType
 
 Number = bool | int | float | complex
@@ -72,6 +72,10 @@ class Expr:
         """A constant of rank 0, in this dtype unless another is given; of strings the empty one."""
         held = dtype or self.dtype
         array = np.array(b"", object) if held is string else np.asarray(number).astype(held.numpy)
+        return self.constant(array)
+
+    def constant(self, array: Array) -> Expr:
+        """The array, as a constant."""
         value = ConstArray(array)
         return self.wrap(self.builder.emit1("constant", value=value, locations=self.locations))
 

@@ -14,10 +14,10 @@ import numpy as np
 from weft.codegen.dynamic.kernels import Constants, scalar_kernel
 from weft.codegen.llvm.jit import compile_kernels
 from weft.ir.dtypes import DType, as_dtype
+from weft.ir.spec import Array
 from weft.runtime.dynamic.door import LIMIT
 from weft.runtime.native.pool import POOL
 
-Array = np.ndarray[Any, Any]
 #: Elements of a chunk: some microseconds of work.
 CHUNK = 1 << 14
 _BEHAVED = 0x101  # C-contiguous and aligned
@@ -50,6 +50,13 @@ def run_kernel(entry: str, constants: Constants, args: Sequence[int], units: int
 @cache
 def _parallel(address: int) -> Any:
     return _KERNEL(address)
+
+
+def per_chunk(entry: str, constants: Constants, x: Array, *more: int, chunk: int = CHUNK) -> Array:
+    """The word that a kernel gives for each chunk of x; more: its further arguments."""
+    words = np.empty(chunks_of(x.size, chunk), np.int64)
+    run_kernel(entry, constants, (address(x), x.size, chunk, address(words), *more), len(words))
+    return words
 
 
 def address(array: Array) -> int:

@@ -7,13 +7,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_STRINGS
 from weft.ir.ops import dynamic, strings
-from weft.ir.spec import Attrs
+from weft.ir.spec import Array, Attrs
 
-Array = np.ndarray[Any, Any]
 #: The ops that have native kernels (`rows.py`).
 HAVE_KERNELS = dynamic.BY_KERNELS | strings.BY_KERNELS
 
@@ -59,10 +56,7 @@ def native_results(
 
     try:
         return NATIVE[op](arrays, attrs)
-    except (
-        MemoryError,
-        ValueError,
-    ):  # NumPy's, for too large an array, which the caller names
+    except (MemoryError, ValueError):  # NumPy's, for too large an array, which the caller names
         return None
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.codegen.dynamic.text_hash import FARM, MURMUR
-from weft.ir.spec import Attrs
+from weft.ir.spec import Array, Attrs
 from weft.runtime.dynamic import selection, strings
-from weft.runtime.dynamic.calls import Array
 from weft.runtime.dynamic.unique import unique_op
 
 Run = Callable[[Sequence[Array], Attrs], list[Array] | None]

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.codegen.dynamic.kernels import Constants, element_constants, row_constants
-from weft.ir.spec import Attrs
+from weft.ir.dtypes import as_dtype
+from weft.ir.spec import Array, Attrs
 from weft.runtime.dynamic.calls import (
     CHUNK,
-    Array,
     address,
     behaved,
     chunks_of,
     dtype_of,
+    per_chunk,
     run_kernel,
     starts_of,
 )
@@ -57,10 +58,8 @@ def _count(x: Array) -> tuple[Array, Constants] | None:
     dtype = dtype_of(x)
     if dtype is None or not behaved(x):
         return None
-    constants, units = element_constants(dtype), chunks_of(x.size)
-    counts = np.empty(units, np.int64)
-    run_kernel("count_set", constants, (address(x), x.size, CHUNK, address(counts)), units)
-    return starts_of(counts), constants
+    constants = element_constants(dtype)
+    return starts_of(per_chunk("count_set", constants, x)), constants
 
 
 def _fill_coordinates(
@@ -106,8 +105,7 @@ def gathered(x: Array, places: Array) -> Array:
 # ------------------------------------------------------------------------------ parts and the whole
 def partition(data: Array, partitions: Array, count: int) -> list[Array] | None:
     """For each i below `count` the parts of `data` where `partitions` is i."""
-    dtype = dtype_of(partitions)
-    if dtype is None or partitions.dtype not in _INDICES or count < 1 or data.dtype.hasobject:
+    if partitions.dtype not in _INDICES or count < 1 or data.dtype.hasobject:
         return None
     if data.shape[: partitions.ndim] != partitions.shape or not behaved(data, partitions):
         return None
@@ -115,7 +113,7 @@ def partition(data: Array, partitions: Array, count: int) -> list[Array] | None:
     chunk = max(CHUNK, 4 * count)
     size, units = partitions.size, chunks_of(partitions.size, chunk)
     counts, wrong = np.empty((units, count), np.int64), np.empty(units, np.int64)
-    constants = element_constants(dtype)
+    constants = element_constants(as_dtype(partitions.dtype))
     tables = (address(counts), count, address(wrong))
     run_kernel("count_parts", constants, (address(partitions), size, chunk, *tables), units)
     if wrong.any():
@@ -158,26 +156,22 @@ def stitch(indices: Sequence[Array], data: Sequence[Array], rows: int | None) ->
     spans = min(_MOST_SPANS, max(size, 1)) if row >= _WIDE_ROW else 1
     span = -(-size // spans)
     for index, values in zip(indices, data, strict=True):
-        dtype = dtype_of(index)
-        if dtype is None or not values.size:
+        if not values.size:
             continue
         given = (address(index), index.size, span, address(out), address(values), row)
         units = chunks_of(size, span) if index.size >= CHUNK else 1
         if units == 1:
             given = (*given[:2], size, *given[3:])
-        run_kernel("fill_rows", element_constants(dtype) + row_constants(row), given, units)
+        constants = element_constants(as_dtype(index.dtype)) + row_constants(row)
+        run_kernel("fill_rows", constants, given, units)
     return out
 
 
 def _largest(index: Array) -> int | None:
     """The largest index, -1 if there are none; None if one is negative."""
-    dtype = dtype_of(index)
-    if dtype is None or not index.size:
+    if not index.size:
         return -1
-    units = chunks_of(index.size)
-    found = np.empty(units, np.int64)
-    given = (address(index), index.size, CHUNK, address(found))
-    run_kernel("largest_index", element_constants(dtype), given, units)
+    found = per_chunk("largest_index", element_constants(as_dtype(index.dtype)), index)
     return None if found.min() < 0 else int(found.max())
 
 
@@ -216,11 +210,9 @@ def _sum_repeats(counts: Array) -> tuple[Array, Constants] | None:
     dtype = dtype_of(counts)
     if dtype is None or not dtype.is_integer or counts.ndim != 1 or not behaved(counts):
         return None
-    constants, units = element_constants(dtype), chunks_of(counts.size)
-    sums = np.empty(units, np.int64)
-    given = (address(counts), counts.size, CHUNK, address(sums))
-    run_kernel("sum_repeats", constants, given, units)
-    if units and (sums.min() < 0 or float(sums.sum(dtype=np.float64)) > 2.0**60):
+    constants = element_constants(dtype)
+    sums = per_chunk("sum_repeats", constants, counts)
+    if sums.size and (sums.min() < 0 or float(sums.sum(dtype=np.float64)) > 2.0**60):
         return None
     return starts_of(sums), constants
 

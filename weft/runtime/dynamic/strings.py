@@ -20,8 +20,8 @@ from weft.codegen.dynamic.kernels import powers_of_ten
 from weft.ir.dtypes import DType, as_dtype, bool_, float32, float64, int32, int64, string
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.ops.strings import number_of
-from weft.ir.spec import Attrs
-from weft.runtime.dynamic.calls import CHUNK, Array, address, behaved, chunks_of, run_kernel
+from weft.ir.spec import Array, Attrs
+from weft.runtime.dynamic.calls import CHUNK, address, behaved, chunks_of, per_chunk, run_kernel
 from weft.runtime.files.decoding import csv_field
 
 #: Strings of a chunk.
@@ -55,11 +55,7 @@ def _are_bytes(x: Array) -> bool:
     """Whether all elements are bytes objects, and the kernels may read them."""
     if not x.dtype.hasobject or not behaved(x) or not _laid_out():
         return False
-    units = chunks_of(x.size)
-    wrong = np.empty(units, np.int64)
-    given = (address(x), x.size, CHUNK, address(wrong), id(bytes))
-    run_kernel("check_bytes", (), given, units)
-    return not wrong.any()
+    return not per_chunk("check_bytes", (), x, id(bytes)).any()
 
 
 def hash_buckets(kind: int) -> Callable[[Sequence[Array], Attrs], list[Array] | None]:
@@ -98,28 +94,26 @@ def numbers_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
 
 def raw_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
     """The bytes of each string as numbers, of the shape `shape` for each string."""
-    (x,), dtype, given = arrays, attrs["out_type"], attrs["shape"]
-    if not isinstance(dtype, DType) or not isinstance(given, tuple) or not _are_bytes(x):
+    (x,), dtype, sizes = arrays, attrs["out_type"], attrs["shape"]
+    if not isinstance(dtype, DType) or not isinstance(sizes, tuple) or not _are_bytes(x):
         return None
     if dtype is string or not x.size:
         return None
-    rest = dtype.itemsize * math.prod(d for d in given if isinstance(d, int))
+    rest = dtype.itemsize * math.prod(d for d in sizes if isinstance(d, int))
     first = len(x.flat[0])
-    if not rest or (len(given) != sum(isinstance(d, int) for d in given) and first % rest):
+    if not rest or (len(sizes) != sum(isinstance(d, int) for d in sizes) and first % rest):
         return None
-    shape = [d if isinstance(d, int) else first // rest for d in given]
+    shape = [d if isinstance(d, int) else first // rest for d in sizes]
     size = dtype.itemsize * math.prod(shape)
-    units = chunks_of(x.size, STRINGS)
-    wrong = np.empty(units, np.int64)
-    run_kernel("check_lengths", (), (address(x), x.size, STRINGS, address(wrong), size), units)
-    if wrong.any():
+    if per_chunk("check_lengths", (), x, size, chunk=STRINGS).any():
         return None
     out = np.empty((*x.shape, *shape), dtype.numpy)
     swap = 1
     if bool(attrs["little_endian"]) != (sys.byteorder == "little"):
         swap = dtype.itemsize // (2 if dtype.numpy.kind == "c" else 1)
     constants = (("SWAP", swap), ("IS_BOOL", int(dtype is bool_)))
-    run_kernel("fill_raw", constants, (address(x), x.size, STRINGS, address(out), size), units)
+    given = (address(x), x.size, STRINGS, address(out), size)
+    run_kernel("fill_raw", constants, given, chunks_of(x.size, STRINGS))
     return [out]
 
 
@@ -146,15 +140,11 @@ def csv_columns(
     fields[chosen] = np.arange(len(chosen))
     rows = np.array([column.words() for column in made], np.int64)
     powers = _powers()
-    units = chunks_of(records.size, STRINGS)
-    bad = np.empty(units, np.int64)
     given = (
-        address(records), records.size, STRINGS, address(bad), between[0],
-        mark[0] if mark else _NO_BYTE, id(na) + text_hash.BYTES_DATA, len(na),
+        between[0], mark[0] if mark else _NO_BYTE, id(na) + text_hash.BYTES_DATA, len(na),
         address(fields), len(fields), address(rows), int(not columns), address(powers),
     )  # fmt: skip
-    run_kernel("parse_csv", (), given, units)
-    if bad.any():
+    if per_chunk("parse_csv", (), records, *given, chunk=STRINGS).any():
         return None
     try:
         return [

@@ -18,15 +18,15 @@ from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype, int64
 from weft.ir.graph import Graph
 from weft.ir.ops.builder import Builder
-from weft.ir.spec import Attrs
+from weft.ir.spec import Array, Attrs
 from weft.ir.types import TensorType
 from weft.runtime.dynamic.calls import (
     CHUNK,
-    Array,
     address,
     behaved,
     chunks_of,
     dtype_of,
+    per_chunk,
     run_kernel,
     starts_of,
 )
@@ -182,11 +182,8 @@ def _by_order(flat: Array, dtype: DType, numbers: Array | None) -> Distinct:
 def _count_runs(x: Array, dtype: DType, order: Array | None) -> tuple[Array, Constants]:
     """Where the runs of equal elements that begin in each chunk are numbered from; and the
     constants of the elements."""
-    constants, units = element_constants(dtype), chunks_of(len(x))
-    counts = np.empty(units, np.int64)
-    given = (address(x), len(x), CHUNK, address(counts), 0 if order is None else address(order))
-    run_kernel("count_runs", constants, given, units)
-    return starts_of(counts), constants
+    constants, at = element_constants(dtype), 0 if order is None else address(order)
+    return starts_of(per_chunk("count_runs", constants, x, at)), constants
 
 
 # ---------------------------------------------------------------------------------------- in order
