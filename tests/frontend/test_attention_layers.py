@@ -257,6 +257,7 @@ X = np.zeros((2, 3, 8), np.float32)
             X, cache=N.MultiHeadAttention(2, 8).empty_cache(2, 2)), "InvalidArgumentError",
          "out of"),
         (lambda: N.causal_mask(-1), "InvalidArgumentError", "must not be negative"),
+        (lambda: N.causal_mask(2, offset=0.5), "TypeRuleError", "offset is of integers, got float"),
         (lambda: N.padding_mask([[1]], 2), "ShapeError", r"lengths are \[batch\]"),
         (lambda: N.sinusoidal_positions(3, 5), "InvalidArgumentError", "depth must be even"),
         (lambda: N.rotary_embedding(X[..., :5]), "InvalidArgumentError", "depth must be even"),

@@ -121,6 +121,9 @@ def test_what_blocks_refuse() -> None:
         N.space_to_batch_nd(x, [2], [0, 0])
     with pytest.raises(ShapeError, match="is not a multiple of 2"):
         N.batch_to_space_nd(x, [2], [[0, 0]])
+    for call in (N.space_to_batch_nd, N.batch_to_space_nd):
+        with pytest.raises(ShapeError, match=r"f64\[2\] must have 1 spatial axes of known sizes"):
+            call(np.ones(2), [2], [[0, 0]])
     with pytest.raises(ShapeError, match="cut more than 6 off"):
         N.batch_to_space_nd(np.ones((2, 3)), [2], [[5, 2]])
 

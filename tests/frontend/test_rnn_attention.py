@@ -213,6 +213,8 @@ def test_learns_to_copy() -> None:
         (lambda: bahdanau(False).read(MEMORY, 5, [1]), "ShapeError", "memory_sequence_length of"),
         (lambda: (m := bahdanau(False))(np.zeros((4, 5)), m.read(MEMORY, 5)), "ShapeError",
          "4 queries for a memory of 3 rows"),
+        (lambda: (m := bahdanau(False))(np.zeros((4, 5)), m.read(MEMORY[:0], 5)), "ShapeError",
+         "4 queries for a memory of 0 rows"),
         (lambda: (m := bahdanau(False)).read(MEMORY, 5) and m.read(MEMORY, 6), "ShapeError",
          r"sizes \(2, 5\), got \(2, 6\)"),
         (lambda: N.BahdanauAttention(0), "InvalidArgumentError", "num_units must be at least 1"),

@@ -255,6 +255,16 @@ def test_errors_name_function_and_line() -> None:
         assert error.value.locations[0].file == __file__
     with pytest.raises(wf.errors.InvalidArgumentError, match=r"wf.zeros: .* not an integer"):
         run(lambda n, x, s: wf.zeros([x[0]]), 1)
+    for build, what in (
+        (lambda n, x, s: wf.split(x, [s, 2]), "wf.split: a size"),
+        (lambda n, x, s: wf.tile(x, [s]), "wf.tile: a repetition"),
+        (lambda n, x, s: wf.top_k(x, s), "wf.top_k: k"),
+        (lambda n, x, s: wf.linspace(0.0, 1.0, s), "wf.linspace: num"),
+    ):
+        with pytest.raises(wf.errors.InvalidArgumentError, match=rf"{what} must be a number"):
+            run(build, 1)
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"wf.one_hot: .* got \[3, 4\]"):
+        wf.one_hot([0], [3, 4])
     with pytest.raises(wf.errors.ShapeError):
         run(lambda n, x, s: wf.ensure_shape(x, [n]), 1)
     assert_array_equal(run(lambda n, x, s: wf.ensure_shape(x, [n]), 6), X)

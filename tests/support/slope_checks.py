@@ -14,13 +14,19 @@ import weft as wf
 Array = np.ndarray[Any, Any]
 
 
-def check(f: Callable[..., Any], xs: tuple[Any, ...], expected: Any, rtol: float = 0) -> None:
-    """f eagerly and compiled: the dtype, shape and values of `expected`."""
+def check(
+    f: Callable[..., Any],
+    xs: tuple[Any, ...],
+    expected: Any,
+    rtol: float = 0,
+    atol: float | None = None,
+) -> None:
+    """f eagerly and compiled: the dtype, shape and values of `expected`; atol: as rtol."""
     expected = np.asarray(expected)
     for got in (f(*xs), wf.compile(lambda *xs: f(*xs))(*xs)):
         assert got.dtype == expected.dtype
         assert got.shape == expected.shape
-        np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol)
+        np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol if atol is None else atol)
 
 
 def check_gradient(

@@ -50,9 +50,13 @@ def _size(what: str, axis_name: object) -> Dim:
     )
 
 
+def _names(axis_name: Any) -> Sequence[Any]:
+    return axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+
+
 def _each(op: str, x: Any, axis_name: Any) -> Any:
     """The op on each leaf, over one axis or several."""
-    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    names = _names(axis_name)
     for name in names:
         _size(op, name)
 
@@ -93,10 +97,9 @@ def pmin(x: Any, axis_name: str | Sequence[str]) -> Any:
 @shows_as_seen
 def pmean(x: Any, axis_name: str | Sequence[str]) -> Any:
     """The mean of `x` over all rows; integers become floats."""
-    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     floats = pytree.tree_map(lambda leaf: inexact_tensor(leaf, "collectives.pmean"), x)
     totals = _each("psum", floats, axis_name)
-    for name in names:
+    for name in _names(axis_name):
         count = axis_size(name)
         totals = pytree.tree_map(lambda t, n=count: divide(t, n), totals)
     return totals

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.image.geometry import images, type_of, wrong
+from weft.frontend.image.geometry import images, with_channels, wrong
+from weft.frontend.nn.windows import type_of
 from weft.frontend.ops.elementwise import (
     add,
     clip,
@@ -32,7 +33,7 @@ from weft.frontend.ops.elementwise import (
     subtract,
     where,
 )
-from weft.frontend.ops.manipulation import cut, expand_dims, reshape, stack
+from weft.frontend.ops.manipulation import expand_dims, stack, unstack
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
@@ -104,11 +105,15 @@ def _cut_off(t: Tensor, target: DType) -> Tensor:
     return clip(t, float(ends.min), float(top))
 
 
+def _floats(op: str, t: Tensor) -> Tensor:
+    """The image in floats that are computed in."""
+    _check_kind(op, t.dtype)
+    return convert_image_dtype(t, float32) if t.dtype.is_integer else widened(t)
+
+
 def _as_floats(op: str, t: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """`function` of the image in floats, in the image's own dtype."""
-    _check_kind(op, t.dtype)
-    wide = convert_image_dtype(t, float32) if t.dtype.is_integer else widened(t)
-    return convert_image_dtype(function(wide), t.dtype, saturate=True)
+    return convert_image_dtype(function(_floats(op, t)), t.dtype, saturate=True)
 
 
 # ----------------------------------------------------------------------------------- adjustments
@@ -254,15 +259,9 @@ def per_image_standardization(image: TensorLike) -> Tensor:
 
 
 # -------------------------------------------------------------------------------- spaces of colour
-def _planes(t: Tensor) -> list[Tensor]:
-    """The three channels, each without the last axis: vectors hold pixels, not channels."""
-    last = t.ndim - 1
-    return [reshape(cut(t, last, k, k + 1), t.shape[:-1]) for k in range(3)]
-
-
 def _hsv(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Hue, saturation and value of red, green and blue in floats."""
-    r, g, b = _planes(x)
+    r, g, b = unstack(x, axis=-1)  # vectors hold pixels, not channels
     value = maximum(maximum(r, g), b)
     spread = subtract(value, minimum(minimum(r, g), b))
     grey = equal(spread, 0)
@@ -291,18 +290,6 @@ def _rgb(h: Tensor, s: Tensor, v: Tensor) -> Tensor:
     return subtract(expand_dims(v, -1), multiply(expand_dims(multiply(v, s), -1), part))
 
 
-def _colours(op: str, x: TensorLike, channels: int) -> Tensor:
-    """A tensor of any rank whose last axis is channels, in floats."""
-    t = strong_tensor(x)
-    if not t.ndim or t.shape[-1] != channels:
-        raise ShapeError(
-            f"wf.image.{op}: the last axis must be {channels} channels, got {type_of(t)}",
-            location=caller_location(),
-        )
-    _check_kind(op, t.dtype)
-    return t
-
-
 def rgb_to_hsv(image: TensorLike) -> Tensor:
     """Hue, saturation and value, all in [0, 1], of red, green and blue in [0, 1] on the last axis
     (A. Smith, "Color gamut transform pairs", 1978).
@@ -312,10 +299,9 @@ def rgb_to_hsv(image: TensorLike) -> Tensor:
     >>> wf.image.rgb_to_hsv([1.0, 0.5, 0.0]).numpy().round(3)
     array([0.083, 1.   , 1.   ], dtype=float32)
     """
-    t = _colours("rgb_to_hsv", image, 3)
-    kind = t.dtype if t.dtype.is_floating else float32
-    x = convert_image_dtype(t, float32) if t.dtype.is_integer else widened(t)
-    return cast(stack(_hsv(x), axis=-1), kind)
+    op, t = "rgb_to_hsv", with_channels("rgb_to_hsv", image, 3)
+    made = stack(_hsv(_floats(op, t)), axis=-1)
+    return cast(made, t.dtype if t.dtype.is_floating else float32)
 
 
 def hsv_to_rgb(image: TensorLike) -> Tensor:
@@ -326,10 +312,9 @@ def hsv_to_rgb(image: TensorLike) -> Tensor:
     Tensor([[1. , 0. , 0. ],
             [0. , 0.5, 0.5]], dtype=float32)
     """
-    t = _colours("hsv_to_rgb", image, 3)
-    kind = t.dtype if t.dtype.is_floating else float32
-    x = convert_image_dtype(t, float32) if t.dtype.is_integer else widened(t)
-    return cast(_rgb(*_planes(x)), kind)
+    op, t = "hsv_to_rgb", with_channels("hsv_to_rgb", image, 3)
+    made = _rgb(*unstack(_floats(op, t), axis=-1))
+    return cast(made, t.dtype if t.dtype.is_floating else float32)
 
 
 def rgb_to_grayscale(image: TensorLike) -> Tensor:
@@ -338,10 +323,10 @@ def rgb_to_grayscale(image: TensorLike) -> Tensor:
     >>> wf.image.rgb_to_grayscale(wf.asarray([[[200, 100, 0]]], dtype=wf.uint8))
     Tensor([[[118]]], dtype=uint8)
     """
-    op, t = "rgb_to_grayscale", _colours("rgb_to_grayscale", image, 3)
+    op, t = "rgb_to_grayscale", with_channels("rgb_to_grayscale", image, 3)
 
     def grey(x: Tensor) -> Tensor:
-        r, g, b = _planes(x)
+        r, g, b = unstack(x, axis=-1)
         made = add(add(multiply(r, 0.2989), multiply(g, 0.587)), multiply(b, 0.114))
         return expand_dims(made, -1)
 
@@ -355,8 +340,5 @@ def grayscale_to_rgb(image: TensorLike) -> Tensor:
     Tensor([[[5, 5, 5],
              [7, 7, 7]]], dtype=int64)
     """
-    t = strong_tensor(image)
-    if not t.ndim or t.shape[-1] != 1:
-        raise ShapeError(f"wf.image.grayscale_to_rgb: the last axis must be 1 channel, got "
-                         f"{type_of(t)}", location=caller_location())  # fmt: skip
+    t = with_channels("grayscale_to_rgb", image, 1)
     return expand(t, (*t.shape[:-1], 3))

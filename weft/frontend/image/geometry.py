@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor
+from weft.frontend.nn.windows import same_padding, type_of
 from weft.frontend.ops.creation import arange
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import add, where
@@ -23,15 +24,9 @@ from weft.frontend.random import bernoulli, randint
 from weft.frontend.random import split as split_key
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.locations import caller_location
-from weft.ir.types import TensorType
 
 #: `sizes=`, `strides=`: one number, or one for height and one for width.
 Pair = int | Sequence[int]
-
-
-def type_of(t: Tensor) -> TensorType:
-    """What errors call a tensor: u8[32,28,28,3]."""
-    return TensorType(t.dtype, t.shape)
 
 
 def wrong(op: str, text: str, hint: str | None = None) -> InvalidArgumentError:
@@ -48,9 +43,16 @@ def images(op: str, x: TensorLike, channels: int | None = None) -> Tensor:
             hint="wf.expand_dims(x, -1) makes one channel",
             location=caller_location(),
         )
-    if channels is not None and t.shape[-1] != channels:
+    return t if channels is None else with_channels(op, t, channels)
+
+
+def with_channels(op: str, x: TensorLike, channels: int) -> Tensor:
+    """`x` as a tensor of any rank. ShapeError if its last axis is not so many channels."""
+    t = strong_tensor(x)
+    if not t.ndim or t.shape[-1] != channels:
+        what = "1 channel" if channels == 1 else f"{channels} channels"
         raise ShapeError(
-            f"wf.image.{op}: the last axis must be {channels} channels, got {type_of(t)}",
+            f"wf.image.{op}: the last axis must be {what}, got {type_of(t)}",
             location=caller_location(),
         )
     return t
@@ -313,11 +315,8 @@ def extract_patches(
         raise wrong(op, f"padding {padding!r} is unknown", 'it is "SAME" or "VALID"')
     reach = [(k - 1) * r + 1 for k, r in zip(window, spread, strict=True)]
     if kind == "SAME":
-        lacking = [
-            max((-(-n // s) - 1) * s + k - n, 0)
-            for n, s, k in zip(spatial(op, t), steps, reach, strict=True)
-        ]
-        rows, columns = ((v // 2, v - v // 2) for v in lacking)
+        sides = zip(spatial(op, t), reach, steps, strict=True)
+        rows, columns = (same_padding(*side) for side in sides)
         t = pad(t, [(0, 0)] * (t.ndim - 3) + [rows, columns, (0, 0)])
     places = []
     for n, k, s, r, far in zip(spatial(op, t), window, steps, spread, reach, strict=True):

@@ -16,8 +16,9 @@ from weft.frontend.autodiff.gradients import stop_gradient
 from weft.frontend.control.loops import fori_loop
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.image.colour import convert_image_dtype
-from weft.frontend.image.geometry import images, spatial, type_of, wrong
+from weft.frontend.image.geometry import images, spatial, wrong
 from weft.frontend.image.sampling import weighted_sums
+from weft.frontend.nn.windows import type_of
 from weft.frontend.ops.creation import arange, zeros
 from weft.frontend.ops.elementwise import (
     abs,
@@ -116,17 +117,16 @@ def ssim(
     (Tensor(1., dtype=float32), Tensor(True, dtype=bool))
     """
     op = "ssim"
-    first, second, kind, scale = _both(op, a, b)
+    x, y, kind, scale = _both(op, a, b)
     size = check_int("image.ssim", filter_size, "filter_size")
-    known = [d for d in first.shape[-3:] if isinstance(d, int)]
+    known = [d for d in x.shape[-3:] if isinstance(d, int)]
     if size < 1 or len(known) < 3 or min(known[:2]) < size:
         raise ShapeError(
             f"wf.image.{op}: images of known sizes, at least {size} x {size} pixels, are needed, "
-            f"got {type_of(first)}",
+            f"got {type_of(x)}",
             hint="filter_size= makes the window smaller",
             location=caller_location(),
         )
-    x, y = first, second
     most = multiply(cast(max_val, x.dtype), scale)
     c1, c2 = (square(multiply(most, k)) for k in (k1, k2))
     over = _gaussian(size, filter_sigma)

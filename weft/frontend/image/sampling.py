@@ -18,8 +18,9 @@ import numpy as np
 from weft.frontend.autodiff.gradients import custom_gradient
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
-from weft.frontend.image.geometry import images, pair, resize_with_crop_or_pad, spatial, type_of
+from weft.frontend.image.geometry import images, pair, resize_with_crop_or_pad, spatial
 from weft.frontend.image.geometry import wrong as wrong_argument
+from weft.frontend.nn.windows import type_of
 from weft.frontend.ops.creation import arange
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import (
@@ -104,7 +105,7 @@ _KERNELS: dict[str, tuple[Callable[[_Numbers], _Numbers], float]] = {
     "gaussian": (_gaussian, 1.5),
     "mitchellcubic": (_cubic(1 / 3, 1 / 3), 2.0),
 }
-METHODS = ("nearest", "area", *_KERNELS)
+_METHODS = ("nearest", "area", *_KERNELS)
 
 
 def _kernel_taps(size: int, wanted: int, method: str, antialias: bool) -> _Taps:
@@ -164,7 +165,6 @@ def _step(size: int, wanted: int, align_corners: bool) -> float:
 
 
 def _taps(
-    op: str,
     size: int,
     wanted: int,
     method: str,
@@ -183,7 +183,7 @@ def _taps(
     if antialias or method not in ("bilinear", "bicubic"):
         what = "antialias=True" if antialias else f"method {method!r}"
         raise UnsupportedError(
-            f"wf.image.{op}: {what} is built for half-pixel centres alone",
+            f"wf.image.resize: {what} is built for half-pixel centres alone",
             hint="leave align_corners and half_pixel_centers out",
             location=caller_location(),
         )
@@ -197,9 +197,9 @@ def weighted_sums(t: Tensor, axis: int, taps: _Taps) -> Tensor:
     count, wanted = index.shape
     size = t.shape[axis]
     assert isinstance(size, int)
-    if wanted == size and count == 1 and (index[0] == np.arange(size)).all():
-        if (weight == 1).all():
-            return t
+    same_places = wanted == size and count == 1 and (index[0] == np.arange(size)).all()
+    if same_places and (weight == 1).all():
+        return t
     if count > _MOST_TAPS:
         return _by_product(t, axis, taps)
     if not t.dtype.is_inexact:
@@ -319,8 +319,8 @@ def resize(
     """
     op, t = "resize", images("resize", image)
     wanted = pair(op, size, "size", 1)
-    if method not in METHODS:
-        raise wrong_argument(op, f"method {method!r} is unknown", "it is " + ", ".join(METHODS))
+    if method not in _METHODS:
+        raise wrong_argument(op, f"method {method!r} is unknown", "it is " + ", ".join(_METHODS))
     if align_corners and half_pixel_centers:
         raise wrong_argument(op, "align_corners and half_pixel_centers exclude each other")
     if preserve_aspect_ratio:
@@ -351,9 +351,7 @@ def _resized(
         t = inexact_tensor(t, "image.resize")
         kind, t = t.dtype, widened(t)
     how = (method, antialias, align_corners, centres)
-    taps = [
-        _taps("resize", n, m, *how) for n, m in zip(given, (height, width), strict=True)
-    ]  # fmt: skip
+    taps = [_taps(n, m, *how) for n, m in zip(given, (height, width), strict=True)]
     order = [(-3, taps[0]), (-2, taps[1])]
     # look-ups of pixels are stored, those of rows are read in place: they cost a third
     if height * given[1] + 3 * height * width > 3 * given[0] * width + height * width:

@@ -26,13 +26,14 @@ from weft.frontend.ops.promotion import (
     cast,
     check_dtype,
     check_int,
+    check_positive,
     expand,
     strong_tensor,
 )
 from weft.frontend.ops.reduction import count_nonzero, segment_sum
 from weft.ir.dims import format_shape, same
 from weft.ir.dtypes import bool_, float64, int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
+from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 
 
@@ -55,11 +56,7 @@ def confusion_matrix(
             [0, 1]], dtype=int64)
     """
     op = "metrics.confusion_matrix"
-    count = check_int(op, num_classes, "num_classes")
-    if count < 1:
-        raise InvalidArgumentError(
-            f"wf.{op}: num_classes must be at least 1, got {count}", location=caller_location()
-        )
+    count = check_positive(op, num_classes, "num_classes")
     z, x = (as_classes(op, t) for t in alike(op, labels, predictions))
     target = check_dtype(dtype, int64 if weights is None else float64)
     if weights is None:

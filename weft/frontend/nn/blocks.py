@@ -8,11 +8,12 @@ InvalidArgumentError for wrong arguments."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from weft.frontend.autodiff.gradients import custom_gradient
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.nn.windows import Layout, layout_of, type_of
+from weft.frontend.nn.windows import layout_of, type_of
 from weft.frontend.ops.elementwise import add, multiply, square, subtract
 from weft.frontend.ops.manipulation import cut, known_size, moveaxis, pad, permute_dims, reshape
 from weft.frontend.ops.promotion import (
@@ -20,6 +21,7 @@ from weft.frontend.ops.promotion import (
     cast,
     check_axis,
     check_int,
+    check_positive,
     concrete_array,
     inexact_tensor,
     strong_tensor,
@@ -28,13 +30,6 @@ from weft.frontend.ops.promotion import (
 from weft.frontend.ops.special import pow
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
-
-
-def _block(layout: Layout, block_size: int) -> int:
-    block = check_int(f"nn.{layout.op}", block_size, "block_size")
-    if block < 1:
-        raise layout.error(f"block_size must be at least 1, got {block}")
-    return block
 
 
 def space_to_depth(x: TensorLike, block_size: int, *, data_format: str | None = None) -> Tensor:
@@ -51,7 +46,7 @@ def space_to_depth(x: TensorLike, block_size: int, *, data_format: str | None = 
     """
     t = strong_tensor(x)
     layout = layout_of("space_to_depth", t, data_format, 2)
-    seen, b = layout.enter(t), _block(layout, block_size)
+    seen, b = layout.enter(t), check_positive("nn.space_to_depth", block_size, "block_size")
     height, width = layout.spatial(seen)
     if height % b or width % b:
         raise layout.shape_error(f"{type_of(t)} is not cut into blocks of {b} x {b} pixels")
@@ -71,7 +66,7 @@ def depth_to_space(x: TensorLike, block_size: int, *, data_format: str | None = 
     """
     t = strong_tensor(x)
     layout = layout_of("depth_to_space", t, data_format, 2)
-    seen, b = layout.enter(t), _block(layout, block_size)
+    seen, b = layout.enter(t), check_positive("nn.depth_to_space", block_size, "block_size")
     height, width = layout.spatial(seen)
     channels = seen.shape[3]
     if not isinstance(channels, int) or channels % (b * b):
@@ -98,14 +93,20 @@ def _rows(op: str, value: Any, name: str, count: int | None, least: int) -> list
     return table.tolist()  # type: ignore[no-any-return]
 
 
-def _spatial(op: str, t: Tensor, count: int) -> list[int]:
-    sizes = [d for d in t.shape[1 : count + 1] if isinstance(d, int)]
-    if len(sizes) != count:
+def _blocked(
+    op: str, x: TensorLike, block_shape: TensorLike, pairs: TensorLike, name: str
+) -> tuple[Tensor, list[int], list[int], list[Any]]:
+    """The tensor and its spatial sizes, and for each of these the block and the pair `name`."""
+    t, block = strong_tensor(x), _rows(op, block_shape, "block_shape", None, 1)
+    ends = _rows(op, pairs, name, len(block), 0)
+    sizes = [d for d in t.shape[1 : len(block) + 1] if isinstance(d, int)]
+    if not t.ndim or len(sizes) != len(block):
         raise ShapeError(
-            f"wf.{op}: {type_of(t)} must have {count} spatial axes of known sizes after the batch",
+            f"wf.{op}: {type_of(t)} must have {len(block)} spatial axes of known sizes after the "
+            "batch",
             location=caller_location(),
         )
-    return sizes
+    return t, sizes, block, ends
 
 
 def space_to_batch_nd(x: TensorLike, block_shape: TensorLike, paddings: TensorLike) -> Tensor:
@@ -121,31 +122,24 @@ def space_to_batch_nd(x: TensorLike, block_shape: TensorLike, paddings: TensorLi
     Tensor([[0, 2],
             [1, 3]], dtype=int64)
     """
-    op, t = "nn.space_to_batch_nd", strong_tensor(x)
-    block = _rows(op, block_shape, "block_shape", None, 1)
+    op = "nn.space_to_batch_nd"
+    t, sizes, block, pairs = _blocked(op, x, block_shape, paddings, "paddings")
     m = len(block)
-    pairs = _rows(op, paddings, "paddings", m, 0)
-    if t.ndim <= m:
-        raise ShapeError(f"wf.{op}: {type_of(t)} has no {m} axes after the batch",
-                         location=caller_location())  # fmt: skip
-    _spatial(op, t, m)
     t = pad(t, [(0, 0), *pairs, *[(0, 0)] * (t.ndim - 1 - m)])
-    sizes, rest = _spatial(op, t, m), t.shape[m + 1 :]
+    sizes = [n + lo + hi for n, (lo, hi) in zip(sizes, pairs, strict=True)]
     if any(n % b for n, b in zip(sizes, block, strict=True)):
         raise ShapeError(
             f"wf.{op}: padded sizes {sizes} are not cut into blocks of {block}",
             hint="paddings make each size a multiple of its block",
             location=caller_location(),
         )
-    batch = known_size(op, t, 0)
+    batch, rest = known_size(op, t, 0), t.shape[m + 1 :]
     cells = [d for n, b in zip(sizes, block, strict=True) for d in (n // b, b)]
     parts = reshape(t, (batch, *cells, *rest))
     places, outer = range(2, 2 * m + 1, 2), range(1, 2 * m + 1, 2)
     moved = permute_dims(parts, (*places, 0, *outer, *range(2 * m + 1, parts.ndim)))
-    many = batch
-    for b in block:
-        many = many * b
-    return reshape(moved, (many, *(n // b for n, b in zip(sizes, block, strict=True)), *rest))
+    inside = (n // b for n, b in zip(sizes, block, strict=True))
+    return reshape(moved, (batch * math.prod(block), *inside, *rest))
 
 
 def batch_to_space_nd(x: TensorLike, block_shape: TensorLike, crops: TensorLike) -> Tensor:
@@ -156,17 +150,10 @@ def batch_to_space_nd(x: TensorLike, block_shape: TensorLike, crops: TensorLike)
     >>> wf.nn.batch_to_space_nd(x, [2], [[0, 1]])[0, :, 0]
     Tensor([0, 2, 1], dtype=int64)
     """
-    op, t = "nn.batch_to_space_nd", strong_tensor(x)
-    block = _rows(op, block_shape, "block_shape", None, 1)
-    m = len(block)
-    pairs = _rows(op, crops, "crops", m, 0)
-    if t.ndim <= m:
-        raise ShapeError(f"wf.{op}: {type_of(t)} has no {m} axes after the batch",
-                         location=caller_location())  # fmt: skip
-    sizes, rest, batch = _spatial(op, t, m), t.shape[m + 1 :], known_size(op, t, 0)
-    many = 1
-    for b in block:
-        many *= b
+    op = "nn.batch_to_space_nd"
+    t, sizes, block, pairs = _blocked(op, x, block_shape, crops, "crops")
+    m, many = len(block), math.prod(block)
+    batch, rest = known_size(op, t, 0), t.shape[m + 1 :]
     if isinstance(batch, int) and batch % many:
         raise ShapeError(
             f"wf.{op}: the batch of {type_of(t)} is not a multiple of {many}, the size of blocks",

@@ -21,7 +21,6 @@ from weft.frontend.ops.elementwise import (
     divide,
     equal,
     greater,
-    less,
     logical_and,
     maximum,
     multiply,
@@ -30,7 +29,7 @@ from weft.frontend.ops.elementwise import (
     subtract,
     where,
 )
-from weft.frontend.ops.indexing import take_along_axis
+from weft.frontend.ops.indexing import from_the_front, take_along_axis
 from weft.frontend.ops.manipulation import expand_dims, squeeze
 from weft.frontend.ops.promotion import (
     Axes,
@@ -52,7 +51,7 @@ from weft.frontend.ops.reduction import mean, sum
 from weft.frontend.ops.special import rsqrt
 from weft.frontend.random import Generator, bernoulli, default_generator
 from weft.ir.dims import Dim, format_shape, same
-from weft.ir.dtypes import int64, real_of
+from weft.ir.dtypes import real_of
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 
@@ -148,10 +147,7 @@ def _class_index(op: str, labels: Tensor, classes: Dim) -> Tensor:
                 hint="give rows without a class any valid label and blank their loss with wf.where",
                 location=caller_location(),
             )
-    if labels.dtype.kind == "uint":
-        return labels
-    wide = cast(labels, int64)
-    return where(less(wide, 0), int(np.iinfo(np.int64).max), wide)
+    return from_the_front(labels)
 
 
 @runs_native

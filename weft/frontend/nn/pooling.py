@@ -126,7 +126,7 @@ def max_pool_with_argmax(
     t = strong_tensor(x)
     given = (ksize, strides, padding, data_format, dilations)
     layout, seen, how = _enter("max_pool_with_argmax", None, t, *given)
-    values = apply("window_max", seen, window=how.window, **how.attrs, size=how.size)
+    values = _maxima(seen, how)
     # numbers and their places in one dtype that has both: exact up to 2^53 of float64
     wide = int64 if t.dtype is int64 else uint64 if t.dtype is uint64 else float64
     begin = 0 if include_batch_in_index else 1
@@ -304,7 +304,11 @@ def _max(
 ) -> Tensor:
     t = strong_tensor(x)
     layout, seen, how = _enter(op, axes, t, ksize, strides, padding, data_format, dilations)
-    return layout.leave(apply("window_max", seen, window=how.window, **how.attrs, size=how.size))
+    return layout.leave(_maxima(seen, how))
+
+
+def _maxima(t: Tensor, how: Window) -> Tensor:
+    return apply("window_max", t, window=how.window, **how.attrs, size=how.size)
 
 
 def _sum(t: Tensor, how: Window) -> Tensor:

@@ -27,9 +27,10 @@ from weft.frontend.ops.promotion import (
     cast,
     check_axis,
     check_dtype,
-    check_int,
+    check_positive,
     check_size,
     expand,
+    filled,
     strong_tensor,
 )
 from weft.frontend.ops.special import sigmoid, tanh
@@ -55,17 +56,34 @@ def sequence_mask(lengths: TensorLike, maxlen: Any, dtype: object = bool_) -> Te
     """
     op = "nn.sequence_mask"
     count = check_size(op, maxlen, "maxlen")
-    return cast(less(arange(count), expand_dims(as_lengths(op, lengths), -1)), check_dtype(dtype))
+    return cast(less(arange(count), expand_dims(as_int64(op, lengths), -1)), check_dtype(dtype))
 
 
-def as_lengths(op: str, lengths: TensorLike) -> Tensor:
-    """Lengths as int64. TypeRuleError for what are no integers."""
-    t = strong_tensor(lengths)
+def as_int64(op: str, x: TensorLike, what: str = "lengths are integers") -> Tensor:
+    """Integers as int64. TypeRuleError, which says `what` is expected, for others."""
+    t = strong_tensor(x)
     if not t.dtype.is_integer:
-        raise TypeRuleError(
-            f"wf.{op}: lengths are integers, got {t.dtype.name}", location=caller_location()
-        )
+        raise TypeRuleError(f"wf.{op}: {what}, got {t.dtype.name}", location=caller_location())
     return cast(t, int64)
+
+
+def row_lengths(op: str, name: str, lengths: TensorLike, batch: Dim) -> Tensor:
+    """Lengths as int64 [batch], one for each row. TypeRuleError, ShapeError for others."""
+    t = as_int64(op, lengths)
+    if t.ndim != 1 or not same(t.shape[0], batch):
+        raise ShapeError(
+            f"wf.{op}: {name} of shape {format_shape(t.shape)} for a batch of {batch}",
+            hint="one length for each row",
+            location=caller_location(),
+        )
+    return t
+
+
+def true_rows(lengths: Tensor | None, size: Dim, batch: Dim) -> Tensor:
+    """Which places are within the lengths, all of them without lengths: bool [batch, size]."""
+    if lengths is None:
+        return filled(True, bool_, (batch, size))
+    return less(arange(size), expand_dims(lengths, 1))
 
 
 def reverse_sequence(
@@ -82,7 +100,7 @@ def reverse_sequence(
             [4, 3, 2, 1]], dtype=int64)
     """
     op = "nn.reverse_sequence"
-    t, lengths = strong_tensor(x), as_lengths(op, seq_lengths)
+    t, lengths = strong_tensor(x), as_int64(op, seq_lengths)
     time = check_axis(op, seq_axis, t.ndim, "seq_axis")
     batch = check_axis(op, batch_axis, t.ndim, "batch_axis")
     if time == batch:
@@ -211,12 +229,7 @@ class RNNCell(Module):
 
 def positive_size(kind: str, what: str, value: object) -> int:
     """A size of at least 1, as an int. InvalidArgumentError for less."""
-    number = check_int(f"nn.{kind}", value, what)
-    if number < 1:
-        raise InvalidArgumentError(
-            f"wf.nn.{kind}: {what} must be at least 1, got {number}", location=caller_location()
-        )
-    return number
+    return check_positive(f"nn.{kind}", value, what)
 
 
 def _affine(parts: list[Any], kernel: Variable, bias: Variable) -> Tensor:
@@ -423,13 +436,7 @@ def dynamic_rnn(
     if sequence_length is None:
         last, outputs = scan(lambda s, row: _swapped(cell(row, s)), state, x)
         return (outputs if time_major else moveaxis(outputs, 0, 1)), last
-    lengths = as_lengths(op, sequence_length)
-    if lengths.ndim != 1 or not same(lengths.shape[0], batch):
-        raise ShapeError(
-            f"wf.{op}: sequence_length of shape {format_shape(lengths.shape)} for a batch of "
-            f"{batch}",
-            location=caller_location(),
-        )
+    lengths = row_lengths(op, "sequence_length", sequence_length, batch)
 
     def step(carry: tuple[Any, Tensor], row: Tensor) -> tuple[Any, Tensor]:
         before, left = carry

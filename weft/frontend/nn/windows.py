@@ -127,7 +127,7 @@ class Layout:
                     f"padding {padding!r} is unknown",
                     '"SAME", "VALID", a number, or a pair (before, after) per spatial axis',
                 )
-            return [_same(*v) for v in zip(sizes, window, strides, strict=True)]
+            return [same_padding(*v) for v in zip(sizes, window, strides, strict=True)]
         if not isinstance(padding, (tuple, list)):
             return [(self._number(padding, "padding", 0),) * 2] * self.axes
         given: list[Any] = list(padding)
@@ -149,7 +149,7 @@ class Layout:
         return both, both
 
 
-def _same(size: int, window: int, stride: int) -> tuple[int, int]:
+def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
     """TensorFlow's SAME: ceil(size / stride) results, the odd element of padding after."""
     out = -(-size // stride)
     total = max((out - 1) * stride + window - size, 0)

@@ -670,7 +670,7 @@ def one_hot(
         raise InvalidArgumentError(
             f"wf.one_hot: indices must be integers, got {t.dtype.name}", location=caller_location()
         )
-    size = check_shape("one_hot", depth)[0]
+    (size,) = check_shape("one_hot", [depth])
     along = check_axis("one_hot", axis, t.ndim + 1)
     values = [v if is_scalar(v) else as_tensor(v) for v in (on_value, off_value)]
     default = DEFAULT_FLOAT

@@ -448,7 +448,7 @@ def _size(op: str, t: Tensor, i: int, what: str) -> Dim:
             if found is not None:
                 return found
     key = (trace.lift(t), i, trace.control)
-    size = fresh_sizes(trace, op.rpartition(".")[2], 1)
+    size = fresh_sizes(trace, op, 1)
     if t.ndim:
         t = apply("slice", t, starts=(i,), stops=(i + 1,), steps=(1,))
         t = apply("reshape", t, shape=())

@@ -30,6 +30,7 @@ from weft.frontend.ops.promotion import (
     check_axis,
     check_dtype,
     check_int,
+    check_positive,
     inexact_tensor,
     scalar_tensor,
     strong_tensor,
@@ -469,7 +470,7 @@ def fftfreq(
     """
     if device is not None:
         return on_device(device, fftfreq, n, d, dtype)
-    count = _count("fftfreq", n)
+    count = check_positive("fft.fftfreq", n, "n")
     return _frequencies("fftfreq", count, d, dtype, count, -(count // 2))
 
 
@@ -483,17 +484,8 @@ def rfftfreq(
     """
     if device is not None:
         return on_device(device, rfftfreq, n, d, dtype)
-    count = _count("rfftfreq", n)
+    count = check_positive("fft.rfftfreq", n, "n")
     return _frequencies("rfftfreq", count, d, dtype, count // 2 + 1, 0)
-
-
-def _count(op: str, n: object) -> int:
-    count = check_int(f"fft.{op}", n, "n")
-    if count < 1:
-        raise InvalidArgumentError(
-            f"wf.fft.{op}: n must be at least 1, got {count}", location=caller_location()
-        )
-    return count
 
 
 def _shifted(op: str, x: TensorLike, axes: Axes, inverse: bool) -> Tensor:

@@ -7,6 +7,7 @@ ones do not count from the end, except in `batch_gather`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +20,10 @@ from weft.frontend.ops.elementwise import (
     add,
     clip,
     floor_divide,
-    less,
     multiply,
     remainder,
-    where,
 )
-from weft.frontend.ops.indexing import as_indices
+from weft.frontend.ops.indexing import NOWHERE, as_indices, from_the_front
 from weft.frontend.ops.manipulation import expand_dims, known_size
 from weft.frontend.ops.promotion import (
     TensorLike,
@@ -40,29 +39,28 @@ from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.locations import caller_location
 
-_FAR = int(np.iinfo(np.int64).max)
-
 
 def _sizes(op: str, shape: Any) -> tuple[int, ...]:
-    sizes = tuple(d for d in check_shape(op, shape) if isinstance(d, int))
-    if len(sizes) != len(check_shape(op, shape)):
+    given = check_shape(op, shape)
+    sizes = tuple(d for d in given if isinstance(d, int))
+    if len(sizes) != len(given):
         raise ShapeError(f"wf.{op}: all sizes must be known", location=caller_location())
     return sizes
 
 
-def _inside(op: str, index: Tensor, size: int, what: str) -> Tensor:
+def _inside(op: str, index: Tensor, size: int) -> Tensor:
     """`index`, which must be in 0 .. size-1: checked now, or when the op runs."""
     if is_concrete(index):
         held = index.numpy()
         wrong = held[(held < 0) | (held >= size)]
         if wrong.size:
             raise InvalidArgumentError(
-                f"wf.{op}: {what} {wrong.flat[0]} is out of range for {size}",
+                f"wf.{op}: the index {wrong.flat[0]} is out of range for {size}",
                 location=caller_location(),
             )
         return index
     # a look-up is checked by all engines, and costs as much as the arithmetic beside it
-    return apply("take", arange(size), where(less(index, 0), _FAR, index), axis=0)
+    return apply("take", arange(size), from_the_front(index), axis=0)
 
 
 def unravel_index(indices: TensorLike, shape: Any) -> tuple[Tensor, ...]:
@@ -74,15 +72,14 @@ def unravel_index(indices: TensorLike, shape: Any) -> tuple[Tensor, ...]:
     """
     sizes = _sizes("unravel_index", shape)
     rest = cast(as_indices("unravel_index", indices), int64)
-    total = int(np.prod(sizes, dtype=np.int64)) if sizes else 1
     if is_concrete(rest):
-        rest = _inside("unravel_index", rest, total, "the index")
+        rest = _inside("unravel_index", rest, math.prod(sizes))
     parts: list[Tensor] = []
     for size in sizes[:0:-1]:
         parts.append(remainder(rest, size))
         rest = floor_divide(rest, size)
     if sizes:
-        parts.append(_inside("unravel_index", rest, sizes[0], "the index"))
+        parts.append(_inside("unravel_index", rest, sizes[0]))
     return tuple(parts[::-1])
 
 
@@ -118,7 +115,7 @@ def ravel_multi_index(
     total: Tensor | None = None
     for index, size in axes if order == "C" else axes[::-1]:
         if mode == "raise":
-            index = _inside(op, index, size, "the index")
+            index = _inside(op, index, size)
         else:
             index = remainder(index, size) if mode == "wrap" else clip(index, 0, size - 1)
         total = index if total is None else add(multiply(total, size), index)
@@ -150,8 +147,8 @@ def invert_permutation(x: TensorLike) -> Tensor:
                 location=caller_location(),
             )
     places = iota((size,), dtype=int64)
-    rows = expand_dims(where(less(t, 0), _FAR, t), -1)
-    made = apply("scatter_nd_update", expand(as_tensor(np.int64(_FAR)), (size,)), rows, places)
+    rows = expand_dims(from_the_front(t), -1)
+    made = apply("scatter_nd_update", expand(as_tensor(np.int64(NOWHERE)), (size,)), rows, places)
     # a place that nothing was put in is a look-up out of range
     return made if is_concrete(made) else apply("take", places, made, axis=0)
 

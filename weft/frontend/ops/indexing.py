@@ -617,6 +617,18 @@ def as_indices(op: str, indices: TensorLike) -> Tensor:
     return t
 
 
+#: An index that no axis has.
+NOWHERE = int(np.iinfo(np.int64).max)
+
+
+def from_the_front(indices: Tensor) -> Tensor:
+    """Integers as indices that do not count from the end: a negative one is out of bounds."""
+    if indices.dtype.kind == "uint":
+        return indices
+    wide = cast(indices, int64)
+    return where(less(wide, 0), NOWHERE, wide)
+
+
 def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> Tensor:
     """The parts of x at `indices` along `axis`, which may be left out for a vector.
 

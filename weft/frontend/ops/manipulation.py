@@ -40,6 +40,7 @@ from weft.frontend.ops.promotion import (
     check_axes,
     check_axis,
     check_int,
+    check_number,
     check_shape,
     concrete_array,
     expand,
@@ -412,7 +413,7 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
     along = check_axis("split", axis, t.ndim)
     size = t.shape[along]
     if isinstance(num_or_sizes, (tuple, list)):
-        sizes: list[Any] = [_number("split", s, "a size") for s in num_or_sizes]
+        sizes: list[Any] = [check_number("split", s, "a size") for s in num_or_sizes]
         known = isinstance(size, int) and all(isinstance(s, int) for s in sizes)
         fits = not known or sum(sizes) == size
     else:
@@ -430,12 +431,6 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
     if ends[-1] != size and sizes:  # for each part: that they add up is checked when all are known
         t = apply("reshape", t, shape=(*t.shape[:along], ends[-1], *t.shape[along + 1 :]))
     return [cut(t, along, a, b) for a, b in pairwise(ends)]
-
-
-def _number(op: str, value: object, name: str) -> Any:
-    """An integer, or a size of the graph that is one."""
-    known = traced_sizes(op, value, name)
-    return check_int(op, value, name) if known is None else known[0]
 
 
 def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
@@ -475,9 +470,7 @@ def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
     t = strong_tensor(x)
     known = traced_sizes("tile", repetitions, "repetitions")
     given = repetitions if isinstance(repetitions, (tuple, list)) else known or (repetitions,)
-    reps: list[Any] = [
-        r if isinstance(r, SymbolicDim) else _number("tile", r, "a repetition") for r in given
-    ]
+    reps: list[Any] = [check_number("tile", r, "a repetition") for r in given]
     if any(isinstance(r, int) and r < 0 for r in reps):
         raise InvalidArgumentError(
             f"wf.tile: repetitions {tuple(reps)} must not be negative", location=caller_location()

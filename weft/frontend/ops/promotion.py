@@ -134,16 +134,23 @@ def check_size(op: str, value: object, name: str) -> int | SymbolicDim:
     """`value` as a size: an integer, a size of a tensor, or in a graph a scalar tensor of integers.
     InvalidArgumentError for others, for a negative one (of a tensor when a step runs), TracerError
     for a traced value in a compiled function."""
-    known = None if isinstance(value, Tensor) and value.ndim else traced_sizes(op, value, name)
-    size = value if known is None else known[0]
-    if isinstance(size, SymbolicDim):
-        return size
-    count = check_int(op, size, name)
-    if count < 0:
+    count = check_number(op, value, name)
+    if isinstance(count, int) and count < 0:
         raise InvalidArgumentError(
             f"wf.{op}: {name} must not be negative, got {count}", location=caller_location()
         )
     return count
+
+
+def check_number(op: str, value: object, name: str) -> int | SymbolicDim:
+    """As `check_size`, but that a number may be negative."""
+    if isinstance(value, Tensor) and value.ndim:
+        raise InvalidArgumentError(
+            f"wf.{op}: {name} must be a number, got {value.describe()}", location=caller_location()
+        )
+    known = traced_sizes(op, value, name)
+    size = value if known is None else known[0]
+    return size if isinstance(size, SymbolicDim) else check_int(op, size, name)
 
 
 def infer_shape(op: str, shape: Shape, given: Shape) -> Shape:
@@ -200,6 +207,16 @@ def check_int(op: str, value: object, name: str) -> int:
     raise InvalidArgumentError(
         f"wf.{op}: {name} must be an integer, got {value!r}", location=caller_location()
     )
+
+
+def check_positive(op: str, value: object, name: str) -> int:
+    """`value` as an int of at least 1. Errors as `check_int`, InvalidArgumentError for less."""
+    number = check_int(op, value, name)
+    if number < 1:
+        raise InvalidArgumentError(
+            f"wf.{op}: {name} must be at least 1, got {number}", location=caller_location()
+        )
+    return number
 
 
 def concrete_array(op: str, value: object, name: str) -> np.ndarray[Any, Any]:

@@ -49,7 +49,7 @@ from weft.frontend.ops.elementwise import (
     subtract,
     where,
 )
-from weft.frontend.ops.indexing import as_indices
+from weft.frontend.ops.indexing import as_indices, from_the_front
 from weft.frontend.ops.manipulation import concat, cut, expand_dims, reshape
 from weft.frontend.ops.promotion import (
     Axes,
@@ -58,7 +58,7 @@ from weft.frontend.ops.promotion import (
     check_axes,
     check_axis,
     check_dtype,
-    check_int,
+    check_number,
     check_size,
     iinfo,
     inexact_tensor,
@@ -66,7 +66,6 @@ from weft.frontend.ops.promotion import (
     promote_tensors,
     scalar_tensor,
     strong_tensor,
-    traced_sizes,
     widened,
 )
 from weft.frontend.ops.special import exp, log, pow, sqrt
@@ -628,9 +627,8 @@ def _segments(
                 hint="give rows that belong nowhere one more segment, and leave it out after that",
                 location=caller_location(),
             )
-    elif ids.dtype.kind != "uint":
-        wide = cast(ids, int64)
-        ids = where(less(wide, 0), int(np.iinfo(np.int64).max), wide)
+    else:
+        ids = from_the_front(ids)
     return t, expand_dims(ids, -1), count
 
 
@@ -756,8 +754,7 @@ def top_k(
     """
     t = strong_tensor(x)
     along = check_axis("top_k", axis, t.ndim)
-    known, size = traced_sizes("top_k", k, "k"), t.shape[along]
-    count = check_int("top_k", k, "k") if known is None else known[0]
+    count, size = check_number("top_k", k, "k"), t.shape[along]
     if isinstance(count, int) and (count < 0 or (isinstance(size, int) and count > size)):
         raise InvalidArgumentError(
             f"wf.top_k: k={count} does not fit axis {along} of shape {format_shape(t.shape)}",

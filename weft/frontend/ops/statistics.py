@@ -47,6 +47,7 @@ from weft.frontend.ops.promotion import (
     check_axes,
     check_dtype,
     check_int,
+    check_positive,
     concrete_array,
     inexact_tensor,
     is_concrete,
@@ -428,9 +429,7 @@ def _edges(t: Tensor, bins: TensorLike, range: tuple[TensorLike, TensorLike] | N
         if is_concrete(edges) and (np.diff(edges.numpy()) < 0).any():
             raise _fail("histogram", f"the edges of bins must ascend, got {bins!r:.60}")
         return edges if edges.dtype.is_floating else inexact_tensor(edges, "histogram")
-    count = check_int("histogram", bins, "bins")
-    if count < 1:
-        raise _fail("histogram", f"bins must be at least 1, got {count}")
+    count = check_positive("histogram", bins, "bins")
     if range is None:
         nothing = product(t.shape) == 0  # NumPy's bins of nothing: 0 to 1
         low, high = (0.0, 1.0) if nothing else (min(t), max(t))
@@ -467,12 +466,10 @@ def histogram_fixed_width(
     """
     op = "histogram_fixed_width"
     t, target = _real(op, inexact_tensor(values, op)), check_dtype(dtype, int32)
-    count = check_int(op, nbins, "nbins")
+    count = check_positive(op, nbins, "nbins")
     low, high = (cast(v, t.dtype) for v in value_range)
     if is_concrete(low) and is_concrete(high) and not low.numpy() < high.numpy():
         raise _fail(op, f"value_range {low.numpy()}, {high.numpy()} must ascend")
-    if count < 1:
-        raise _fail(op, f"nbins must be at least 1, got {count}")
     place = floor(multiply(divide(subtract(t, low), subtract(high, low)), count))
     held = where(isnan(t), count, clip(where(isnan(t), 0, place), 0, count - 1))
     return cast(_counted(op, cast(held, int64), None, count), target)
@@ -490,17 +487,20 @@ def digitize(x: TensorLike, bins: TensorLike, /, right: bool = False) -> Tensor:
     t, edges = promote_tensors(x, bins, op="digitize")
     if edges.ndim != 1:
         raise _fail("digitize", f"bins must be a vector, got shape {format_shape(edges.shape)}")
-    count = edges.shape[0]
     side = "left" if right else "right"
-    if count == 0 or count == 1:
+
+    def ascending() -> Tensor:
         return places_in(edges, t, side=side)
+
+    def descending() -> Tensor:
+        return subtract(size(edges), places_in(flip(edges), t, side=side))
+
+    if edges.shape[0] == 0 or edges.shape[0] == 1:
+        return ascending()
     if is_concrete(edges):
         steps = np.diff(edges.numpy().astype(np.float64))
         if not ((steps >= 0).all() or (steps <= 0).all()):
             raise _fail("digitize", "bins must ascend or descend")
-        if (steps >= 0).all():
-            return places_in(edges, t, side=side)
-        return subtract(size(edges), places_in(flip(edges), t, side=side))
-    up = places_in(edges, t, side=side)
-    down = subtract(size(edges), places_in(flip(edges), t, side=side))
-    return where(less_equal(_picked(edges, 0), _picked(edges, _count(edges) - 1)), up, down)
+        return ascending() if (steps >= 0).all() else descending()
+    is_up = less_equal(_picked(edges, 0), _picked(edges, _count(edges) - 1))
+    return where(is_up, ascending(), descending())

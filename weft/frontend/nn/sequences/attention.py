@@ -14,7 +14,7 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.nn.activations import scaled_dot_product_attention
 from weft.frontend.nn.initial_values import Initializer, glorot_uniform
 from weft.frontend.nn.module import Module
-from weft.frontend.nn.recurrent import as_lengths, positive_size
+from weft.frontend.nn.recurrent import as_int64, positive_size
 from weft.frontend.ops.creation import arange
 from weft.frontend.ops.creation import zeros as zeros_of
 from weft.frontend.ops.elementwise import (
@@ -35,6 +35,7 @@ from weft.frontend.ops.manipulation import (
     moveaxis,
     reshape,
     stack,
+    unstack,
 )
 from weft.frontend.ops.promotion import (
     TensorLike,
@@ -73,7 +74,7 @@ def causal_mask(rows: int, columns: int | None = None, offset: TensorLike = 0) -
             f"wf.{op}: rows and columns must not be negative, got {height} and {width}",
             location=caller_location(),
         )
-    first = expand_dims(expand_dims(as_lengths(op, offset), -1), -1)
+    first = expand_dims(expand_dims(as_int64(op, offset, "offset is of integers"), -1), -1)
     return less_equal(arange(width), add(expand_dims(arange(height), 1), first))
 
 
@@ -86,7 +87,7 @@ def padding_mask(lengths: TensorLike, maxlen: int) -> Tensor:
             [ True,  True,  True]], dtype=bool)
     """
     op = "nn.padding_mask"
-    count, within = check_int(op, maxlen, "maxlen"), as_lengths(op, lengths)
+    count, within = check_int(op, maxlen, "maxlen"), as_int64(op, lengths)
     if within.ndim != 1 or count < 0:
         raise ShapeError(
             f"wf.{op}: lengths are [batch] and maxlen is at least 0, got {within.describe()} and "
@@ -169,7 +170,7 @@ def rotary_embedding(
     turns = cos(angles), sin(angles)
     if interleaved:
         pairs = reshape(wide, (*t.shape[:-1], depth // 2, 2))
-        first, second = (reshape(cut(pairs, t.ndim, i, i + 1), pairs.shape[:-1]) for i in (0, 1))
+        first, second = unstack(pairs, axis=-1)
         return cast(reshape(stack(_turned(first, second, *turns), axis=-1), t.shape), t.dtype)
     halves = cut(wide, t.ndim - 1, 0, depth // 2), cut(wide, t.ndim - 1, depth // 2, depth)
     return cast(concat(_turned(*halves, *turns), axis=-1), t.dtype)
@@ -211,11 +212,11 @@ def multi_head_attention(
     kept = heads if num_kv_heads is None else positive_size(
         "multi_head_attention", "num_kv_heads", num_kv_heads)  # fmt: skip
     _check_groups(op, heads, kept)
-    q = split_heads(op, "query", query, heads)
-    k, v = split_heads(op, "key", key, kept), split_heads(op, "value", value, kept)
+    q = _split_heads(op, "query", query, heads)
+    k, v = _split_heads(op, "key", key, kept), _split_heads(op, "value", value, kept)
     k, v = (_shared(t, heads // kept) for t in (k, v))
     made = scaled_dot_product_attention(q, k, v, attn_mask, is_causal=is_causal, scale=scale)
-    return joined_heads(made)
+    return _joined_heads(made)
 
 
 def _check_groups(op: str, heads: int, kept: int) -> None:
@@ -226,7 +227,7 @@ def _check_groups(op: str, heads: int, kept: int) -> None:
         )
 
 
-def split_heads(op: str, name: str, x: TensorLike, heads: int) -> Tensor:
+def _split_heads(op: str, name: str, x: TensorLike, heads: int) -> Tensor:
     """[batch, time, heads * depth] as [batch, heads, time, depth]."""
     t = inexact_tensor(x, op)
     size = t.shape[-1] if t.ndim == 3 else None
@@ -239,7 +240,7 @@ def split_heads(op: str, name: str, x: TensorLike, heads: int) -> Tensor:
     return moveaxis(reshape(t, (*t.shape[:2], heads, size // heads)), 2, 1)
 
 
-def joined_heads(t: Tensor) -> Tensor:
+def _joined_heads(t: Tensor) -> Tensor:
     """[batch, heads, time, depth] as [batch, time, heads * depth]."""
     heads, depth = t.shape[1], t.shape[3]
     assert isinstance(heads, int)
@@ -457,10 +458,10 @@ class MultiHeadAttention(Module):
         shared = self.num_heads // self.num_kv_heads
         k, v = _shared(k, shared), _shared(v, shared)
         made = scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
-        return self._projected("output", joined_heads(made))
+        return self._projected("output", _joined_heads(made))
 
     def _heads(self, op: str, name: str, x: Tensor, heads: int) -> Tensor:
-        return split_heads(op, name, self._projected(name, x), heads)
+        return _split_heads(op, name, self._projected(name, x), heads)
 
     def _projected(self, name: str, x: Tensor) -> Tensor:
         made = matmul(x, getattr(self, f"{name}_kernel"))

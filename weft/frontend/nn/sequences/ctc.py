@@ -30,7 +30,7 @@ from weft.frontend.control.loops import scan
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.nn.activations import log_softmax
-from weft.frontend.nn.recurrent import as_lengths, chosen_rows
+from weft.frontend.nn.recurrent import as_int64, chosen_rows, row_lengths, true_rows
 from weft.frontend.ops.creation import arange, one_hot
 from weft.frontend.ops.creation import zeros as zeros_of
 from weft.frontend.ops.elementwise import (
@@ -50,7 +50,7 @@ from weft.frontend.ops.elementwise import (
     subtract,
     where,
 )
-from weft.frontend.ops.indexing import take_along_axis
+from weft.frontend.ops.indexing import NOWHERE, take_along_axis
 from weft.frontend.ops.linalg import matmul
 from weft.frontend.ops.manipulation import concat, cut, expand_dims, known_size, moveaxis, squeeze
 from weft.frontend.ops.manipulation import shape as shape_of
@@ -68,7 +68,7 @@ from weft.frontend.ops.promotion import (
 from weft.frontend.ops.reduction import sum as sum_of
 from weft.frontend.ops.special import exp, log1p
 from weft.ir.dims import Dim, format_shape, same
-from weft.ir.dtypes import bool_, int64
+from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 
@@ -112,8 +112,8 @@ def ctc_loss(
     batch, time, blank = check_frames(_NAME, t, time_major, blank_index)
     targets = _labels(labels, batch)
     width = targets.shape[1]
-    of_labels = row_lengths(_NAME, "label_length", label_length, batch, width)
-    of_frames = row_lengths(_NAME, "logit_length", logit_length, batch, time)
+    of_labels = clipped_lengths(_NAME, "label_length", label_length, batch, width)
+    of_frames = clipped_lengths(_NAME, "logit_length", logit_length, batch, time)
     targets = _in_range(targets, of_labels, blank, t.shape[2])
     return _loss(
         t, targets, of_labels, of_frames, time_major=bool(time_major), blank=blank,
@@ -143,35 +143,25 @@ def check_frames(op: str, t: Tensor, time_major: bool, blank_index: object) -> t
     return batch, time, blank % classes
 
 
-def row_lengths(
+def clipped_lengths(
     op: str, name: str, lengths: TensorLike | None, batch: Dim, size: Dim
 ) -> Tensor | None:
     """Lengths of rows as int64 [batch], within 0 .. size; None if all are whole."""
     if lengths is None:
         return None
-    t = as_lengths(op, lengths)
-    if t.ndim != 1 or not same(t.shape[0], batch):
-        raise ShapeError(
-            f"wf.{op}: {name} of shape {format_shape(t.shape)} for a batch of {batch}",
-            hint="one length for each row",
-            location=caller_location(),
-        )
+    t = row_lengths(op, name, lengths, batch)
     return clip(t, 0, size) if isinstance(size, int) else maximum(t, 0)
 
 
 def _labels(labels: TensorLike, batch: Dim) -> Tensor:
-    t = strong_tensor(labels)
-    if not t.dtype.is_integer:
-        raise TypeRuleError(
-            f"wf.{_NAME}: labels are integers, got {t.dtype.name}", location=caller_location()
-        )
+    t = as_int64(_NAME, labels, "labels are integers")
     if t.ndim != 2 or not same(t.shape[0], batch):
         raise ShapeError(
             f"wf.{_NAME}: labels of shape {format_shape(t.shape)} for a batch of {batch}",
             hint="labels are [batch, max labels]; with time_major logits, too",
             location=caller_location(),
         )
-    return cast(t, int64)
+    return t
 
 
 def _in_range(labels: Tensor, lengths: Tensor | None, blank: int, classes: Dim) -> Tensor:
@@ -191,14 +181,7 @@ def _in_range(labels: Tensor, lengths: Tensor | None, blank: int, classes: Dim) 
                 hint="places after label_length may hold anything",
                 location=caller_location(),
             )
-    return where(wrong, int(np.iinfo(np.int64).max), where(count, labels, blank))
-
-
-def true_rows(lengths: Tensor | None, size: Dim, batch: Dim) -> Tensor:
-    """Which places are within the lengths: bool [batch, size]."""
-    if lengths is None:
-        return filled(True, bool_, (batch, size))
-    return less(arange(size), expand_dims(lengths, 1))
+    return where(wrong, NOWHERE, where(count, labels, blank))
 
 
 def _padded(t: Tensor, value: float, front: bool) -> Tensor:
@@ -207,7 +190,7 @@ def _padded(t: Tensor, value: float, front: bool) -> Tensor:
     return concat([column, t] if front else [t, column], axis=1)
 
 
-def summed(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _summed(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """log(exp a + exp b), and the share of a in it; a share of two zeros is 1/2."""
     high, low = maximum(a, b), minimum(a, b)
     nothing = equal(high, -math.inf)
@@ -269,19 +252,19 @@ def _of_paths(
 
     def step(states: tuple[Tensor, Tensor], row: tuple[Tensor, ...]) -> Any:
         (blanks, places), (of_blank, of_labels, goes) = states, row
-        through, from_blank = summed(blanks, _padded(places, -math.inf, front=True))
+        through, from_blank = _summed(blanks, _padded(places, -math.inf, front=True))
         into = cut(through, 1, 0, width)
         from_place = expand(zeros_of((1, 1), dtype=t.dtype), (batch, width))
         if merge:
             into = where(repeated, cut(blanks, 1, 0, width), into)
-            into, from_place = summed(places, into)
+            into, from_place = _summed(places, into)
         after = (add(through, of_blank), add(into, of_labels))
         kept = tuple(chosen_rows(goes, *pair) for pair in zip(after, states, strict=True))
         return kept, (from_blank, from_place)
 
     start = expand(filled(-math.inf, t.dtype, (1, 1)), (batch, width))
     (blanks, places), shares = scan(step, (_padded(start, 0.0, front=True), start), rows)
-    total, from_blank = summed(_at(blanks, counts), _at(places, subtract(counts, 1)))
+    total, from_blank = _summed(_at(blanks, counts), _at(places, subtract(counts, 1)))
     possible = not_equal(total, -math.inf)
     loss = negative(where(possible, total, 0.0) if zeroed else total)
 

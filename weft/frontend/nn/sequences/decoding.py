@@ -39,6 +39,7 @@ from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
     check_int,
+    check_positive,
     expand,
     filled,
     inexact_tensor,
@@ -89,15 +90,6 @@ def _first_ids(op: str, start_ids: TensorLike) -> Tensor:
             location=caller_location(),
         )
     return cast(t, int64)
-
-
-def _positive(op: str, name: str, value: object) -> int:
-    number = check_int(op, value, name)
-    if number < 1:
-        raise InvalidArgumentError(
-            f"wf.{op}: {name} must be at least 1, got {number}", location=caller_location()
-        )
-    return number
 
 
 def _states(op: str, state: Any, batch: Dim) -> Any:
@@ -236,7 +228,7 @@ def _decoded(
     end_token: object,
     choose: Callable[[Tensor, Tensor], Tensor],
 ) -> Decoded:
-    first, limit = _first_ids(op, start_ids), _positive(op, "max_length", max_length)
+    first, limit = _first_ids(op, start_ids), check_positive(op, max_length, "max_length")
     batch, fill = first.shape[0], 0 if end_token is None else _end(op, end_token)
     state = _states(op, initial_state, batch)
 
@@ -302,8 +294,8 @@ def filter_logits(
             location=caller_location(),
         )
     wide = divide(widened(t), temperature)
-    if top_k is not None and _positive(op, "top_k", top_k) < classes:
-        least = min_of(best_of(wide, top_k).values, axis=-1, keepdims=True)
+    if top_k is not None and check_positive(op, top_k, "top_k") < classes:
+        least = min_of(_best_of(wide, top_k).values, axis=-1, keepdims=True)
         wide = where(less(wide, least), -math.inf, wide)
     if top_p is not None and top_p < 1:
         ordered = sort(wide, descending=True)
@@ -361,8 +353,8 @@ def beam_search(
              [1, 2]]], dtype=int64), array([[0.4, 0.3]], dtype=float32))
     """
     op = "nn.beam_search"
-    first, limit = _first_ids(op, start_ids), _positive(op, "max_length", max_length)
-    width, end = _positive(op, "beam_width", beam_width), _end(op, end_token)
+    first, limit = _first_ids(op, start_ids), check_positive(op, max_length, "max_length")
+    width, end = check_positive(op, beam_width, "beam_width"), _end(op, end_token)
     batch = known_size(op, first, 0)
     repeated = partial(_repeated, batch=batch, width=width)
     state = pytree.tree_map(repeated, _states(op, initial_state, batch))
@@ -411,7 +403,7 @@ class _Loop(NamedTuple):
         ends = divide(ends, self.penalty(add(i, 1), ends.dtype))
         ended = _merged(search, ends, add(i, 1))
         onward = where(equal(arange(classes), self.end), -math.inf, logs)
-        best = best_of(reshape(onward, (batch, width * classes)), width)
+        best = _best_of(reshape(onward, (batch, width * classes)), width)
         parent, chosen = floor_divide(best.indices, classes), remainder(best.indices, classes)
         rows = reshape(add(parent, expand_dims(multiply(arange(batch), width), 1)), (-1,))
         here = equal(arange(self.limit), i)
@@ -437,13 +429,13 @@ def _merged(search: _Search, scores: Tensor, length: TensorLike) -> tuple[Tensor
     width = scores.shape[1]
     assert isinstance(width, int)
     lengths = expand(cast(as_tensor(length), int64), scores.shape)
-    best = best_of(concat([search.scores, scores], axis=1), width)
+    best = _best_of(concat([search.scores, scores], axis=1), width)
     ids = _places(concat([search.ended, search.ids], axis=1), best.indices)
     all_lengths = concat([search.lengths, lengths], axis=1)
     return best.values, ids, take_along_axis(all_lengths, best.indices, axis=1)
 
 
-def best_of(x: Tensor, k: int) -> TopK:
+def _best_of(x: Tensor, k: int) -> TopK:
     """`top_k` along the last axis. Few are found by passes for the maximum; what is then left of a
     row of -inf may name a place twice."""
     if k > _PASSES:

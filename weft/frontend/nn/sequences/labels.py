@@ -16,8 +16,8 @@ from weft.frontend.control.loops import scan
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.nn.activations import log_softmax
-from weft.frontend.nn.recurrent import chosen_rows
-from weft.frontend.nn.sequences.ctc import check_frames, row_lengths, true_rows
+from weft.frontend.nn.recurrent import chosen_rows, true_rows
+from weft.frontend.nn.sequences.ctc import check_frames, clipped_lengths
 from weft.frontend.ops.creation import arange
 from weft.frontend.ops.elementwise import (
     add,
@@ -105,7 +105,7 @@ def ctc_greedy_decoder(
     op = "nn.ctc_greedy_decoder"
     t = inexact_tensor(logits, op)
     batch, time, blank = check_frames(op, t, time_major, blank_index)
-    lengths = row_lengths(op, "logit_length", logit_length, batch, time)
+    lengths = clipped_lengths(op, "logit_length", logit_length, batch, time)
     found = _greedy(
         t, lengths, time_major=bool(time_major), blank=blank, merge=bool(merge_repeated)
     )
@@ -195,7 +195,7 @@ def ctc_beam_search_decoder(
             hint="a beam has at least as many sequences as it is to give, and that is one or more",
             location=caller_location(),
         )
-    lengths = row_lengths(op, "logit_length", logit_length, batch, time)
+    lengths = clipped_lengths(op, "logit_length", logit_length, batch, time)
     found = _searched(
         t, lengths, time_major=bool(time_major), blank=blank, width=width, paths=paths
     )
@@ -321,8 +321,8 @@ def edit_distance(
             f"{b.describe()}",
             location=caller_location(),
         )
-    n = row_lengths(op, "hypothesis_length", hypothesis_length, a.shape[0], a.shape[1])
-    m = row_lengths(op, "truth_length", truth_length, b.shape[0], b.shape[1])
+    n = clipped_lengths(op, "hypothesis_length", hypothesis_length, a.shape[0], a.shape[1])
+    m = clipped_lengths(op, "truth_length", truth_length, b.shape[0], b.shape[1])
     return _distance(a, b, n, m, normalize=bool(normalize))
 
 

@@ -14,17 +14,16 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.nn.activations import softmax
 from weft.frontend.nn.initial_values import Initializer, glorot_uniform
 from weft.frontend.nn.module import Module
-from weft.frontend.nn.recurrent import RNNCell, as_lengths, positive_size
-from weft.frontend.ops.creation import arange
+from weft.frontend.nn.recurrent import RNNCell, positive_size, row_lengths, true_rows
 from weft.frontend.ops.creation import zeros as zeros_of
-from weft.frontend.ops.elementwise import add, divide, less, multiply, square, where
+from weft.frontend.ops.elementwise import add, divide, multiply, square, where
 from weft.frontend.ops.linalg import matmul
 from weft.frontend.ops.manipulation import concat, expand_dims, known_size, reshape
 from weft.frontend.ops.promotion import TensorLike, check_dtype, expand
 from weft.frontend.ops.reduction import sum as sum_of
 from weft.frontend.ops.special import sqrt, tanh
 from weft.frontend.state.variable import Variable
-from weft.ir.dims import Dim, format_shape, same
+from weft.ir.dims import Dim
 from weft.ir.dtypes import float32
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
@@ -95,18 +94,12 @@ class AttentionMechanism(Module):
                 location=caller_location(),
             )
         self.build(values.shape[2], query_size)
-        batch, places = values.shape[0], arange(known_size(f"nn.{kind}", values, 1))
-        if memory_sequence_length is None:
-            within = expand(less(-1, places), (batch, values.shape[1]))
-        else:
-            lengths = as_lengths(f"nn.{kind}", memory_sequence_length)
-            if lengths.ndim != 1 or not same(lengths.shape[0], batch):
-                raise ShapeError(
-                    f"{kind}: memory_sequence_length of shape {format_shape(lengths.shape)} for a "
-                    f"batch of {batch}",
-                    location=caller_location(),
-                )
-            within = less(places, expand_dims(lengths, 1))
+        op, batch = f"nn.{kind}", values.shape[0]
+        lengths = None
+        if memory_sequence_length is not None:
+            lengths = row_lengths(op, "memory_sequence_length", memory_sequence_length, batch)
+        within = true_rows(lengths, known_size(op, values, 1), batch)
+        if lengths is not None:
             values = where(expand_dims(within, 2), values, 0)
         return Memory(matmul(values, self.memory_kernel), values, within)
 
@@ -127,13 +120,13 @@ class AttentionMechanism(Module):
 
     def _beam(self, rows: Dim, batch: Dim) -> Dim:
         """How many queries there are for a row of the memory."""
-        if isinstance(rows, int) and isinstance(batch, int) and rows % max(batch, 1):
+        if rows == batch or rows is None or batch is None:
+            return 1
+        if isinstance(rows, int) and isinstance(batch, int) and (not batch or rows % batch):
             raise ShapeError(
                 f"{type(self).__name__}: {rows} queries for a memory of {batch} rows",
                 location=caller_location(),
             )
-        if rows == batch or rows is None or batch is None:
-            return 1
         try:
             return rows // batch
         except ShapeError:  # sizes of two feeds, which the step finds to be the same, or not
