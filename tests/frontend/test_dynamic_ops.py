@@ -210,23 +210,6 @@ def test_a_pullback_runs_later_and_in_other_traces() -> None:
 
 
 # ------------------------------------------------------------------------------------------- errors
-def test_functions_for_a_gpu_refuse_at_the_line() -> None:
-    x = wf.ones(3)
-    mask = lambda t: wf.boolean_mask(t, t > 0)  # noqa: E731
-    for function in (
-        mask, wf.nonzero, wf.argwhere, wf.unique_values, wf.unique_all, wf.unique,
-        lambda t: wf.dynamic_partition(t, [0, 1, 0], 2),
-        lambda t: wf.dynamic_stitch([[0, 1, 2]], [t]),
-    ):  # fmt: skip
-        with pytest.raises(wf.errors.TracerError, match="depends on values") as error:
-            wf.compile(lambda t, f=function: f(t), device="gpu:0")(x)
-        assert error.value.locations[0].file == __file__
-    with pytest.raises(wf.errors.TracerError, match="boolean mask"):
-        wf.compile(lambda t: t[t > 0], device="gpu:0")(x)
-    with pytest.raises(wf.errors.TracerError):
-        wf.compile(lambda t: wf.grad(lambda u: wf.sum(mask(u)))(t), device="gpu:0")(x)
-
-
 def test_native_sessions_name_the_op_and_the_line() -> None:
     with wf.Graph().as_default():
         x = wf.placeholder(wf.float32, [3])

@@ -717,8 +717,6 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                wf.errors.InvalidArgumentError, "must rise from 0 to 1"),
     "csr": (lambda: wf.sparse.CSRMatrix([0, 1], [0], [1.0], (2, 2)), wf.errors.ShapeError,
             "indptr is"),
-    "nse": (lambda: wf.compile(wf.sparse.from_dense, device="gpu:0")(np.eye(2)),
-            wf.errors.TracerError, "depends on values"),
     "nse in vmap": (lambda: wf.vmap(wf.sparse.from_dense)(np.ones((2, 2))),
                     wf.errors.TracerError, "would differ by example"),
     "traced shape": (lambda: wf.compile(lambda s: wf.SparseTensor([[0]], [1.0], s))(np.array([2])),

@@ -598,7 +598,7 @@ def test_steps_of_several_threads_do_not_meet() -> None:
         assert not wrong
 
 
-def test_a_host_op_is_not_moved_silently() -> None:
+def test_ops_of_the_host_go_to_the_processor() -> None:
     with wf.Graph().as_default():
         queue = wf.FIFOQueue(2, [wf.float32], [[3]])
         given = wf.placeholder(wf.float32, [3])
@@ -606,16 +606,28 @@ def test_a_host_op_is_not_moved_silently() -> None:
         taken = queue.dequeue()
         with wf.device("/gpu:0"):
             y = taken + 1.0
-        late = wf.RunOptions(timeout=5)
-        with wf.Session() as session, pytest.raises(wf.errors.InvalidArgumentError) as caught:
-            session.run(y, options=late)
-        assert "op 'queue' runs on the host, not on a gpu" in str(caught.value)
-        assert "test_mixed_devices.py" in str(caught.value)
-        with wf.Session(soft_placement=True) as session:
+        with wf.Session() as session:
             session.run(put, {given: np.ones(3, np.float32)})
             np.testing.assert_array_equal(session.run(y), 2 * np.ones(3))
             session.run(put, {given: np.ones(3, np.float32)})
-            assert "op 'queue' names no device" in session.explain(y)
+            assert "op 'queue' runs on the host, not on a gpu" in session.explain(y)
+
+
+def test_an_op_without_a_kernel_is_not_moved_silently() -> None:
+    with wf.Graph().as_default():
+        given = wf.placeholder(wf.float32, [3, 3])
+        with wf.device("/gpu:0"):
+            y = given + 1.0
+        factor = wf.linalg.cholesky(y)
+        feed = {given: np.eye(3, dtype=np.float32)}
+        with wf.Session() as session, pytest.raises(wf.errors.UnsupportedError) as caught:
+            session.run(factor, feed)
+        assert "op 'cholesky' has no GPU kernel" in str(caught.value)
+        assert "test_mixed_devices.py" in str(caught.value)
+        with wf.Session(soft_placement=True) as session:
+            expected = np.linalg.cholesky(np.eye(3) + 1)
+            np.testing.assert_allclose(session.run(factor, feed), expected, rtol=1e-5)
+            assert "op 'cholesky' names no device" in session.explain(factor, feed)
 
 
 @on_a_real_one_too

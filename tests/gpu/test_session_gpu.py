@@ -90,14 +90,12 @@ def test_parts_are_not_one_native_plan() -> None:
         session.run([on_gpu, on_cpu], {x: np.ones(3, np.float32)})
 
 
-def test_host_ops_are_named() -> None:
-    with wf.Graph().as_default():
-        queue = wf.FIFOQueue(2, [wf.float32], [[3]])
-        with wf.device("/gpu:0"):
-            y = queue.dequeue() + 1.0
-        match = "op 'queue' runs on the host, not on a gpu"
+def test_host_ops_that_are_put_on_a_gpu_are_named() -> None:
+    with wf.Graph().as_default(), wf.device("/gpu:0"):
+        text = wf.as_string(wf.placeholder(wf.float32, [], name="x"))
+        match = "op 'as_string' runs on the host, not on a gpu"
         with wf.Session() as session, pytest.raises(wf.errors.InvalidArgumentError, match=match):
-            session.run(y)
+            session.run(text, {"x:0": 1.0})
 
 
 def test_an_op_on_a_gpu_without_a_gpu_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,6 @@ def test_compiled_functions_and_eager_calls() -> None:
     q.enqueue(3.0)
     add = wf.compile(lambda x: wf.fori_loop(0, 3, lambda i, a: a + q.dequeue(), x))
     assert float(add(wf.asarray(1.0))) == 6.0
-    with pytest.raises(UnsupportedError, match="compiled for a GPU as a whole"):
-        wf.compile(put, device="gpu:0")(wf.asarray(1.0))
 
 
 def test_values_of_a_body_stay_in_it(graph: wf.Graph) -> None:

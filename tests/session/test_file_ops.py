@@ -257,8 +257,6 @@ def test_whole_files(tmp_path: Path) -> None:
         wf.read_file(tmp_path / "nothing")
     with pytest.raises(wf.errors.FailedPreconditionError):
         wf.write_file(tmp_path / "b.bin" / "c", "x")
-    with pytest.raises(wf.errors.UnsupportedError, match=r"wf\.read_file.*compiled for a GPU"):
-        wf.compile(lambda x: (wf.read_file("a"), x)[1], device="gpu:0")(1.0)
 
 
 def test_names_that_are_none() -> None:

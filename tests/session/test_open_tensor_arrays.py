@@ -210,8 +210,6 @@ def test_compiled_functions_find_the_shape_in_the_body() -> None:
         one = lambda x, options=options: array(**options).write(0, x).read(0)  # noqa: E731
         for _ in range(2):
             assert_array_equal(wf.compile(one)(X), X)
-        with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)depend on values.*wf.Graph"):
-            wf.compile(one, device="gpu:0")(X)
     given = ragged(2, clear_after_read=False).write(0, X[:1]).write(1, X)
     for call, wanted in (
         (lambda ta: ta.read(1), X),

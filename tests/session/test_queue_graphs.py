@@ -329,9 +329,3 @@ def test_native_control_flow_refuses_host_ops(graph: wf.Graph) -> None:
     session = wf.Session(control_flow="native")
     with pytest.raises(wf.errors.UnsupportedError, match="dequeue"):
         session.run(q.dequeue())
-
-
-def test_in_a_function_for_a_gpu_they_are_refused() -> None:
-    q = wf.FIFOQueue(5, wf.float32, [[]])
-    with pytest.raises(wf.errors.UnsupportedError, match="compiled for a GPU as a whole"):
-        wf.compile(lambda x: q.enqueue(x), device="gpu:0")(np.float32(1))

@@ -147,9 +147,8 @@ def check_local(
     if gpu is not None:
         if not spec.matches(DeviceSpec(LOCAL_JOB, 0, "gpu", gpu)):
             raise InvalidArgumentError(
-                f"an op is to run on '{spec}', but its function was compiled for /gpu:{gpu}",
-                hint="a compiled function runs on one device: take the wf.device away, or call "
-                "functions for different devices one after another",
+                f"an op is to run on '{spec}', but it is part of what runs on /gpu:{gpu}",
+                hint="take the wf.device away",
                 location=location,
             )
     elif not is_local(spec):

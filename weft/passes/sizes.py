@@ -290,7 +290,7 @@ def tie_sizes(graph: Graph) -> Graph:
 
 def made_symbols(graph: Graph) -> set[str]:
     """The sizes that ops of the graph make, by the attribute `sizes`."""
-    return {name for op in graph.walk() for name in _made(op)}
+    return {name for op in graph.walk() for name in made_by(op)}
 
 
 def deciding(
@@ -331,7 +331,7 @@ def has_sizes(t: TensorType, known: Collection[str]) -> bool:
 
 def made_in(ops: Iterable[Operation]) -> set[str]:
     """The sizes that the ops make, in their regions too."""
-    return {name for op in ops for o in (op, *_inside(op)) for name in _made(o)}
+    return {name for op in ops for o in (op, *_inside(op)) for name in made_by(o)}
 
 
 def depends_on(t: Type, symbols: Collection[str]) -> bool:
@@ -416,7 +416,8 @@ def _inside(op: Operation) -> Iterator[Operation]:
             yield from _inside(inner)
 
 
-def _made(op: Operation) -> tuple[str, ...]:
+def made_by(op: Operation) -> tuple[str, ...]:
+    """The sizes that the op makes, not those that its regions make."""
     names = op.attrs.get("sizes")
     return names if isinstance(names, tuple) else ()
 
@@ -451,7 +452,10 @@ def _decided(types: Iterable[Type]) -> set[str]:
 
 
 def _undecided(op: Operation, known: frozenset[Dim] = frozenset()) -> set[str]:
-    """The symbols in the attributes of `op` that its operands do not decide."""
+    """The symbols in the attributes of `op` that its operands do not decide. What a recv receives
+    says its sizes."""
+    if op.name == "recv":
+        return set()
     given = {d for v in op.operands if isinstance(v.type, TensorType) for d in v.type.shape}
     whole = known | given
     needed = {s for d in _attr_dims(op) if d not in whole for s in d.symbols}

@@ -52,7 +52,8 @@ class CompileOptions:
     (None: as many as all others). donated: inputs whose memory results may take. math_mode: how
     libraries of a GPU may compute products of f32. passing: verifying, dumps and logs; the
     environment's if None. in_order: effects are done in the order in which they stand, as in a
-    compiled function; else only what the graph says is in order.
+    compiled function; else only what the graph says is in order. results_stay: results that lie on
+    a GPU are given as they are there, by steps with a part on it.
     """
 
     passes: Sequence[Pass] = STANDARD
@@ -63,6 +64,7 @@ class CompileOptions:
     math_mode: MathMode = "ieee"
     passing: PassOptions | None = None
     in_order: bool = False
+    results_stay: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from weft.ir.program import Program
 from weft.passes.control.program_order import program_order
 from weft.passes.manager import QUIET, AnyPass, run_pipeline
 from weft.passes.pipelines import before_placement
+from weft.passes.sizes import tie_sizes
 from weft.runtime.compile_step import CompileOptions, choose, compile_step
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.device.backends.local import not_here, on_local_device
@@ -124,7 +125,8 @@ class CutStep:
         cut = partition_pass(LOCAL_DEVICES[0])
         first: list[AnyPass] = [program_order] if how.in_order else []
         self._step, self._how = step, how
-        self._passes: list[AnyPass] = [*first, *before_placement(how.passes, step), place, cut]
+        before = before_placement(how.passes, step)
+        self._passes: list[AnyPass] = [*first, *before, tie_sizes, place, cut]
         self.program, _ = run_pipeline(Program.of(step), self._passes, options=how.passing)
         assert place.placement is not None
         self.placement = place.placement
@@ -137,7 +139,10 @@ class CutStep:
         step, how, passes = self._step, self._how, self._passes
         return DevicesStep(
             step.name, self.program, len(step.results), states, resources,
-            partial(on_gpu, passes=gpu_passes(how.passes), math_mode=how.math_mode),
+            partial(
+                on_gpu, passes=gpu_passes(how.passes), math_mode=how.math_mode,
+                results_stay=how.results_stay,
+            ),
             replace(how, in_order=False),  # the edges are there, and parts have sends and receives
             placement=self.placement,
             reports=lambda: run_pipeline(Program.of(step), passes, options=QUIET)[1],

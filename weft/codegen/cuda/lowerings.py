@@ -144,7 +144,7 @@ def launches_of(op: Operation) -> list[Launch]:
     if lowering is None:
         raise UnsupportedError(
             f"op '{op.name}' has no GPU kernel",
-            hint="compile for the CPU, which has one, or call it outside @wf.compile",
+            hint='`with wf.device("cpu:0"):` around it has it done on the processor, which has one',
             location=op.locations,
         )
     try:

@@ -128,19 +128,22 @@ def _getters(source: _Source, node: pytree.Node, value: str) -> Sequence[str] | 
 
 
 def packer(
-    structure: pytree.Structure, weak: Sequence[bool], on_gpu: bool = False
+    structure: pytree.Structure,
+    weak: Sequence[bool],
+    kinds: Sequence[type[Tensor | DeviceArray]] | None = None,
 ) -> Callable[[list[Any]], Any]:
-    """A function from result arrays (on_gpu: arrays on a device) to the tree of tensors; `weak`
-    says which of them are weak."""
-    kind: Any = DeviceArray if on_gpu else Tensor
+    """A function from result arrays to the tree of tensors; `weak` says which of them are weak,
+    `kinds` of which class they are, by default Tensor."""
+    classes: Sequence[Any] = kinds or [Tensor] * len(weak)
     if pytree.depth(structure) > _MAX_DEPTH:
         return lambda arrays: pytree.unflatten(
-            structure, [kind(a, weak=w) for a, w in zip(arrays, weak, strict=True)]
+            structure, [kind(a, weak=w) for a, w, kind in zip(arrays, weak, classes, strict=True)]
         )
     source = _Source()
-    tensor = source.name(kind)
+    names = {kind: source.name(kind) for kind in dict.fromkeys(classes)}
     leaves = (
-        f"{tensor}(a[{i}], weak=True)" if w else f"{tensor}(a[{i}])" for i, w in enumerate(weak)
+        f"{names[kind]}(a[{i}]{', weak=True' if w else ''})"
+        for i, (w, kind) in enumerate(zip(weak, classes, strict=True))
     )
     source.lines += ["def made(a):", f" return {_put_together(source, structure, leaves)}"]
     made: Callable[[list[Any]], Any] = source.function()

@@ -22,7 +22,7 @@ import numpy as np
 from weft.codegen.engines import using_engine
 from weft.codegen.llvm.target import NATIVE, isa_line, using
 from weft.frontend.compile.arguments import Signature, packer
-from weft.frontend.compile.gpu import GpuCall, not_on_gpu
+from weft.frontend.compile.gpu import GpuCall, not_on_gpu, result_kinds
 from weft.frontend.compile.native_call import NativeEntry, Static, prepare
 from weft.frontend.compile.specializations import Specialization
 from weft.frontend.compile.watchers import watchers
@@ -81,7 +81,8 @@ class Compiled(Specialization):
         self.traced = traced
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
         self._run: Callable[..., list[Any]] = self._first_run
-        self.pack = packer(traced.structure, traced.weak, gpu is not None)
+        kinds = None if gpu is None else result_kinds(traced.graph)
+        self.pack = packer(traced.structure, traced.weak, kinds)
         self.location: Locations = caller_location()
         self.reasons: list[str] = []
         self._lock = ForkLock()
@@ -101,11 +102,9 @@ class Compiled(Specialization):
 
     @property
     def on_host(self) -> bool:
-        """Whether it may need more than one native plan: ops of the host, several devices, a
-        cluster."""
-        if self.cluster is not None:
-            return True
-        return self.gpu is None and needs_host(self.traced.graph)
+        """Whether it may need more than one plan for its device: ops of the host, several devices,
+        a cluster."""
+        return self.cluster is not None or needs_host(self.traced.graph, self.gpu)
 
     def executable(self) -> Step:
         """The code, compiled on first use. UnsupportedError for an op that has none."""
@@ -115,12 +114,12 @@ class Compiled(Specialization):
                 if isinstance(made, Executable):
                     self._check_donated(made)
                     self._run = made.run
-                elif self.gpu is not None:
-                    self._run = GpuCall(cast("DeviceStep", made), self.traced.graph)
                 elif self.on_host:
                     from weft.frontend.compile.host_steps import host_call
 
                     self._run = host_call(self, made)
+                elif self.gpu is not None:
+                    self._run = GpuCall(cast("DeviceStep", made), self.traced.graph)
                 else:
                     self._run = partial(self._run_sized, cast("NativeSizedStep", made))
                 self._executable = made
@@ -161,7 +160,7 @@ class Compiled(Specialization):
         """A call without watchers; the log is told what comes from outside, and what goes there."""
         if log is None:
             return self._run(arrays)
-        if self.gpu is not None:
+        if self.on_gpu:
             with logged(log):
                 return self._run(arrays)
         return self._run(arrays, RunContext(log=log))
@@ -197,7 +196,7 @@ class Compiled(Specialization):
         """The error for a question that only one native plan answers."""
         from weft.frontend.compile.host_steps import not_native
 
-        return not_native(what, self.traced.graph)
+        return not_native(what, self.traced.graph, self.gpu)
 
     @property
     def isa(self) -> str:
@@ -207,8 +206,8 @@ class Compiled(Specialization):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the function runs on a GPU."""
-        return self.gpu is not None
+        """Whether the function is one plan for a GPU."""
+        return self.gpu is not None and not self.on_host
 
     def _check_donated(self, made: Executable) -> None:
         used = made.plan.donated.values()

@@ -137,8 +137,8 @@ def compile(
     call takes for results of the same type; the tensors passed for them cannot be used afterwards,
     and it is an error if someone else sees it, or if no result can take it (a GPU gives it back).
     Both name parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as
-    `wf.device` names them: the whole function runs there; its results stay there as
-    `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
+    `wf.device` names them: the function runs there, but for ops of the host; its results stay there
+    as `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
     copied there (docs/guide/gpu.md). UnsupportedError for a device of another task. math: "tf32"
     lets GPU libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not;
     weft's own kernels and the CPU never do. target: the CPU's instruction set, "x86-64-v2" (SSE4),

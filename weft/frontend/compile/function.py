@@ -728,7 +728,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             cluster=self._cluster,
             x64=self._x64,
             parameters=self._parameters,
-            takes_host_ops=self._gpu is None,
+            takes_host_ops=True,
         )
 
     def watch(self) -> None:

@@ -1,22 +1,27 @@
-"""Compiled functions on a GPU: `wf.compile(device="gpu:0")`."""
+"""Compiled functions on a GPU: `wf.compile(device="gpu:0")`. They are one plan for it (`GpuCall`),
+or, with ops of the host, a part for it and one for the processor (`PartsCall`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.frontend.core.device_array import guarded, transfer
+from weft.frontend.core.device_array import DeviceArray, check_copies, guarded, transfer
+from weft.frontend.core.tensor import Tensor, contiguous
+from weft.ir.analysis.effects import is_string
 from weft.ir.device import is_local, local_gpu, named_device
 from weft.ir.errors import UnsupportedError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.step import PLAIN, RunContext, Step
 
 if TYPE_CHECKING:
     from weft.runtime.device.execution.size_plan import DeviceSizedStep
     from weft.runtime.device.protocol import Device
+    from weft.runtime.sized_step import SizedStep
 
 
 def gpu_number(device: str) -> int | None:
@@ -45,6 +50,12 @@ def not_on_gpu(what: str) -> UnsupportedError:
     )
 
 
+def result_kinds(graph: Graph) -> list[type[Tensor | DeviceArray]]:
+    """What the results of a function for a GPU are: arrays there, but strings, which are on the
+    host."""
+    return [Tensor if is_string(v.type) else DeviceArray for v in graph.results]
+
+
 class GpuCall:
     """Calls of a plan, or of plans for the sizes that come, whose results stay on the GPU. Host
     arrays among the inputs, and arrays of another GPU, are transfers that `wf.transfer_guard` may
@@ -59,23 +70,81 @@ class GpuCall:
             if step.kind == "sized":
                 step = step.at(tuple([tuple(a.shape) for a in arrays]))
             if guarded():
-                self._check(step.device(), arrays)
+                device = step.device()
+                check_inputs(self._graph, device, arrays, [True] * len(arrays))
             return step.call(arrays)
         except WeftError as error:  # of the device, such as too little memory
             raise error.at(caller_location()) from None
 
-    def _check(self, device: Device, arrays: Sequence[Any]) -> None:
-        graph, gpu = self._graph, device.name.lstrip("/")
-        for name, arg, given in zip(graph.arg_names, graph.args, arrays, strict=True):
-            if isinstance(given, np.ndarray):
-                where = "a host array or number"
-            elif given.device is not device:
-                where = f"an array of {given.device.name.lstrip('/')}"
-            else:
+
+class PartsCall:
+    """Calls of a step with a part on a GPU and one on the processor. Arrays of the GPU go as they
+    are to what reads them there, and results are arrays there, but strings; what else is copied
+    between the two `wf.transfer_guard` may disallow. find: the GPU."""
+
+    def __init__(
+        self, step: Step | SizedStep[Any], graph: Graph, find: Callable[[], Device]
+    ) -> None:
+        self._step, self._graph, self._find = step, graph, find
+
+    def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
+        step: Any = self._step
+        try:
+            device = self._find()
+            if step.kind == "sized":
+                step = step.at(tuple([tuple(a.shape) for a in arrays]))
+            there = [bool(gpus) for gpus in step.feeds_on_gpus(len(arrays))]
+            if guarded():
+                check_inputs(self._graph, device, arrays, there)
+                check_copies(step)
+            given = [
+                a if far and not isinstance(a, np.ndarray) else contiguous(_on_host(a))
+                for a, far in zip(arrays, there, strict=True)
+            ]
+            made = step.run(given, context)
+            # after step.run: a result is on the device already, but where the host made it
+            return [self._result(r, given, device, i) for i, r in enumerate(made)]
+        except WeftError as error:
+            raise error.at(caller_location()) from None
+
+    def _result(self, made: Any, given: Sequence[Any], device: Device, number: int) -> Any:
+        """A result as an array of the device that shares no memory with an argument."""
+        if not isinstance(made, np.ndarray):
+            return made.copy() if any(made is a for a in given) else made.on(device)
+        if made.dtype.hasobject:
+            return made.copy() if any(made is a for a in given) else made
+        # who runs whole plans alone does not wait for this module
+        from weft.runtime.device.array import DeviceValue
+
+        what = f"results of '{self._graph.name}'"
+        return DeviceValue.of(contiguous(made), device, what, f"result {number}")
+
+
+def _on_host(given: Any) -> Any:
+    return given if isinstance(given, np.ndarray) else given.numpy()
+
+
+def check_inputs(
+    graph: Graph, device: Device, arrays: Sequence[Any], there: Sequence[bool]
+) -> None:
+    """FailedPreconditionError for an argument of a call that is copied, where none must be. there:
+    whether the function reads it on `device`, or on the host."""
+    gpu = device.name.lstrip("/")
+    rows = zip(graph.arg_names, graph.args, arrays, there, strict=True)
+    for name, arg, given, far in rows:
+        if isinstance(given, np.ndarray):
+            if not far:
                 continue
-            transfer(
-                f"argument {name} of '{graph.name}', {arg.type}, is {where} that is copied "
-                f"to {gpu}",
-                f'wf.to_device(x, "{gpu}") copies it there, and may be used where transfers are '
-                "disallowed",
-            )
+            where = "a host array or number"
+        elif far and given.device is device:
+            continue
+        else:
+            where = f"an array of {given.device.name.lstrip('/')}"
+        transfer(
+            f"argument {name} of '{graph.name}', {arg.type}, is {where} that is copied "
+            f"to {gpu if far else 'the host'}",
+            f'wf.to_device(x, "{gpu}") copies it there, and may be used where transfers are '
+            "disallowed"
+            if far
+            else "x.numpy() copies it to the host, and may be used where transfers are disallowed",
+        )

@@ -2,8 +2,9 @@
 tables), strings, sizes that depend on values, Switch and Merge, or ops on several devices.
 
 `compile_host_step` makes the step of a function for which `effects.needs_host` holds: on the
-dataflow executor, whose regions are native plans, or in a part for each device. Sessions run the
-same steps; the effects of a function are in the order of the program, though
+dataflow executor, whose regions are native plans, or in a part for each device. A function for a
+GPU leaves to the processor what only the host does, and what `wf.device` puts there. Sessions run
+the same steps; the effects of a function are in the order of the program, though
 (`passes/control/program_order`).
 """
 
@@ -16,17 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.frontend.compile.gpu import PartsCall
 from weft.frontend.compile.watched_call import pipeline_name
+from weft.frontend.core.device_array import check_copies, guarded
 from weft.frontend.core.function_trace import Traced
 from weft.frontend.core.tensor import contiguous
 from weft.ir.analysis.effects import host_op_of
 from weft.ir.errors import ShapeError, UnsupportedError
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
-from weft.passes.pipelines import PIPELINES
+from weft.passes.manager import STANDARD
+from weft.passes.pipelines import PIPELINES, REPRODUCIBLE
 from weft.runtime.compile_step import CompileOptions, choose, compile_step
 from weft.runtime.device.backends.local import on_local_device
-from weft.runtime.local_devices import compile_gpu_step, gpu_use
+from weft.runtime.device.backends.registry import gpu
+from weft.runtime.local_devices import GpuUse, compile_gpu_step, gpu_use
 from weft.runtime.sized_step import Shapes, SizedGraph, SizedStep, SizePlan
 from weft.runtime.step import PLAIN, RunContext, Step
 
@@ -44,6 +49,8 @@ def compile_host_step(made: Compiled, how: CompileOptions) -> Step:
     traced = made.traced
     graph = traced.graph
     one: Callable[[Graph], Step] = partial(_local_step, traced, how)
+    if made.gpu is not None:
+        one = partial(_step_with_gpu, made, how)
     if made.cluster is not None:
         # who has no cluster does not wait for this module
         from weft.frontend.compile.on_cluster import cluster_graph, cluster_step, connection_to
@@ -54,8 +61,10 @@ def compile_host_step(made: Compiled, how: CompileOptions) -> Step:
     return SizedStep(_StepsBySizes(SizedGraph.of(graph), one)) if made.is_open else one(graph)
 
 
-def host_call(made: Compiled, step: Step) -> HostCall | ClusterCall:
+def host_call(made: Compiled, step: Step) -> HostCall | PartsCall | ClusterCall:
     """What runs a step that `compile_host_step` made on the arrays of a call."""
+    if made.gpu is not None:
+        return PartsCall(step, made.traced.graph, partial(gpu, made.gpu))
     if made.connection is None:
         return HostCall(step)
     from weft.frontend.compile.on_cluster import ClusterCall
@@ -91,6 +100,34 @@ def _local_step(traced: Traced, how: CompileOptions, graph: Graph) -> Step:
     return compile_step(graph, states, resources, auto)
 
 
+def _step_with_gpu(made: Compiled, how: CompileOptions, graph: Graph) -> Step:
+    """A step for some sizes of a function that is compiled for a GPU."""
+    assert made.gpu is not None
+    passes = _OF_PROCESSOR.get(pipeline_name(how.passes))
+    if passes is None:
+        raise UnsupportedError(
+            f"'{graph.name}': wf.compile(device=, passes=): it needs passes for the processor, "
+            f"too, since {why_executor(graph, made.gpu)}",
+            hint=f"take one of the pipelines {', '.join(_OF_PROCESSOR)}",
+            location=caller_location(),
+        )
+    _check_not_donated(graph, how)
+    gpu(made.gpu)  # says if there is none
+    first = host_op_of(graph, made.gpu) or graph.ops[0]
+    use = GpuUse(made.gpu, first, why_executor(graph, made.gpu))
+    auto = replace(how, passes=passes, control_flow="auto", in_order=True, results_stay=True)
+    return compile_gpu_step(graph, use, made.traced.variables, made.traced.resources, auto)
+
+
+#: By the name of a pipeline, what does the same for the processor.
+_OF_PROCESSOR = {
+    "gpu": STANDARD,
+    "standard": STANDARD,
+    "gpu_reproducible": REPRODUCIBLE,
+    "reproducible": REPRODUCIBLE,
+}
+
+
 def _check_not_donated(graph: Graph, how: CompileOptions) -> None:
     if how.donated:
         raise UnsupportedError(
@@ -101,13 +138,15 @@ def _check_not_donated(graph: Graph, how: CompileOptions) -> None:
         )
 
 
-def why_executor(graph: Graph) -> str:
-    """Why a graph runs on the dataflow executor, in words."""
-    op = host_op_of(graph)
+def why_executor(graph: Graph, gpu: int | None = None) -> str:
+    """Why a graph runs on the dataflow executor, in words. gpu: the number of the GPU that its
+    function is for."""
+    op = host_op_of(graph, gpu)
     if op is None:
-        return "strings go in or out, which the dataflow executor does"
+        return "strings go in or out, which no native plan takes"
     where = f" at {op.locations[0]}" if op.locations else ""
-    runs = f"is to run on {op.device}" if op.device else "runs on the dataflow executor"
+    place = "the dataflow executor" if gpu is None else "the host"
+    runs = f"is to run on {op.device}" if op.device else f"runs on {place}"
     return f"op '{op.name}'{where} {runs}"
 
 
@@ -136,6 +175,10 @@ class HostCall:
     def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
         given = [contiguous(a if isinstance(a, np.ndarray) else a.numpy()) for a in arrays]
         try:
+            if guarded():
+                step: Any = self._step
+                sized = step.kind == "sized"
+                check_copies(step.at(tuple([a.shape for a in given])) if sized else step)
             results = self._step.run(given, context)
         except ShapeError as error:  # sizes that differ and must be equal
             raise error.at(caller_location()) from None
@@ -160,7 +203,8 @@ def explain_way(made: Compiled, step: Step) -> Iterator[str]:
         lines = client.explain(graph.name, placed, pipeline_of(made), BEGIN).splitlines()
         yield from (f"  {line}" if line else line for line in lines)
     elif step.kind == "devices":
-        yield f"runs in parts on {' and '.join(summary.devices)}: `wf.device` says so"
+        why = "`wf.device` says so" if made.gpu is None else why_executor(graph, made.gpu)
+        yield f"runs in parts on {' and '.join(summary.devices)}: {why}"
     elif step.kind == "dataflow":
         yield f"runs on the dataflow executor: {why_executor(graph)}"
         yield (
@@ -170,10 +214,11 @@ def explain_way(made: Compiled, step: Step) -> Iterator[str]:
         yield "  without such ops it would be one native call"
 
 
-def not_native(what: str, graph: Graph) -> UnsupportedError:
-    """The error for a question that only one native plan answers."""
+def not_native(what: str, graph: Graph, gpu: int | None) -> UnsupportedError:
+    """The error for a question that only one native plan answers. gpu: as of `why_executor`."""
     return UnsupportedError(
-        f".{what}() tells of a function that is one native plan; of this one {why_executor(graph)}",
+        f".{what}() tells of a function that is one native plan; of this one "
+        f"{why_executor(graph, gpu)}",
         hint=".explain() shows its nodes and regions",
         location=caller_location(),
     )

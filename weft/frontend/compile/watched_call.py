@@ -46,7 +46,7 @@ def traced_step(made: Compiled) -> TracedStep:
         step = made.executable()
         kind, flow = step.kind, "auto"
         use = gpu_use(graph, flow, follow=False)
-        gpu = None if use is None else use.number
+        gpu = use.number if gpu is None and use is not None else gpu
         placement = getattr(step, "placement", None)
         graph = program_order(graph) if placement is None else placement.graph
     with made.target():

@@ -17,7 +17,7 @@ import numpy as np
 from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Array, DonatedMemory, Tensor, as_tensor, foreign_array
-from weft.ir.device import is_local, local_gpu, named_device
+from weft.ir.device import is_local, local_gpu, named_device, short
 from weft.ir.dims import Shape
 from weft.ir.dlpack import CPU, is_on_gpu
 from weft.ir.dtypes import DType, as_dtype
@@ -28,12 +28,13 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.locations import caller_location
+from weft.ir.locations import Locations, caller_location
 from weft.ir.types import TensorType
 from weft.runtime.device.backends.dlpack import borrowed, export, interface
 
 if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue
+    from weft.runtime.step import Step
 
 
 LEVELS = ("allow", "log", "disallow")
@@ -113,6 +114,25 @@ def transfer(what: str, hint: str) -> None:
     raise FailedPreconditionError(
         f"{what}, which wf.transfer_guard disallows", hint=hint, location=place
     )
+
+
+def check_copies(step: Step) -> None:
+    """FailedPreconditionError for a copy between a GPU and another device of this process that the
+    step makes, where such must not be."""
+    for edge in step.copies():
+        ends = [short(device).lstrip("/") for device in (edge.src, edge.dst)]
+        if any(end.startswith("gpu") for end in ends):
+            transfer(
+                f"a step of '{step.name}' copies '{edge.tensor}', {edge.type}"
+                f"{made_at(edge.locations)}, from {ends[0]} to {ends[1]}",
+                "put the ops on one device (explain shows all copies), or run it in "
+                '`with wf.transfer_guard("allow"):`',
+            )
+
+
+def made_at(locations: Locations) -> str:
+    """Where a value was made, for errors: " (made at model.py:3)"; "" if that is not known."""
+    return f" (made at {locations[0].file}:{locations[0].line})" if locations else ""
 
 
 _READ = "x.numpy() copies it to the host, and may be used where transfers are disallowed"

@@ -16,18 +16,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from weft.frontend.core.device_array import DeviceArray, guarded, transfer
+from weft.frontend.core.device_array import (
+    DeviceArray,
+    check_copies,
+    guarded,
+    made_at,
+    transfer,
+)
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.compiling import StepDefinition
 from weft.frontend.session.fetches import is_tensor
 from weft.frontend.session.graph import Graph
 from weft.ir.dataclass import dataclass
-from weft.ir.device import short
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Value
-from weft.ir.locations import Locations, caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.recorder import TraceEvent
-from weft.runtime.step import RunContext, Step
+from weft.runtime.step import RunContext
 from weft.runtime.trace.analysis import Json, event_rows, name_row
 
 if TYPE_CHECKING:
@@ -129,7 +134,7 @@ def place_feeds(step: StepDefinition, arrays: list[Any]) -> list[Any]:
     if guarded():
         _check_feeds(step, arrays, where)
         _check_fetches(step)
-        _check_copies(step.executable)
+        check_copies(step.executable)
     return [
         (a._held if there else a._data) if isinstance(a, DeviceArray) else a
         for a, there in zip(arrays, where, strict=True)
@@ -175,19 +180,6 @@ def _fetched_from(step: StepDefinition) -> Iterator[tuple[Value, str]]:
             yield results[number], gpu
 
 
-def _check_copies(executable: Step) -> None:
-    for edge in executable.copies():
-        ends = [short(device).lstrip("/") for device in (edge.src, edge.dst)]
-        if any(end.startswith("gpu") for end in ends):
-            made = _made_at(edge.locations)
-            transfer(
-                f"a step of '{executable.name}' copies '{edge.tensor}', {edge.type}{made}, from "
-                f"{ends[0]} to {ends[1]}",
-                "put the ops on one device (session.explain shows all copies), or run it in "
-                '`with wf.transfer_guard("allow"):`',
-            )
-
-
 def _name(step: StepDefinition, i: int) -> str:
     """Feed i, with its type."""
     return _described(step.graph, step.feeds[i])
@@ -201,12 +193,8 @@ def _described(graph: Graph | None, value: Value) -> str:
     if name is not None:
         return f"{name} of '{graph.name}', {value.type}"
     op = f"op '{value.op.name}'" if value.op is not None else "a value"
-    made = _made_at(value.op.locations if value.op is not None else ())
+    made = made_at(value.op.locations if value.op is not None else ())
     return f"{op} of '{graph.name}', {value.type}{made}"
-
-
-def _made_at(locations: Locations) -> str:
-    return f" (made at {locations[0].file}:{locations[0].line})" if locations else ""
 
 
 def execute(step: StepDefinition, arrays: list[Array], context: RunContext) -> list[Any]:

@@ -177,19 +177,9 @@ def refusal(what: str, makes: bool = False) -> UnsupportedError:
         why = "it is for plain Python"
         hint = "call it outside, and feed what it gives"
     else:
-        why = no_host_ops(root)
+        why = "ops of the host are for plain Python, a wf.Graph and functions of wf.compile"
         hint = "call it outside, and pass what it gives as an argument"
     return UnsupportedError(f"{where}: {why}", hint=hint, location=caller_location())
-
-
-def no_host_ops(root: Trace) -> str:
-    """Why a function that is being traced takes no ops of the host."""
-    if root.gpu is not None:
-        return (
-            "it is compiled for a GPU as a whole, which leaves no ops to the host "
-            "(`with wf.device(...)` in a function that is compiled without device= may)"
-        )
-    return "ops of the host are for plain Python, a wf.Graph and functions of wf.compile"
 
 
 def value_of(x: Any, dtype: DType, label: Callable[[], str]) -> Array:

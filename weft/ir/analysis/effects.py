@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from weft.ir.analysis.frames import Frame, Frames
 from weft.ir.dataclass import dataclass
+from weft.ir.device import LOCAL_JOB, DeviceSpec
 from weft.ir.dtypes import string
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import OPS
@@ -211,22 +212,26 @@ def is_open_call(op: Operation) -> bool:
     return is_open or _has_strings(op)
 
 
-def host_op_of(graph: Graph) -> Operation | None:
-    """The first op that one native plan does not hold, or that names a device, regions included;
-    None if there is none."""
-    return next((op for op in graph.walk() if _is_of_host(op)), None)
+def host_op_of(graph: Graph, gpu: int | None = None) -> Operation | None:
+    """The first op, regions included, that one native plan does not hold, or that names a device;
+    None if there is none. gpu: of a plan for the GPU of this number, whose name ops may have."""
+    there = None if gpu is None else DeviceSpec(LOCAL_JOB, 0, "gpu", gpu)
+    return next((op for op in graph.walk() if _is_of_host(op, there)), None)
 
 
-def _is_of_host(op: Operation) -> bool:
+def _is_of_host(op: Operation, there: DeviceSpec | None) -> bool:
     if op.name in PYTHON_CALLS:
         return is_open_call(op)
-    return bool(op.device) or op.name in DATAFLOW or runs_on_host(op)
+    if op.device and (there is None or not DeviceSpec.parse(op.device).matches(there)):
+        return True
+    return op.name in DATAFLOW or runs_on_host(op)
 
 
-def needs_host(graph: Graph) -> bool:
-    """Whether a graph may need more than one native plan of the CPU."""
+def needs_host(graph: Graph, gpu: int | None = None) -> bool:
+    """Whether a graph may need more than one native plan of the CPU, or one for the GPU of this
+    number."""
     types = [v.type for v in (*graph.args, *graph.results)]
-    return any(map(is_string, types)) or host_op_of(graph) is not None
+    return any(map(is_string, types)) or host_op_of(graph, gpu) is not None
 
 
 def written_in(graph: Graph) -> frozenset[str]:

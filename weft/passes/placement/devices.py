@@ -141,18 +141,22 @@ class Device:
 
     def lacks(self, op: Operation) -> str:
         """Why the device cannot run the op; empty if it can."""
-        values = (*op.operands, *op.results)
-        has = self.kernels is None or op.name in self.kernels
-        if self.kind != CPU:
-            of_host = runs_on_host(op)
-            if of_host and has and (self._asks_of_variable(op) or _is_python_call(op)):
-                return ""
-            if of_host or any(isinstance(v.type, HandleType) for v in values):
-                return f"runs on the host, not on a {self.kind}"
-        if not has:
+        if self.leaves_to_host(op):
+            return f"runs on the host, not on a {self.kind}"
+        if self.kernels is not None and op.name not in self.kernels:
             return f"has no kernel for {self.kind}"
+        if self.kind != CPU and _is_of_host(op):
+            return ""
+        values = (*op.operands, *op.results)
         other = next((t for v in values if self._takes_not(t := tensor_of(v))), None)
         return "" if other is None else f"has no kernel for {self.kind} on {other}"
+
+    def leaves_to_host(self, op: Operation) -> bool:
+        """Whether only a processor does the op, whatever kernels the device has."""
+        if self.kind == CPU or not _is_of_host(op):
+            return False
+        has = self.kernels is None or op.name in self.kernels
+        return not (has and (self._asks_of_variable(op) or _is_python_call(op)))
 
     def _asks_of_variable(self, op: Operation) -> bool:
         """Whether Python does the op beside a variable, wherever that is (`is_initialized`)."""
@@ -160,6 +164,11 @@ class Device:
 
     def _takes_not(self, t: TensorType | None) -> bool:
         return t is not None and self.dtypes is not None and t.dtype.short not in self.dtypes
+
+
+def _is_of_host(op: Operation) -> bool:
+    values = (*op.operands, *op.results)
+    return runs_on_host(op) or any(isinstance(v.type, HandleType) for v in values)
 
 
 def _is_python_call(op: Operation) -> bool:

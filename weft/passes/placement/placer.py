@@ -197,13 +197,15 @@ def _sources(made: Colocation, problem: Problem, block: Block) -> None:
 
 def add_defaults(problem: Problem, devices: Sequence[Device], name: str) -> None:
     """Constrain the ops that nothing which the user said keeps from device `name` to it. Constants
-    and the like are where they are read; what uses state is where that is."""
+    and the like are where they are read; what uses state is where that is, and ops of the host are
+    on a processor."""
+    (k,) = (k for k, d in enumerate(devices) if d.name == name)
+    ops, leaves = problem.ops, devices[k].leaves_to_host
     groups = Groups(problem.size, (1 << len(devices)) - 1)
-    said = (c for c in problem.constraints if c.kind != "kernel")
+    said = (c for c in problem.constraints if c.kind != "kernel" or leaves(ops[c.op]))
     if not all(map(groups.apply, said)):
         return  # a conflict without these
-    (k,) = (k for k, d in enumerate(devices) if d.name == name)
-    for number, op in enumerate(problem.ops):
+    for number, op in enumerate(ops):
         bound = op.device or uses_handle(op) or _is_source(op)
         if not bound and groups.mask(number) >> k & 1:
             what = f"op '{op.name}' names no device and goes with the step's, {name}"

@@ -17,7 +17,8 @@ Reads of state are merged by `effects`, which knows what was written between.
     %1 = log(%x) : f32[4]
     return %1
 
-After: `%0` is gone. Ops with the trait ``no_dce`` (assignments) stay. A control operand does not
+After: `%0` is gone. Ops with the trait ``no_dce`` (assignments) stay, and so does the op that makes
+a size which a live op needs and cannot tell from its operands. A control operand does not
 keep an op alive, unless it tells a size (`tie_sizes`); if a dropped op stood between two effects,
 the later one is ordered after what the dropped op itself was ordered after. An op that might fail
 (an index out of bounds) goes, too. At stage `dataflow` control operands count: whether they are
@@ -41,7 +42,7 @@ from weft.passes.rewriting.rewrite import (
     with_control,
     with_operands,
 )
-from weft.passes.sizes import told_by_control
+from weft.passes.sizes import made_by, needed_sizes, told_by_control
 
 
 def cse(graph: Graph) -> Graph:
@@ -116,12 +117,17 @@ def dce(graph: Graph) -> Graph:
 def _dce_block(block: Block, control_counts: bool = False) -> Block:
     live: set[Operation] = set()
     needed = set(block.results)
+    sizes: set[str] | None = set() if any(map(made_by, block.ops)) else None
     for op in reversed(block.ops):
-        if must_run(op) or not needed.isdisjoint(op.results):
+        wanted = sizes is not None and not sizes.isdisjoint(made_by(op))
+        if wanted or must_run(op) or not needed.isdisjoint(op.results):
             live.add(op)
             needed.update(op.operands)
             if op.control:
                 needed.update(op.control if control_counts else told_by_control(op))
+            if sizes is not None:
+                sizes.difference_update(made_by(op))
+                sizes |= needed_sizes(op)
     order: dict[Value, tuple[Value, ...]] = {}  # result of a dropped op -> what it came after
     mapping: dict[Value, Value] = {}
     ops: list[Operation] = []

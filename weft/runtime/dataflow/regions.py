@@ -58,7 +58,10 @@ class RemoteRegion(Protocol):
 
 
 class RegionDevice(Protocol):
-    """The device that the regions of a graph run on."""
+    """The device that the regions of a graph run on. results_stay: whether results of the graph
+    that lie there are not copied to the host."""
+
+    results_stay: bool
 
     def region(
         self,

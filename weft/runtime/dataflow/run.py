@@ -315,8 +315,10 @@ class Running:
     def end(self) -> list[Array | None]:
         """The results; the state is as new. InvalidArgumentError if one is dead."""
         results: list[Array | None] = []
+        there = self.built.elsewhere
+        far = there is not None and there.results_stay
         for i, t in enumerate(self.built.fetches):
-            made = None if t is None else self.state.result(i, t)
+            made = None if t is None else self.state.result(i, t, far=far)
             if made is None and t is not None:
                 raise dead_result(self.built.graph.block, i, self.built.feed_names)
             results.append(made)

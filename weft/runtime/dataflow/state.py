@@ -328,13 +328,13 @@ class State:
         ctypes.memmove(data_of(made), data, made.nbytes)
         return made
 
-    def result(self, number: int, t: TensorType) -> Array | None:
-        """A fetched result of the step that has ended; None if it is dead."""
+    def result(self, number: int, t: TensorType, *, far: bool = False) -> Array | None:
+        """A fetched result of the step that has ended; None if it is dead. far: as of `array`."""
         cell = self.fetches[number]
         if not cell:
             return None
         self.fetches[number] = 0
-        array: Array = self.array(cell, t)
+        array: Array = self.array(cell, t, far=far)
         self.release(cell)
         return array
 

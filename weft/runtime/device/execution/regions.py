@@ -33,6 +33,7 @@ class OnGpu:
     """The regions of one part of a step on a GPU (`dataflow.regions.RegionDevice`).
 
     find: the device, asked for at once; its errors are raised here. passes: of the regions.
+    results_stay: as of `RegionDevice`.
     """
 
     def __init__(
@@ -41,7 +42,10 @@ class OnGpu:
         find: Callable[[], Device],
         passes: Sequence[Pass] = GPU,
         math_mode: MathMode = "ieee",
+        *,
+        results_stay: bool = False,
     ) -> None:
+        self.results_stay = results_stay
         self._name, self._find, self._passes, self._math_mode = name, find, passes, math_mode
         self.device = find()
 
@@ -147,12 +151,17 @@ def _kept(cancel: CancelToken) -> KeptActivations:
 
 
 def on_gpu(
-    device: str, name: str, passes: Sequence[Pass] = GPU, math_mode: MathMode = "ieee"
+    device: str,
+    name: str,
+    passes: Sequence[Pass] = GPU,
+    math_mode: MathMode = "ieee",
+    *,
+    results_stay: bool = False,
 ) -> OnGpu | None:
     """For the part of a step on `device` (a full name): where its regions run; None for a cpu.
-    Errors as `registry.gpu`."""
+    results_stay: as of `OnGpu`. Errors as `registry.gpu`."""
     spec = DeviceSpec.parse(device)
     if spec.kind != "gpu":
         return None
     number = spec.index or 0
-    return OnGpu(name, lambda: gpu(number), passes, math_mode)
+    return OnGpu(name, lambda: gpu(number), passes, math_mode, results_stay=results_stay)
