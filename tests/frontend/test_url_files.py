@@ -74,6 +74,53 @@ def test_files_of_others_are_found(folder: str, monkeypatch: pytest.MonkeyPatch)
         assert [os.path.basename(n.decode()) for n in found] == wanted
 
 
+@pytest.fixture
+def keeping() -> Iterator[dict[str, bytes]]:
+    """A store that keeps the sizes it has listed until it is told to forget them, as those of S3
+    and Google do: a name "keeping://..." is a key of the dict."""
+    fsspec = pytest.importorskip("fsspec")
+    from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+    held: dict[str, bytes] = {}
+
+    class Opened(AbstractBufferedFile):  # type: ignore[misc]  # it reads as far as the size
+        def _fetch_range(self, start: int, end: int) -> bytes:
+            return held[self.path][start:end]
+
+    class Keeping(AbstractFileSystem):  # type: ignore[misc]
+        protocol = "keeping"
+
+        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            listed = self.dircache.setdefault("", [
+                {"name": n, "size": len(data), "type": "file"} for n, data in held.items()
+            ])  # fmt: skip
+            found = [i for i in listed if i["name"].startswith(path)]
+            if not found:
+                raise FileNotFoundError(path)
+            return found if detail else [i["name"] for i in found]
+
+        def invalidate_cache(self, path: Any = None) -> None:
+            self.dircache.clear()
+
+        def _open(self, path: str, mode: str = "rb", *options: Any, **more: Any) -> Any:
+            return Opened(self, path, mode, **more)
+
+    fsspec.register_implementation("keeping", Keeping, clobber=True)
+    yield held
+    fsspec.core.get_filesystem_class("keeping").clear_instance_cache()
+
+
+def test_a_file_is_read_as_large_as_it_is(keeping: dict[str, bytes]) -> None:
+    """It was read as large as it had been when the store listed it."""
+    url = "keeping://a.txt"
+    keeping["a.txt"] = b"one\n"
+    assert wf.tf1.matching_files("keeping://*.txt").tolist() == [url.encode()]
+    for data in (b"one\ntwo\n", b"1\n", b""):
+        keeping["a.txt"] = data  # another process has written it
+        assert wf.tf1.read_file(url).item() == data
+        assert list(wf.data.read_lines(url)) == data.split()
+
+
 def test_each_format(folder: str) -> None:
     with wf.data.TFRecordWriter(f"{folder}/r", "GZIP") as writer:
         for word in (b"one", b"two"):
