@@ -244,6 +244,51 @@ def test_checkpoints_as_ops(folder: str) -> None:
     assert wf.train.latest_checkpoint(folder) == f"{folder}/m-1.safetensors"
 
 
+@pytest.mark.parametrize("devices", [("", ""), ("/job:ps/task:0", "/job:ps/task:1")])
+def test_checkpoints_in_parts(folder: str, devices: tuple[str, str]) -> None:
+    """Tasks of this process share its store in memory."""
+    store = pytest.importorskip("fsspec").filesystem("memory")
+    tasks = wf.train.Server.create_local_cluster({"ps": 2}) if devices[0] else []
+    try:
+        with wf.Graph().as_default():
+            held = []
+            for n, name in enumerate(devices):
+                with wf.device(name):
+                    held.append(wf.Variable([float(n), 2.0], name=f"v{n}"))
+            saver = wf.train.ShardedSaver(max_to_keep=2)
+            begin, more = wf.global_variables_initializer(), [v.assign_add([1, 1]) for v in held]
+            with wf.Session(tasks[0].target if tasks else "") as session:
+                session.run(begin)
+                for step in (1, 2, 3):
+                    path = saver.save(session, f"{folder}/m", step, metric=-step)
+                    session.run(more)
+                assert path == f"{folder}/m-3"
+                assert (
+                    wf.train.latest_checkpoint(folder) == wf.train.best_checkpoint(folder) == path
+                )
+                assert saver.last_checkpoints == [f"{folder}/m-{n}" for n in (2, 3)]
+                shards = sorted(store.glob(f"{folder}/m-*.safetensors"))
+                assert len(shards) == 2 * len(set(devices))  # those of the first are removed
+                assert saver.restore(session, f"{folder}/m-2").step == 2
+                assert [session.run(v).tolist() for v in held] == [[1, 3], [2, 3]]
+                report = saver.restore_or_initialize(session, folder)
+                assert report is not None
+                assert report.step == 3
+                assert [session.run(v).tolist() for v in held] == [[2, 4], [3, 4]]
+                store.pipe_file(shards[-1], store.cat_file(shards[-1])[:-5])
+                with pytest.raises(wf.errors.DataLossError, match=r"memory://.* is damaged"):
+                    saver.restore_or_initialize(session, folder)
+                report = saver.restore_or_initialize(session, folder, or_previous=True)
+                assert report is not None
+                assert report.step == 2
+                with pytest.raises(wf.errors.NotFoundError, match=r"memory://.*/m-9"):
+                    saver.restore(session, f"{folder}/m-9")
+        assert wf.train.load_variable(f"{folder}/m-2", "v1").tolist() == [2, 3]
+    finally:
+        for task in tasks:
+            task.stop()
+
+
 # -------------------------------------------------------------------------------------- event files
 def events_of(folder: str) -> list[int]:
     """How many records each event file of a folder has, oldest first."""
@@ -320,15 +365,6 @@ def test_what_is_not_built_for_urls(use: Any, tmp_path: Path, monkeypatch: Any) 
         use("s3://bucket/m")
     assert "test_url_files.py" in str(e.value)
     assert list(tmp_path.iterdir()) == []  # no folder called "s3:"
-
-
-def test_a_sharded_saver_is_not_built_for_urls(folder: str) -> None:
-    with wf.Graph().as_default(), wf.Session() as session:
-        saver = wf.train.ShardedSaver([wf.Variable(1.0, name="v")])
-        session.run(wf.global_variables_initializer())
-        for use in (saver.save, saver.restore, saver.restore_or_initialize):
-            with pytest.raises(wf.errors.UnsupportedError, match="not built for URLs"):
-                use(session, f"{folder}/m")
 
 
 def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:

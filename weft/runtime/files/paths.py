@@ -166,6 +166,11 @@ def path_of(name: Path) -> pathlib.Path:
     return cast(pathlib.Path, UrlPath(given)) if is_url(given) else pathlib.Path(given)
 
 
+def absolute(path: pathlib.Path) -> str:
+    """As `os.path.abspath`, for others, who may be in another folder; a URL is the same for all."""
+    return str(path) if isinstance(cast(object, path), UrlPath) else os.path.abspath(path)
+
+
 def is_there(path: pathlib.Path) -> bool:
     """As `os.path.exists`, which is False, no error, for a name that is none."""
     return path.exists() if isinstance(cast(object, path), UrlPath) else os.path.exists(path)
