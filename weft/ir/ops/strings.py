@@ -24,6 +24,7 @@ from weft.ir.spec import (
     AttrSpec,
     InferRule,
     OpSpec,
+    as_bytes,
     dtype_attr,
     elementwise_shape,
     int_attr,
@@ -205,7 +206,7 @@ def _join_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) ->
 
 
 def _join(xs: Sequence[Array], attrs: Attrs) -> Array:
-    separator = str(attrs["separator"]).encode()
+    separator = as_bytes(str(attrs["separator"]))
     out = np.empty(xs[0].shape, object)
     for i, parts in enumerate(zip(*(x.flat for x in xs), strict=True)):
         out.flat[i] = separator.join(parts)
@@ -396,7 +397,7 @@ def _split_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -
 
 
 def _split(xs: Sequence[Array], attrs: Attrs) -> list[Array]:
-    delimiters, skip = str(attrs["delimiter"]).encode(), bool(attrs["skip_empty"])
+    delimiters, skip = as_bytes(str(attrs["delimiter"])), bool(attrs["skip_empty"])
     rows = [_words(text, delimiters, skip) for text in xs[0]]
     words = [word for row in rows for word in row]
     values = np.empty(len(words), object)
