@@ -162,6 +162,7 @@ ELSEWHERE = {
             ),
             ("total_variation psnr", "NumPy in float64", "test_total_variation_and_psnr"),
             ("ssim", "the formula, window by window", "test_ssim"),
+            ("ssim_multiscale", "the formula, window by window", "test_ssim_multiscale"),
             ("non_max_suppression", "the algorithm in Python", "test_non_max_suppression"),
         )
         for name in names.split()
