@@ -353,6 +353,7 @@ _ROWS: dict[str, dict[str, str]] = {
     },
     "wf.train": {
         "adam": "wf.train.Adam",
+        "LazyAdam LazyAdamOptimizer": "wf.train.Adam(lazy=True)",
         "sgd": "wf.train.SGD",
         "Adamax Nadam AMSGrad": "weft has none: wf.train.Optimizer is the base of one's own",
         "FTRL": "wf.train.Ftrl", "LAMB": "wf.train.Lamb", "lion": "wf.train.Lion",
