@@ -192,6 +192,11 @@ ELSEWHERE = {
         f"nn.{name}": ("NumPy, row by row and place by place", "test_rnn_attention.py", test)
         for names, test in (
             ("BahdanauAttention LuongAttention", "test_mechanisms"),
+            ("monotonic_attention", "test_monotonic_attention"),
+            (
+                "BahdanauMonotonicAttention LuongMonotonicAttention",
+                "test_monotonic_mechanisms",
+            ),
             ("AttentionWrapper", "test_wrapper"),
         )
         for name in names.split()
