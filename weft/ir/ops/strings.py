@@ -35,7 +35,13 @@ from weft.ir.types import TensorType, Type
 
 #: The ops on strings that have native kernels besides their references (`runtime/dynamic/`).
 BY_KERNELS = frozenset(
-    {"string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_number", "decode_raw"}
+    {
+        "string_to_hash_bucket",
+        "string_to_hash_bucket_fast",
+        "string_to_hash_bucket_strong",
+        "string_to_number",
+        "decode_raw",
+    }
 )
 _M = (1 << 64) - 1
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
