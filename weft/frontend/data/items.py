@@ -100,12 +100,7 @@ class Items(ABC):
     def skip(self, n: int) -> int:
         """Pass over n items, or as many as there are; how many. Here by pulling them, which does
         not call them. Interrupted for an error of one of them."""
-
-        def pull(_: int) -> int:
-            next(self)
-            return 1
-
-        return passed_over(n, pull)
+        return pulled(self.__next__, n)
 
 
 class Interrupted(Exception):  # it carries the error
@@ -114,6 +109,19 @@ class Interrupted(Exception):  # it carries the error
     def __init__(self, passed: int, error: BaseException) -> None:
         super().__init__(passed, error)
         self.passed, self.error = passed, error
+
+
+def pulled(pull: Callable[[], Any], n: int) -> int:
+    """How many of n elements `pull` gives, one each. Interrupted for an error of one of them."""
+    done = 0
+    try:
+        for done in range(n):  # noqa: B007
+            pull()
+    except StopIteration:
+        return done
+    except BaseException as error:
+        raise Interrupted(done + 1, error) from None
+    return n
 
 
 def passed_over(n: int, some: Callable[[int], int]) -> int:

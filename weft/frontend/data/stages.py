@@ -28,6 +28,7 @@ from weft.frontend.data.items import (
     UnorderedMap,
     Value,
     passed_over,
+    pulled,
 )
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError
@@ -170,11 +171,7 @@ class _Elements(Items):
         return Value(tree_map(_copied, element) if self._copy else element)
 
     def skip(self, n: int) -> int:
-        def pull(_: int) -> int:
-            next(self._elements)  # without a copy
-            return 1
-
-        return passed_over(n, pull)
+        return pulled(self._elements.__next__, n)  # without copies
 
 
 def _copied(leaf: Any) -> Any:
