@@ -133,17 +133,48 @@ def test_a_variable_that_gets_its_value_after_a_call(servers: list[wf.train.Serv
     assert float(read()) == 3.0  # it is the task's now
 
 
+def test_errors_have_the_names_of_the_program(servers: list[wf.train.Server]) -> None:
+    """They named variables `weights#3`, as the tasks did."""
+    some = []
+    for _ in range(3):
+        with wf.Graph().as_default():
+            some.append(wf.Variable(np.ones(3, F32), name="weights"))
+    for v in some[:2]:
+        v.current_state.write(np.full(3, 2, F32))
+    target = servers[1].target
+    both = wf.compile(lambda: some[0].read() + some[1].read(), cluster=target)
+    assert both().tolist() == [4, 4, 4]
+    for function in (lambda: some[2].read() + 1.0, lambda: some[1].read() + some[2].read()):
+        with pytest.raises(FailedPreconditionError) as caught:
+            wf.compile(function, cluster=target)()
+        assert "variable 'weights' is not initialised" in str(caught.value)
+        assert "#" not in str(caught.value).replace(str(__file__), "")
+    some[2].current_state.write(np.full(3, 5, F32))
+    change = wf.compile(lambda: [v.assign_add(v.read() * k) for k, v in enumerate(some)],
+                        cluster=target)  # fmt: skip
+    change()
+    assert both().tolist() == [6, 6, 6]  # 2 and 4
+    third = wf.compile(lambda: some[2].read() * 1.0, cluster=target)
+    assert third().tolist() == [15, 15, 15]
+    assert "#" not in third.explain()
+    queue = wf.tf1.FIFOQueue(2, [wf.float32], [()], name="work")
+    closes = wf.compile(lambda: queue.close(), cluster=target)
+    closes()
+    with pytest.raises(wf.errors.OutOfRangeError, match="FIFOQueue 'work' is closed"):
+        wf.compile(lambda: queue.dequeue(), cluster=target)()
+
+
 def test_what_no_function_uses_any_more_is_cleared(servers: list[wf.train.Server]) -> None:
     target = servers[0].target
-    v = wf.Variable(np.zeros(1000, F32))
+    v, w = (wf.Variable(np.zeros(1000, F32), name="v") for _ in range(2))
 
     def held() -> int:
         with wf.Graph().as_default(), wf.Session(target) as session:
             return sum(task["variables"][0] for task in session.task_stats().values())
 
-    f = wf.compile(lambda: wf.sum(v.read()), cluster=target)
+    f = wf.compile(lambda: wf.sum(v.read() + w.read()), cluster=target)
     assert float(f()) == 0.0
-    assert held() == 1
+    assert held() == 2
     del f
     gc.collect()
     assert held() == 0

@@ -145,3 +145,20 @@ def test_the_error_of_an_old_driver() -> None:
     with pytest.raises(ToolchainError) as caught:
         found.check(driver=(12, 8))
     assert caught.value.what in text_of("guide/gpu-deploy.md")
+
+
+def test_which_optimizers_are_lazy() -> None:
+    """sparse.md said of LazyAdam that it is not there."""
+    text = text_of("guide/sparse.md")
+    kinds = [
+        kind for kind in (getattr(wf.train, name) for name in dir(wf.train))
+        if inspect.isclass(kind) and issubclass(kind, wf.train.Optimizer)
+    ]  # fmt: skip
+    lazy = {k.__name__ for k in kinds if "lazy" in inspect.signature(k).parameters}
+    (there,) = re.findall(r"With `lazy=True` the formula of (.*?) is applied", text)
+    (not_there,) = re.findall(r"\* `lazy=True` of (.*)", text)
+    assert set(re.findall(r"`(\w+)`", there)) == lazy
+    others = {"SGD", "Adagrad", "LBFGS", "Optimizer"}  # of rows as they are; of whole variables
+    wrappers = {"GradientAccumulation", "LossScaling", "SyncReplicas"}
+    rest = {k.__name__ for k in kinds if not k.__name__.startswith("_")} - lazy - others - wrappers
+    assert set(re.findall(r"`(\w+)`", not_there)) == rest

@@ -242,6 +242,160 @@ def test_as_python(name: str, x: int, y: int) -> None:
     assert _numbers(COMPILED[name](np.int64(x), np.int64(y))) == _numbers(plain(x, y))
 
 
+def enumerated(a: Any, b: Any, n: Any) -> Any:
+    total = 0.0
+    for i, x in enumerate(a):
+        total = total + i * x
+    for i, x in enumerate(b, n):
+        total = total - i * x
+    for i, j in enumerate(range(n), start=1):
+        total = total + i * j
+    for i in range(a.shape[0]):  # an open size, too
+        total = total + a[i] * i
+    return total
+
+
+def zipped(a: Any, b: Any, n: Any) -> Any:
+    total = 0.0
+    for x, y in zip(a, b):  # noqa: B905
+        total = total + x * y
+    for i, x, j in zip(range(n, -9, -2), a, range(100)):  # noqa: B905
+        total = total + i * x * j
+    for (x,) in zip(b):
+        total = total - x
+    return total
+
+
+def both_and_nested(a: Any, b: Any, n: Any) -> Any:
+    total = 0.0
+    for k, (x, (i, y)) in enumerate(zip(a, enumerate(b, 5)), 2):  # noqa: B905
+        for j in range(n):
+            if j > i:
+                continue
+            for z in a:
+                total = total + k * x * y + z * j
+    return total
+
+
+def leaves_early(a: Any, b: Any, n: Any) -> Any:
+    total, last = 0.0, 0
+    for i, (x, y) in enumerate(zip(a, b)):  # noqa: B905
+        if x + y > n:
+            break
+        total = total + x
+        last = i
+    for i, x in enumerate(b):
+        if i == n:
+            return total * 10 + x
+        total = total + last
+    return total
+
+
+def beside_a_list(a: Any, b: Any, n: Any) -> Any:
+    total = 0.0
+    for name, x, i in zip(["a", "bc", "def"], a, range(9)):  # noqa: B905
+        total = total + len(name) * x + i
+    for i, name in enumerate(["a", "bc"], n):
+        total = total + i * len(name)
+    return total
+
+
+OVER_ROWS: list[Callable[[Any, Any, Any], Any]] = [
+    enumerated,
+    zipped,
+    both_and_nested,
+    leaves_early,
+    beside_a_list,
+]
+WHOLE = {f.__name__: wf.compile(f, autograph=True) for f in OVER_ROWS}
+OPEN = {
+    f.__name__: wf.compile(
+        f, autograph=True,
+        input_signature=[*[wf.TensorType(wf.float64, (None,))] * 2, wf.TensorType(wf.int32)],
+    )
+    for f in OVER_ROWS[:-1]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@given(
+    a=st.lists(st.integers(-9, 9), max_size=4), b=st.lists(st.integers(-9, 9), max_size=4),
+    n=st.integers(0, 6),
+)  # fmt: skip
+@examples(40)
+def test_enumerate_and_zip_as_python(name: str, a: list[int], b: list[int], n: int) -> None:
+    plain = next(f for f in OVER_ROWS if f.__name__ == name)
+    rows = [np.array(x, np.float64) for x in (a, b)]
+    for compiled in (WHOLE.get(name), OPEN.get(name)):
+        if compiled is not None:
+            assert float(compiled(*rows, np.int32(n))) == plain(rows[0], rows[1], n)
+
+
+def test_numbers_of_enumerate_are_weak_and_rows_have_gradients() -> None:
+    @wf.compile(autograph=True)
+    def f(a: Any, b: Any) -> Any:
+        def loss(a: Any, b: Any) -> Any:
+            total = 0.0
+            for i, (row, y) in enumerate(zip(a, b, strict=True)):
+                total = total + wf.sum(row * y * i)
+            return total
+
+        return wf.value_and_grad(loss, argnums=(0, 1))(a, b)
+
+    a, b = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([2, 3, 4], np.float32)
+    value, (da, db) = f(a, b)
+    assert value.dtype == wf.float32  # i is a Python number, no int64
+    assert float(value) == float(sum(i * (a[i] * b[i]).sum() for i in range(3)))
+    assert da.tolist() == [[0, 0], [3, 3], [8, 8]]
+    assert db.tolist() == [0, 5, 18]
+    ops = str(f.trace(a, b))
+    assert "scan(" in ops
+    assert "while(" not in ops
+
+
+def zips_strictly(a: Any, b: Any) -> Any:
+    total = 0.0
+    for x, y in zip(a, b, strict=True):
+        total = total + x * y
+    return total
+
+
+def enumerates_a_number(a: Any, b: Any) -> Any:
+    for _, x in enumerate(a[0]):
+        b = b + x
+    return b
+
+
+def lists_them(a: Any, b: Any) -> Any:
+    return [x * y for x, y in zip(a, b)]  # noqa: B905
+
+
+def zips_open_and_names(a: Any, b: Any) -> Any:
+    for name, x in zip(["a", "b"], a):  # noqa: B905
+        b = b + x * len(name)
+    return b
+
+
+def test_what_enumerate_and_zip_refuse() -> None:
+    two, three = np.ones(2, F32), np.ones(3, F32)
+    of = [wf.TensorType(wf.float32, (None,))] * 2
+    for function, kinds, message in [
+        (zips_strictly, None, r"zip\(strict=True\): argument 2 has 2 elements, the first 3"),
+        (zips_strictly, of, r"zip\(strict=True\): argument 2 is not as long as the first"),
+        (enumerates_a_number, None, r"`enumerate` of f32\[\] .*, which has no first axis"),
+        (lists_them, None, r"`zip` and `range` of tensors are for `for` statements"),
+        (zips_open_and_names, of, r"a `zip` of tensors whose number of rows is open"),
+    ]:
+        run = wf.compile(function, autograph=True, input_signature=kinds)
+        with pytest.raises(wf.errors.WeftError, match=message) as caught:
+            run(three, two)
+        (place, *_) = caught.value.locations
+        assert place.file == __file__
+        first = function.__code__.co_firstlineno
+        assert first < place.line < first + 4
+    assert float(wf.compile(zips_strictly, autograph=True, input_signature=of)(three, three)) == 3
+
+
 def test_they_are_branches_and_loops_of_the_graph() -> None:
     text = str(COMPILED["collatz"].trace(np.int64(3), np.int64(0)))
     assert "while(" in text

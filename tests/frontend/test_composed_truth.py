@@ -162,6 +162,7 @@ ELSEWHERE = {
             ),
             ("total_variation psnr", "NumPy in float64", "test_total_variation_and_psnr"),
             ("ssim", "the formula, window by window", "test_ssim"),
+            ("ssim_multiscale", "the formula, window by window", "test_ssim_multiscale"),
             ("non_max_suppression", "the algorithm in Python", "test_non_max_suppression"),
         )
         for name in names.split()
@@ -191,6 +192,11 @@ ELSEWHERE = {
         f"nn.{name}": ("NumPy, row by row and place by place", "test_rnn_attention.py", test)
         for names, test in (
             ("BahdanauAttention LuongAttention", "test_mechanisms"),
+            ("monotonic_attention", "test_monotonic_attention"),
+            (
+                "BahdanauMonotonicAttention LuongMonotonicAttention",
+                "test_monotonic_mechanisms",
+            ),
             ("AttentionWrapper", "test_wrapper"),
         )
         for name in names.split()

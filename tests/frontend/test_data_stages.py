@@ -595,6 +595,133 @@ def test_files_after_a_damaged_one_are_read(tmp_path: Path) -> None:
     assert [int(r["n"]) for r in rows.ignore_errors()] == [0, 10, 1, 2, 12]
 
 
+Places = list[Any]  # an element each; None where making it raised an error
+
+
+def failing(places: Places) -> Any:
+    """0, 1, ...; an error in the places that have None, as the stage looks for the next one."""
+
+    def fails(n: Any) -> bool:
+        if places[int(n)] is None:
+            raise ValueError(f"no {n}")
+        return True
+
+    return numbers(len(places)).filter(fails)
+
+
+def in_batches(places: Places) -> Places:
+    """Pairs; an error takes the pair that it is in, and the next one begins after it."""
+    out, held = [], []
+    for place in places:
+        held.append(place)
+        if place is None or len(held) == 2:
+            out.append(None if place is None else held)
+            held = []
+    return [*out, held] if held else out
+
+
+def zipped(places: Places) -> Places:
+    return [None if p is None else (p, n) for n, p in enumerate(places)]
+
+
+def one_of_three(places: Places) -> Places:
+    """Windows of one element, 3 apart: a window is of the next element that can be made."""
+    out, coming = [], iter(places)
+    for place in coming:
+        out.append(place)
+        if place is not None:
+            out += [x for x in itertools.islice(coming, 2) if x is None]
+    return out
+
+
+def kept(places: Places, numbers: range) -> Places:
+    """Those of some numbers; the errors of others come, too, and are places of those who follow."""
+    return [x for n, x in enumerate(places) if x is None or n in numbers]
+
+
+COUNTING: dict[str, tuple[Callable[[Any], Any], Callable[[Places], Places]]] = {
+    "skip": (lambda d: d.skip(4), lambda p: p[4:]),
+    "take": (lambda d: d.take(6).skip(3), lambda p: p[3:6]),
+    "shard": (lambda d: d.shard(1, 3), lambda p: p[1::3]),
+    "shards": (
+        lambda d: d.shard(1, 2).shard(0, 2).skip(1),
+        lambda p: kept(kept(p, range(1, 99, 2)), range(0, 99, 2))[1:],
+    ),
+    "skips": (
+        lambda d: d.skip(2).shard(2, 3),
+        lambda p: kept(kept(p, range(2, 99)), range(2, 99, 3)),
+    ),
+    "enumerate": (
+        lambda d: d.enumerate().shard(1, 2),
+        lambda p: [None if x is None else (n, x) for n, x in enumerate(p)][1::2],
+    ),
+    "batch": (lambda d: d.batch(2).shard(1, 2), lambda p: in_batches(p)[1::2]),
+    "window": (
+        lambda d: d.window(1, 3).map(lambda w: next(iter(w))), one_of_three,
+    ),
+    "map": (lambda d: d.map(lambda n: n, workers=2).skip(4), lambda p: p[4:]),
+    "prefetch": (lambda d: d.prefetch(2).shard(1, 2), lambda p: p[1::2]),
+    "zip": (lambda d: Dataset.zip(d, numbers(99)).skip(4), lambda p: zipped(p)[4:]),
+    "concatenate": (lambda d: numbers(1).concatenate(d).skip(4), lambda p: p[3:]),
+    "repeat": (lambda d: d.repeat(2).shard(4, 5), lambda p: (p + p)[4::5]),
+    "flat_map": (
+        lambda d: numbers(1).flat_map(lambda _: d).shard(0, 2), lambda p: p[::2],
+    ),
+    "interleave": (
+        lambda d: numbers(2).interleave(lambda _: d, 2, 2).skip(5),
+        lambda p: [x for k in range(0, len(p), 2) for x in p[k : k + 2] * 2][5:],
+    ),
+    "unbatch": (
+        lambda d: d.map(lambda n: np.stack([n, n])).unbatch().skip(3),
+        lambda p: [x for n in p for x in ([None] if n is None else [n, n])][3:],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTING)
+@given(st.lists(st.booleans(), max_size=14))
+@examples(60)
+def test_an_error_takes_the_place_of_an_element(name: str, fails: list[bool]) -> None:
+    """Stages that pass over elements began anew after an error, or forgot what was left."""
+    places = [None if f else n for n, f in enumerate(fails)]
+    make, truth = COUNTING[name]
+    expected = [x for x in truth(places) if x is not None]
+    dataset = make(failing(places)).ignore_errors()
+    assert values(dataset) == expected
+    for done in range(len(expected) + 1):
+        it = iter(dataset)
+        for _ in range(done):
+            next(it)
+        again = iter(dataset)
+        again.load_state_dict(it.state_dict())
+        it.close()
+        assert values(again) == expected[done:]
+
+
+def test_the_error_of_a_passed_over_element_is_the_functions() -> None:
+    """Nothing of how stages count is in it, and the state goes past what failed for a while."""
+    cause, broken = KeyError("cause"), [True]
+
+    def fails(n: Any) -> bool:
+        if n == 2 and broken[0]:
+            raise ValueError("no 2") from cause
+        return True
+
+    it = iter(numbers(9).filter(fails).skip(1).batch(2).skip(1))
+    with pytest.raises(ValueError, match="no 2") as caught:
+        next(it)
+    assert caught.value.__cause__ is cause
+    assert caught.value.__context__ is cause or caught.value.__context__ is None
+    broken[0] = False
+    state = {**it.state_dict(), "delivered": 1}
+    it.load_state_dict(state)
+    assert values(it) == [[5, 6], [7, 8]]
+    broken[0] = True
+    it.load_state_dict(state)
+    with pytest.raises(ValueError, match="no 2"):
+        next(it)
+
+
 def test_repetitions_of_what_fails_end() -> None:
     def broken() -> Iterator[int]:
         raise OSError("gone")

@@ -535,24 +535,45 @@ def test_total_variation_and_psnr() -> None:
 
 
 def similarity(x: Array, y: Array, top: float, size: int, sigma: float) -> float:
-    """Wang et al., equation 13, window by window, on one channel."""
+    """Wang et al., equation 13, on one channel."""
+    return similarities(x, y, top, size, sigma)[0]
+
+
+def similarities(x: Array, y: Array, top: float, size: int, sigma: float) -> tuple[float, float]:
+    """The similarity window by window, on one channel, and that of contrasts alone."""
     window = np.array([
         [math.exp(-((i - (size - 1) / 2) ** 2 + (j - (size - 1) / 2) ** 2) / (2 * sigma**2))
          for j in range(size)] for i in range(size)
     ])  # fmt: skip
     window /= window.sum()
     c1, c2 = (0.01 * top) ** 2, (0.03 * top) ** 2
-    values = []
+    values, contrasts = [], []
     for i in range(x.shape[0] - size + 1):
         for j in range(x.shape[1] - size + 1):
             a, b = x[i : i + size, j : j + size], y[i : i + size, j : j + size]
             ma, mb = (window * a).sum(), (window * b).sum()
             va, vb = (window * (a - ma) ** 2).sum(), (window * (b - mb) ** 2).sum()
             cov = (window * (a - ma) * (b - mb)).sum()
-            values.append(
-                (2 * ma * mb + c1) * (2 * cov + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2))
-            )
-    return float(np.mean(values))
+            contrasts.append((2 * cov + c2) / (va + vb + c2))
+            values.append((2 * ma * mb + c1) / (ma**2 + mb**2 + c1) * contrasts[-1])
+    return float(np.mean(values)), float(np.mean(contrasts))
+
+
+def over_scales(x: Array, y: Array, top: float, weights: Any, size: int, sigma: float) -> float:
+    """TensorFlow's: each scale is the means of 2 x 2 pixels of the one before, on one channel."""
+    product = 1.0
+    for level, weight in enumerate(weights):
+        whole, contrast = similarities(x, y, top, size, sigma)
+        score = whole if level == len(weights) - 1 else contrast
+        product *= max(score, 0.0) ** weight
+        x, y = (
+            np.array([
+                [np.mean([v[min(i + a, len(v) - 1), min(j + b, len(v[0]) - 1)]
+                          for a in (0, 1) for b in (0, 1)])
+                 for j in range(0, len(v[0]), 2)] for i in range(0, len(v), 2)
+            ]) for v in (x, y)
+        )  # fmt: skip
+    return product
 
 
 @pytest.mark.parametrize(("size", "sigma"), every(2, [(4, 0.8), (11, 1.5)]))
@@ -573,6 +594,49 @@ def test_ssim(size: int, sigma: float) -> None:
           1e-4)  # fmt: skip
     with pytest.raises(ShapeError, match=r"at least 20 x 20 pixels(.|\n)*filter_size= makes"):
         I.ssim(x, y, 1.0, 20)
+
+
+MULTISCALE: list[tuple[Any, int, float]] = [
+    ((0.3, 0.5, 0.2), 4, 0.8), ((1.0,), 5, 1.5), ((0.5, 0.0, 0.25, 1.5), 2, 1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("weights", "size", "sigma"), MULTISCALE)
+def test_ssim_multiscale(weights: Any, size: int, sigma: float) -> None:
+    x = image(2, 19, 14, 2)
+    y = 0.6 * x + 0.4 * image(2, 19, 14, 2, seed=1)
+    expected = [
+        np.mean([over_scales(a[..., c], b[..., c], 1.0, weights, size, sigma) for c in range(2)])
+        for a, b in zip(x, y, strict=True)
+    ]
+    f = lambda x, y: I.ssim_multiscale(x, y, 1.0, weights, size, sigma)  # noqa: E731
+    check(f, (x, y), np.array(expected), 1e-10)
+    check_gradient(f, x, y)
+    check(f, (x[0], y[0]), np.array(expected[0]), 1e-10)
+    a, b = (np.round(v * 255).astype("u1") for v in (x[0], y[0]))
+    held = [over_scales(a[..., c] * 1.0, b[..., c] * 1.0, 255.0, weights, size, sigma)
+            for c in range(2)]  # fmt: skip
+    check(lambda a, b: I.ssim_multiscale(a, b, 255, weights, size, sigma), (a, b),
+          np.float32(np.mean(held)), 1e-4)  # fmt: skip
+
+
+def test_corners_of_ssim_multiscale() -> None:
+    x, y = image(1, 162, 161, 1), image(1, 162, 161, 1, seed=1)
+    found = float(I.ssim_multiscale(x, y, 1.0)[0])  # the five scales of the paper
+    weights = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
+    assert found == pytest.approx(over_scales(x[0, ..., 0], y[0, ..., 0], 1.0, weights, 11, 1.5))
+    assert float(I.ssim_multiscale(x, x, 1.0)[0]) == 1.0
+    small = image(16, 16, 1)
+    against = 1 - small  # its contrasts are negative: 0, with a gradient of 0
+    f = lambda x: wf.sum(I.ssim_multiscale(x, against, 1.0, (0.3, 0.7), 4))  # noqa: E731
+    assert float(f(small)) == 0.0
+    assert not np.any(wf.grad(f)(small).numpy())
+    assert np.isnan(float(I.ssim_multiscale(small, small * np.nan, 1.0, (0.3, 0.7), 4)))
+    with pytest.raises(ShapeError, match=r"at least 161 x 161 pixels(.|\n)*fewer power_factors"):
+        I.ssim_multiscale(x[:, :160], y[:, :160], 1.0)
+    for bad in ((), 1.0, (1.0, -1.0), "ab", (math.nan,), None, [[1.0]]):
+        with pytest.raises(InvalidArgumentError, match="are no numbers of at least 0"):
+            I.ssim_multiscale(x, y, 1.0, bad)
 
 
 # ----------------------------------------------------------------------------------------- boxes

@@ -421,6 +421,50 @@ def test_what_is_refused(call: Any, kind: Any, message: str) -> None:
     assert "test_text_functions.py" in str(caught.value)
 
 
+HALF, BYTE = "b\ud800", "\udcff"  # half of a surrogate pair; what stands for the byte 0xff
+WITH_TEXT: dict[str, Callable[[Any, str], Any]] = {
+    "strip": wf.strings.strip,
+    "regex_replace": lambda x, text: wf.strings.regex_replace(x, "a", text),
+    "regex_full_match": wf.strings.regex_full_match,
+    "regex_split": lambda x, text: wf.strings.regex_split(x, text).values,
+    "split": lambda x, text: wf.strings.split(x, text).values,
+    "join": lambda x, text: wf.strings.join([x, x], text),
+    "reduce_join": lambda x, text: wf.strings.reduce_join(x, separator=text),
+    "format": lambda x, text: wf.strings.format("{}" + text, x),
+}
+
+
+@pytest.mark.parametrize("name", WITH_TEXT)
+def test_text_that_no_bytes_stand_for(name: str) -> None:
+    """It was an internal error of the reference, or matched nothing."""
+    call = WITH_TEXT[name]
+
+    def in_a_session() -> None:
+        with wf.Graph().as_default(), wf.Session() as session:
+            x = wf.placeholder(wf.string, [None])
+            session.run(call(x, HALF), {x: ["a"]})
+
+    for use in (
+        lambda: call(["a"], HALF), in_a_session,
+        lambda: wf.compile(lambda x: call(x, HALF))(np.array(["a"])),
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgumentError, match=r"one half of a surrogate") as caught:
+            use()
+        assert name.removeprefix("regex_").split("_")[-1] in str(caught.value)
+        assert "test_text_functions.py" in str(caught.value)
+
+
+def test_bytes_of_no_text_in_patterns_and_separators() -> None:
+    assert wf.strings.join([[b"a"], [b"b"]], BYTE).tolist() == [b"a\xffb"]
+    assert wf.strings.reduce_join([b"a", b"b"], separator=BYTE).item() == b"a\xffb"
+    assert wf.strings.split(b"a\xffb", BYTE).values.tolist() == [b"a", b"b"]
+    assert wf.strings.regex_replace(b"a\xffb", BYTE, "é").item() == "aéb".encode()
+    assert wf.strings.regex_replace(b"ab", "b", BYTE).item() == b"a\xff"
+    assert wf.strings.format("{}" + BYTE, 1).item() == b"1\xff"
+    words = wf.tf1.string_split([b"a\xffb"], BYTE)
+    assert words.values.tolist() == [b"a", b"b"]
+
+
 def test_errors_name_the_function() -> None:
     """Each function, called with numbers."""
     others: dict[str, Any] = {

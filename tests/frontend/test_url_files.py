@@ -74,6 +74,53 @@ def test_files_of_others_are_found(folder: str, monkeypatch: pytest.MonkeyPatch)
         assert [os.path.basename(n.decode()) for n in found] == wanted
 
 
+@pytest.fixture
+def keeping() -> Iterator[dict[str, bytes]]:
+    """A store that keeps the sizes it has listed until it is told to forget them, as those of S3
+    and Google do: a name "keeping://..." is a key of the dict."""
+    fsspec = pytest.importorskip("fsspec")
+    from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+    held: dict[str, bytes] = {}
+
+    class Opened(AbstractBufferedFile):  # type: ignore[misc]  # it reads as far as the size
+        def _fetch_range(self, start: int, end: int) -> bytes:
+            return held[self.path][start:end]
+
+    class Keeping(AbstractFileSystem):  # type: ignore[misc]
+        protocol = "keeping"
+
+        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            listed = self.dircache.setdefault("", [
+                {"name": n, "size": len(data), "type": "file"} for n, data in held.items()
+            ])  # fmt: skip
+            found = [i for i in listed if i["name"].startswith(path)]
+            if not found:
+                raise FileNotFoundError(path)
+            return found if detail else [i["name"] for i in found]
+
+        def invalidate_cache(self, path: Any = None) -> None:
+            self.dircache.clear()
+
+        def _open(self, path: str, mode: str = "rb", *options: Any, **more: Any) -> Any:
+            return Opened(self, path, mode, **more)
+
+    fsspec.register_implementation("keeping", Keeping, clobber=True)
+    yield held
+    fsspec.core.get_filesystem_class("keeping").clear_instance_cache()
+
+
+def test_a_file_is_read_as_large_as_it_is(keeping: dict[str, bytes]) -> None:
+    """It was read as large as it had been when the store listed it."""
+    url = "keeping://a.txt"
+    keeping["a.txt"] = b"one\n"
+    assert wf.tf1.matching_files("keeping://*.txt").tolist() == [url.encode()]
+    for data in (b"one\ntwo\n", b"1\n", b""):
+        keeping["a.txt"] = data  # another process has written it
+        assert wf.tf1.read_file(url).item() == data
+        assert list(wf.data.read_lines(url)) == data.split()
+
+
 def test_each_format(folder: str) -> None:
     with wf.data.TFRecordWriter(f"{folder}/r", "GZIP") as writer:
         for word in (b"one", b"two"):
@@ -197,6 +244,51 @@ def test_checkpoints_as_ops(folder: str) -> None:
     assert wf.train.latest_checkpoint(folder) == f"{folder}/m-1.safetensors"
 
 
+@pytest.mark.parametrize("devices", [("", ""), ("/job:ps/task:0", "/job:ps/task:1")])
+def test_checkpoints_in_parts(folder: str, devices: tuple[str, str]) -> None:
+    """Tasks of this process share its store in memory."""
+    store = pytest.importorskip("fsspec").filesystem("memory")
+    tasks = wf.train.Server.create_local_cluster({"ps": 2}) if devices[0] else []
+    try:
+        with wf.Graph().as_default():
+            held = []
+            for n, name in enumerate(devices):
+                with wf.device(name):
+                    held.append(wf.Variable([float(n), 2.0], name=f"v{n}"))
+            saver = wf.train.ShardedSaver(max_to_keep=2)
+            begin, more = wf.global_variables_initializer(), [v.assign_add([1, 1]) for v in held]
+            with wf.Session(tasks[0].target if tasks else "") as session:
+                session.run(begin)
+                for step in (1, 2, 3):
+                    path = saver.save(session, f"{folder}/m", step, metric=-step)
+                    session.run(more)
+                assert path == f"{folder}/m-3"
+                assert (
+                    wf.train.latest_checkpoint(folder) == wf.train.best_checkpoint(folder) == path
+                )
+                assert saver.last_checkpoints == [f"{folder}/m-{n}" for n in (2, 3)]
+                shards = sorted(store.glob(f"{folder}/m-*.safetensors"))
+                assert len(shards) == 2 * len(set(devices))  # those of the first are removed
+                assert saver.restore(session, f"{folder}/m-2").step == 2
+                assert [session.run(v).tolist() for v in held] == [[1, 3], [2, 3]]
+                report = saver.restore_or_initialize(session, folder)
+                assert report is not None
+                assert report.step == 3
+                assert [session.run(v).tolist() for v in held] == [[2, 4], [3, 4]]
+                store.pipe_file(shards[-1], store.cat_file(shards[-1])[:-5])
+                with pytest.raises(wf.errors.DataLossError, match=r"memory://.* is damaged"):
+                    saver.restore_or_initialize(session, folder)
+                report = saver.restore_or_initialize(session, folder, or_previous=True)
+                assert report is not None
+                assert report.step == 2
+                with pytest.raises(wf.errors.NotFoundError, match=r"memory://.*/m-9"):
+                    saver.restore(session, f"{folder}/m-9")
+        assert wf.train.load_variable(f"{folder}/m-2", "v1").tolist() == [2, 3]
+    finally:
+        for task in tasks:
+            task.stop()
+
+
 # -------------------------------------------------------------------------------------- event files
 def events_of(folder: str) -> list[int]:
     """How many records each event file of a folder has, oldest first."""
@@ -273,15 +365,6 @@ def test_what_is_not_built_for_urls(use: Any, tmp_path: Path, monkeypatch: Any) 
         use("s3://bucket/m")
     assert "test_url_files.py" in str(e.value)
     assert list(tmp_path.iterdir()) == []  # no folder called "s3:"
-
-
-def test_a_sharded_saver_is_not_built_for_urls(folder: str) -> None:
-    with wf.Graph().as_default(), wf.Session() as session:
-        saver = wf.train.ShardedSaver([wf.Variable(1.0, name="v")])
-        session.run(wf.global_variables_initializer())
-        for use in (saver.save, saver.restore, saver.restore_or_initialize):
-            with pytest.raises(wf.errors.UnsupportedError, match="not built for URLs"):
-                use(session, f"{folder}/m")
 
 
 def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,14 @@ from hypothesis import strategies as st
 import weft as wf
 from weft.ir.dtypes import ALL, DType, as_dtype, float32, float64, int32, int64, string
 from weft.ir.errors import WeftError
-from weft.ir.ops import OPS
+from weft.ir.ops import HAVE_KERNELS, OPS
 from weft.ir.ops.strings import fingerprint64, murmur64, number_of
+from weft.ir.ops.text_processing import sip_hash
 from weft.ir.text.parser import parse_graph
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dynamic import calls, selection, strings, unique
 from weft.runtime.dynamic.calls import CHUNK
-from weft.runtime.dynamic.door import HAVE_KERNELS, native_results
+from weft.runtime.dynamic.door import native_results
 from weft.runtime.dynamic.rows import NATIVE
 from weft.runtime.files.decoding import decode_csv
 
@@ -247,11 +249,15 @@ def test_what_has_no_kernel_is_left_alone() -> None:
 def test_hashes() -> None:
     rng = np.random.default_rng(0)
     given = [bytes(rng.integers(0, 256, n, np.uint8)) for n in [*range(200), *range(200, 900, 31)]]
-    for op, function in (
-        ("string_to_hash_bucket", murmur64), ("string_to_hash_bucket_fast", fingerprint64)
-    ):  # fmt: skip
+    keys = [(0, 0), (0x0706050403020100, 0x0F0E0D0C0B0A0908), (-1, 2**64 - 1), (-(2**63), 2**63)]
+    kinds: list[tuple[str, Callable[[bytes], int], dict[str, Any]]] = [
+        ("string_to_hash_bucket", murmur64, {}),
+        ("string_to_hash_bucket_fast", fingerprint64, {}),
+        *(("string_to_hash_bucket_strong", partial(sip_hash, key), {"key": key}) for key in keys),
+    ]
+    for op, function, more in kinds:
         for count in (1, 7, 2**63 - 1):
-            made = NATIVE[op]([texts(given)], {"num_buckets": count})
+            made = NATIVE[op]([texts(given)], {"num_buckets": count, **more})
             assert made is not None
             assert made[0].tolist() == [function(s) % count for s in given]
 
@@ -452,6 +458,9 @@ LONG: dict[str, Callable[[], object]] = {
     "stitch": lambda: selection.stitch([_MANY], [_MANY], None),
     "repeat": lambda: selection.repeated_places(_MANY[:4000]),
     "hash": lambda: NATIVE["string_to_hash_bucket_fast"]([_WORDS], {"num_buckets": 9}),
+    "strong hash": lambda: NATIVE["string_to_hash_bucket_strong"](
+        [_WORDS], {"num_buckets": 9, "key": (1, 2)}
+    ),
     "numbers": lambda: NATIVE["string_to_number"]([_WORDS], {"dtype": int64}),
     "raw": lambda: NATIVE["decode_raw"](
         [_WORDS[1000:9000]], {"out_type": as_dtype("uint8"), "shape": (4,), "little_endian": True}

@@ -161,10 +161,14 @@ def test_errors(graph: Any) -> None:
         wf.Session().run(y, {x: 1})
     with pytest.raises(E.UnsupportedError, match=r"'exp' is on /cpu:2, and .*'native'"):
         wf.Session(cpu_devices=3, control_flow="native").run(y, {x: 1})
-    for bad in (0, -1, 2.0, True):
+    for bad in (0, -1, 2.0, True, np.float32(2), np.bool_(True), np.array([2, 2]), "2", None):
         with pytest.raises(
-            E.InvalidArgumentError, match=r"cpu_devices is .*, not an int from 1 on"
+            E.InvalidArgumentError,
+            match=r"Session: cpu_devices must be (an integer|at least 1), got",
         ):
             wf.Session(cpu_devices=bad)  # type: ignore[arg-type]
+    for count in (np.int64(3), np.uint8(3)):
+        session = wf.Session(cpu_devices=count)  # type: ignore[arg-type]
+        assert session.run(y, {x: 1}) == wf.Session(cpu_devices=3).run(y, {x: 1})
     with pytest.raises(E.UnsupportedError, match="a task of a cluster has one"):
         wf.Session("tcp://127.0.0.1:1", cpu_devices=2)

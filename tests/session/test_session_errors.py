@@ -92,6 +92,15 @@ def test_feeds_and_fetches_from_elsewhere(graph: Any) -> None:
         NotFoundError, match="no tensor or effect named 'placeholdr'; did you mean 'placeholder'"
     ):
         session.run("placeholdr")
+    wf.name_tensor(x * 2, "a")
+    for use, name in [
+        (session.run, "b:0"), (session.run, "a:1"), (x.graph.get_operation_by_name, "a:0"),
+        (lambda name: session.run("a", {name: 1}), "ab:0"), (x.graph.get_tensor_by_name, "aa:0"),
+        (lambda name: wf.import_graph_def(x.graph, return_elements=[name]), "aa:0"),
+    ]:  # fmt: skip  # ":0" was part of what is compared, more than half of a short name
+        near = "" if name == "b:0" else "; did you mean 'a'"
+        with pytest.raises(NotFoundError, match=f"tensor or effect named '{name}'{near}"):
+            use(name)
 
 
 def test_closed_sessions(graph: Any) -> None:

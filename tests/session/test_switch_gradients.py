@@ -200,6 +200,11 @@ def test_options_of_gradients_are_taken_and_checked() -> None:
             wf.gradients(y, x, aggregation_method=7)
         with pytest.raises(wf.errors.InvalidArgumentError, match=r"SGD: gate_gradients=9"):
             optimizer.compute_gradients(wf.sum(y), gate_gradients=9)
+        for way in (np.int64(1), np.bool_(True), np.array(2)):
+            wf.gradients(y, x, gate_gradients=way)
+        for none in (np.arange(2), [y, y], y, wf.sum(y), 1.5, "1"):  # it asked arrays whether
+            with pytest.raises(wf.errors.InvalidArgumentError, match=r"gate_gradients=.* is none"):
+                wf.gradients(y, x, gate_gradients=none)
 
 
 def test_options_of_recurrent_nets_are_taken_and_checked() -> None:

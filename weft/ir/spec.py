@@ -20,7 +20,7 @@ from weft.ir import dtypes
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, same
 from weft.ir.dtypes import DType, as_dtype
-from weft.ir.errors import ShapeError, TypeRuleError, suggest
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, suggest
 from weft.ir.sizes import is_traced
 from weft.ir.types import TensorType, Type
 
@@ -142,8 +142,30 @@ def complete_attrs(op: str, schema: Mapping[str, AttrSpec], given: Attrs) -> dic
             raise TypeRuleError(
                 f"op '{op}': attribute '{name}' must be of kind {spec.kind}, got {value!r}"
             )
+        if spec.kind in ("str", "strs") and value is not None:
+            _check_text(op, name, value)
         out[name] = value
     return out
+
+
+def _check_text(op: str, name: str, value: Any) -> None:
+    """InvalidArgumentError for text that no bytes stand for, in UTF-8 or, for what is none, as
+    `os.fsdecode` has them."""
+    for text in (value,) if isinstance(value, str) else value:
+        if not text.isascii():
+            try:
+                as_bytes(text)
+            except UnicodeEncodeError as error:
+                raise InvalidArgumentError(
+                    f"op '{op}': {name}={text!r:.60} has at {error.start} one half of a surrogate "
+                    "pair, which is no character",
+                    hint="errors='replace' of str.encode or bytes.decode leaves none",
+                ) from None
+
+
+def as_bytes(text: str) -> bytes:
+    """The bytes of an attribute's text; U+DC80 to U+DCFF are those of no UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 Array = np.ndarray[Any, Any]

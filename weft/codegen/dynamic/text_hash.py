@@ -1,5 +1,5 @@
 """Hashes of strings in `native_language`: MurmurHash64A and FarmHash's Fingerprint64, as the
-references in `ir/ops/strings.py` say.
+references in `ir/ops/strings.py` say, and SipHash-2-4, as that of `ir/ops/text_processing.py` does.
 
 Strings are addresses of CPython's bytes objects, which have their length at `BYTES_SIZE` and their
 bytes from `BYTES_DATA` on."""
@@ -13,7 +13,7 @@ _WRAP = 1 << 64
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127 - _WRAP, 0xB492B66FBE98F273 - _WRAP, 0x9AE16A3B2F90404F - _WRAP
 _SEED, _MURMUR = 0xDECAFCAFFE, 0xC6A4A7935BD1E995 - _WRAP
 BYTES_TYPE, BYTES_SIZE, BYTES_DATA = 8, 16, 32
-MURMUR, FARM = 0, 1
+MURMUR, FARM, SIP = 0, 1, 2
 #: Which of them.
 HASH = 1
 
@@ -40,20 +40,22 @@ def check_bytes(args: int, lo: int, hi: int) -> int:
 
 
 def hash_strings(args: int, lo: int, hi: int) -> int:
-    """strings, size, chunk, out, buckets: the hash of each modulo `buckets`."""
+    """strings, size, chunk, out, buckets, two keys: the hash of each modulo `buckets`."""
     strings = load(args)
     i = lo * load(args + 16)
     end = least(hi * load(args + 16), load(args + 8))
     out = load(args + 24)
     buckets = load(args + 32)
     while i < end:
-        text = load(strings + 8 * i)
+        text = load(strings + 8 * i) + BYTES_DATA
+        n = load(text + BYTES_SIZE - BYTES_DATA)
         if HASH == MURMUR:
-            store(out + 8 * i, rem(murmur64(text + BYTES_DATA, load(text + BYTES_SIZE)), buckets))
+            store(out + 8 * i, rem(murmur64(text, n), buckets))
+        elif HASH == FARM:
+            store(out + 8 * i, rem(fingerprint(text, n), buckets))
         else:
-            store(
-                out + 8 * i, rem(fingerprint(text + BYTES_DATA, load(text + BYTES_SIZE)), buckets)
-            )
+            found = sip(text, n, load(args + 40), load(args + 48))
+            store(out + 8 * i, rem(found, buckets))
         i += 1
     return 0
 
@@ -194,3 +196,50 @@ def long_one(s: int, n: int) -> int:
     weak(end + 32, z + load(w + 8), y + word(end + 16), w)
     u = mixed(load(v), load(w), multiplier) + folded(y) * _K0 + x
     return mixed(u, mixed(load(v + 8), load(w + 8), multiplier) + z, multiplier)
+
+
+def sip(s: int, n: int, k0: int, k1: int) -> int:
+    v = stack(4)
+    store(v, k0 ^ 0x736F6D6570736575)
+    store(v + 8, k1 ^ 0x646F72616E646F6D)
+    store(v + 16, k0 ^ 0x6C7967656E657261)
+    store(v + 24, k1 ^ 0x7465646279746573)
+    end = s + (n & -8)
+    left = n & 7
+    while s < end:
+        sip_word(v, word(s))
+        s += 8
+    rest = n << 56
+    while left > 0:
+        left = left - 1
+        rest = rest | (load8(s + left) << (8 * left))
+    sip_word(v, rest)
+    store(v + 16, load(v + 16) ^ 0xFF)
+    sip_round(v)
+    sip_round(v)
+    sip_round(v)
+    sip_round(v)
+    return load(v) ^ load(v + 8) ^ load(v + 16) ^ load(v + 24)
+
+
+def sip_word(v: int, given: int) -> int:
+    store(v + 24, load(v + 24) ^ given)
+    sip_round(v)
+    sip_round(v)
+    store(v, load(v) ^ given)
+    return 0
+
+
+def sip_round(v: int) -> int:
+    a = load(v) + load(v + 8)
+    c = load(v + 16) + load(v + 24)
+    b = rotated(load(v + 8), 51) ^ a
+    d = rotated(load(v + 24), 48) ^ c
+    a = rotated(a, 32)
+    c = c + b
+    a = a + d
+    store(v, a)
+    store(v + 8, rotated(b, 47) ^ c)
+    store(v + 16, rotated(c, 32))
+    store(v + 24, rotated(d, 43) ^ a)
+    return 0

@@ -138,8 +138,7 @@ def _call(
     key = f"interleaved-{op.name}-{VERSION}-{flags}-{dtype}-{lanes}-{tile_size()}"
     memory = WorkerScratch(scratch.nbytes), worker_stride(scratch.nbytes)
     args = (*pointers, count - 1, *sizes, *parts, *memory)
-    ns = interleaved(op.name, m, n, right, bool(op.attrs.get("vectors", True)))
-    ns *= 1.0 if dtype == "f32" else 1.5
+    ns = interleaved(op.name, m, n, right, bool(op.attrs.get("vectors", True)), dtype)
     kernel = Kernel(key, f"{op.name}_{dtype}", lambda e: emit(e))  # a partial is kept nowhere
     return [cut_call(kernel, args, -(-count // lanes), ns)]
 

@@ -3,9 +3,12 @@ for what. They are checked and change nothing, since weft's compiler decides bot
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
-from weft.ir.errors import InvalidArgumentError
+import numpy as np
+
+from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.locations import caller_location
 
 
@@ -33,13 +36,20 @@ class AggregationMethod:
 def check_gradient_options(what: str, aggregation_method: Any, gate_gradients: Any) -> None:
     """InvalidArgumentError for values that TensorFlow 1 does not have: those that it has are one
     and the same here."""
-    for name, given, known in (
-        ("aggregation_method", aggregation_method, (None, 0, 1, 2)),
-        ("gate_gradients", gate_gradients, (None, 0, 1, 2)),
-    ):
-        if given not in known:
+    for name, given in (
+        ("aggregation_method", aggregation_method), ("gate_gradients", gate_gradients),
+    ):  # fmt: skip
+        if given is not None and not _is_choice(given):
             raise InvalidArgumentError(
                 f"{what}: {name}={given!r:.60} is none of TensorFlow's",
                 hint="leave it out: it changes nothing here",
                 location=caller_location(),
             )
+
+
+def _is_choice(given: Any) -> bool:
+    """Whether it is 0, 1 or 2, also of NumPy, or a bool: no array and no symbolic tensor is."""
+    try:
+        return isinstance(given, np.bool_) or operator.index(given) in (0, 1, 2)
+    except (TypeError, WeftError):
+        return False

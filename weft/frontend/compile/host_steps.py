@@ -53,10 +53,10 @@ def compile_host_step(made: Compiled, how: CompileOptions) -> Step:
         one = partial(_step_with_gpu, made, how)
     if made.cluster is not None:
         # who has no cluster does not wait for this module
-        from weft.frontend.compile.on_cluster import cluster_graph, cluster_step, connection_to
+        from weft.frontend.compile.on_cluster import cluster_keys, cluster_step, connection_to
 
         connection = made.connection = connection_to(made.cluster)
-        graph, keys = cluster_graph(traced, connection)
+        keys = cluster_keys(traced, connection)
         one = partial(cluster_step, keys=keys, connection=connection, pipeline=pipeline_of(made))
     return SizedStep(_StepsBySizes(SizedGraph.of(graph), one)) if made.is_open else one(graph)
 
@@ -195,12 +195,11 @@ def explain_way(made: Compiled, step: Step) -> Iterator[str]:
     """Why a call is not one native plan, and what it costs, as lines of a report."""
     graph, summary = made.traced.graph, step.summary()
     if made.connection is not None:
-        from weft.frontend.compile.on_cluster import BEGIN, cluster_graph
+        from weft.frontend.compile.on_cluster import BEGIN
 
-        placed, _ = cluster_graph(made.traced, made.connection)
         client = made.connection.client
         yield f"runs on the cluster of {client.master.target}"
-        lines = client.explain(graph.name, placed, pipeline_of(made), BEGIN).splitlines()
+        lines = client.explain(graph.name, graph, pipeline_of(made), BEGIN).splitlines()
         yield from (f"  {line}" if line else line for line in lines)
     elif step.kind == "devices":
         why = "`wf.device` says so" if made.gpu is None else why_executor(graph, made.gpu)

@@ -7,7 +7,6 @@ function, and `ClusterCall` its calls."""
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import weakref
 from collections.abc import Mapping
@@ -19,15 +18,14 @@ import numpy as np
 from weft.frontend.core.function_trace import Traced
 from weft.frontend.core.tensor import contiguous
 from weft.ir.errors import TypeRuleError, UnsupportedError, WeftError
-from weft.ir.graph import Graph, Operation, Value
+from weft.ir.graph import Graph, Value
 from weft.ir.locations import caller_location
 from weft.ir.ops.builder import Builder
 from weft.ir.process import ForkLock
 from weft.ir.spec import AttrValue
-from weft.ir.types import HandleType, RefType, TensorType
+from weft.ir.types import TensorType
 from weft.passes.control.program_order import program_order
 from weft.passes.manager import Pass, PassOptions
-from weft.passes.rewriting.rewrite import bind, rebuilt, with_block, with_operands
 from weft.runtime.cluster.client import Client
 from weft.runtime.cluster.definition import TaskStep
 from weft.runtime.cluster.spec import Cluster
@@ -42,33 +40,34 @@ BEGIN: tuple[Pass, ...] = (program_order,)
 
 class Connection:
     """A cluster, as compiled functions use it. Variables and resources that have a shared name are
-    found under that by all programs; others are this program's alone, in a container of its own,
+    found under that by all programs; others are this program's alone, in containers of its own,
     which the tasks clear when the last function is gone. Errors as those of a session's start."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.client = Client(cluster, who="wf.compile(cluster={!r})")
-        self._container = f"functions-{secrets.token_hex(8)}"
-        self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self._numbers = itertools.count()
+        self._containers = [f"functions-{secrets.token_hex(8)}"]
+        self._keys: weakref.WeakKeyDictionary[Any, Key] = weakref.WeakKeyDictionary()
+        self._counts: dict[str, int] = {}  # of things by name
         self._sent: weakref.WeakSet[VariableState] = weakref.WeakSet()
         self._lock = ForkLock()
-        self._close = weakref.finalize(self, _closed, self.client, self._container)
-
-    def name(self, thing: Any) -> str:
-        """The name of a variable or resource in all graphs for the cluster."""
-        with self._lock:
-            found = self._names.get(thing)
-            if found is None:
-                found = self._names[thing] = f"{thing.name}#{next(self._numbers)}"
-            return found
+        self._close = weakref.finalize(self, _closed, self.client, self._containers)
 
     def key(self, thing: Any) -> Key:
-        """Under which tasks hold it."""
-        return shared_as(thing) or (self._container, self.name(thing))
+        """Under which tasks hold a variable or resource: its own name, which errors say. Several
+        of one name are in a container each."""
+        with self._lock:
+            found = shared_as(thing) or self._keys.get(thing)
+            if found is None:
+                number = self._counts.get(thing.name, 0)
+                self._counts[thing.name] = number + 1
+                if number == len(self._containers):
+                    self._containers.append(f"{self._containers[0]}-{number}")
+                found = self._keys[thing] = (self._containers[number], thing.name)
+            return found
 
     def send_values(self, states: Mapping[str, VariableState], pipeline: str) -> None:
         """Give the variables that are met for the first time their values on the tasks. states: by
-        their names in graphs for the cluster. What has a shared name and a value there keeps it."""
+        their names in a graph. What has a shared name and a value there keeps it."""
         with self._lock:
             new = {n: v for n, v in states.items() if v not in self._sent and v.initialized}
             shared = {n: v for n, v in new.items() if shared_as(v) is not None}
@@ -90,9 +89,9 @@ class Connection:
         return self.client.step(graph.name, graph, keys, "auto", pipeline).run(inputs)
 
 
-def _closed(client: Client, container: str) -> None:
+def _closed(client: Client, containers: list[str]) -> None:
     with suppress(WeftError):  # of a task that is gone
-        client.reset([container])
+        client.reset(containers)
     client.close()
 
 
@@ -146,31 +145,12 @@ def _variable(builder: Builder, name: str, state: VariableState) -> Value:
     return made
 
 
-def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """`graph` whose variables and resources have other names."""
-    mapping: dict[Value, Value] = {}
-    ops: list[Operation] = []
-    for op in graph.ops:
-        new = with_operands(op, mapping)
-        made = op.results[0].type if len(op.results) == 1 else None
-        if isinstance(made, (RefType, HandleType)) and not op.operands:
-            attrs = {**op.attrs, "name": names[str(op.attrs["name"])]}
-            new = Operation(
-                op.name, (), attrs, [made], (), new.control, op.locations,
-                device=op.device, group=op.group,
-            )  # fmt: skip
-        bind(mapping, op, new.results)
-        ops.append(new)
-    results = [mapping.get(v, v) for v in graph.results]
-    return with_block(graph, rebuilt(graph.block, ops, results))
-
-
 class ClusterCall:
     """Calls of a function on a cluster."""
 
     def __init__(self, step: Step, connection: Connection, traced: Traced, pipeline: str) -> None:
         self._step, self._connection, self._pipeline = step, connection, pipeline
-        self._states = {connection.name(v): v for v in traced.variables.values()}
+        self._states = traced.variables
         self._sent = False
 
     def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
@@ -185,12 +165,10 @@ class ClusterCall:
             raise error.at(caller_location()) from error.__cause__
 
 
-def cluster_graph(traced: Traced, connection: Connection) -> tuple[Graph, dict[str, Key]]:
-    """The graph of a function with the names that its variables and resources have on the cluster,
-    and the keys under which the tasks hold them."""
+def cluster_keys(traced: Traced, connection: Connection) -> dict[str, Key]:
+    """The keys under which the tasks hold the variables and resources of a function."""
     held: dict[str, Any] = {**traced.variables, **traced.resources}
-    graph = renamed(traced.graph, {name: connection.name(x) for name, x in held.items()})
-    return graph, {connection.name(x): connection.key(x) for x in held.values()}
+    return {name: connection.key(x) for name, x in held.items()}
 
 
 def cluster_step(

@@ -53,9 +53,8 @@ def traced_step(made: Compiled) -> TracedStep:
         way = Way(kind, engine(), isa(), pipeline, flow, gpu, made.math_mode, made.threads)
     if made.connection is not None:
         # whoever has no cluster does not wait for this module
-        from weft.frontend.compile.on_cluster import BEGIN, cluster_graph
+        from weft.frontend.compile.on_cluster import BEGIN
 
-        whole, _ = cluster_graph(traced, made.connection)
-        placed = made.connection.client.placed(whole, pipeline, BEGIN)
+        placed = made.connection.client.placed(graph, pipeline, BEGIN)
         return TracedStep.of(placed, way, {}, remote=True)
     return TracedStep.of(graph, way, traced.variables, made.donated)

@@ -232,7 +232,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "transpose_image": "wf.image.transpose",
         "extract_image_patches": "wf.image.extract_patches",
         "non_max_suppression_padded nms": "wf.image.non_max_suppression, whose result has one size",
-        "ssim_multiscale sobel_edges image_gradients yuv_to_rgb rgb_to_yuv rgb_to_yiq": "weft has "
+        "sobel_edges image_gradients yuv_to_rgb rgb_to_yuv rgb_to_yiq": "weft has "
         "none: wf.nn.depthwise_conv2d filters, wf.matmul mixes channels",
         "decode_jpeg decode_png decode_image": "wf.tf1.decode_image, or wf.data.decode_image",
         "random_jpeg_quality adjust_jpeg_quality encode_jpeg encode_png": "weft has none: Pillow "
@@ -353,6 +353,7 @@ _ROWS: dict[str, dict[str, str]] = {
     },
     "wf.train": {
         "adam": "wf.train.Adam",
+        "LazyAdam LazyAdamOptimizer": "wf.train.Adam(lazy=True)",
         "sgd": "wf.train.SGD",
         "Adamax Nadam AMSGrad": "weft has none: wf.train.Optimizer is the base of one's own",
         "FTRL": "wf.train.Ftrl", "LAMB": "wf.train.Lamb", "lion": "wf.train.Lion",

@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.pytree import Structure, unflatten
-from weft.frontend.data.items import Crew, Function, Item, Items, Raises, Run, Unordered, made
+from weft.frontend.data.items import (
+    Crew,
+    Function,
+    Interrupted,
+    Item,
+    Items,
+    Raises,
+    Run,
+    Unordered,
+    made,
+    passed_over,
+)
 from weft.frontend.data.stages import Seeded, Stage
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
@@ -112,9 +123,21 @@ class _Zipped(Items):
     def skip(self, n: int) -> int:
         if self._ended:
             return 0
-        done = min(part.items.skip(n) for part in self._parts)
+        done, failed = n, None
+        for part in self._parts:
+            left = n
+            while left:
+                try:
+                    left -= part.items.skip(left)
+                    break
+                except Interrupted as stopped:  # all move on: they stay side by side
+                    left -= stopped.passed
+                    failed = failed or stopped.error
+            done = min(done, n - left)
         if done < n:
             self._end()
+        if failed is not None:
+            raise Interrupted(done, failed)
         return done
 
 
@@ -160,8 +183,11 @@ class _Joined(Items):
         return next(self._items)
 
     def skip(self, n: int) -> int:
-        done = self._items.skip(n)
-        return done + self._items.skip(n - done) if done < n and self._go_on() else done
+        def some(left: int) -> int:
+            done = self._items.skip(left)
+            return done or (self._items.skip(left) if self._go_on() else 0)
+
+        return passed_over(n, some)
 
 
 # ------------------------------------------------------------------------------- one of several
@@ -346,16 +372,12 @@ class _Flat(Items):
                 self._next_one()
 
     def skip(self, n: int) -> int:
-        left = n
-        while left:
-            try:
-                now = self._open()
-            except StopIteration:
-                break
-            left -= now.items.skip(left)
-            if left:
+        def some(left: int) -> int:
+            while not (done := self._open().items.skip(left)):
                 self._next_one()
-        return n - left
+            return done
+
+        return passed_over(n, some)
 
 
 @dataclass(frozen=True)
@@ -441,20 +463,24 @@ class _InTurns(Items):
             return item
 
     def skip(self, n: int) -> int:
-        left = n
-        while left:
+        return passed_over(n, self._skip_some)
+
+    def _skip_some(self, n: int) -> int:
+        """Pass over up to n items of the block of one that has some."""
+        while True:
+            now = self._now()
+            wanted = min(n, self._stage.block - self._given)
             try:
-                now = self._now()
-            except StopIteration:
-                break
-            wanted = min(left, self._stage.block - self._given)
-            done = now.items.skip(wanted)
-            left -= done
+                done = now.items.skip(wanted)
+            except Interrupted as stopped:
+                self._count(stopped.passed)
+                raise
             if done < wanted:
                 self._close(now)
             else:
                 self._count(done)
-        return n - left
+            if done:
+                return done
 
 
 class _Block:

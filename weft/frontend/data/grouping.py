@@ -15,6 +15,7 @@ from weft.frontend.data.items import (
     Array,
     Batch,
     Function,
+    Gap,
     Item,
     Items,
     Row,
@@ -23,6 +24,7 @@ from weft.frontend.data.items import (
     Value,
     in_columns,
     in_rows,
+    passed_over,
 )
 from weft.frontend.data.stages import Stage
 from weft.ir.dataclass import dataclass
@@ -288,15 +290,13 @@ class _Windows(Items):
     def __init__(self, stage: Window, up: Items) -> None:
         self._stage, self._up = stage, up
         self._held: deque[_Once] = deque()
-        self._before = 0  # elements that lie between two windows
+        self._before = Gap(up, 0)  # elements that lie between two windows
         self._ended = False
 
     def __next__(self) -> Item:
         stage, held = self._stage, self._held
         span = (stage.size - 1) * stage.stride + 1
-        if self._before:
-            count, self._before = self._before, 0
-            self._up.skip(count)
+        self._before.close()
         while not self._ended and len(held) < span:
             try:
                 held.append(_Once(next(self._up)))
@@ -306,7 +306,7 @@ class _Windows(Items):
             held.clear()
             raise StopIteration
         items: list[Item] = [held[i] for i in range(0, min(span, len(held)), stage.stride)]
-        self._before = 0 if self._ended else max(stage.shift - len(held), 0)
+        self._before.left = 0 if self._ended else max(stage.shift - len(held), 0)
         for _ in range(min(stage.shift, len(held))):
             held.popleft()
         return lambda: self._window(items)
@@ -350,13 +350,10 @@ class _Unbatched(Items):
         return row
 
     def skip(self, n: int) -> int:
-        left = n
-        while left:
-            try:
-                self._more()
-            except StopIteration:
-                break
+        def some(left: int) -> int:
+            self._more()
             done = min(left, self._count - self._at)
             self._at += done
-            left -= done
-        return n - left
+            return done
+
+        return passed_over(n, some)

@@ -2,8 +2,9 @@
 
 An item is a function that makes its element when it is called. `Items.skip(n)` passes over up to n
 items and says over how many, so skipped elements are never made. Threads work ahead under a
-`Coordinator`, and start with the first element that is asked for. After an error, of `next` or of
-an item, the next item is the one after, or there is none: `ignore_errors` goes on."""
+`Coordinator`, and start with the first element that is asked for. An error of `next` or of an item
+takes the place of an item: the next one is the one after, or there is none (`ignore_errors` goes
+on), and stages that count items count it."""
 
 from __future__ import annotations
 
@@ -98,13 +99,67 @@ class Items(ABC):
 
     def skip(self, n: int) -> int:
         """Pass over n items, or as many as there are; how many. Here by pulling them, which does
-        not call them."""
-        for done in range(n):
-            try:
-                next(self)
-            except StopIteration:
-                return done
-        return n
+        not call them. Interrupted for an error of one of them."""
+        return pulled(self.__next__, n)
+
+
+class Interrupted(Exception):  # it carries the error
+    """An error met while items were passed over: it takes the place of the last of `passed`."""
+
+    def __init__(self, passed: int, error: BaseException) -> None:
+        super().__init__(passed, error)
+        self.passed, self.error = passed, error
+
+
+def pulled(pull: Callable[[], Any], n: int) -> int:
+    """How many of n elements `pull` gives, one each. Interrupted for an error of one of them."""
+    done = 0
+    try:
+        for done in range(n):  # noqa: B007
+            pull()
+    except StopIteration:
+        return done
+    except BaseException as error:
+        raise Interrupted(done + 1, error) from None
+    return n
+
+
+def passed_over(n: int, some: Callable[[int], int]) -> int:
+    """How many of n items were passed over by `some(left)`, which passes over up to `left` at a
+    time and says over how many; at the end 0, or StopIteration."""
+    left = n
+    while left:
+        try:
+            done = some(left)
+        except StopIteration:
+            break
+        except Interrupted as stopped:
+            raise Interrupted(n - left + stopped.passed, stopped.error) from None
+        except BaseException as error:
+            raise Interrupted(n - left + 1, error) from None
+        if not done:
+            break
+        left -= done
+    return n - left
+
+
+class Gap:
+    """Items to be passed over before others. An error of one of them does not lose the rest."""
+
+    def __init__(self, up: Items, count: int) -> None:
+        self._up, self.left = up, count
+
+    def close(self) -> int:
+        """Pass over them, or over those that are left after an error; how many there were."""
+        try:
+            done = self._up.skip(self.left)
+        except Interrupted as stopped:
+            self.left -= stopped.passed
+            error = stopped.error
+        else:
+            self.left = 0
+            return done
+        raise error  # as it was raised: of no other
 
 
 class Value:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from weft.frontend.data.items import Items, Run, at_least
+from weft.frontend.data.items import Gap, Items, Run, at_least
 from weft.frontend.data.stages import Seeded, Stage
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
 from weft.ir.locations import caller_location
@@ -98,7 +98,7 @@ class DatasetIterator:
 
     def _pass_over(self, items: Items) -> None:
         self._run.skipping = True
-        done = items.skip(self._to_skip)
+        done = Gap(items, self._to_skip).close()
         self._run.skipping = False
         if done < self._to_skip:
             raise FailedPreconditionError(

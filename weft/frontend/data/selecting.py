@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.data.items import Function, Item, Items, Run, Value
+from weft.frontend.data.items import (
+    Function,
+    Gap,
+    Interrupted,
+    Item,
+    Items,
+    Run,
+    Value,
+    passed_over,
+)
 from weft.frontend.data.stages import Stage
 from weft.ir.dataclass import dataclass
 
@@ -120,7 +129,11 @@ class _Taken(Items):
         return next(self._up)
 
     def skip(self, n: int) -> int:
-        done = self._up.skip(min(n, self._left))
+        try:
+            done = self._up.skip(min(n, self._left))
+        except Interrupted as stopped:
+            self._left -= stopped.passed
+            raise
         self._left -= done
         return done
 
@@ -145,20 +158,18 @@ class Skip(Stage):
 
 class _Later(Items):
     def __init__(self, up: Items, count: int) -> None:
-        self._up, self._before = up, count
-
-    def _begin(self) -> None:
-        if self._before:
-            count, self._before = self._before, 0
-            self._up.skip(count)
+        self._up, self._before = up, Gap(up, count)
 
     def __next__(self) -> Item:
-        self._begin()
+        self._before.close()
         return next(self._up)
 
     def skip(self, n: int) -> int:
-        self._begin()
-        return self._up.skip(n)
+        def some(left: int) -> int:
+            self._before.close()
+            return self._up.skip(left)
+
+        return passed_over(n, some)
 
 
 @dataclass(frozen=True)
@@ -176,12 +187,17 @@ class _Numbered(Items):
         self._up, self._number = up, start
 
     def __next__(self) -> Item:
-        item, number = next(self._up), np.asarray(self._number, np.int64)
+        number = np.asarray(self._number, np.int64)
         self._number += 1
+        item = next(self._up)
         return lambda: (number, item())
 
     def skip(self, n: int) -> int:
-        done = self._up.skip(n)
+        try:
+            done = self._up.skip(n)
+        except Interrupted as stopped:
+            self._number += stopped.passed
+            raise
         self._number += done
         return done
 

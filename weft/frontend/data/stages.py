@@ -15,6 +15,8 @@ import numpy as np
 from weft.frontend.core.pytree import tree_map
 from weft.frontend.data.items import (
     Function,
+    Gap,
+    Interrupted,
     Item,
     Items,
     Mapped,
@@ -25,6 +27,8 @@ from weft.frontend.data.items import (
     Table,
     UnorderedMap,
     Value,
+    passed_over,
+    pulled,
 )
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError
@@ -167,12 +171,7 @@ class _Elements(Items):
         return Value(tree_map(_copied, element) if self._copy else element)
 
     def skip(self, n: int) -> int:
-        for done in range(n):
-            try:
-                next(self._elements)
-            except StopIteration:
-                return done
-        return n
+        return pulled(self._elements.__next__, n)  # without copies
 
 
 def _copied(leaf: Any) -> Any:
@@ -295,7 +294,11 @@ class _Batches(Items):
         return self._stage.batch(items)
 
     def skip(self, n: int) -> int:
-        full, rest = divmod(self._up.skip(n * self._stage.size), self._stage.size)
+        size = self._stage.size
+        try:
+            full, rest = divmod(self._up.skip(n * size), size)
+        except Interrupted as stopped:  # it ends the batch that it is in
+            raise Interrupted(-(-stopped.passed // size), stopped.error) from None
         return full + bool(rest and not self._stage.drop_remainder)
 
 
@@ -355,19 +358,24 @@ class _Repeated(Items):
                 return item
 
     def skip(self, n: int) -> int:
-        left = n
-        while left:
+        return passed_over(n, self._skip_some)
+
+    def _skip_some(self, n: int) -> int:
+        """Pass over up to n items of one epoch that has some."""
+        while True:
+            items, done = self._open(), 0
             try:
-                items = self._open()
-            except StopIteration:
-                break
-            done = items.skip(left)
-            self._some |= done > 0
-            self._ever |= self._some
-            left -= done
-            if left:
+                done = items.skip(n)
+            except Interrupted as stopped:
+                done = stopped.passed - 1
+                raise
+            finally:
+                self._some |= done > 0
+                self._ever |= self._some
+            if done < n:
                 self._items = None
-        return n - left
+            if done:
+                return done
 
 
 @dataclass(frozen=True)
@@ -387,11 +395,11 @@ class Shard(Stage):
 
 class _Sharded(Items):
     def __init__(self, up: Items, index: int, count: int) -> None:
-        self._up, self._before, self._between = up, index, count - 1
+        self._up, self._before, self._between = up, Gap(up, index), count - 1
 
     def __next__(self) -> Item:
-        self._up.skip(self._before)
-        self._before = self._between
+        self._before.close()
+        self._before.left = self._between
         return next(self._up)
 
 

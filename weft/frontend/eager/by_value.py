@@ -15,14 +15,11 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import at_once
 from weft.frontend.eager.numpy_calls import LARGE, PLAIN_CHARS, SWITCH, quick_sort, tensor_of
-from weft.ir.ops import dynamic, strings
 from weft.ir.spec import QUIET, Attrs
 
 Array = np.ndarray[Any, Any]
 #: So many strings are worth the compilation of a kernel: each takes Python a microsecond.
 MANY_STRINGS = 1 << 12
-#: Ops whose large calls run as kernels.
-HAVE_KERNELS = dynamic.BY_KERNELS | strings.BY_KERNELS
 _BOOL = np.dtype(np.bool_)
 _WORDS = np.dtype(np.int64)
 

@@ -38,10 +38,10 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import suspend_trace
 from weft.frontend.extend.debug import check
 from weft.frontend.extend.debug import print as print_tensors
-from weft.frontend.ops.creation import zeros
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.extend.iterables import FUNCTIONS, Range, Steps, is_traced, steps_of
+from weft.frontend.ops.creation import arange, zeros
 from weft.frontend.ops.elementwise import logical_and, logical_not, logical_or
-from weft.ir.dtypes import bool_, int64
+from weft.ir.dtypes import bool_
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -56,11 +56,6 @@ Set = Callable[[State], None]
 
 
 # ---------------------------------------------------------------------------------- which values
-def _is_traced(x: object) -> bool:
-    """Whether the value of a tensor is not known while the function is traced."""
-    return isinstance(x, Operators) and as_tensor(x)._data is None
-
-
 def _is_carried(x: object) -> bool:
     """Whether a value can go through a branch or loop: tensors, numbers, containers of them."""
     kinds = (Operators, bool, int, float, complex, np.ndarray, np.generic)
@@ -106,7 +101,7 @@ def if_stmt(
     set_state: Set, symbol_names: Sequence[str], nouts: int,
 ) -> None:  # fmt: skip
     """`if test: body else: orelse`. The first `nouts` variables are used after it."""
-    if not _is_traced(test):
+    if not is_traced(test):
         (body if test else orelse)()
         return
     before = get_state()
@@ -300,7 +295,7 @@ def _check_same(first: Mapping[str, Any], second: Mapping[str, Any], carried: ob
 
 def if_exp(test: Any, if_true: Callable[[], Any], if_false: Callable[[], Any], text: str) -> Any:
     """`if_true() if test else if_false()`."""
-    if not _is_traced(test):
+    if not is_traced(test):
         return if_true() if test else if_false()
     with _unchanged("a conditional expression", (if_true, if_false), ()):
         return cond(test, if_true, if_false)
@@ -309,7 +304,7 @@ def if_exp(test: Any, if_true: Callable[[], Any], if_false: Callable[[], Any], t
 def and_(a: Callable[[], Any], b: Callable[[], Any]) -> Any:
     """`a() and b()`; of a tensor both are computed."""
     first = a()
-    if not _is_traced(first):
+    if not is_traced(first):
         return first and b()
     return logical_and(_truth("and", first), _truth("and", b()))
 
@@ -317,7 +312,7 @@ def and_(a: Callable[[], Any], b: Callable[[], Any]) -> Any:
 def or_(a: Callable[[], Any], b: Callable[[], Any]) -> Any:
     """`a() or b()`; of a tensor both are computed."""
     first = a()
-    if not _is_traced(first):
+    if not is_traced(first):
         return first or b()
     return logical_or(_truth("or", first), _truth("or", b()))
 
@@ -351,12 +346,12 @@ def chain(left: Any, name: str, right: Callable[[], Any], *rest: Any) -> Any:
 
 def not_(a: Any) -> Any:
     """`not a`."""
-    return logical_not(a) if _is_traced(a) else not a
+    return logical_not(a) if is_traced(a) else not a
 
 
 def assert_stmt(condition: Any, message: Callable[[], Any]) -> None:
     """`assert condition, message`: of a tensor a check in each run."""
-    if _is_traced(condition):
+    if is_traced(condition):
         check(condition, str(message()).replace("{", "{{").replace("}", "}}"))
         return
     assert condition, message()
@@ -369,7 +364,7 @@ def while_stmt(
 ) -> None:  # fmt: skip
     """`while test(): body()`: in Python up to the first condition that is a tensor."""
     goes_on = test()
-    while not _is_traced(goes_on):
+    while not is_traced(goes_on):
         if not goes_on:
             return
         body()
@@ -441,54 +436,30 @@ class _Loop:
 
         self.write(while_loop(goes_on, once, self.carried))
 
-    def rows(self, xs: Tensor, body: Callable[[Any], None]) -> None:
-        """A loop over the rows of a tensor as `wf.scan`."""
+    def rows(self, steps: Steps, body: Callable[[Any], None]) -> None:
+        """A loop over the rows of tensors as `wf.scan`."""
+        leaves = [_first(leaf, steps.length) for leaf in steps.leaves]
+        numbers = [arange(steps.length)] if steps.numbered else []
 
-        def once(carried: dict[str, Any], row: Tensor) -> tuple[dict[str, Any], None]:
+        def once(
+            carried: dict[str, Any], row: tuple[Tensor, ...] | Tensor
+        ) -> tuple[dict[str, Any], None]:
             self.write(carried)
-            body(row)
+            rows = list(row) if isinstance(row, tuple) else [row]
+            number = rows.pop() if numbers else None
+            if number is not None:
+                number.weak = True  # as Python's numbers are
+            body(steps.element(number, iter(rows)))
             return self.read(), None
 
-        last, _ = scan(once, self.carried, xs)
+        given = (*leaves, *numbers)
+        last, _ = scan(once, self.carried, given if len(given) > 1 else given[0])
         self.write(last)
 
 
-class _Range:
-    """`range` of integers of which some are tensors."""
-
-    def __init__(self, start: Any, stop: Any, step: Any) -> None:
-        self.start, self.stop, self.step = _counter(start), _counter(stop), step
-        if _is_traced(step):
-            raise UnsupportedError(
-                "autograph: the step of a range is a tensor",
-                hint="a `while` loop counts by any step",
-                location=caller_location(),
-            )
-
-
-def _counter(x: Any) -> Any:
-    """A bound of a range, as Python counts: weak, and wider than what a small dtype holds.
-    TypeRuleError if it is no integer."""
-    if not _is_traced(x):
-        return x
-    t = as_tensor(x)
-    if not t.dtype.is_integer or t.ndim:
-        raise TypeRuleError(
-            f"autograph: a range of {t.describe()}, which is no integer without axes",
-            hint="convert it with wf.astype",
-            location=caller_location(),
-        )
-    wide = apply("astype", t, dtype=int64)
-    wide.weak = True
-    return wide
-
-
-def range_(*args: Any) -> Any:
-    """`range(*args)`."""
-    if not any(map(_is_traced, args)):
-        return builtins.range(*map(operator.index, args))
-    start, stop, step = {1: (0, *args, 1), 2: (*args, 1)}.get(len(args), args)
-    return _Range(start, stop, step)
+def _first(x: Tensor, length: Any) -> Any:
+    """The rows of a tensor that a loop of some length goes over."""
+    return x if length is None or x.shape[0] == length else x[:length]
 
 
 def for_stmt(
@@ -496,22 +467,21 @@ def for_stmt(
     set_state: Set, symbol_names: Sequence[str], opts: Mapping[str, Any],
 ) -> None:  # fmt: skip
     """`for target in iter_: body(target)`, as long as `extra_test()` (no `break` was met) holds."""
-    if _is_traced(iter_):
-        xs = as_tensor(iter_)
-        if extra_test is None or not xs.ndim:  # wf.scan says that there are no rows
-            loop = _Loop("for", get_state, set_state, symbol_names)
-            with _unchanged("a `for`", (body,), symbol_names):
-                loop.known(lambda: loop.rows(xs, body))
-            return
-        places, row = _Range(0, xs.shape[0], 1), lambda i: body(xs[i])
-    elif isinstance(iter_, _Range):
-        places, row = iter_, body
-    else:
+    steps = steps_of(iter_)
+    if steps is None:
         _plain_for(iter_, extra_test, body, (get_state, set_state, symbol_names))
         return
     loop = _Loop("for", get_state, set_state, symbol_names)
+    no_rows = steps.length is None  # which wf.scan says
+    if isinstance(steps, Range):
+        run = partial(_counted, steps, extra_test, body, loop)
+    elif no_rows or (extra_test is None and not is_traced(steps.length)):
+        run = partial(loop.rows, steps, body)
+    else:
+        places = Range(0, steps.length, 1)
+        run = partial(_counted, places, extra_test, lambda i: body(steps.at(i)), loop)
     with _unchanged("a `for`", (body,), symbol_names):
-        loop.known(lambda: _counted(places, extra_test, row, loop))
+        loop.known(run)
 
 
 def _plain_for(
@@ -522,7 +492,7 @@ def _plain_for(
     depends on one."""
     for count, target in enumerate(iter_):
         goes_on = True if extra_test is None else extra_test()
-        if _is_traced(goes_on):
+        if is_traced(goes_on):
             if not isinstance(iter_, builtins.range):
                 raise UnsupportedError(
                     f"autograph: a `break` in a loop over a {type(iter_).__name__} depends on a "
@@ -531,7 +501,7 @@ def _plain_for(
                     location=caller_location(),
                 )
             left = iter_[count:]
-            places = _Range(left.start, left.stop, left.step)
+            places = Range(left.start, left.stop, left.step)
             loop = _Loop("for", *state)
             with _unchanged("a `for`", (body,), loop.names):
                 loop.known(partial(_counted, places, extra_test, body, loop))
@@ -542,7 +512,7 @@ def _plain_for(
 
 
 def _counted(
-    places: _Range, extra_test: Callable[[], Any] | None, body: Callable[[Any], None], loop: _Loop
+    places: Range, extra_test: Callable[[], Any] | None, body: Callable[[Any], None], loop: _Loop
 ) -> None:
     """A loop over a range as `wf.while_loop`."""
     step = places.step
@@ -650,7 +620,7 @@ def _call(name: str, args: list[ast.expr]) -> ast.expr:
 # ---------------------------------------------------------------------------------------- calls
 def print_(*args: Any, **options: Any) -> None:
     """`print`: of tensors in each run."""
-    if not any(map(_is_traced, args)):
+    if not any(map(is_traced, args)):
         builtins.print(*args, **options)  # noqa: T201  # the user's own
         return
     if options.keys() - {"file", "sep"}:
@@ -665,7 +635,7 @@ def print_(*args: Any, **options: Any) -> None:
 
 
 _made_files: set[str] = set()  # of converted functions
-_BUILTINS: dict[Any, Callable[..., Any]] = {builtins.range: range_, builtins.print: print_}
+_BUILTINS: dict[Any, Callable[..., Any]] = {**FUNCTIONS, builtins.print: print_}
 _INSTALLED = tuple(
     os.path.realpath(sysconfig.get_paths()[key]) + os.sep
     for key in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -718,7 +688,7 @@ def _transpiler() -> Any:
 
         def ret(self, value: Any, did_return: Any) -> Any:
             """What it returns, which must be the same kind of thing whatever is taken."""
-            if _is_traced(did_return) and _is_carried(value):
+            if is_traced(did_return) and _is_carried(value):
                 check(did_return, "autograph: a function came to its end without a `return`, which "
                       "on another way it has")  # fmt: skip
             return super().ret(value, did_return)

@@ -44,6 +44,7 @@ from weft.frontend.image.measures import (
     non_max_suppression,
     psnr,
     ssim,
+    ssim_multiscale,
     total_variation,
 )
 from weft.frontend.image.sampling import crop_and_resize, resize, resize_with_pad
@@ -82,6 +83,7 @@ __all__ = [
     "rgb_to_hsv",
     "rot90",
     "ssim",
+    "ssim_multiscale",
     "total_variation",
     "transpose",
 ]

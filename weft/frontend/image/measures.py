@@ -1,4 +1,5 @@
-"""Measures of images: total variation, `psnr`, `ssim`; and `non_max_suppression` of boxes.
+"""Measures of images: total variation, `psnr`, `ssim`, `ssim_multiscale`; and
+`non_max_suppression` of boxes.
 
 Images are (..., height, width, channels), and a measure is one number for each, of shape (...).
 Integers become float32, with their range as 1 (`convert_image_dtype`), but for `total_variation`,
@@ -8,6 +9,7 @@ ShapeError for images that differ or are too small, InvalidArgumentError for wro
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +38,7 @@ from weft.frontend.ops.elementwise import (
     where,
 )
 from weft.frontend.ops.indexing import take_along_axis
-from weft.frontend.ops.manipulation import diff, squeeze, unstack
+from weft.frontend.ops.manipulation import diff, pad, reshape, squeeze, unstack
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
@@ -46,7 +48,7 @@ from weft.frontend.ops.promotion import (
     widened,
 )
 from weft.frontend.ops.reduction import argmax, mean, sum
-from weft.frontend.ops.special import log10
+from weft.frontend.ops.special import log10, pow
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, float32, int64
 from weft.ir.errors import ShapeError
@@ -116,20 +118,96 @@ def ssim(
     >>> wf.image.ssim(x, x, 1.0), wf.image.ssim(x, 1 - x, 1.0) < 0
     (Tensor(1., dtype=float32), Tensor(True, dtype=bool))
     """
-    op = "ssim"
+    x, y, kind, scale = _both("ssim", a, b)
+    size = _window_size("ssim", x, filter_size, 1)
+    most = multiply(cast(max_val, x.dtype), scale)
+    similar, _ = _similarity(x, y, most, _gaussian(size, filter_sigma), (k1, k2))
+    return cast(mean(similar, -1), kind)
+
+
+#: The weights of Wang, Simoncelli and Bovik's five scales.
+_SCALES = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
+
+
+def ssim_multiscale(
+    a: TensorLike,
+    b: TensorLike,
+    max_val: TensorLike,
+    power_factors: Sequence[float] = _SCALES,
+    filter_size: int = 11,
+    filter_sigma: float = 1.5,
+    k1: float = 0.01,
+    k2: float = 0.03,
+) -> Tensor:
+    """The structural similarity of each pair of images over several scales (Z. Wang, E. Simoncelli
+    and A. Bovik, "Multiscale structural similarity for image quality assessment", 2003): 1 for
+    equal ones.
+
+    power_factors: a weight for each scale, which is half as large as the one before (an odd size
+    has its last row or column twice, as in TF). At each but the last one contrasts are compared, at
+    the last one `ssim`; what is below 0 counts as 0, and is given no gradient. The result is the
+    product of these to the power of their weights, the mean over channels. Others as for `ssim`.
+    ShapeError for images that are smaller than the window at the last scale: 161 x 161 pixels by
+    default.
+
+    >>> x = wf.reshape(wf.linspace(0.0, 1.0, 1024), [32, 32, 1])
+    >>> y = wf.sqrt(x)
+    >>> [float(wf.image.ssim_multiscale(x, z, 1.0, (0.3, 0.7))) < 1.0 for z in (x, y)]
+    [False, True]
+    """
+    op = "ssim_multiscale"
     x, y, kind, scale = _both(op, a, b)
-    size = check_int("image.ssim", filter_size, "filter_size")
+    weights = _weights(power_factors)
+    size = _window_size(op, x, filter_size, len(weights))
+    most, over = multiply(cast(max_val, x.dtype), scale), _gaussian(size, filter_sigma)
+    whole: Tensor | None = None
+    for level, weight in enumerate(weights):
+        if level:
+            x, y = _halved(op, x), _halved(op, y)
+        similar, contrast = _similarity(x, y, most, over, (k1, k2))
+        score = similar if level == len(weights) - 1 else contrast
+        none = less_equal(score, 0.0)
+        # the power of 1 in its place: that of 0 has an infinite gradient
+        part = where(none, 0.0**weight, pow(where(none, 1.0, score), weight))
+        whole = part if whole is None else multiply(whole, part)
+    assert whole is not None
+    return cast(mean(whole, -1), kind)
+
+
+def _weights(given: Sequence[float]) -> list[float]:
+    try:
+        weights = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        weights = np.empty(0)
+    if weights.ndim != 1 or not weights.size or not np.all((weights >= 0) & (weights < math.inf)):
+        raise wrong(
+            "ssim_multiscale", f"power_factors={given!r:.60} are no numbers of at least 0, one for "
+            "each scale"
+        )  # fmt: skip
+    return [float(w) for w in weights]
+
+
+def _window_size(op: str, x: Tensor, filter_size: int, levels: int) -> int:
+    """The size of the window. ShapeError for images that are smaller, at the last of `levels`."""
+    size = check_int(f"image.{op}", filter_size, "filter_size")
+    least = (size - 1) * 2 ** (levels - 1) + 1
     known = [d for d in x.shape[-3:] if isinstance(d, int)]
-    if size < 1 or len(known) < 3 or min(known[:2]) < size:
+    if size < 1 or len(known) < 3 or min(known[:2]) < least:
         raise ShapeError(
-            f"wf.image.{op}: images of known sizes, at least {size} x {size} pixels, are needed, "
+            f"wf.image.{op}: images of known sizes, at least {least} x {least} pixels, are needed, "
             f"got {type_of(x)}",
-            hint="filter_size= makes the window smaller",
+            hint="filter_size= makes the window smaller"
+            + (", fewer power_factors make fewer scales" if levels > 1 else ""),
             location=caller_location(),
         )
-    most = multiply(cast(max_val, x.dtype), scale)
-    c1, c2 = (square(multiply(most, k)) for k in (k1, k2))
-    over = _gaussian(size, filter_sigma)
+    return size
+
+
+def _similarity(
+    x: Tensor, y: Tensor, most: Tensor, over: Any, k: tuple[float, float]
+) -> tuple[Tensor, Tensor]:
+    """The structural similarity of each channel, and its part that compares contrasts."""
+    c1, c2 = (square(multiply(most, factor)) for factor in k)
     x_mean, y_mean = _filtered(x, over), _filtered(y, over)
     means = multiply(x_mean, y_mean)
     squares = add(square(x_mean), square(y_mean))
@@ -139,7 +217,18 @@ def ssim(
     contrast = divide(
         add(subtract(both, multiply(means, 2)), c2), add(subtract(spread, squares), c2)
     )
-    return cast(mean(multiply(light, contrast), (-3, -2, -1)), kind)
+    return mean(multiply(light, contrast), (-3, -2)), mean(contrast, (-3, -2))
+
+
+def _halved(op: str, t: Tensor) -> Tensor:
+    """Images half as large: means of 2 x 2 pixels."""
+    rows, columns = spatial(op, t)
+    outer = t.shape[:-3]
+    if rows % 2 or columns % 2:
+        around = [(0, 0)] * len(outer) + [(0, rows % 2), (0, columns % 2), (0, 0)]
+        t = pad(t, around, "symmetric")
+    pairs = (*outer, -(-rows // 2), 2, -(-columns // 2), 2, t.shape[-1])
+    return mean(reshape(t, pairs), (-4, -2))
 
 
 def _gaussian(size: int, sigma: float) -> Any:

@@ -32,7 +32,7 @@ from weft.frontend.core.trace import (
     suspend_trace,
     unique_name,
 )
-from weft.frontend.eager.by_value import HAVE_KERNELS, large_results
+from weft.frontend.eager.by_value import large_results
 from weft.frontend.eager.numpy_calls import REDUCTIONS, quick_fold
 from weft.ir.device import DeviceSpec, check_local, is_local, named_device
 from weft.ir.dims import Dim, SymbolicDim, divided, format_shape, never_negative
@@ -46,6 +46,7 @@ from weft.ir.errors import (
 from weft.ir.graph import Operation, Value
 from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.locations import caller_location
+from weft.ir.ops import HAVE_KERNELS
 from weft.ir.spec import AttrValue, ConstArray, int_attr
 from weft.ir.types import TensorType, Type
 

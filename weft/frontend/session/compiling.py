@@ -20,13 +20,12 @@ from weft.frontend.core.tensor import Array
 from weft.frontend.session.cpu_devices import compile_on_cpus, other_cpu
 from weft.frontend.session.fetches import fetch_values, is_tensor
 from weft.frontend.session.graph import Graph
-from weft.frontend.session.graph_import import add_graph
+from weft.frontend.session.graph_import import add_graph, near
 from weft.frontend.session.step import step_program
 from weft.ir.dims import SymbolicDim, substitute_dim
 from weft.ir.errors import (
     NotFoundError,
     UnsupportedError,
-    suggest,
 )
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
@@ -197,7 +196,7 @@ def fetched_step(
         if name.removesuffix(":0") not in made._named and name not in made._effects:
             raise NotFoundError(
                 f"--fetch {name}: nothing in the graph '{graph.name}' has this name"
-                f"{suggest(name, known)}",
+                f"{near(name, known)}",
                 hint=f"named are: {', '.join(known)}" if known else NAMES,
             )
     values, _ = fetch_values(made, list(names))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from weft.frontend.ops.promotion import check_positive
 from weft.ir.device import LOCAL_JOB, DeviceSpec
-from weft.ir.errors import InvalidArgumentError, UnsupportedError
+from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph, Operation
 from weft.ir.locations import caller_location
 from weft.runtime.compile_step import CompileOptions
@@ -24,18 +25,14 @@ from weft.runtime.step import Step
 def checked_count(given: object, on_cluster: bool) -> int:
     """How many CPU devices a session has. InvalidArgumentError for no count from 1 on,
     UnsupportedError for several on a cluster."""
-    if type(given) is not int or given < 1:
-        raise InvalidArgumentError(
-            f"wf.Session: cpu_devices is {given!r:.60}, not an int from 1 on",
-            location=caller_location(),
-        )
-    if given > 1 and on_cluster:
+    count = check_positive("Session", given, "cpu_devices")
+    if count > 1 and on_cluster:
         raise UnsupportedError(
             "wf.Session: cpu_devices is for a session on this process: a task of a cluster has one",
             hint="start more tasks, which may be on one machine",
             location=caller_location(),
         )
-    return given
+    return count
 
 
 def other_cpu(step: Graph) -> Operation | None:

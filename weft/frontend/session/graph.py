@@ -19,7 +19,7 @@ from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, current_trace, set_thread_default, unique_name
 from weft.frontend.core.user_errors import as_seen
-from weft.frontend.session.graph_import import add_graph, to_ir
+from weft.frontend.session.graph_import import add_graph, near, to_ir
 from weft.frontend.session.operations import GraphOperation, Node, OperationNames, results_of
 from weft.frontend.state.variable import Variable, variables_of
 from weft.ir.dims import Dim, SymbolicDim
@@ -31,7 +31,6 @@ from weft.ir.errors import (
     TypeRuleError,
     UnsupportedError,
     WeftError,
-    suggest,
 )
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
@@ -209,8 +208,7 @@ class Graph:
     def _no_such(self, name: str) -> NotFoundError:
         known = dict.fromkeys([*self._named, *self._effects, *self.operation_names()])
         return NotFoundError(
-            f"the graph '{self.name}' has no tensor or effect named '{name}'"
-            f"{suggest(name, list(known))}",
+            f"the graph '{self.name}' has no tensor or effect named '{name}'{near(name, known)}",
             hint="graph.get_operations() lists all ops; wf.name_tensor(x, name) names a tensor",
             location=caller_location(),
         )

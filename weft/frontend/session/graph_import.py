@@ -57,6 +57,11 @@ def values_by_name(named: IRGraph, ir: IRGraph) -> dict[str, Value]:
     return names
 
 
+def near(name: str, known: Iterable[str]) -> str:
+    """`suggest` of a tensor's name, whose number (":0") is no part of what is compared."""
+    return suggest(name.partition(":")[0], list(known))
+
+
 def given_tensors(given: object, named: Mapping[str, Value]) -> dict[str, Tensor]:
     """An `input_map` without `:0`; numbers and lists take the dtypes of what they stand for."""
     if not isinstance(given, Mapping):
@@ -68,7 +73,7 @@ def given_tensors(given: object, named: Mapping[str, Value]) -> dict[str, Tensor
     for name in made:
         if name not in named:
             raise NotFoundError(
-                f"input_map: the graph has no tensor named '{name}'{suggest(name, list(named))}",
+                f"input_map: the graph has no tensor named '{name}'{near(name, named)}",
                 location=caller_location(),
             )
     return {n: _as_type(x, named[n].type) for n, x in made.items()}
@@ -103,7 +108,7 @@ def check_wanted(wanted: Sequence[str], named: Iterable[str]) -> None:
         if name.removesuffix(":0") not in known:
             raise NotFoundError(
                 f"return_elements: the imported graph has no tensor or effect named '{name}'"
-                f"{suggest(name, known)}",
+                f"{near(name, known)}",
                 location=caller_location(),
             )
 

@@ -227,8 +227,8 @@ def as_path(given: object, urls: bool = False) -> Path:
         )
     try:
         if not urls:
-            refuse_url(given, "this", "wf.train.Saver is built for them; or write to a folder, and "
-                       "copy its files")  # fmt: skip
+            refuse_url(given, "this", "savers and wf.summary.FileWriter are built for them; or "
+                       "write to a folder, and copy its files")  # fmt: skip
         return path_of(given)
     except UnsupportedError as error:
         raise error.at(caller_location()) from error.__cause__
@@ -294,9 +294,9 @@ def errors_at_caller() -> Iterator[None]:
         raise
 
 
-def base_path(given: PathLike, urls: bool = False) -> Path:
-    """The path without suffix. InvalidArgumentError for one without a name; URLs as `as_path`."""
-    path = as_path(given, urls)
+def base_path(given: PathLike) -> Path:
+    """The path without suffix, or the URL. InvalidArgumentError for one without a name."""
+    path = as_path(given, urls=True)
     name = path.name.removesuffix(SUFFIX)
     if not name or str(given).endswith("/") or is_folder(path):
         raise InvalidArgumentError(
@@ -410,7 +410,7 @@ class BaseSaver:
     def _is_due(self, save_path: PathLike, step: int, latest_filename: str | None) -> bool:
         """Whether a multiple of `every_n_steps` was reached since the last checkpoint, or
         `every_n_seconds` have gone by."""
-        base = base_path(save_path, urls=True)
+        base = base_path(save_path)
         last = self._last_step.get(base)
         if last is None:
             known = load_manifest(state_file(base.parent, latest_filename)) or Manifest()
@@ -641,7 +641,7 @@ class Saver(BaseSaver):
         disk.
         """
         check_call(f"{self.name}.save", sess)
-        base = base_path(save_path, urls=True)
+        base = base_path(save_path)
         state_path = state_file(base.parent, latest_filename)
         rating = number(self.name, "metric", metric)
         with self._lock, errors_at_caller(), seen_by(sess):

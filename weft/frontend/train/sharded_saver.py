@@ -8,7 +8,6 @@ it needs from whatever files the checkpoint has.
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -54,6 +53,7 @@ from weft.runtime.checkpoint.folder import (
     write_shards_manifest,
 )
 from weft.runtime.checkpoint.format import MANIFEST
+from weft.runtime.files.paths import absolute
 
 
 class ShardedSaver(BaseSaver):
@@ -62,8 +62,8 @@ class ShardedSaver(BaseSaver):
 
     var_list: as for `Saver`, variables only; by default all of the graph. The ops are added at
     once; which task a variable is on says its `wf.device` (those without one share a file, which
-    the session's task writes). All tasks and this process see one file system. The other arguments
-    are those of `Saver`.
+    the session's task writes). All tasks and this process see one file system, or, for paths that
+    are URLs, one store. The other arguments are those of `Saver`.
 
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     v = wf.Variable(3.0)
@@ -151,8 +151,7 @@ class ShardedSaver(BaseSaver):
             step = self._step(sess, global_step)
             name = base.name if step is None else f"{base.name}-{step}"
             mark, files = secrets.randbits(62), self._files
-            absolute = os.path.abspath(base.parent)  # tasks may be in other folders
-            prefix = os.path.join(absolute, marked(name, mark))
+            prefix = absolute(base.with_name(marked(name, mark)))
             self._checked(sess).run(self._save, {self._prefix: prefix, self._mark: np.int64(mark)})
             shards = [
                 Shard(task, marked(name, mark) + end, names)
@@ -221,7 +220,7 @@ class ShardedSaver(BaseSaver):
         changed.
         """
         with self._lock, errors_at_caller():
-            return self._restored(sess, checkpoint_path(as_path(save_path)))
+            return self._restored(sess, checkpoint_path(save_path))
 
     def restore_or_initialize(
         self,
@@ -233,7 +232,7 @@ class ShardedSaver(BaseSaver):
         latest_filename: str | None = None,
     ) -> RestoreReport | None:
         """As `Saver.restore_or_initialize`."""
-        folder = as_path(checkpoint_dir)
+        folder = as_path(checkpoint_dir, urls=True)
         with self._lock, errors_at_caller():
             report = self._restore_latest(
                 folder, latest_filename, or_previous, lambda path: self._restored(sess, path)
@@ -247,7 +246,7 @@ class ShardedSaver(BaseSaver):
         with open_checkpoint(path) as file:
             report = compare(file, self._items, {}, False)
             refuse(report, file, "pass a var_list of what it has: {'name in the file': variable}")
-        session.run(self._restore, {self._path: os.path.abspath(path)})
+        session.run(self._restore, {self._path: absolute(path)})
         return report
 
     def _built_restore(self) -> Effect:

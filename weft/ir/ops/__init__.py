@@ -66,6 +66,9 @@ _TABLES = (
 
 OPS: dict[str, OpSpec] = {spec.name: spec for table in _TABLES for spec in table}
 NO_SCOPES.update(OPS)
+#: The ops whose reference calls have native kernels instead, where they are large
+#: (`runtime/dynamic/rows.py`).
+HAVE_KERNELS = ops_dynamic.BY_KERNELS | ops_strings.BY_KERNELS
 
 
 def lookup(name: str) -> OpSpec:

@@ -24,6 +24,7 @@ from weft.ir.spec import (
     AttrSpec,
     InferRule,
     OpSpec,
+    as_bytes,
     dtype_attr,
     elementwise_shape,
     int_attr,
@@ -34,7 +35,13 @@ from weft.ir.types import TensorType, Type
 
 #: The ops on strings that have native kernels besides their references (`runtime/dynamic/`).
 BY_KERNELS = frozenset(
-    {"string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_number", "decode_raw"}
+    {
+        "string_to_hash_bucket",
+        "string_to_hash_bucket_fast",
+        "string_to_hash_bucket_strong",
+        "string_to_number",
+        "decode_raw",
+    }
 )
 _M = (1 << 64) - 1
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
@@ -205,7 +212,7 @@ def _join_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) ->
 
 
 def _join(xs: Sequence[Array], attrs: Attrs) -> Array:
-    separator = str(attrs["separator"]).encode()
+    separator = as_bytes(str(attrs["separator"]))
     out = np.empty(xs[0].shape, object)
     for i, parts in enumerate(zip(*(x.flat for x in xs), strict=True)):
         out.flat[i] = separator.join(parts)
@@ -396,7 +403,7 @@ def _split_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -
 
 
 def _split(xs: Sequence[Array], attrs: Attrs) -> list[Array]:
-    delimiters, skip = str(attrs["delimiter"]).encode(), bool(attrs["skip_empty"])
+    delimiters, skip = as_bytes(str(attrs["delimiter"])), bool(attrs["skip_empty"])
     rows = [_words(text, delimiters, skip) for text in xs[0]]
     words = [word for row in rows for word in row]
     values = np.empty(len(words), object)

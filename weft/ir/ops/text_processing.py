@@ -35,6 +35,7 @@ from weft.ir.spec import (
     OpSpec,
     Reference,
     add_dims,
+    as_bytes,
     int_attr,
     ints_attr,
     strs_attr,
@@ -43,17 +44,12 @@ from weft.ir.spec import (
 from weft.ir.types import TensorType, Type
 
 _M = (1 << 64) - 1
-_BYTES = "surrogateescape"
 #: What is done with bytes, or characters, that an encoding does not have.
 ERRORS = ("strict", "replace", "ignore")
 
 
 def _of(text: bytes) -> str:
-    return text.decode("utf-8", _BYTES)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", _BYTES)
+    return text.decode("utf-8", "surrogateescape")
 
 
 def _filled(items: Sequence[Any], shape: Sequence[int] | None = None) -> Array:
@@ -89,14 +85,14 @@ def _cased(attrs: Attrs) -> Callable[[bytes], bytes]:
     if attrs["ascii"]:
         return bytes.lower if lower else bytes.upper
     change = str.lower if lower else str.upper
-    return lambda text: _bytes(change(_of(text)))
+    return lambda text: as_bytes(change(_of(text)))
 
 
 def _stripped(attrs: Attrs) -> Callable[[bytes], bytes]:
     chars = str(attrs["chars"])
     if not chars:
         return bytes.strip  # ASCII's white space, as TensorFlow
-    return lambda text: _bytes(_of(text).strip(chars))
+    return lambda text: as_bytes(_of(text).strip(chars))
 
 
 def pattern_of(op: str, attrs: Attrs) -> re.Pattern[str]:
@@ -124,7 +120,7 @@ def _check_replace(op: str, attrs: Attrs) -> None:
 def _replaced(attrs: Attrs) -> Callable[[bytes], bytes]:
     pattern, rewrite = pattern_of("regex_replace", attrs), str(attrs["rewrite"])
     count = 0 if attrs["replace_global"] else 1
-    return lambda text: _bytes(pattern.sub(rewrite, _of(text), count))
+    return lambda text: as_bytes(pattern.sub(rewrite, _of(text), count))
 
 
 def _full_match(attrs: Attrs) -> Callable[[bytes], bool]:
@@ -142,7 +138,7 @@ def _substr(xs: Sequence[Array], attrs: Attrs) -> Array:
             raise InvalidArgumentError(
                 f"position {at} is not in {text!r:.60} of {len(characters)} characters"
             )
-        found.append(_bytes(characters[start : start + max(int(n), 0)]))
+        found.append(as_bytes(characters[start : start + max(int(n), 0)]))
     return _filled(found, xs[0].shape)
 
 
@@ -239,9 +235,9 @@ def _check_split(op: str, attrs: Attrs) -> None:
 def _splitter(attrs: Attrs) -> Callable[[bytes], Sequence[bytes]]:
     kind, most = attrs["kind"], int_attr(attrs, "maxsplit")
     if kind == "characters":
-        return lambda text: [_bytes(c) for c in _of(text)]
+        return lambda text: [as_bytes(c) for c in _of(text)]
     if kind == "separator":
-        separator = _bytes(str(attrs["pattern"])) or None
+        separator = as_bytes(str(attrs["pattern"])) or None
         return lambda text: text.split(separator, most)
     pattern = pattern_of("string_split_rows", attrs)
 
@@ -252,9 +248,9 @@ def _splitter(attrs: Attrs) -> Callable[[bytes], Sequence[bytes]]:
         for match in pattern.finditer(whole):
             if 0 <= most <= len(found):
                 break
-            found.append(_bytes(whole[at : match.start()]))
+            found.append(as_bytes(whole[at : match.start()]))
             at = match.end()
-        return [*found, _bytes(whole[at:])]
+        return [*found, as_bytes(whole[at:])]
 
     return parts
 
@@ -321,7 +317,7 @@ def _reduce_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
 
 
 def _reduce_join(xs: Sequence[Array], attrs: Attrs) -> Array:
-    (x,), separator = xs, _bytes(str(attrs["separator"]))
+    (x,), separator = xs, as_bytes(str(attrs["separator"]))
     gone = _axes(x.ndim, attrs)
     kept = [i for i in range(x.ndim) if i not in gone]
     outer = [x.shape[i] for i in kept]
@@ -341,7 +337,7 @@ def _format(xs: Sequence[Array], attrs: Attrs) -> Array:
     if not attrs["template"]:  # of which `report` would make a list of the operands
         return _filled([b""], ())
     given = {"message": "", "format": attrs["template"], "summarize": attrs["summarize"]}
-    return _filled([report(xs, given).encode()], ())
+    return _filled([as_bytes(report(xs, given))], ())
 
 
 # ----------------------------------------------------------------------------------- hashes, base64

@@ -8,11 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_STRINGS
-from weft.ir.ops import dynamic, strings
+from weft.ir.ops import HAVE_KERNELS, strings
 from weft.ir.spec import Array, Attrs
-
-#: The ops that have native kernels (`rows.py`).
-HAVE_KERNELS = dynamic.BY_KERNELS | strings.BY_KERNELS
 
 
 class _Limit(threading.local):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from weft.codegen.dynamic.text_hash import FARM, MURMUR
+from weft.codegen.dynamic.text_hash import FARM, MURMUR, SIP
 from weft.ir.spec import Array, Attrs
 from weft.runtime.dynamic import selection, strings
 from weft.runtime.dynamic.unique import unique_op
@@ -16,5 +16,6 @@ NATIVE: Mapping[str, Run] = {
     "unique": unique_op,
     "string_to_hash_bucket": strings.hash_buckets(MURMUR),
     "string_to_hash_bucket_fast": strings.hash_buckets(FARM),
+    "string_to_hash_bucket_strong": strings.hash_buckets(SIP),
     "string_to_number": strings.numbers_op, "decode_raw": strings.raw_op,
 }  # fmt: skip

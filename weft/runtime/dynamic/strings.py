@@ -20,7 +20,7 @@ from weft.codegen.dynamic.kernels import powers_of_ten
 from weft.ir.dtypes import DType, as_dtype, bool_, float32, float64, int32, int64, string
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.ops.strings import number_of
-from weft.ir.spec import Array, Attrs
+from weft.ir.spec import Array, Attrs, ints_attr
 from weft.runtime.dynamic.calls import CHUNK, address, behaved, chunks_of, per_chunk, run_kernel
 from weft.runtime.files.decoding import csv_field
 
@@ -66,7 +66,8 @@ def hash_buckets(kind: int) -> Callable[[Sequence[Array], Attrs], list[Array] | 
         if not isinstance(count, int) or not 0 < count < 2**63 or not _are_bytes(x):
             return None
         out = np.empty(x.shape, np.int64)
-        given = (address(x), x.size, STRINGS, address(out), count)
+        keys = ints_attr(attrs, "key") if kind == text_hash.SIP else (0, 0)
+        given = (address(x), x.size, STRINGS, address(out), count, *keys)
         run_kernel("hash_strings", (("HASH", kind),), given, chunks_of(x.size, STRINGS))
         return [out]
 

@@ -46,12 +46,19 @@ def file_system(url: Path) -> tuple[Any, str]:
     return system, str(inner)
 
 
+def _fresh(system: Any) -> Any:
+    """A file system, which forgets what it has listed: others may have written, and a file is read
+    as far as the size that was listed."""
+    system.invalidate_cache()
+    return system
+
+
 def open_path(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:
     """As `open`; a URL's content that is written is there when the file is closed."""
     if not is_url(path):
         return open(path, mode, **options)
     system, name = file_system(path)
-    file: IO[Any] = system.open(name, mode, **options)
+    file: IO[Any] = _fresh(system).open(name, mode, **options)
     return file
 
 
@@ -71,8 +78,7 @@ def matching(pattern: bytes) -> list[bytes]:
     if not is_url(pattern):
         return [n for n in glob.glob(pattern) if os.path.isfile(n)]
     system, name = file_system(os.fsdecode(pattern))
-    system.invalidate_cache()  # what it has listed: others may have written
-    found = system.glob(name, detail=True)
+    found = _fresh(system).glob(name, detail=True)
     return [
         os.fsencode(system.unstrip_protocol(n)) for n, i in found.items() if i["type"] == "file"
     ]
@@ -120,22 +126,17 @@ class UrlPath:
         """With another last part."""
         return UrlPath(self._url.removesuffix(self.name) + name)
 
-    def _fresh(self) -> Any:
-        """The file system, which forgets what it has listed: others may have written."""
-        self._system.invalidate_cache()
-        return self._system
-
     def exists(self) -> bool:
         """Whether there is an object, or something in a folder of that name."""
-        return bool(self._fresh().exists(self._name))
+        return bool(_fresh(self._system).exists(self._name))
 
     def is_file(self) -> bool:
         """Whether there is an object."""
-        return bool(self._fresh().isfile(self._name))
+        return bool(_fresh(self._system).isfile(self._name))
 
     def is_dir(self) -> bool:
         """Whether there is a folder."""
-        return bool(self._fresh().isdir(self._name))
+        return bool(_fresh(self._system).isdir(self._name))
 
     def glob(self, pattern: str) -> list[UrlPath]:
         """What is in the folder and fits the pattern."""
@@ -147,12 +148,12 @@ class UrlPath:
 
     def read_bytes(self) -> bytes:
         """The whole object. FileNotFoundError if there is none."""
-        data: bytes = self._system.cat_file(self._name)
+        data: bytes = _fresh(self._system).cat_file(self._name)
         return data
 
     def download(self, local: str) -> None:
         """Copy it to a file of the system."""
-        self._system.get_file(self._name, local)
+        _fresh(self._system).get_file(self._name, local)
 
     def upload(self, local: str) -> None:
         """Put a file of the system in its place, as one object."""
@@ -163,6 +164,11 @@ def path_of(name: Path) -> pathlib.Path:
     """The path of a file; of a URL one that has the methods which checkpoints use."""
     given = os.fsdecode(name)
     return cast(pathlib.Path, UrlPath(given)) if is_url(given) else pathlib.Path(given)
+
+
+def absolute(path: pathlib.Path) -> str:
+    """As `os.path.abspath`, for others, who may be in another folder; a URL is the same for all."""
+    return str(path) if isinstance(cast(object, path), UrlPath) else os.path.abspath(path)
 
 
 def is_there(path: pathlib.Path) -> bool:

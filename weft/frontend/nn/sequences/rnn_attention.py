@@ -1,5 +1,5 @@
-"""Attention of recurrent decoders: Bahdanau's and Luong's scores of a memory, and the cell that
-looks at the memory at each step.
+"""Attention of recurrent decoders: Bahdanau's and Luong's scores of a memory, the mean by softmax
+or from left to right (monotonic), and the cell that looks at the memory at each step.
 
 Formulas and names are those of TensorFlow 1 (`tf.contrib.seq2seq`). There a mechanism is made for
 one memory; here it is a module, whose variables stay, and `attend` says of which memory."""
@@ -10,22 +10,44 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.frontend.control.loops import scan
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.nn.activations import softmax
 from weft.frontend.nn.initial_values import Initializer, glorot_uniform
 from weft.frontend.nn.module import Module
 from weft.frontend.nn.recurrent import RNNCell, positive_size, row_lengths, true_rows
+from weft.frontend.ops.creation import arange
 from weft.frontend.ops.creation import zeros as zeros_of
-from weft.frontend.ops.elementwise import add, divide, multiply, square, where
+from weft.frontend.ops.elementwise import (
+    add,
+    clip,
+    divide,
+    equal,
+    greater,
+    multiply,
+    square,
+    subtract,
+    where,
+)
 from weft.frontend.ops.linalg import matmul
-from weft.frontend.ops.manipulation import concat, expand_dims, known_size, reshape
-from weft.frontend.ops.promotion import TensorLike, check_dtype, expand
+from weft.frontend.ops.manipulation import concat, expand_dims, known_size, moveaxis, reshape
+from weft.frontend.ops.promotion import (
+    TensorLike,
+    cast,
+    check_dtype,
+    expand,
+    finfo,
+    inexact_tensor,
+    widened,
+)
+from weft.frontend.ops.reduction import cumulative_prod, cumulative_sum
 from weft.frontend.ops.reduction import sum as sum_of
-from weft.frontend.ops.special import sqrt, tanh
+from weft.frontend.ops.special import exp, log, sigmoid, sqrt, tanh
+from weft.frontend.random.generator import default_generator
 from weft.frontend.state.variable import Variable
 from weft.ir.dims import Dim
 from weft.ir.dtypes import float32
-from weft.ir.errors import ShapeError, TypeRuleError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 
 
@@ -103,18 +125,21 @@ class AttentionMechanism(Module):
             values = where(expand_dims(within, 2), values, 0)
         return Memory(matmul(values, self.memory_kernel), values, within)
 
-    def __call__(self, query: TensorLike, memory: Memory) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, query: TensorLike, memory: Memory, alignments: TensorLike | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(context [rows, depth], alignments [rows, time]) for queries [rows, query size]: the mean
         of the values, weighted with the softmax of the scores. A row of the memory serves rows /
-        batch queries that follow each other, as those of a beam. One without places gives 0."""
+        batch queries that follow each other, as those of a beam. One without places gives 0.
+
+        alignments: those of the last step, `initial_alignments` by default; softmax does not look
+        at them."""
         q, batch = as_tensor(query), memory.keys.shape[0]
         rows = q.shape[0]
         time, depth = memory.values.shape[1:]
         count = self._beam(rows, batch)
         q = reshape(q, (batch, count, q.shape[1]))
-        within = expand_dims(memory.within, 1)
-        scores = where(within, self.scores(q, memory.keys), float(np.finfo(np.float32).min))
-        weights = where(within, softmax(scores), 0)
+        weights = self._weights(self.scores(q, memory.keys), memory, alignments)
         context = matmul(weights, memory.values)
         return reshape(context, (rows, depth)), reshape(weights, (rows, time))
 
@@ -131,6 +156,17 @@ class AttentionMechanism(Module):
             return rows // batch
         except ShapeError:  # sizes of two feeds, which the step finds to be the same, or not
             return 1
+
+    def initial_alignments(self, memory: Memory, rows: Dim) -> Tensor:
+        """The alignments [rows, time] before the first step: 0."""
+        zero = zeros_of((1, 1), dtype=memory.values.dtype)
+        return expand(zero, (rows, memory.values.shape[1]))
+
+    def _weights(self, scores: Tensor, memory: Memory, alignments: TensorLike | None) -> Tensor:
+        """The alignments [batch, n, time] of scores; `alignments` are those of the last step."""
+        within = expand_dims(memory.within, 1)
+        scores = where(within, scores, float(np.finfo(np.float32).min))
+        return where(within, softmax(scores), 0)
 
     # ------------------------------------------------------------------------- for subclasses
     def scores(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -237,6 +273,193 @@ class LuongAttention(AttentionMechanism):
         return multiply(self.g, found) if self.scale else found
 
 
+#: The ways to compute monotonic attention.
+_MODES = ("recursive", "parallel", "hard")
+
+
+def _check_mode(what: str, mode: object) -> None:
+    if mode not in _MODES:
+        raise InvalidArgumentError(
+            f"{what}: mode={mode!r:.40} is none of {', '.join(_MODES)}", location=caller_location()
+        )
+
+
+def monotonic_attention(
+    p_choose_i: TensorLike, previous_attention: TensorLike, mode: str = "parallel"
+) -> Tensor:
+    """The probabilities that each place is looked at, from left to right (C. Raffel et al., "Online
+    and linear-time attention by enforcing monotonic alignments", 2017; TF's).
+
+    From where it looked at the last step, place by place, p_choose_i [..., time] says how probable
+    it is to stay; previous_attention [..., time] are the probabilities of the last step. What is
+    given sums to less than 1 where the end may be passed. mode: "recursive" is exact, one place
+    after the other (equation 8); "parallel" is its solution by cumulative products (11), which
+    loses precision where many are close to 0 or 1; "hard" is for p_choose_i and
+    previous_attention of only 0 and 1, as at test time. InvalidArgumentError for other modes,
+    ShapeError for shapes that do not fit, TypeRuleError for what is not floating.
+
+    >>> p, before = [[0.5, 0.5, 1.0]], [[0.0, 1.0, 0.0]]  # it looked at place 1
+    >>> wf.nn.monotonic_attention(p, before, "recursive")
+    Tensor([[0. , 0.5, 0.5]], dtype=float32)
+    >>> wf.nn.monotonic_attention([[1.0, 0.0, 1.0]], before, "hard")
+    Tensor([[0., 0., 1.]], dtype=float32)
+    """
+    op = "nn.monotonic_attention"
+    _check_mode(f"wf.{op}", mode)
+    p, before = (inexact_tensor(as_tensor(x), op) for x in (p_choose_i, previous_attention))
+    dtype = p.dtype
+    if not p.ndim or p.ndim != before.ndim:
+        raise ShapeError(
+            f"wf.{op}: both are [..., time], got {p.describe()} and {before.describe()}",
+            location=caller_location(),
+        )
+    p, before = widened(p), expand(widened(before), p.shape)
+    if mode == "recursive":
+        made = _recursive(p, before)
+    elif mode == "parallel":
+        least = finfo(p.dtype).smallest_normal
+        logs = log(clip(subtract(1.0, p), least, 1.0))
+        passed = exp(_before_each(cumulative_sum(logs, axis=-1, include_initial=True)))
+        reached = cumulative_sum(divide(before, clip(passed, 1e-10, 1.0)), axis=-1)
+        made = multiply(multiply(p, passed), reached)
+    else:
+        p = multiply(p, cumulative_sum(before, axis=-1))
+        passed = cumulative_prod(subtract(1.0, p), axis=-1, include_initial=True)
+        made = multiply(p, _before_each(passed))
+    return cast(made, dtype)
+
+
+def _before_each(running: Tensor) -> Tensor:
+    """What a running sum or product that begins with none was before each place."""
+    return running[..., :-1]
+
+
+def _recursive(p: Tensor, before: Tensor) -> Tensor:
+    """q[i] = (1 - p[i - 1]) q[i - 1] + before[i]; the result is p[i] q[i]."""
+    first = expand(zeros_of((1,) * p.ndim, dtype=p.dtype), (*p.shape[:-1], 1))
+    passed = _before_each(concat([first, subtract(1.0, p)], axis=-1))
+
+    def step(q: Tensor, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        stays, comes = given
+        made = add(multiply(stays, q), comes)
+        return made, made
+
+    rows = moveaxis(passed, -1, 0), moveaxis(before, -1, 0)
+    nothing = expand(zeros_of((1,) * (p.ndim - 1), dtype=p.dtype), p.shape[:-1])
+    _, reached = scan(step, nothing, rows)
+    return multiply(p, moveaxis(reached, 0, -1))
+
+
+class _Monotonic(AttentionMechanism):
+    """A mechanism that looks from left to right: its scores are chances to stop at a place."""
+
+    def __init__(
+        self, sigmoid_noise: float, score_bias_init: float, mode: str, *given: Any
+    ) -> None:
+        what = f"wf.nn.{type(self).__name__}"
+        _check_mode(what, mode)
+        self.mode = mode
+        numbers: dict[str, object] = {
+            "sigmoid_noise": sigmoid_noise, "score_bias_init": score_bias_init,
+        }  # fmt: skip
+        for name, value in numbers.items():
+            real = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not real or (name == "sigmoid_noise" and not sigmoid_noise >= 0):
+                raise InvalidArgumentError(
+                    f"{what}: {name} must be a number{' from 0 on' if real else ''}, got "
+                    f"{value!r:.40}",
+                    location=caller_location(),
+                )
+        self.sigmoid_noise, self._score_bias_init = float(sigmoid_noise), float(score_bias_init)
+        super().__init__(*given)
+
+    def _make(self, memory_size: int, query_size: int) -> None:
+        super()._make(memory_size, query_size)
+        self.score_bias = self._filled((), self._score_bias_init, "score_bias")
+
+    def initial_alignments(self, memory: Memory, rows: Dim) -> Tensor:
+        """All on the first place."""
+        time = memory.values.shape[1]
+        first = cast(equal(arange(time), 0), memory.values.dtype)
+        return expand(expand_dims(first, 0), (rows, time))
+
+    def _weights(self, scores: Tensor, memory: Memory, alignments: TensorLike | None) -> Tensor:
+        if alignments is None:
+            before = expand_dims(self.initial_alignments(memory, scores.shape[0]), 1)
+        else:
+            before = reshape(as_tensor(alignments), scores.shape)
+        scores = add(scores, self.score_bias)
+        if self.sigmoid_noise > 0 and self.training:
+            noise = default_generator().normal(scores.shape, dtype=scores.dtype)
+            scores = add(scores, multiply(noise, self.sigmoid_noise))
+        hard = self.mode == "hard"
+        p = cast(greater(scores, 0), scores.dtype) if hard else sigmoid(scores)
+        p = where(expand_dims(memory.within, 1), p, 0)
+        return monotonic_attention(p, before, self.mode)
+
+
+class BahdanauMonotonicAttention(_Monotonic, BahdanauAttention):
+    """`BahdanauAttention` that looks at the memory from left to right: the sigmoid of score +
+    score_bias is the chance to stop at a place (`monotonic_attention`; C. Raffel et al. 2017).
+
+    sigmoid_noise: in training (`model.train()`) so many times a normal number, of the process-wide
+    generator, is added to each score, so that chances come close to 0 and 1. score_bias_init: a
+    negative one, such as -2, begins with a long look. mode: as of `monotonic_attention`, and an
+    attribute, which may be set to "hard" after training. Others as of `BahdanauAttention`.
+
+    >>> attention = wf.nn.BahdanauMonotonicAttention(4, score_bias_init=-1.0)
+    >>> memory = attention.read(wf.ones([2, 5, 3]), query_size=6, memory_sequence_length=[5, 2])
+    >>> context, alignments = attention(wf.ones([2, 6]), memory)
+    >>> after = attention(wf.ones([2, 6]), memory, alignments)[1]
+    >>> bool(wf.all(wf.cumulative_sum(after, axis=1) <= wf.cumulative_sum(alignments, axis=1)))
+    True
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        normalize: bool = False,
+        sigmoid_noise: float = 0.0,
+        score_bias_init: float = 0.0,
+        mode: str = "parallel",
+        memory_size: int | None = None,
+        query_size: int | None = None,
+        initializer: Initializer | None = None,
+        dtype: object = float32,
+    ) -> None:
+        super().__init__(
+            sigmoid_noise, score_bias_init, mode, num_units, normalize, memory_size, query_size,
+            initializer, dtype,
+        )  # fmt: skip
+
+
+class LuongMonotonicAttention(_Monotonic, LuongAttention):
+    """`LuongAttention` that looks at the memory from left to right, as
+    `BahdanauMonotonicAttention` does.
+
+    >>> attention = wf.nn.LuongMonotonicAttention(6, mode="hard")
+    >>> memory = attention.read(wf.ones([1, 3, 2]), query_size=6)
+    >>> _ = attention.score_bias.assign(100.0)  # it stays where it is
+    >>> attention(wf.ones([1, 6]), memory, [[0.0, 1.0, 0.0]])[1]
+    Tensor([[0., 1., 0.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        scale: bool = False,
+        sigmoid_noise: float = 0.0,
+        score_bias_init: float = 0.0,
+        mode: str = "parallel",
+        memory_size: int | None = None,
+        initializer: Initializer | None = None,
+        dtype: object = float32,
+    ) -> None:
+        super().__init__(
+            sigmoid_noise, score_bias_init, mode, num_units, scale, memory_size, initializer, dtype
+        )
+
+
 class AttentionState(NamedTuple):
     """The state of a cell that attends: the state of the cell inside, the attention of the last
     step [batch, size] and its alignments [batch, time of the memory].
@@ -318,8 +541,7 @@ class _Attending(RNNCell):
 
     def zero_state(self, batch_size: Dim) -> AttentionState:
         """The state of a sequence that has not begun."""
-        time = self._memory.values.shape[1]
-        alignments = expand(zeros_of((1, 1), dtype=self._memory.values.dtype), (batch_size, time))
+        alignments = self.wrapper.mechanism.initial_alignments(self._memory, batch_size)
         attention = expand(
             zeros_of((1, 1), dtype=self._memory.values.dtype), (batch_size, self._attention_size)
         )
@@ -332,7 +554,7 @@ class _Attending(RNNCell):
         """As `AttentionWrapper` says."""
         before = AttentionState(*state)
         output, cell = self.wrapper.cell(concat([inputs, before.attention], axis=1), before.cell)
-        attention, alignments = self.wrapper.mechanism(output, self._memory)
+        attention, alignments = self.wrapper.mechanism(output, self._memory, before.alignments)
         if self.wrapper.attention_kernel is not None:
             both = concat([output, attention], axis=1)
             attention = matmul(both, self.wrapper.attention_kernel)
