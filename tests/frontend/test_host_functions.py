@@ -91,12 +91,19 @@ class _Program:
         out.append(wf.while_loop(lambda i, v: i < 2, body, (0, out[-1]))[1])
 
 
+@pytest.mark.parametrize("device", ["cpu", "gpu:0"])
 @given(steps=_STEPS, x=st.sampled_from([0.25, 3.0]))
 @examples(60)
-def test_effects_are_in_the_order_of_the_program(steps: list[str], x: float) -> None:
+def test_effects_are_in_the_order_of_the_program(device: str, steps: list[str], x: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEFT_EMULATE_GPU", "1")
+        _check_order(device, steps, x)
+
+
+def _check_order(device: str, steps: list[str], x: float) -> None:
     eager, compiled = _Program(steps), _Program(steps)
     wanted = [float(t) for t in eager(wf.asarray(F32(x)))]
-    run = wf.compile(compiled)
+    run = wf.compile(compiled, device=device)
     got = [float(t) for t in run(F32(x))]
     assert got == wanted
     assert compiled.notes == eager.notes

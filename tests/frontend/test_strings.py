@@ -275,8 +275,6 @@ def test_random_shuffle_of_strings() -> None:
 
 # ---------------------------------------------------------------------------------------- refusals
 def test_what_is_refused() -> None:
-    with pytest.raises(wf.errors.UnsupportedError, match="strings"):
-        wf.compile(lambda x: wf.as_string(x), device="gpu:0")(np.ones(2))
     with wf.Graph().as_default():
         x = wf.placeholder(wf.string, [2], "x")
         with pytest.raises(wf.errors.UnsupportedError, match="dataflow executor only"):

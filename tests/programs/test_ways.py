@@ -197,7 +197,8 @@ RANDOM = {
     "devices": Random(st.one_of(graphs(), graphs(effects=True)), ("devices",), 72),
     "open sizes": Random(
         dynamic_programs.programs(),
-        ("structured", "eager", "any order", *EXECUTED, "saved"), 100,
+        ("structured", "eager", "any order", *EXECUTED, "saved", "compiled for a GPU, with a host"),
+        100,
     ),
     "slopes of open sizes": Random(dynamic_programs.slopes(), ("session", "eager"), 40),
     "resources": Random(

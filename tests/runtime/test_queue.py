@@ -330,12 +330,6 @@ def test_nothing_runs_while_a_graph_is_built() -> None:
     q = wf.FIFOQueue(5, wf.int64, [])
     q.enqueue(1)
 
-    @wf.compile(device="gpu:0")
-    def step(x: Any) -> Any:
-        return x + q.dequeue()
-
-    with pytest.raises(E.UnsupportedError, match=r"FIFOQueue\.dequeue.*function 'step'"):
-        step(np.int64(1))
     wf.compile(lambda x: x + q.dequeue()).trace(np.int64(1))  # it is called for the queue's element
     with wf.Graph().as_default():
         assert len(q.state_dict()["components"][0]) == 1  # this is done at once

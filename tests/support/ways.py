@@ -639,12 +639,8 @@ _NATIVE = {"host": "no native plan holds ops of the host", "switch": "nor Switch
 _DEAD = {"error": "what is wrong may be in what nobody needs"}
 _COMPLEX = {"complex": "no complex numbers on GPUs"}
 _LAPACK = {"decompositions": "they are calls of LAPACK on the CPU"}
-_GPU = _NATIVE | {
-    **_LAPACK,
-    "strings": "no strings on GPUs",
-    **_COMPLEX,
-    "large": "an emulated GPU takes seconds for it",
-}
+_ON_GPU = {**_LAPACK, **_COMPLEX, "large": "an emulated GPU takes seconds for it"}
+_GPU = _NATIVE | _ON_GPU | {"strings": "no strings on GPUs"}
 _ALONE = {
     "state": "ops on a variable are no steps of their own",
     "loops": "nor are bodies of loops",
@@ -711,6 +707,10 @@ WAYS: dict[str, Way] = {
             lambda c: wf.compile(c.function, device="gpu:0", input_signature=c.types()), _emulated
         ),
         _COMPILED | _GPU | _ONE, kind="sized",
+    ),
+    "compiled for a GPU, with a host": Way(
+        called(lambda c: wf.compile(c.function, device="gpu:0"), _emulated),
+        _CALL | _ON_GPU, like="eager", near=2e-5, share=16,
     ),
     # one process
     "native": Way(on_graphs(_native), _NATIVE, "native"),
