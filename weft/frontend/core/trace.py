@@ -388,6 +388,8 @@ class Trace:
         #: Of a function: whether ops of the host may be in it, as in a graph.
         self.takes_host_ops = kind == "graph"
         self.resources: dict[str, Any] = {}  # objects of the host, by their names in the graph
+        #: How many axes elements have of objects that hold any, as what is put in first.
+        self.element_ranks: dict[Any, Sequence[int]] = {}
         self.made_sizes: set[str] = set()  # those that depend on values
         self.is_thread_default = False  # current because of a placeholder outside any graph
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument

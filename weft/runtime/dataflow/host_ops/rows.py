@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
+from weft.ir.graph import Operation
 from weft.ir.interpreter.evaluate import type_of
 from weft.ir.interpreter.state import check_initialized, missing_names, updated
 from weft.ir.ops import OPS
@@ -23,7 +24,14 @@ from weft.ir.ops.io import REPORT_TABLE, call_function
 from weft.ir.ops.resources import part_type
 from weft.ir.spec import Attrs, OpSpec, int_attr, ints_attr, strs_attr
 from weft.runtime.checkpoint.folder import restore_arrays, save_arrays
-from weft.runtime.dataflow.host_ops.row import Array, HostRow, at_once, waits, without_object
+from weft.runtime.dataflow.host_ops.row import (
+    Array,
+    HostRow,
+    at_once,
+    result_ranks,
+    waits,
+    without_object,
+)
 from weft.runtime.dynamic.door import native_csv, native_results
 from weft.runtime.files.decoding import decode_csv, decode_sized, matching_files, parse_examples
 from weft.runtime.files.paths import is_url, open_path
@@ -87,7 +95,7 @@ def _dequeues(operation: str, *, up_to: bool = False) -> HostRow:
         lambda q, _, attrs, done, cancel: q.start_dequeue(
             int_attr(attrs, "n"), done, cancel, up_to=up_to, operation=operation
         ),
-        lambda q, elements: q.stacked(elements, operation),
+        lambda q, elements, _: q.stacked(elements, operation),
         brief=True,
     )
 
@@ -108,7 +116,7 @@ QUEUE_ROWS: Mapping[str, HostRow] = {
     "dequeue": waits(
         Queue,
         lambda q, _, attrs, done, cancel: q.start_dequeue(1, done, cancel),
-        lambda q, elements: elements[0],
+        lambda q, elements, ranks: q.one(elements, ranks),
         brief=True,
     ),
     "dequeue_many": _dequeues("dequeue_many"),
@@ -136,7 +144,7 @@ def _takes_elements(*, up_to: bool) -> HostRow:
         lambda b, _, attrs, done, cancel: b.start_dequeue(
             int_attr(attrs, "n"), done, cancel, up_to=up_to, operation="take_many"
         ),
-        lambda b, elements: b.stacked(elements, "take_many"),
+        lambda b, elements, _: b.stacked(elements, "take_many"),
     )
 
 
@@ -184,6 +192,15 @@ ACCUMULATOR_ROWS: Mapping[str, HostRow] = {
 }
 
 
+def _pop(given: Any, op: Operation, arrays: list[Array], done: Done, cancel: CancelToken) -> None:
+    stack: Stack = given
+    try:
+        made: Any = [stack.pop(*result_ranks(op))]
+    except WeftError as error:
+        made = error
+    done(made)
+
+
 def _push(stack: Stack, given: list[Array], attrs: Attrs) -> Array:
     stack.push(given[0])
     return given[0]
@@ -191,7 +208,7 @@ def _push(stack: Stack, given: list[Array], attrs: Attrs) -> Array:
 
 STACK_ROWS: Mapping[str, HostRow] = {
     "host_stack_push": at_once(Stack, _push),
-    "host_stack_pop": at_once(Stack, lambda stack, *_: stack.pop()),
+    "host_stack_pop": HostRow(_pop, lambda stack, *_: [stack.pop()]),
     "host_stack_size": at_once(Stack, lambda stack, *_: np.array(stack.size(), np.int32)),
     "host_stack_close": at_once(Stack, lambda stack, *_: stack.close()),
 }
@@ -231,8 +248,8 @@ def _read_up_to(
 
 
 READER_ROWS: Mapping[str, HostRow] = {
-    "reader_read": waits(Reader, _read, lambda _, found: [text(part) for part in found[0]]),
-    "reader_read_up_to": waits(Reader, _read_up_to, lambda _, found: as_arrays(found)),
+    "reader_read": waits(Reader, _read, lambda _, found, ranks: [text(part) for part in found[0]]),
+    "reader_read_up_to": waits(Reader, _read_up_to, lambda _, found, ranks: as_arrays(found)),
     "reader_num_records_produced": at_once(
         Reader, lambda reader, *_: np.array(reader.records_produced(), np.int64)
     ),
