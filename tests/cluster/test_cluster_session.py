@@ -230,6 +230,27 @@ def test_a_queue_of_any_shape_between_graphs_of_other_ranks(target: str) -> None
             session.run(got)
 
 
+def test_a_variable_whose_shape_changes(graph: wf.Graph, target: str) -> None:
+    x = wf.placeholder(wf.float32, [None])
+    with wf.device(PS):
+        v = wf.Variable(x, validate_shape=False, name="changes")
+    with wf.device(WORKER):
+        total = wf.sum(v * 2.0)
+    put, add = v.assign(x), v.assign_add(x)
+    with wf.Session(target) as session:
+        session.run(v.initializer, {x: [1, 2, 3]})
+        assert session.run(total) == 12
+        for given in ([1, 2], [], [4, 5, 6, 7]):
+            session.run(put, {x: given})
+            assert session.run(total) == 2 * sum(given)
+            np.testing.assert_array_equal(session.run(add, {x: given}), 2 * np.array(given))
+    with wf.Graph().as_default(), wf.Session(target) as session:
+        with wf.device(PS):
+            fixed = wf.Variable(np.ones(3, np.float32), name="changes")
+        with pytest.raises(wf.errors.InvalidArgumentError, match=r"declared otherwise.*f32\[\?\]"):
+            session.run(fixed)
+
+
 def test_concurrent_steps(graph: wf.Graph, target: str) -> None:
     x, y, up = linear()
     init = wf.global_variables_initializer()

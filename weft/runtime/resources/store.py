@@ -180,11 +180,10 @@ class Store:
         with self._lock:
             found = self._variables.get(key)
             if found is None:
-                made = VariableState(key[1], held.dtype, held.static_shape, None, key[0])
+                made = VariableState(key[1], held.dtype, held.shape, None, key[0])
                 found = self._variables[key] = made
-        if found.dtype is not held.dtype or found.shape != held.static_shape:
-            there = f"{found.dtype.short}{list(found.shape)}"
-            raise self._misfit(f"variable '{key[1]}' as {held}", there, op)
+        if found.type != held:
+            raise self._misfit(f"variable '{key[1]}' as {held}", str(found.type), op)
         return found
 
     def _resource(self, op: Operation, key: Key) -> Any:

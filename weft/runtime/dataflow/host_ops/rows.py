@@ -63,28 +63,35 @@ def _report(given: object, arrays: list[Array], attrs: Attrs) -> Array:
     return missing_names(attrs["names"], [state.initialized for state in _states(given)])
 
 
+def _updated(v: VariableState, update: str, arrays: list[Array]) -> Array:
+    with v.lock:
+        new = updated(update, v.read(), arrays)
+        v.write(new)
+    return new
+
+
 VARIABLE_ROWS: Mapping[str, HostRow] = {
     "is_initialized": at_once(VariableState, lambda v, *_: np.array(v.initialized), brief=True),
     "assert_initialized": at_once(object, _assert_initialized, brief=True),
     "report_uninitialized": at_once(object, _report),
+    "read_open": at_once(VariableState, lambda v, *_: v.read()),
+    "assign_open": at_once(VariableState, lambda v, given, _: v.write(given[0])),
+    "update_open": at_once(
+        VariableState, lambda v, given, attrs: _updated(v, str(attrs["update"]), given)
+    ),
     "count_up_to": at_once(
         VariableState, lambda v, _, attrs: v.count_up_to(int_attr(attrs, "limit")), brief=True
     ),
 }
 
 
-def _scatter_update(v: VariableState, arrays: list[Array], attrs: Attrs) -> Array:
-    with v.lock:
-        new = updated("scatter_update", v.read(), arrays)
-        v.write(new)
-    return new
-
-
 #: What ops do that have no trait "host", on variables of strings.
 STRING_ROWS: Mapping[str, HostRow] = {
     "read": at_once(VariableState, lambda v, *_: v.read()),
     "assign": at_once(VariableState, lambda v, given, _: v.write(given[0])),
-    "scatter_update": at_once(VariableState, _scatter_update),
+    "scatter_update": at_once(
+        VariableState, lambda v, given, _: _updated(v, "scatter_update", given)
+    ),
 }
 
 
