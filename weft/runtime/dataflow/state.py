@@ -328,13 +328,14 @@ class State:
         ctypes.memmove(data_of(made), data, made.nbytes)
         return made
 
-    def result(self, number: int, t: TensorType) -> Array | None:
-        """A fetched result of the step that has ended; None if it is dead."""
+    def result(self, number: int, t: TensorType, *, shared: bool = False) -> Array | None:
+        """A fetched result of the step that has ended; None if it is dead. shared: one that nobody
+        else has, which is given as it is."""
         cell = self.fetches[number]
         if not cell:
             return None
         self.fetches[number] = 0
-        array: Array = self.array(cell, t)
+        array: Array = self.array(cell, t, shared=shared)
         self.release(cell)
         return array
 
