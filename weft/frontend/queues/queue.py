@@ -133,7 +133,8 @@ class QueueBase:
 
         OutOfRangeError if the queue is closed and empty.
         """
-        shapes = element_shapes(self._queue)
+        queue = self._queue
+        shapes = element_shapes(queue) if queue.any_rank else queue.components.shapes
         return self._given(self._op("dequeue", shapes=shapes, timeout=timeout, cancel=cancel))
 
     @eager_or_graph
@@ -247,13 +248,13 @@ class QueueBase:
     def _op(self, op: str, **how: Any) -> list[Tensor]:
         """What an op on the queue gives."""
         shapes = how.get("shapes", ())
-        if None not in shapes and shapes:
+        if self._queue.any_rank and shapes and None not in shapes:
             element_shapes(self._queue, [len(s) for s in shapes])  # one of several: as the first
         return host_op(op, (), (self._queue,), **how)
 
     def _effect(self, op: str, operands: Sequence[Tensor] = (), **how: Any) -> Effect | None:
         """What an op on the queue does."""
-        if operands:
+        if operands and self._queue.any_rank:
             many = op == "enqueue_many"
             element_shapes(self._queue, [t.ndim - many for t in operands])
         return host_effect(op, operands, (self._queue,), **how)

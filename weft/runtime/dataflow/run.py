@@ -292,7 +292,8 @@ class Running:
             cell.hold(array)
             if is_open:
                 self.state.boxes.share(cell.address, array)
-        self._taken.update((i, inputs[i]) for i in self.built.donated.values())
+        if self.built.donated:
+            self._taken = {i: inputs[i] for i in self.built.donated.values()}
         # its end cancels what it waits for, and nothing else
         own = self._own = self._look.token = CancelToken(cancel.exchange)
         forget = cancel.register(lambda: own.cancel(cancel.reason))
@@ -328,7 +329,8 @@ class Running:
         for cell in self._cells:
             cell.hold(None)
             self.state.boxes.unshare(cell.address)
-        self._taken.clear()
+        if self._taken:
+            self._taken = {}
         self._forget_stacks(self._own)
         return results
 
@@ -393,8 +395,9 @@ class Running:
     def _inputs(self, key: _Key, host: HostOp) -> list[Any]:
         """What a host node reads."""
         given = self.state.inputs(self.tables.node_at(key[0]), key[1], host)
-        for i, feed in host.takes.items():
-            given[i] = self._taken[feed]
+        if host.takes:
+            for i, feed in host.takes.items():
+                given[i] = self._taken[feed]
         return given
 
     def _start_host(self, key: _Key, host: HostOp, cancel: CancelToken) -> bool:

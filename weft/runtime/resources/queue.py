@@ -49,6 +49,7 @@ class Queue(Resource):
     def __init__(self, components: Components, capacity: int | None, name: str) -> None:
         super().__init__(name)
         self.components = components
+        self.any_rank = None in components.shapes  # elements may have any shape
         self.capacity = capacity  # None: no bound
         self._closing = False  # nothing more is accepted
         self._putting: deque[Attempt] = deque()
@@ -191,9 +192,9 @@ class Queue(Resource):
 
     def one(self, elements: list[Element], ranks: Sequence[int]) -> Element:
         """The element that was just dequeued. ShapeError, and it is in the queue again, unless it
-        has so many axes as the graph was built for (none are said eagerly)."""
+        has so many axes as the graph was built for."""
         (element,) = elements
-        if ranks and [a.ndim for a in element] != list(ranks):
+        if [a.ndim for a in element] != list(ranks):
             self._change(lambda: self._put_back(elements))
             there = ", ".join(map(describe_array, element))
             raise ShapeError(
@@ -223,7 +224,7 @@ class Queue(Resource):
 
     def check_batches(self, operation: str) -> None:
         """InvalidArgumentError if elements may have any number of axes."""
-        if None in self.components.shapes:
+        if self.any_rank:
             raise InvalidArgumentError(
                 f"{self.describe()}: {operation} needs the shapes of all components, but this is "
                 f"{self.components}",

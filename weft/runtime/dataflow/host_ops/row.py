@@ -5,7 +5,7 @@ it, an eager call does it `now`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -90,22 +90,21 @@ def without_object(run: Callable[[list[Array], Attrs], Any]) -> HostRow:
 def waits(
     kind: Callable[..., _Waited],
     start: Callable[[_Waited, list[Array], Attrs, Done, CancelToken | None], Attempt],
-    results: Callable[[_Waited, Any, Sequence[int]], Any] = lambda resource, made, ranks: made,
+    results: Callable[[_Waited, Any, Operation | None], Any] = lambda resource, made, op: made,
     *,
     brief: bool = False,
 ) -> HostRow:
     """The row of an op that may wait for its object (of several the first). kind: as of `at_once`.
 
     start: makes the attempt, as the resource's `start_...` do. results: the op's results from the
-    attempt's outcome, as `run` of `at_once` gives them; it is told how many axes they have in the
-    graph (nothing, where the op is done eagerly).
+    attempt's outcome, as `run` of `at_once` gives them; it is told the op (None eagerly).
     """
 
     def begin(
         given: Any, op: Operation, arrays: list[Array], done: Done, cancel: CancelToken
     ) -> None:
         waited = given[0] if isinstance(given, tuple) else given
-        outcome = after(done, lambda made: _listed(results(waited, made, result_ranks(op))))
+        outcome = after(done, lambda made: _listed(results(waited, made, op)))
         try:
             start(given, arrays, op.attrs, outcome, cancel)
         except WeftError as error:
@@ -117,7 +116,7 @@ def waits(
     ) -> list[Any]:  # fmt: skip
         waited = given[0] if isinstance(given, tuple) else given
         made = waited.wait(lambda done: start(given, arrays, attrs, done, cancel), timeout)
-        return _listed(results(waited, made, ()))
+        return _listed(results(waited, made, None))
 
     return HostRow(begin, now, brief)
 

@@ -123,7 +123,9 @@ QUEUE_ROWS: Mapping[str, HostRow] = {
     "dequeue": waits(
         Queue,
         lambda q, _, attrs, done, cancel: q.start_dequeue(1, done, cancel),
-        lambda q, elements, ranks: q.one(elements, ranks),
+        lambda q, elements, op: (
+            q.one(elements, result_ranks(op)) if op is not None and q.any_rank else elements[0]
+        ),
         brief=True,
     ),
     "dequeue_many": _dequeues("dequeue_many"),
@@ -255,8 +257,8 @@ def _read_up_to(
 
 
 READER_ROWS: Mapping[str, HostRow] = {
-    "reader_read": waits(Reader, _read, lambda _, found, ranks: [text(part) for part in found[0]]),
-    "reader_read_up_to": waits(Reader, _read_up_to, lambda _, found, ranks: as_arrays(found)),
+    "reader_read": waits(Reader, _read, lambda _, found, op: [text(part) for part in found[0]]),
+    "reader_read_up_to": waits(Reader, _read_up_to, lambda _, found, op: as_arrays(found)),
     "reader_num_records_produced": at_once(
         Reader, lambda reader, *_: np.array(reader.records_produced(), np.int64)
     ),
