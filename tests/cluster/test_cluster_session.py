@@ -208,6 +208,49 @@ def test_queue_between_sessions(target: str) -> None:
     assert got == [0, 1, 2, 3, 4]
 
 
+def test_a_queue_of_any_shape_between_graphs_of_other_ranks(target: str) -> None:
+    """How many axes its elements have is each graph's own affair."""
+
+    def through(shape: list[None]) -> tuple[Any, Any, Any]:
+        with wf.device(PS):
+            queue = wf.FIFOQueue(2, [wf.float32], name="any")
+        x = wf.placeholder(wf.float32, shape)
+        return queue.enqueue([x]), queue.dequeue(), x
+
+    for rank, value in ((1, np.arange(3)), (1, np.arange(0)), (2, np.ones((2, 4)))):
+        with wf.Graph().as_default(), wf.Session(target) as session:
+            put, got, x = through([None] * rank)
+            session.run(put, {x: value})
+            np.testing.assert_array_equal(session.run(got), value)
+            if rank == 2:
+                session.run(put, {x: value})  # for the next graph, which takes one axis
+    with wf.Graph().as_default(), wf.Session(target) as session:
+        put, got, x = through([None])
+        with pytest.raises(wf.errors.ShapeError, match="not of 1 axes"):
+            session.run(got)
+
+
+def test_a_variable_whose_shape_changes(graph: wf.Graph, target: str) -> None:
+    x = wf.placeholder(wf.float32, [None])
+    with wf.device(PS):
+        v = wf.Variable(x, validate_shape=False, name="changes")
+    with wf.device(WORKER):
+        total = wf.sum(v * 2.0)
+    put, add = v.assign(x), v.assign_add(x)
+    with wf.Session(target) as session:
+        session.run(v.initializer, {x: [1, 2, 3]})
+        assert session.run(total) == 12
+        for given in ([1, 2], [], [4, 5, 6, 7]):
+            session.run(put, {x: given})
+            assert session.run(total) == 2 * sum(given)
+            np.testing.assert_array_equal(session.run(add, {x: given}), 2 * np.array(given))
+    with wf.Graph().as_default(), wf.Session(target) as session:
+        with wf.device(PS):
+            fixed = wf.Variable(np.ones(3, np.float32), name="changes")
+        with pytest.raises(wf.errors.InvalidArgumentError, match=r"declared otherwise.*f32\[\?\]"):
+            session.run(fixed)
+
+
 def test_concurrent_steps(graph: wf.Graph, target: str) -> None:
     x, y, up = linear()
     init = wf.global_variables_initializer()

@@ -18,7 +18,7 @@ from shares import every
 
 import weft as wf
 from weft.ir.dtypes import complex128
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
@@ -378,8 +378,12 @@ def test_errors_of_open_sizes() -> None:
         x = wf.placeholder(wf.complex64, (None, None))
         with pytest.raises(ShapeError, match="how many points"):
             wf.fft.irfft(x)
-        with pytest.raises(UnsupportedError, match="cut or padded to a number"):
-            wf.fft.fft(x, n=x.shape[0])
+        longer = wf.fft.fft(x, n=x.shape[0])  # axis 1, cut or padded to the size of axis 0
+        with wf.Session() as session:
+            for rows, columns in ((2, 5), (5, 2), (3, 3)):
+                v = np.arange(rows * columns).reshape(rows, columns) * (1 + 1j)
+                got = session.run(longer, {x: v.astype(np.complex64)})
+                np.testing.assert_allclose(got, np.fft.fft(v, rows), rtol=1e-5, atol=1e-4)
 
 
 def test_names_of_other_libraries() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.ir.errors import (
+    FailedPreconditionError,
     InvalidArgumentError,
     OutOfRangeError,
     TypeRuleError,
@@ -328,10 +329,145 @@ def test_what_stays_refused_says_so() -> None:
 
     with pytest.raises(UnsupportedError, match="make a new object each time that it is traced"):
         wf.compile(lambda x: (_queue(), x)[1])(F32(1))
-    with pytest.raises(UnsupportedError, match=r"donate=, and op 'enqueue'.*"):
-        wf.compile(push, donate="x")(wf.asarray(F32(1), copy=True))
     with pytest.raises(UnsupportedError, match="vmap: op 'enqueue' acts outside the graph"):
         wf.compile(wf.vmap(push))(np.ones(3, F32))
+
+
+# ------------------------------------------------------------------------------ donated arguments
+_SIZE = 1 << 16  # large enough for its memory to count
+
+
+def _given(value: float = 1.0, size: int = _SIZE) -> wf.Tensor:
+    return wf.asarray(np.full(size, value, F32), copy=True)
+
+
+def test_a_result_takes_the_memory_of_an_argument() -> None:
+    queue = _queue(shape=(_SIZE,))
+
+    @wf.compile(donate="params")
+    def step(params: wf.Tensor, x: wf.Tensor) -> tuple[wf.Tensor, wf.Tensor]:
+        queue.enqueue(x * params)
+        gradient = params * 0.5 + queue.dequeue()
+        return params - 0.5 * gradient, wf.sum(gradient)
+
+    params, x = _given(), np.ones(_SIZE, F32)
+    address, wanted = params.__array_interface__["data"][0], F32(1)
+    for _ in range(4):
+        before = params
+        params, total = step(params, x)
+        gradient = wanted * F32(0.5) + wanted
+        wanted = wanted - F32(0.5) * gradient
+        np.testing.assert_array_equal(params, np.full(_SIZE, wanted))
+        np.testing.assert_allclose(total, gradient * _SIZE, rtol=1e-5)
+        assert params.__array_interface__["data"][0] == address
+        with pytest.raises(FailedPreconditionError, match="was donated to 'step'"):
+            before + 1.0
+    text = step.explain(_given(), x)
+    assert "the memory of the donated argument 'params' holds a result when it ends" in text
+    with pytest.raises(TypeRuleError, match="but got a ndarray"):
+        step(np.ones(_SIZE, F32), x)
+    seen = _given()
+    view = np.asarray(seen)
+    with pytest.raises(InvalidArgumentError, match="is seen by an array"):
+        step(seen, x)
+    assert view[0] == 1
+
+
+_LAST = st.lists(
+    st.sampled_from(["put", "take", "mask", "add", "variable", "branch", "both"]), max_size=6
+)
+
+
+@examples(25)
+@given(_LAST, st.sampled_from([3, _SIZE]))
+def test_donation_changes_no_bit(steps: list[str], size: int) -> None:
+    """Whatever reads the arguments, and in which order."""
+
+    def program(queue: Any, variable: wf.Variable) -> Any:
+        def f(a: wf.Tensor, b: wf.Tensor) -> tuple[wf.Tensor, ...]:
+            y, z, more = a * 2.0, b + a, [wf.unique_values(b)]  # so that it is not native
+            for step in steps:
+                if step == "put":
+                    queue.enqueue(a if len(more) % 2 else y)
+                elif step == "take":
+                    queue.enqueue(z)
+                    z = z + queue.dequeue()
+                elif step == "mask":
+                    more.append(wf.sum(b[b > 1.0]))
+                elif step == "add":
+                    y = y * b + z
+                elif step == "variable":
+                    variable.assign_add(a)
+                    z = z - variable
+                elif step == "branch":
+                    z = wf.cond(wf.sum(b[b > 1.0]) > 0, lambda z=z: z + a, lambda z=z: z - b)
+                else:
+                    queue.enqueue(y)
+                    more.append(y)
+            return (y, z, *more)
+
+        return f
+
+    makers = []
+    for donate in ((), ("a", "b")):
+        queue, variable = _queue(shape=(size,)), wf.Variable(np.ones(size, F32))
+        queue.enqueue(np.full(size, 7, F32))
+        makers.append((wf.compile(program(queue, variable), donate=donate), queue, variable))
+    for i in range(3):
+        found = []
+        for compiled, queue, variable in makers:
+            made = compiled(_given(1.5 + i, size), _given(0.25 * i, size))
+            there = [np.asarray(e) for e in queue.state_dict()["components"][0]]
+            found.append([*map(np.asarray, made), variable.numpy(), *there])
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_what_no_result_can_take_goes_back() -> None:
+    queue = _queue(shape=(_SIZE,))
+
+    @wf.compile(donate=("a", "b"))
+    def shared(a: wf.Tensor, b: wf.Tensor) -> tuple[wf.Tensor, wf.Tensor]:
+        y = a * 2.0
+        queue.enqueue(y)  # so the queue may have it, too
+        queue.enqueue(b)
+        return y, wf.sum(b)
+
+    a, b = _given(), _given(3.0)
+    address = a.__array_interface__["data"][0]
+    y, total = shared(a, b)
+    assert float(total) == 3 * _SIZE
+    assert y.__array_interface__["data"][0] != address
+    np.testing.assert_array_equal(queue.dequeue(), y)
+    np.testing.assert_array_equal(queue.dequeue(), np.full(_SIZE, 3.0))
+    for gone in (a, b):
+        with pytest.raises(FailedPreconditionError, match="was donated to 'shared'"):
+            gone + 1.0
+    text = shared.explain(_given(), _given())
+    assert text.count("goes back when it ends") == 2
+
+
+def test_a_call_that_fails_has_taken_what_was_donated() -> None:
+    queue = _queue(shape=(_SIZE,))
+    queue.close()
+    step = wf.compile(lambda a: a + queue.dequeue(), donate="a")
+    a = _given()
+    with pytest.raises(OutOfRangeError):
+        step(a)
+    with pytest.raises(FailedPreconditionError, match="was donated"):
+        a + 1.0
+
+
+def test_donated_beside_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+
+    def parts(x: wf.Tensor) -> wf.Tensor:
+        with wf.device("gpu:0"):
+            y = wf.exp(x)
+        return y + x
+
+    with pytest.raises(UnsupportedError, match=r"donate=, and op 'exp'.*several devices"):
+        wf.compile(parts, donate="x")(_given())
 
 
 def test_a_function_in_another_one() -> None:

@@ -719,8 +719,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             "indptr is"),
     "nse in vmap": (lambda: wf.vmap(wf.sparse.from_dense)(np.ones((2, 2))),
                     wf.errors.TracerError, "would differ by example"),
-    "traced shape": (lambda: wf.compile(lambda s: wf.SparseTensor([[0]], [1.0], s))(np.array([2])),
-                     wf.errors.TracerError, "dense_shape must be known"),
+    "negative shape": (lambda: wf.compile(lambda s: wf.SparseTensor([[0]], [1.0], s))(
+                       np.array([-2])), wf.errors.InvalidArgumentError, "in dense_shape"),
 }  # fmt: skip
 
 
@@ -730,6 +730,42 @@ def test_compiled_functions_find_how_many_entries_there_are() -> None:
         found = f(x)
         assert found.nse == np.count_nonzero(x)
         np.testing.assert_array_equal(found.to_dense(), x)
+
+
+@pytest.mark.parametrize("rows", [3, 7])
+def test_a_shape_that_a_compiled_function_computes(rows: int) -> None:
+    indices, values = np.array([[0, 1], [2, 0]]), np.array([2.0, 3.0], np.float32)
+    wanted = np.zeros((rows, 4), np.float32)
+    wanted[[0, 2], [1, 0]] = values
+
+    @wf.compile
+    def made(n: wf.Tensor, v: wf.Tensor) -> Any:
+        x = wf.SparseTensor(indices, v, (n, 4))
+        product = wf.sparse.matmul(x, wf.ones((4, 2), dtype=wf.float32))
+        return {"x": x, "sum": wf.sparse.add(x, x), "t": wf.sparse.transpose(x), "p": product}
+
+    found = made(np.int32(rows), values)
+    assert [found[k].dense_shape for k in ("x", "sum", "t")] == [(rows, 4), (rows, 4), (4, rows)]
+    np.testing.assert_array_equal(found["x"].to_dense(), wanted)
+    np.testing.assert_array_equal(found["sum"].to_dense(), 2 * wanted)
+    np.testing.assert_array_equal(found["t"].to_dense(), wanted.T)
+    np.testing.assert_allclose(found["p"], wanted @ np.ones((4, 2)))
+    outer = wf.compile(lambda n, v: wf.sum(made(n, v)["sum"].to_dense() ** 2.0))
+    np.testing.assert_allclose(outer(np.int32(rows), values), 4 * (wanted**2).sum())
+    gradient = wf.compile(wf.grad(lambda v, n: outer(n, v)))
+    np.testing.assert_allclose(gradient(values, np.int32(rows)), 8 * values)
+
+
+def test_a_shape_that_an_argument_has_leaves_a_function_native() -> None:
+    signature = [wf.TensorType(wf.float32, (None,))]
+    f = wf.compile(
+        lambda x: wf.SparseTensor([[0], [1]], x[:2], (wf.shape(x)[0],)), input_signature=signature
+    )
+    for size in (5, 2):
+        found = f(np.arange(size, dtype=np.float32) + 1)
+        assert found.dense_shape == (size,)
+        np.testing.assert_array_equal(found.to_dense()[:2], [1, 2])
+    assert "dataflow executor" not in f.explain(np.ones(5, np.float32))
 
 
 @pytest.mark.parametrize("name", BAD)

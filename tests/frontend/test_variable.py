@@ -1,4 +1,5 @@
-"""Variables: eager updates, effects in compiled functions, creation, and what is refused."""
+"""Variables: eager updates, effects in compiled functions, creation, what is refused, and shapes
+that change."""
 
 from __future__ import annotations
 
@@ -8,10 +9,14 @@ import pickle  # noqa: TID251  # what users do to variables
 import re
 import weakref
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import weft as wf
@@ -232,3 +237,221 @@ def test_copies_in_graphs_and_traces() -> None:
         assert pickle.loads(pickle.dumps(v)).numpy().tolist() == [2, 2]
     with pytest.raises(UnsupportedError, match="'w' is copied while 'lambda' is traced"):
         wf.compile(lambda: copy.deepcopy(v) + 1)()
+
+
+# ---------------------------------------------------------------------------- shapes that change
+F32 = np.float32
+
+
+def _open(value: Any = (1.0, 2.0, 3.0), **options: Any) -> wf.Variable:
+    return wf.Variable(np.asarray(value, F32), validate_shape=False, **options)
+
+
+def test_a_shape_that_changes_eagerly() -> None:
+    v = _open([[1.0, 2.0]])
+    assert (v.shape, v.ndim, v.size) == ((1, 2), 2, 2)
+    for shape in ((3, 2), (0, 4), (2, 1)):
+        value = np.random.default_rng(0).normal(size=shape).astype(F32)
+        v.assign(value)
+        assert (v.shape, v.size, wf.shape(v).numpy().tolist()) == (shape, value.size, list(shape))
+        np.testing.assert_array_equal(v, value)
+        np.testing.assert_array_equal(v.assign_add(value), value + value)
+        value[0:0] = 0  # the variable has a copy
+    v.scatter_update([1], [[7.0]])
+    np.testing.assert_array_equal(v[1], [7.0])
+    for wrong in (lambda: v.assign(np.ones(3, F32)), lambda: v.assign_add(np.ones((4, 2, 1), F32))):
+        with pytest.raises(ShapeError, match=r"f32\[\?,\?\].*(\n.*)*number of axes"):
+            wrong()
+    with pytest.raises(TypeRuleError, match="float64 value"):
+        v.assign(np.ones((1, 1)))
+    assert v.shape == (2, 1)
+
+
+@pytest.mark.parametrize("mode", ["auto", "dataflow"])
+def test_a_shape_that_changes_in_a_session(mode: str) -> None:
+    with wf.Graph().as_default(), wf.Session(control_flow=mode) as session:
+        x = wf.placeholder(wf.float32, [None])
+        v = wf.Variable(x, validate_shape=False, name="v")
+        assert v.read().shape[0] is not None
+        total, squares = wf.sum(v * wf.ones(wf.shape(v))), v * v
+        put = wf.tf1.assign(v, wf.concat([x, x]), validate_shape=False)
+        more, less, rows = v.assign_add(x), v.assign_sub(x), v.scatter_add([0, 0], [1.0, 2.0])
+        with wf.control_dependencies([put]):
+            after = v.read()
+        with pytest.raises(wf.errors.FailedPreconditionError, match="'v' is not initialised"):
+            session.run(total)
+        now = np.arange(3, dtype=F32)
+        session.run(v.initializer, {x: now})
+        for size in (3, 1, 0, 5):
+            given = np.arange(size, dtype=F32) + 1
+            found = session.run([total, squares])
+            np.testing.assert_allclose(found[0], now.sum())
+            np.testing.assert_array_equal(found[1], now * now)
+            np.testing.assert_array_equal(session.run(after, {x: given}), np.tile(given, 2))
+            now = np.tile(given, 2)
+            np.testing.assert_array_equal(session.run(more, {x: now}), now + now)
+            np.testing.assert_array_equal(session.run(less, {x: now}), now)
+            if size:
+                now[0] += 3
+                np.testing.assert_array_equal(session.run(rows), now)
+        with pytest.raises(ShapeError, match="only assign gives a variable another shape"):
+            session.run(more, {x: np.ones(3)})
+        np.testing.assert_array_equal(v.numpy(), now)
+
+
+_CHANGES = st.lists(
+    st.sampled_from(["grow", "mask", "add", "row", "read", "branch", "loop", "negate"]), max_size=7
+)
+
+
+def _changed(v: wf.Variable, steps: list[str], x: Any) -> list[Any]:
+    """What the steps read, in their order."""
+    out: list[Any] = [wf.sum(v.read())]
+    for step in steps:
+        if step == "grow":
+            v.assign(wf.concat([v.read(), x]))
+        elif step == "mask":
+            value = v.read()
+            v.assign(value[value > 0])
+        elif step == "add":
+            v.assign_add(wf.ones_like(v.read()))
+        elif step == "row":
+            v.assign(wf.concat([v.read(), x[:1]]))
+            v.scatter_update([0], [5.0])
+        elif step == "negate":
+            v.assign(-v.read())
+        elif step == "branch":
+            more = wf.sum(v.read()) > 2
+            out.append(
+                wf.cond(
+                    more, lambda: wf.sum(v.assign(v.read()[1:])), lambda: wf.sum(v.read()) + x[0]
+                )
+            )
+        elif step == "loop":
+
+            def body(i: Any) -> Any:
+                v.assign(wf.concat([v.read(), wf.reshape(wf.astype(i, wf.float32), (1,))]))
+                return i + 1
+
+            wf.while_loop(lambda i: i < 3, body, 0)
+        out.append(v.read())
+    return out
+
+
+@examples(40)
+@given(_CHANGES)
+def test_a_shape_that_changes_in_a_compiled_function(steps: list[str]) -> None:
+    """Any program of such changes gives what it gives eagerly."""
+    x = np.array([-1.5, 2.0], F32)
+    ours, eager = _open(), _open()
+    compiled = wf.compile(lambda x: _changed(ours, steps, x))
+    for _ in range(2):
+        wanted = [np.asarray(t) for t in _changed(eager, steps, wf.asarray(x))]
+        for a, b in zip(compiled(x), wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(ours, eager)
+        assert ours.shape == eager.shape
+
+
+def test_it_is_learned() -> None:
+    v = _open(np.ones((2, 3)))
+    optimizer = wf.train.SGD(0.1)
+
+    @wf.compile
+    def step(x: wf.Tensor) -> wf.Tensor:
+        optimizer.minimize(lambda: wf.sum(wf.square(wf.matmul(v, x))), [v])
+        return wf.grad(lambda y: wf.sum(v.read() * y))(x)
+
+    x = np.arange(3, dtype=F32)
+    for rows in (2, 4, 0):
+        w = np.random.default_rng(rows).normal(size=(rows, 3)).astype(F32)
+        v.assign(w)
+        w = w - 0.2 * np.outer(w @ x, x)
+        np.testing.assert_allclose(step(x), w.sum(0), rtol=1e-5)
+        np.testing.assert_allclose(v, w, rtol=1e-5)
+    with wf.Graph().as_default(), wf.Session() as session:
+        u = _open()
+        (gradient,) = wf.gradients(wf.sum(u * u * u), [u])
+        session.run(wf.global_variables_initializer())
+        for size in (3, 1):
+            session.run(u.assign(np.full(size, 2.0, F32)))
+            np.testing.assert_array_equal(session.run(gradient), np.full(size, 12.0))
+
+
+def test_it_is_saved_and_restored(tmp_path: Any) -> None:
+    v, other = _open(name="v"), wf.Variable(1.0, name="other")
+    saver = wf.train.Saver({"v": v, "other": other})
+    for size in (3, 0, 7):
+        value = np.arange(size, dtype=F32)
+        v.assign(value)
+        path = saver.save(None, str(tmp_path / f"at_{size}"))
+        v.assign(np.ones(2, F32))
+        saver.restore(None, path)
+        np.testing.assert_array_equal(v, value)
+    fixed = wf.train.Saver({"v": wf.Variable(np.ones(3, F32)), "other": other})
+    matrix = wf.train.Saver({"v": _open([[1.0]]), "other": other})
+    for wrong in (fixed, matrix):
+        with pytest.raises(InvalidArgumentError, match=r"the file has f32\[7\]"):
+            wrong.restore(None, path)
+    with wf.Graph().as_default(), wf.Session() as session:
+        u = _open(name="v")
+        ops = wf.train.Saver({"v": u}).build()
+        session.run(wf.global_variables_initializer())
+        session.run(ops.restore, {ops.filename: path})
+        np.testing.assert_array_equal(session.run(u), np.arange(7))
+        session.run(u.assign(np.ones(2, F32)))
+        session.run(ops.save, {ops.filename: str(tmp_path / "by_ops")})
+    wf.train.Saver({"v": v}).restore(None, str(tmp_path / "by_ops"))
+    np.testing.assert_array_equal(v, [1, 1])
+
+
+def test_it_is_shared_copied_and_each_sessions_own() -> None:
+    one, two = _open(shared_name="changes"), _open(np.ones(5), shared_name="changes")
+    two.assign(np.ones(2, F32))
+    assert one.shape == (2,)
+    with pytest.raises(InvalidArgumentError, match="changes"):
+        wf.Variable(np.ones(2, F32), shared_name="changes")
+    made = copy.copy(one), pickle.loads(pickle.dumps(one))
+    for v in made:
+        assert v.shape == (2,)
+        v.assign(np.zeros(4, F32))
+    assert one.shape == (2,)
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [None], name="x")
+        w = wf.Variable(x, validate_shape=False, name="w")
+        read = wf.name_tensor(w * 1.0, "read")
+        sessions = [wf.Session(own_variables=True) for _ in range(2)]
+        for i, session in enumerate(sessions):
+            session.run(w.initializer, {x: np.ones(i + 2)})
+        assert [session.run(read).shape for session in sessions] == [(2,), (3,)]
+        text = graph.as_text()
+    loaded = wf.Graph.from_text(text)
+    with wf.Session(graph=loaded) as session:
+        session.run("w/init", {"x:0": np.ones(4)})
+        assert session.run("read:0").shape == (4,)
+
+
+def test_updates_of_many_threads_are_whole() -> None:
+    v = _open(np.zeros(1000))
+    add = wf.compile(lambda: v.assign_add(wf.ones((1000,))))
+    add()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: add(), range(40)))
+    np.testing.assert_array_equal(v, np.full(1000, 41))
+
+
+def test_functions_with_a_part_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    v = _open()
+    whole = wf.compile(lambda: v + 1.0, device="gpu:0")
+    np.testing.assert_array_equal(whole(), v.numpy() + 1)
+
+    @wf.compile
+    def parts(x: wf.Tensor) -> wf.Tensor:
+        with wf.device("gpu:0"):
+            y = wf.exp(x)
+        v.assign(wf.concat([v.read(), y]))
+        return wf.sum(v)
+
+    np.testing.assert_allclose(parts(np.zeros(2, F32)), 8)
+    np.testing.assert_allclose(parts(np.zeros(3, F32)), 11)

@@ -261,7 +261,6 @@ def test_wrong_values_are_refused_and_nothing_is_lost(case: str) -> None:
         (lambda: wf.FIFOQueue(1, [wf.int64], [[1], [2]]), "1 dtypes, but 2 shapes"),
         (lambda: wf.FIFOQueue(1, [wf.int64] * 2, names=["a", "a"]), "not distinct"),
         (lambda: wf.FIFOQueue(1, []), "at least one component"),
-        (lambda: wf.FIFOQueue(1, wf.int64, [[None]]), "PaddingFIFOQueue takes"),
         (lambda: wf.FIFOQueue(1, wf.int64, 3), "is not a list of shapes"),
         (lambda: wf.PaddingFIFOQueue(1, wf.int64, None), "number of axes"),
         (lambda: wf.RandomShuffleQueue(5, 5, wf.int64), "must be less than capacity=5"),

@@ -240,7 +240,7 @@ def test_refused_when_the_graph_is_built(graph: wf.Graph) -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="RunOptions"):
         q.dequeue(timeout=1)
     anything = wf.FIFOQueue(5, wf.float32)
-    with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)any shape.*enqueued first"):
+    with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)any shape.*put in first"):
         anything.dequeue()
     anything.enqueue(x)
     with pytest.raises(wf.errors.ShapeError, match=r"component 0 is f32\[\?\], got f32\[\]"):
@@ -260,8 +260,7 @@ def test_elements_whose_shapes_a_run_decides(graph: wf.Graph, kind: str) -> None
     x, words = wf.placeholder(wf.float32, [None, 2]), wf.placeholder(wf.string, [None])
     element = {"x": x, "words": words} | ({"first": 1} if kind == "priority" else {})
     put, got = q.enqueue(element), q.dequeue()
-    assert q.shapes[-2:] == [(None, None), (None,)]
-    assert got["x"].ndim == 2
+    assert (got["x"].ndim, got["words"].ndim) == (2, 1)
     total = wf.sum(got["x"] * wf.ones(wf.shape(got["x"])), axis=0) + got["x"].shape[0]
     with wf.Session() as session:
         for rows in (2, 0, 3):
@@ -270,22 +269,93 @@ def test_elements_whose_shapes_a_run_decides(graph: wf.Graph, kind: str) -> None
             np.testing.assert_array_equal(found, [2 * rows] * 2)
             assert text.tolist() == [b"a"] * (rows + 1)
     loaded = wf.Graph.from_text(graph.as_text())  # has a queue of that rank, too
-    assert "parts" in loaded.as_text()
+    assert '"f32[...2]", "string[...1]"]' in loaded.as_text()
 
 
 def test_elements_that_are_there_say_how_many_axes() -> None:
-    q, mixed = wf.FIFOQueue(10, wf.float32), wf.FIFOQueue(10, wf.float32)
-    q.enqueue(np.ones((2, 3)))
-    mixed.enqueue(np.ones(3))
+    mixed = wf.FIFOQueue(10, wf.float32)
+    mixed.enqueue(np.ones((2, 3)))
     mixed.enqueue(np.float32(1))
     with wf.Graph().as_default(), wf.Session() as session:
-        got = q.dequeue()
+        got = mixed.dequeue()
         assert got.ndim == 2
         assert session.run(wf.sum(got)) == 6
-        with pytest.raises(wf.errors.ShapeError, match="a graph that uses it"):
-            mixed.dequeue()
-    with pytest.raises(wf.errors.ShapeError, match=r"takes \[\?,\?\]"):
-        q.enqueue(np.ones(3))
+        with pytest.raises(wf.errors.ShapeError, match=r"(?s)f32\[\], not of 2 axes.*again"):
+            session.run(got)
+        assert session.run(mixed.size()) == 1  # it is in the queue again
+    mixed.enqueue(np.ones((1, 4)))
+    with wf.Graph().as_default(), wf.Session() as session:  # another graph, another number of axes
+        got = mixed.dequeue()
+        assert got.ndim == 0
+        assert session.run(got) == 1
+    assert mixed.dequeue().shape == (1, 4)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "shuffle", "priority"])
+def test_batches_of_elements_of_open_sizes(graph: wf.Graph, kind: str) -> None:
+    first: list[Any] = [0] if kind == "priority" else []
+    made: dict[str, Any] = {
+        "fifo": lambda: wf.FIFOQueue(10, wf.float32, [[None, 2]]),
+        "shuffle": lambda: wf.RandomShuffleQueue(10, 0, wf.float32, [[None, 2]]),
+        "priority": lambda: wf.PriorityQueue(10, wf.float32, [[None, 2]]),
+    }
+    q = made[kind]()
+    x = wf.placeholder(wf.float32, [None, 2])
+    put, batch, rest = q.enqueue([*first, x]), q.dequeue_many(2), q.dequeue_up_to(3)
+    if first:
+        batch, rest = batch[1], rest[1]
+    with wf.Session() as session:
+        for rows in (2, 0, 3):
+            for _ in range(2):
+                session.run(put, {x: np.ones((rows, 2))})
+            assert session.run(batch).shape == (2, rows, 2)
+        for rows in (1, 2):
+            session.run(put, {x: np.ones((rows, 2))})
+        with pytest.raises(wf.errors.ShapeError, match=r"(?s)make no batch.*PaddingFIFOQueue"):
+            session.run(batch)
+        one = q.dequeue()
+        left = [session.run(one[1] if first else one).shape for _ in range(2)]  # nothing is lost
+        assert sorted(left) == [(1, 2), (2, 2)]
+        session.run(put, {x: np.ones((4, 2))})
+        session.run(q.close())
+        assert session.run(rest).shape == (1, 4, 2)
+    if not first:
+        with pytest.raises(wf.errors.ShapeError, match=r"takes \[\?,2\]"):
+            q.enqueue(np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("make", [wf.FIFOQueue, wf.tf1.Stack])
+def test_elements_of_any_shape_in_compiled_functions(make: Any) -> None:
+    """Each trace has its own number of axes, and each call its own sizes."""
+    held = make(10, wf.float32) if make is wf.FIFOQueue else make(wf.float32)
+    put = held.enqueue if make is wf.FIFOQueue else held.push
+    take = held.dequeue if make is wf.FIFOQueue else held.pop
+
+    @wf.compile
+    def through(x: wf.Tensor) -> tuple[wf.Tensor, wf.Tensor]:
+        put(x * 2.0)
+        y = take()
+        return y, wf.sum(y * y)
+
+    @wf.compile
+    def taken() -> wf.Tensor:
+        return wf.astype(take(), wf.float64)
+
+    for shape in ((3,), (2, 2), (5,), (), (0, 2), (2, 2)):
+        x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape) + 1
+        y, total = through(x)
+        np.testing.assert_array_equal(y, 2 * x)
+        np.testing.assert_allclose(total, np.sum(4 * x * x))
+    for rows in (1, 4, 0):  # two axes, as what was put in last
+        put(np.ones((rows, 3), np.float32))
+        assert taken().shape == (rows, 3)
+    put(np.ones(3, np.float32))
+    with pytest.raises(wf.errors.ShapeError, match="2 axes"):
+        taken()
+    assert take().shape == (3,)
+    fresh = wf.FIFOQueue(1, wf.float32)
+    with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)any shape.*put in first"):
+        wf.compile(lambda: fresh.dequeue())()
 
 
 def test_one_of_several_queues_without_shapes(graph: wf.Graph) -> None:

@@ -4,6 +4,7 @@ often something is done."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,79 @@ FUNCTIONS: dict[str, Case] = {
         lambda n, x, s: wf.tf1.scatter_nd([[0]], wf.stack([x[0]]), wf.stack([n + 1])),
         lambda n, x: np.concatenate([x[:1], np.zeros(n)]),
     ),
+    "eye, its diagonal": (
+        lambda n, x, s: wf.eye(3, n, k=n - 1), lambda n, x: np.eye(3, n, k=n - 1)
+    ),
+    "eye, both sizes": (lambda n, x, s: wf.eye(n + 1), lambda n, x: np.eye(n + 1)),
+    "tril": (
+        lambda n, x, s: wf.tril(wf.reshape(x, (2, 3)), k=n - 1),
+        lambda n, x: np.tril(x.reshape(2, 3), n - 1),
+    ),
+    "triu of an open size": (
+        lambda n, x, s: wf.triu(wf.ones((n, 4)), k=n - 1),
+        lambda n, x: np.triu(np.ones((n, 4)), n - 1),
+    ),
+    "diag": (lambda n, x, s: wf.diag(wf.arange(n), -1), lambda n, x: np.diag(np.arange(n), -1)),
+    "diagonal": (
+        lambda n, x, s: wf.diagonal(x[:n] * x[:, None], offset=-2),
+        lambda n, x: np.diagonal(x[:n] * x[:, None], -2),
+    ),
+    "roll": (lambda n, x, s: wf.roll(x, n), lambda n, x: np.roll(x, n)),
+    "roll, two axes": (
+        lambda n, x, s: wf.roll(wf.reshape(x, (2, 3)), [-2 * n, n], axis=[1, 0]),
+        lambda n, x: np.roll(x.reshape(2, 3), [-2 * n, n], axis=[1, 0]),
+    ),
+    "roll of an open size": (
+        lambda n, x, s: wf.roll(wf.arange(n), 4 - n), lambda n, x: np.roll(np.arange(n), 4 - n)
+    ),
+    "repeat": (lambda n, x, s: wf.repeat(x, n), lambda n, x: np.repeat(x, n)),
+    "repeat, rows": (
+        lambda n, x, s: wf.repeat(wf.reshape(x, (3, 2)), n, axis=1),
+        lambda n, x: np.repeat(x.reshape(3, 2), n, axis=1),
+    ),
+    "repeat, each": (
+        lambda n, x, s: wf.repeat(x[:2], s), lambda n, x: np.repeat(x[:2], [n, 2])
+    ),
+    "split": (
+        lambda n, x, s: wf.split(x, wf.stack([n, 6 - n]))[1], lambda n, x: x[n:]
+    ),
+    "bincount": (
+        lambda n, x, s: wf.tf1.bincount(wf.astype(x, wf.int32), x, length=n),
+        lambda n, x: np.bincount(x.astype(int), x, minlength=n)[:n],
+    ),
+    "bincount, of as many as there are": (
+        lambda n, x, s: wf.tf1.bincount(wf.astype(x[:n], wf.int32), minlength=n),
+        lambda n, x: np.bincount(x[:n].astype(int), minlength=n),
+    ),
+    "causal_mask": (
+        lambda n, x, s: wf.nn.causal_mask(n, n + 1, offset=1), lambda n, x: np.tri(n, n + 1, 1) > 0
+    ),
+    "padding_mask": (
+        lambda n, x, s: wf.nn.padding_mask([1, 3], n)[:, 0, 0],
+        lambda n, x: np.arange(n) < [[1], [3]],
+    ),
+    "rfft": (
+        lambda n, x, s: wf.abs(wf.fft.rfft(x, n=n + 1)), lambda n, x: np.abs(np.fft.rfft(x, n + 1))
+    ),
+    "fft, longer": (
+        lambda n, x, s: wf.abs(wf.fft.fft(x, n=n + 7)), lambda n, x: np.abs(np.fft.fft(x, n + 7))
+    ),
+    "scatter_nd, whose rows meet a size": (
+        lambda n, x, s: wf.tf1.scatter_nd([[1]], x[None, :2], wf.stack([n + 2, 2 + 0 * n])),
+        lambda n, x: np.concatenate([np.zeros((1, 2)), [x[:2]], np.zeros((n, 2))]),
+    ),
+    "choice": (
+        lambda n, x, s: wf.sort(wf.random.choice(wf.random.key(2), n, [n], replace=False)),
+        lambda n, x: np.arange(n),
+    ),
+    "choice of parts": (
+        lambda n, x, s: wf.random.choice(wf.random.key(2), wf.full((n + 1,), 4), s),
+        lambda n, x: np.full((n, 2), 4),
+    ),
+    "permutation": (
+        lambda n, x, s: wf.sort(wf.random.permutation(wf.random.key(2), n)),
+        lambda n, x: np.arange(n),
+    ),
     "random": (
         lambda n, x, s: wf.random.uniform(wf.random.key(3), s) * 0 + 1, lambda n, x: np.ones((n, 2))
     ),
@@ -108,7 +182,41 @@ def test_functions_take_sizes_that_a_graph_computes(name: str) -> None:
     for n in (3, 0, 1):
         got, truth = run(made, n), np.asarray(wanted(n, X))
         assert got.shape == truth.shape
-        assert_allclose(got, truth, rtol=1e-6)
+        assert_allclose(got, truth, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_compiled_functions_take_them(name: str) -> None:
+    made, wanted = FUNCTIONS[name]
+    compiled = wf.compile(made)
+    for n in (3, 0, 1):
+        got = np.asarray(compiled(np.int32(n), X, np.array([n, 2])))
+        truth = np.asarray(wanted(n, X))
+        assert got.shape == truth.shape
+        assert_allclose(got, truth, rtol=1e-6, atol=1e-5)
+
+
+#: Of what depends on x, the gradient with respect to it of a weighted sum.
+_DIFFERENTIATED = (
+    "fill", "tile", "tile, all", "broadcast_to", "slice", "pad", "tril", "diagonal", "roll",
+    "roll, two axes", "repeat", "repeat, rows", "repeat, each", "split", "segment_sum",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _DIFFERENTIATED)
+def test_gradients_are_those_of_known_sizes(name: str) -> None:
+    made, _ = FUNCTIONS[name]
+
+    def weighted(x: Any, n: Any, sizes: Any) -> Any:
+        got = made(n, x, sizes)
+        return wf.sum(got * wf.reshape(wf.sin(wf.arange(wf.size(got)) + 1.0), got.shape))
+
+    compiled = wf.compile(wf.grad(weighted))
+    for n in (3, 0, 1):
+        sizes = np.array([n, 2])
+        truth = wf.grad(partial(weighted, n=n, sizes=sizes))(X)
+        assert_allclose(compiled(X, np.int32(n), sizes), truth, rtol=1e-5)
 
 
 @examples(60)
@@ -350,6 +458,60 @@ def test_a_size_beyond_int64() -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="is 9223372036854775808") as error:
         wf.compile(lambda n: wf.zeros([n]))(np.uint64(2**63))
     assert error.value.locations[0].file == __file__
+
+
+#: Functions of x, whose sizes are those of x: one native plan serves them all.
+NATIVE: dict[str, Case] = {
+    "zeros": (lambda n, x: wf.zeros((n, 3)), lambda n, x: np.zeros((n, 3))),
+    "arange, down": (lambda n, x: wf.arange(n, -1, -2), lambda n, x: np.arange(n, -1, -2)),
+    "slice": (lambda n, x: x[n // 3 : n // 2], lambda n, x: x[n // 3 : n // 2]),
+    "slice, to beyond": (lambda n, x: x[2 : n + 5], lambda n, x: x[2 : n + 5]),
+    "repeat": (lambda n, x: wf.repeat(x, n), lambda n, x: np.repeat(x, n)),
+    "roll": (lambda n, x: wf.roll(x, n - 2), lambda n, x: np.roll(x, n - 2)),
+    "slice, backwards": (lambda n, x: x[n // 2 :: -1], lambda n, x: x[n // 2 :: -1]),
+    "slice, back from beyond": (lambda n, x: x[n * n : 1 : -2], lambda n, x: x[n * n : 1 : -2]),
+    "tril": (
+        lambda n, x: wf.tril(x[:, None] * x, k=n - 3), lambda n, x: np.tril(np.outer(x, x), n - 3)
+    ),
+    "diag": (lambda n, x: wf.diag(x, 1), lambda n, x: np.diag(x, 1)),
+    "diagonal": (lambda n, x: wf.diagonal(x[:, None] * x), lambda n, x: x * x),
+    "bincount": (
+        lambda n, x: wf.tf1.bincount(wf.astype(x, wf.int32), length=n),
+        lambda n, x: np.bincount(x.astype(int), minlength=n)[:n],
+    ),
+    "causal_mask": (lambda n, x: wf.nn.causal_mask(n), lambda n, x: np.tri(n) > 0),
+    "permutation": (
+        lambda n, x: wf.sort(wf.random.permutation(wf.random.key(0), n)), lambda n, x: np.arange(n)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_sizes_of_an_argument_leave_a_function_native(name: str) -> None:
+    build, truth = NATIVE[name]
+    signature = [wf.TensorType(wf.float32, (None,))]
+    compiled = wf.compile(lambda x: build(wf.shape(x)[0], x), input_signature=signature)
+    for size in (6, 5, 1, 2, 4):
+        assert_allclose(compiled(X[:size]), truth(size, X[:size]), rtol=1e-6)
+    assert "dataflow executor" not in compiled.explain(X)
+
+
+def test_a_shift_is_an_integer() -> None:
+    x = np.ones((2, 2), np.float32)
+    for call in (
+        lambda x, n: wf.roll(x, n), lambda x, n: wf.tril(x, k=n), lambda x, n: wf.eye(2, k=n)
+    ):  # fmt: skip
+        for wrong in (np.float32(1), np.array([1, 1])):
+            with pytest.raises(wf.errors.InvalidArgumentError, match="must be an integer") as error:
+                wf.compile(call)(x, wrong)
+            assert error.value.locations[0].file == __file__
+
+
+def test_more_than_there_are_cannot_be_drawn() -> None:
+    draw = wf.compile(lambda n: wf.random.choice(wf.random.key(0), 3, [n], replace=False))
+    assert draw(np.int32(3)).shape == (3,)
+    with pytest.raises(wf.errors.WeftError):
+        draw(np.int32(4))
 
 
 def test_compiled_functions() -> None:

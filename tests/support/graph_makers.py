@@ -244,6 +244,7 @@ MAKERS: dict[str, Maker] = {
     **dict.fromkeys(("is_initialized", "assert_initialized"), state.asked),
     "report_uninitialized": state.report,
     "count_up_to": state.count_up_to,
+    **dict.fromkeys(("read_open", "assign_open", "update_open"), state.open_access),
     "identity": same,
     "stop_gradient": same,
     "optimization_barrier": same,

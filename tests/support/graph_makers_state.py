@@ -58,6 +58,24 @@ def report(m: GraphMaker, op: str) -> None:
     e.reads += m.emit(op, [e.ref], control=e.last, names=("w",), sizes=sizes)
 
 
+def open_access(m: GraphMaker, op: str) -> None:
+    """read_open, assign_open, update_open."""
+    if "open" not in m.effects:
+        t = TensorType(m.dtype(INTEGERS), (None,) * m.int(1, 2))
+        (ref,) = m.emit("variable", name="open", dtype=t.dtype, shape=t.shape)
+        m.effects["open"] = Effects(ref, t)
+    e = m.effects["open"]
+    named = m.flag() and op != "assign_open"
+    sizes = {"sizes": tuple(f"open_{i}" for i in range(e.type.rank))} if named else {}
+    if op == "read_open":
+        e.reads += m.emit(op, [e.ref], control=e.last, **sizes)
+        return
+    given = m.like(e.type.dtype, tuple(m.int(0, 3) for _ in e.type.shape))
+    update = {"update": m.pick(["assign_add", "assign_sub"])} if op == "update_open" else {}
+    made = m.emit(op, [e.ref, given], control=[*e.last, *e.reads], **update, **sizes)
+    e.last, e.reads = list(made), []
+
+
 def count_up_to(m: GraphMaker, op: str) -> None:
     if "steps" not in m.effects:
         t = TensorType(m.dtype(INTEGERS), ())

@@ -130,7 +130,7 @@ def compile_step(
         return dataflow_step(
             graph, variables, resources or {}, options.control_flow,
             deterministic=options.deterministic, passes=options.passes, elsewhere=elsewhere,
-            options=options.passing, in_order=options.in_order,
+            options=options.passing, in_order=options.in_order, donated=options.donated,
         )  # fmt: skip
 
 

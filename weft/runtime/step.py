@@ -8,7 +8,7 @@ which of them it has.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,6 +93,8 @@ class Step(ABC):
 
     kind: Kind
     name: str
+    #: On the executor: the donated inputs whose memory holds results after a run.
+    taken: Collection[int] = ()
 
     @abstractmethod
     def run(self, inputs: list[Any], context: RunContext = PLAIN) -> list[Any]:

@@ -4,9 +4,11 @@ called.
 `donate=`: arguments whose memory a call takes for its results. A donated argument is a tensor that
 nobody sees the memory of in another way: then overwriting it cannot be noticed, and the tensor
 itself says what became of it. NumPy arrays are refused, because the caller would see the array
-change. On a GPU a result is written where a donated array is, or else its memory goes back to the
-device's pool when the step has read it. It is taken before the call begins, so that no other thread
-can hand it to one; a call that fails before the device is asked for anything gives it back."""
+change. On the dataflow executor a result is written there if the region that reads the argument
+last computes it and nothing else reads it; else the memory goes back when the call ends. On a GPU a
+result is written where a donated array is, or else its memory goes back to the device's pool when
+the step has read it. It is taken before the call begins, so that no other thread can hand it to
+one; a call that fails before the device is asked for anything gives it back."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ def compile(
     anew. passes: the pipeline, names or functions from graph to graph (default: "standard"); calls
     need one that ends with "fuse". threads: one call uses at most so many, and never more than
     `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
-    call takes for results of the same type; the tensors passed for them cannot be used afterwards,
-    and it is an error if someone else sees it, or if no result can take it (a GPU gives it back).
+    call takes for results of the same type; their tensors cannot be used afterwards, and it is an
+    error if someone else sees it, or if no result can take it (GPU and executor give it back).
     Both name parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as
     `wf.device` names them: the function runs there, but for ops of the host; its results stay there
     as `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are

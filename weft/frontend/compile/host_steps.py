@@ -44,7 +44,8 @@ def compile_host_step(made: Compiled, how: CompileOptions) -> Step:
     """The step of a function on a cluster, or for which `needs_host` holds; a native one if it
     only names the CPU. Where sizes of its inputs are open, one is made for each set that comes.
 
-    UnsupportedError with `donated` inputs; else errors as `compile_gpu_step` and `compile_step`.
+    UnsupportedError for inputs that are donated to several devices; else errors as
+    `compile_gpu_step` and `compile_step`.
     """
     traced = made.traced
     graph = traced.graph
@@ -96,7 +97,6 @@ def _local_step(traced: Traced, how: CompileOptions, graph: Graph) -> Step:
     graph = on_local_device(graph)
     if not choose(graph, "native").executor:
         return compile_step(graph, states, options=how)
-    _check_not_donated(graph, how)
     return compile_step(graph, states, resources, auto)
 
 
@@ -111,7 +111,7 @@ def _step_with_gpu(made: Compiled, how: CompileOptions, graph: Graph) -> Step:
             hint=f"take one of the pipelines {', '.join(_OF_PROCESSOR)}",
             location=caller_location(),
         )
-    _check_not_donated(graph, how)
+    _check_not_donated(graph, how, made.gpu)
     gpu(made.gpu)  # says if there is none
     first = host_op_of(graph, made.gpu) or graph.ops[0]
     use = GpuUse(made.gpu, first, why_executor(graph, made.gpu))
@@ -128,12 +128,12 @@ _OF_PROCESSOR = {
 }
 
 
-def _check_not_donated(graph: Graph, how: CompileOptions) -> None:
+def _check_not_donated(graph: Graph, how: CompileOptions, gpu: int | None = None) -> None:
     if how.donated:
         raise UnsupportedError(
-            f"'{graph.name}' has donate=, and {why_executor(graph)}: it takes no memory of "
-            "arguments",
-            hint="compile it without donate=",
+            f"'{graph.name}' has donate=, and {why_executor(graph, gpu)}: parts on several devices "
+            "take no memory of arguments",
+            hint="compile it without donate=, or the whole of it for one device",
             location=caller_location(),
         )
 
@@ -167,10 +167,11 @@ class _StepsBySizes:
 
 class HostCall:
     """Calls of a step that is not one native plan: inputs are made contiguous, and results never
-    share memory with them."""
+    share memory with them, but for those that are donated."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
+        self._kept = step.taken
 
     def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
         given = [contiguous(a if isinstance(a, np.ndarray) else a.numpy()) for a in arrays]
@@ -182,6 +183,8 @@ class HostCall:
             results = self._step.run(given, context)
         except ShapeError as error:  # sizes that differ and must be equal
             raise error.at(caller_location()) from None
+        if self._kept:
+            given = [a for i, a in enumerate(given) if i not in self._kept]
         return [_own(result, given) for result in results]
 
 
@@ -211,6 +214,9 @@ def explain_way(made: Compiled, step: Step) -> Iterator[str]:
             f"the GIL, and {summary.regions} native regions"
         )
         yield "  without such ops it would be one native call"
+        for i in made.donated:
+            held = "holds a result" if i in step.taken else "goes back"
+            yield f"  the memory of the donated argument '{graph.arg_names[i]}' {held} when it ends"
 
 
 def not_native(what: str, graph: Graph, gpu: int | None) -> UnsupportedError:

@@ -26,7 +26,7 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter.evaluate import Path, RunHost, Watch, interpret, iterations_of
-from weft.ir.interpreter.state import DictState
+from weft.ir.interpreter.state import EXECUTE_STATE, DictState
 from weft.ir.locations import Location, caller_location
 from weft.ir.ops import lookup
 from weft.ir.ops.io import SILENT_CALLS, muted
@@ -136,7 +136,8 @@ def inner_values(
         )
     graph = program.graph
     for op in graph.walk():
-        if "host" in lookup(op.name).traits and op.name not in SILENT_CALLS:
+        of_state = op.name in EXECUTE_STATE  # on a copy of the variables
+        if "host" in lookup(op.name).traits and op.name not in SILENT_CALLS and not of_state:
             raise UnsupportedError(
                 f"{what}: op '{op.name}' in '{graph.name}' cannot be done for a look only",
                 hint="fetch values that do not need it, or feed what it gives",

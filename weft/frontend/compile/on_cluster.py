@@ -125,7 +125,8 @@ def _assigns(states: Mapping[str, VariableState]) -> Graph:
     """The step that assigns its inputs to variables."""
     builder = Builder([TensorType(v.dtype, v.shape) for v in states.values()])
     for arg, (name, state) in zip(builder.args, states.items(), strict=True):
-        builder.emit("assign", (_variable(builder, name, state), arg))
+        assign = "assign" if state.open is None else "assign_open"
+        builder.emit(assign, (_variable(builder, name, state), arg))
     names = [f"value_{i}" for i in range(len(states))]
     return builder.graph("initial_values", names, [])
 
@@ -140,7 +141,7 @@ def _looks(states: Mapping[str, VariableState]) -> Graph:
 
 
 def _variable(builder: Builder, name: str, state: VariableState) -> Value:
-    attrs: dict[str, AttrValue] = {"name": name, "dtype": state.dtype, "shape": state.shape}
+    attrs: dict[str, AttrValue] = {"name": name, "dtype": state.dtype, "shape": state.type.shape}
     (made,) = builder.emit("variable", (), attrs)
     return made
 

@@ -123,7 +123,7 @@ def trace_function(
     with trace.scope():
         inputs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in arguments]
         results = pytree.tree_map(_without_effects, call(inputs))
-        leaves, structure = pytree.flatten(results)
+        leaves, structure = pytree.as_results(*pytree.flatten(results))
         named = list(zip(leaves, pytree.paths(structure, "result"), strict=True))
         tensors = [result_tensor(leaf, path, name, location) for leaf, path in named]
         graph = trace.graph([trace.lift(t) for t in tensors])

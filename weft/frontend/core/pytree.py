@@ -59,6 +59,35 @@ def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
     _leaf_classes.intersection_update(_LEAVES)
 
 
+#: By class: the container that one is among the results of a traced function, and more leaves.
+_results: dict[type, Callable[[Node], tuple[Node, Sequence[Any]]]] = {}
+
+
+def register_result(cls: type, convert: Callable[[Node], tuple[Node, Sequence[Any]]]) -> None:
+    """Where a container of this class is a result of a traced function its structure is what
+    `convert` gives, with these leaves after its own: sizes that the function alone knows."""
+    _results[cls] = convert
+
+
+def as_results(leaves: Sequence[Any], structure: Structure) -> tuple[list[Any], Structure]:
+    """Leaves and structure of results, with what `register_result` was told."""
+    out: list[Any] = []
+    given = iter(leaves)
+
+    def converted(part: Structure) -> Structure:
+        if part is None:
+            out.append(next(given))
+            return None
+        inside = part._replace(children=tuple(map(converted, part.children)))
+        if part.cls not in _results:
+            return inside
+        made, more = _results[part.cls](inside)
+        out.extend(more)
+        return made
+
+    return out, converted(structure)
+
+
 class Incomplete:
     """The identifying rest of a container that has no leaves yet, as what is put into it first
     decides them. A loop that carries one looks at what its body gives, and begins with

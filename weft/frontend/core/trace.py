@@ -25,14 +25,14 @@ import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 
 from weft.frontend.core.device_scope import device_scopes, place
 from weft.frontend.core.slow import LARGE_CONSTANT, note_constant
 from weft.frontend.core.tensor import Tensor
-from weft.ir.analysis.effects import StateKey, calls_python, effect_keys
+from weft.ir.analysis.effects import StateKey, calls_python, effect_keys, open_keys, state_key
 from weft.ir.analysis.frames import is_dataflow
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
@@ -68,8 +68,14 @@ class StateHandle:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the axes."""
-        return self.state.shape
+        """The sizes of the axes. Where they may change, of the value; in a graph None for those."""
+        if self.state.open is None or current_trace() is None:
+            return self.current_state.shape
+        return cast("tuple[int, ...]", self.state.open)
+
+    def _open_sizes(self, trace: Trace) -> tuple[str, ...]:
+        """Names for the sizes of a value that the trace takes of it."""
+        raise NotImplementedError
 
     def _used_in(self, trace: Trace) -> None:
         """A trace uses it for the first time."""
@@ -177,6 +183,10 @@ class Effect:
             Effect.in_session(self, feed_dict, session)
 
 
+#: The ops for variables whose shape may change.
+_OPEN = {"read": "read_open", "assign": "assign_open"}
+
+
 class Effects:
     """Reads and writes of variables in one trace, and the order between them. Variables that share
     their state are one here: the first of them."""
@@ -184,6 +194,7 @@ class Effects:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.refs: dict[StateHandle, Value] = {}
+        self.open: set[StateKey] = set()  # the names of variables whose shape may change
         self.reads: dict[StateHandle, list[Value]] = {}  # every value read, for gradients
         self.updates: dict[StateHandle, list[Value]] = {}  # graph: what updates gave, for gradients
         self._first: dict[VariableState, StateHandle] = {}
@@ -203,10 +214,12 @@ class Effects:
             trace = self.trace
             name = unique_name(variable.name, trace.variables, trace.numbers)
             attrs: Mapping[str, AttrValue] = {
-                "name": name, "dtype": variable.dtype, "shape": variable.shape,
+                "name": name, "dtype": variable.dtype, "shape": variable.state.type.shape,
             }  # fmt: skip
             (found,) = trace.builder.emit("variable", (), attrs)
             trace.variables[name] = variable
+            if variable.state.open is not None:
+                self.open.add(name)
             self.refs[variable] = found
             variable._used_in(trace)
             if scoped and found.op is not None:
@@ -217,18 +230,21 @@ class Effects:
         """The value at this point; one read up to the next write, in graphs one for each `body`."""
         variable = self.first(variable)
         known = self._since_write.setdefault(variable, {})
+        if variable.state.open is not None and self.trace.kind != "graph":
+            if self.trace.open_last.get(state_key(self.ref(variable))) not in known.values():
+                known.clear()  # a body may have assigned to it since
         key = self.trace.control, body if self.trace.kind == "graph" else None
         if key not in known:
             written = self._last_write.get(variable)
             after = () if written is None else (written,)
-            (known[key],) = self.trace.emit("read", (self.ref(variable),), control=after)
+            known[key] = self._emit("read", variable, control=after)
             self.reads.setdefault(variable, []).append(known[key])
         return known[key]
 
     def update(self, op: str, variable: StateHandle, operands: Sequence[Value]) -> Value:
-        """In a graph: append an update, one access that reads and writes; the value after it."""
+        """Append an update, one access that reads and writes; the value after it."""
         variable = self.first(variable)
-        (value,) = self.trace.emit(op, (self.ref(variable), *operands))
+        value = self._written(variable, op, operands)
         self.updates.setdefault(variable, []).append(value)
         return value
 
@@ -239,15 +255,27 @@ class Effects:
 
     def write(self, variable: StateHandle, value: Value) -> Value:
         """Append the assignment; the token of it."""
-        variable = self.first(variable)
+        return self._written(self.first(variable), "assign", (value,))
+
+    def _written(self, variable: StateHandle, op: str, operands: Sequence[Value]) -> Value:
         if self.trace.kind == "graph":
-            return self.trace.emit("assign", (self.ref(variable), value))[0]
+            return self._emit(op, variable, operands)
         before = [*self._since_write.pop(variable, {}).values()]
         if variable in self._last_write:
             before.append(self._last_write[variable])
-        (token,) = self.trace.emit("assign", (self.ref(variable), value), control=before)
-        self._last_write[variable] = token
-        return token
+        made = self._last_write[variable] = self._emit(op, variable, operands, before)
+        return made
+
+    def _emit(self, op: str, variable: StateHandle, operands: Any = (), control: Any = ()) -> Value:
+        """Add `read`, `assign` or an update, as the op for the variable."""
+        attrs: dict[str, AttrValue] = {}
+        if variable.state.open is not None:
+            if op != "assign":
+                attrs["sizes"] = variable._open_sizes(self.trace)
+            if op not in _OPEN:
+                attrs["update"] = op
+            op = _OPEN.get(op, "update_open")
+        return self.trace.emit(op, (self.ref(variable), *operands), attrs, control=control)[0]
 
 
 def unique_name(name: str, taken: Container[str], tried: dict[str, int] | None = None) -> str:
@@ -388,7 +416,11 @@ class Trace:
         #: Of a function: whether ops of the host may be in it, as in a graph.
         self.takes_host_ops = kind == "graph"
         self.resources: dict[str, Any] = {}  # objects of the host, by their names in the graph
+        #: How many axes elements have of objects that hold any, as what is put in first.
+        self.element_ranks: dict[Any, Sequence[int]] = {}
         self.made_sizes: set[str] = set()  # those that depend on values
+        #: The last access to each variable whose shape may change, in a function.
+        self.open_last: dict[StateKey, Value] = {}
         self.is_thread_default = False  # current because of a placeholder outside any graph
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
         #: In a body: the values of variables that it carries or has assigned to; None elsewhere.
@@ -416,7 +448,12 @@ class Trace:
         """Append an op. TypeRuleError or ShapeError with the user's line if it does not fit."""
         self._check_open(f"op '{name}'")
         both = dict.fromkeys((*control, *self.control))
+        keys: Sequence[StateKey] = ()
+        if (root := self.root()).kind != "graph" and root.effects.open:  # in order in a function
+            keys = open_keys(name, operands, regions, root.effects.open)
+        both.update((self.open_last[key], None) for key in keys if key in self.open_last)
         made = self.builder.emit(name, operands, attrs, regions=regions, control=tuple(both))
+        self.open_last.update((key, made[0]) for key in keys)
         if device_scopes():
             place(self.builder.ops[-1], self)
         return made
@@ -645,7 +682,7 @@ class RegionTrace(Trace):
 
     def is_live(self, variable: StateHandle) -> bool:
         """Whether reads and updates of the variable are ops in this body."""
-        return self.root().effects.first(variable) in self.live
+        return variable.state.open is not None or self.root().effects.first(variable) in self.live
 
     def value_of(self, variable: StateHandle, body: Trace | None = None) -> Tensor:
         """The value of a variable at this point of the program."""
@@ -715,17 +752,17 @@ class LiveEffects(Effects):
         """The value at this point of the program."""
         root = self.trace.root().effects
         root.reads.setdefault(root.first(variable), [])  # optimizers look there for variables
-        return self.trace.emit("read", (self.ref(variable),))[0]
+        return self._emit("read", variable)
 
     def update(self, op: str, variable: StateHandle, operands: Sequence[Value]) -> Value:
         """Append an update; the value after it."""
         self._note(variable)
-        return self.trace.emit(op, (self.ref(variable), *operands))[0]
+        return self._emit(op, variable, operands)
 
     def write(self, variable: StateHandle, value: Value) -> Value:
         """Append the assignment; the token of it."""
         self._note(variable)
-        return self.trace.emit("assign", (self.ref(variable), value))[0]
+        return self._emit("assign", variable, (value,))
 
     def _note(self, variable: StateHandle) -> None:
         first = self.trace.root().effects.first(variable)

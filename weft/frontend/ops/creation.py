@@ -65,7 +65,7 @@ from weft.frontend.ops.promotion import (
     cast,
     check_axis,
     check_dtype,
-    check_int,
+    check_offset,
     check_shape,
     check_size,
     common_dtype,
@@ -431,7 +431,7 @@ _LENGTH = "the length, -1 where the step is 0, a bound is NaN or both are too fa
 
 def _computed_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
     """`arange` of sizes and tensors. Its length is a size of the graph where the step is a number
-    above 0 and the bounds are sizes; else it depends on values."""
+    and the bounds are sizes; else it depends on values."""
     ends = [low, high, step]
     for i, x in enumerate(ends):
         if isinstance(x, Tensor) and not is_concrete(x) and (known := known_sizes(x)) != [None]:
@@ -441,9 +441,9 @@ def _computed_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
     a, b, s = ends
     if isinstance(s, (int, float)) and s == 0:
         raise InvalidArgumentError("wf.arange: step must not be 0", location=caller_location())
-    if isinstance(s, int) and s > 0 and all(isinstance(v, (int, SymbolicDim)) for v in (a, b)):
-        gap = largest(b - a, 0)
-        many = gap if s == 1 else divided(gap + (s - 1), s)
+    if isinstance(s, int) and all(isinstance(v, (int, SymbolicDim)) for v in (a, b)):
+        gap, each = largest(b - a if s > 0 else a - b, 0), abs(s)
+        many = gap if each == 1 else divided(gap + (each - 1), each)
         return cast(_steps(a, s, many, int64), check_dtype(dtype, DEFAULT_INT))
     values = [SymbolicDim.as_operand(v) if isinstance(v, SymbolicDim) else v for v in ends]
     integral = all(isinstance(v, int) or (isinstance(v, Tensor) and v.dtype.is_integer)
@@ -535,15 +535,17 @@ def _between(index: Tensor, low: Tensor, high: Tensor, count: Any, endpoint: boo
 
 
 def eye(
-    n_rows: int,
-    n_cols: int | None = None,
+    n_rows: Any,
+    n_cols: Any = None,
     /,
     *,
-    k: int = 0,
+    k: Any = 0,
     dtype: object = None,
     device: str | None = None,
 ) -> Tensor:
     """A matrix with ones on the k-th diagonal (above the main one if k > 0) and zeros elsewhere.
+
+    In a graph all three may be scalar tensors of integers.
 
     >>> wf.eye(2, 3, k=1)
     Tensor([[0., 1., 0.],
@@ -552,14 +554,17 @@ def eye(
     if device is not None:
         return on_device(device, eye, n_rows, n_cols, k=k, dtype=dtype)
     shape = check_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
-    offset, target = check_int("eye", k, "k"), check_dtype(dtype, DEFAULT_FLOAT)
-    if target.kind != "string":
+    offset, target = check_offset("eye", k, "k"), check_dtype(dtype, DEFAULT_FLOAT)
+    if target.kind != "string" and isinstance(offset, int):
         made = quick_made(np.eye, *shape, offset, target.numpy)
         if made is not None:
             return made
     row, column = _grid(shape)
-    shifted = add(row, offset) if k else row
-    return cast(equal(shifted, column), target)
+    return cast(equal(_shifted(row, offset), column), target)
+
+
+def _shifted(row: Tensor, offset: int | Tensor) -> Tensor:
+    return row if isinstance(offset, int) and not offset else add(row, offset)
 
 
 def _grid(shape: Shape) -> tuple[Tensor, Tensor]:
@@ -571,7 +576,7 @@ def _grid(shape: Shape) -> tuple[Tensor, Tensor]:
     )
 
 
-def _triangle(op: Literal["tril", "triu"], x: TensorLike, k: int) -> Tensor:
+def _triangle(op: Literal["tril", "triu"], x: TensorLike, k: Any) -> Tensor:
     made = quick_moved(triangle, x, k, int(op == "triu"))
     if made is not None:
         return made
@@ -582,13 +587,14 @@ def _triangle(op: Literal["tril", "triu"], x: TensorLike, k: int) -> Tensor:
             location=caller_location(),
         )
     row, column = _grid(t.shape)
-    shifted = add(row, check_int(op, k, "k")) if k else row
+    shifted = _shifted(row, check_offset(op, k, "k"))
     kept = greater_equal(shifted, column) if op == "tril" else greater_equal(column, shifted)
     return where(kept, t, False if t.dtype is bool_ else 0)
 
 
-def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
-    """The lower triangle of the matrices x, up to and with the k-th diagonal; zeros above.
+def tril(x: TensorLike, /, *, k: Any = 0) -> Tensor:
+    """The lower triangle of the matrices x, up to and with the k-th diagonal; zeros above. In a
+    graph k may be a scalar tensor of integers.
 
     >>> wf.tril([[1, 2], [3, 4]])
     Tensor([[1, 0],
@@ -600,8 +606,9 @@ def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
     return _triangle("tril", x, k)
 
 
-def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
-    """The upper triangle of the matrices x, from the k-th diagonal on; zeros below.
+def triu(x: TensorLike, /, *, k: Any = 0) -> Tensor:
+    """The upper triangle of the matrices x, from the k-th diagonal on; zeros below. In a graph k
+    may be a scalar tensor of integers.
 
     >>> wf.triu([[1, 2], [3, 4]], k=1)
     Tensor([[0, 2],

@@ -31,9 +31,11 @@ from weft.frontend.ops.promotion import (
     check_dtype,
     check_int,
     check_positive,
+    expand,
     inexact_tensor,
     scalar_tensor,
     strong_tensor,
+    traced_sizes,
     widened,
 )
 from weft.ir.dims import Dim, SymbolicDim, divided, format_dim, same
@@ -89,6 +91,9 @@ def _axis(op: str, axis: object, t: Tensor) -> int:
 def _size(op: str, n: Any, default: Dim) -> int | SymbolicDim:
     """The number of points, which is not below 1."""
     found = default if n is None else n
+    known = traced_sizes(f"fft.{op}", found, "n")
+    if known is not None and len(known) == 1:
+        (found,) = known
     if isinstance(found, SymbolicDim):
         return found
     if found is None:
@@ -117,15 +122,11 @@ def _resized(op: str, t: Tensor, axis: int, size: int | SymbolicDim) -> Tensor:
     if given == size:
         return t
     if not isinstance(size, int):
-        raise UnsupportedError(
-            f"wf.fft.{op}: {format_dim(size)} points of an axis of size {format_dim(given)}: an "
-            "axis is cut or padded to a number alone",
-            hint="give n an integer, or the size of the axis",
-            location=caller_location(),
-        )
-    if not isinstance(given, int) or given < size:
-        more = size - given if isinstance(given, int) else size
-        hi = tuple(more if i == axis else 0 for i in range(t.ndim))
+        more = tuple(size if i == axis else d for i, d in enumerate(t.shape))
+        t = concat([t, expand(scalar_tensor(0, t.dtype), more)], axis=axis)
+    elif not isinstance(given, int) or given < size:
+        lack = size - given if isinstance(given, int) else size
+        hi = tuple(lack if i == axis else 0 for i in range(t.ndim))
         t = apply("pad", t, scalar_tensor(0, t.dtype), lo=(0,) * t.ndim, hi=hi)
     return t if t.shape[axis] == size else cut(t, axis, 0, size)
 

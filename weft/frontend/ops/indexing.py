@@ -256,7 +256,8 @@ def _bounds(s: slice, size: Dim) -> Bounds:
 
 def _clamped(value: Any, size: Any, low: int, high: Any) -> Dim:
     """A bound of a slice as `slice.indices` gives it for an axis whose size is a symbol."""
-    return least(value, high) if value >= 0 else low + positive(size + value - low)
+    ahead = isinstance(value, SymbolicDim) or value >= 0
+    return least(value, high) if ahead else low + positive(size + value - low)
 
 
 # ------------------------------------------------------------------------------ carrying a plan out
@@ -351,19 +352,34 @@ def _cut_by_values(t: Tensor, key: Any) -> tuple[Tensor, Any]:
 
 
 def _by_sizes(s: slice, size: Dim) -> slice:
-    """The slice with sizes for those bounds that are known to be some. In a graph they are seen to
-    lie inside; elsewhere, where there is no other way, a step checks it."""
+    """The slice with sizes for those bounds that are seen to be some; where there is no other way,
+    for those that a step finds to be so."""
+    step = -1 if isinstance(s.step, int) and s.step < 0 else 1
+    cut = False  # whether a bound may lie beyond the axis
 
     def of(bound: Any) -> Any:
+        nonlocal cut
         if not isinstance(bound, Tensor) or is_concrete(bound) or bound.ndim or size is None:
             return bound
         (known,) = known_sizes(bound) or [None]
         if known is None:
             return bound
-        inside = never_negative(known) and never_negative(size - known)
-        return known if inside or not open_sizes() else bound
+        if never_negative(known):
+            cut = cut or not never_negative(size - known)
+            return known
+        return bound if open_sizes() else known
 
-    return slice(of(s.start), of(s.stop), s.step)
+    ends = of(s.start), of(s.stop)
+    if not cut or size is None:
+        return slice(*ends, s.step)
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    first, last = (
+        _clamped(v, size, low, high)
+        if isinstance(v, int) or (isinstance(v, SymbolicDim) and never_negative(v))
+        else v
+        for v in ends
+    )
+    return slice(first, last, s.step)
 
 
 def _by_values(s: slice) -> bool:
@@ -501,11 +517,10 @@ def _fitting(t: Tensor, values: TensorLike) -> Tensor:
 
 
 def _broadcast_value(value: Tensor, shape: Shape) -> Tensor:
-    try:
-        if broadcast_shapes(value.shape, shape) == shape:
-            return expand(value, shape)
-    except WeftError:
-        pass
+    lead = len(shape) - value.ndim
+    pairs = zip(value.shape, shape[lead:], strict=False)
+    if lead >= 0 and all(d == 1 or same(d, n) for d, n in pairs):
+        return expand(value, shape)
     raise ShapeError(
         f"a value of shape {format_shape(value.shape)} does not broadcast to the indexed part, of "
         f"shape {format_shape(shape)}",

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.ops.creation import eye, zeros, zeros_like
+from weft.frontend.ops.creation import eye, iota, zeros, zeros_like
 from weft.frontend.ops.decompositions import inv, svdvals
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.elementwise import conj, where
-from weft.frontend.ops.manipulation import cut, moveaxis, pad, permute_dims, reshape
+from weft.frontend.ops.elementwise import add, conj, multiply, where
+from weft.frontend.ops.manipulation import cut, known_size, moveaxis, pad, permute_dims, reshape
 from weft.frontend.ops.promotion import (
     TensorLike,
     binary,
@@ -39,7 +39,8 @@ from weft.frontend.ops.promotion import (
 )
 from weft.frontend.ops.reduction import sum, vector_norm
 from weft.ir.dataclass import dataclass
-from weft.ir.dims import Dim, broadcast_dim, format_shape, product, same
+from weft.ir.dims import Dim, SymbolicDim, broadcast_dim, format_shape, positive, product, same
+from weft.ir.dims import least as smaller
 from weft.ir.dtypes import bool_
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
@@ -336,15 +337,14 @@ def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
     """
     t = _matrix("diagonal", x)
     k = check_int("diagonal", offset, "offset")
-    *lead, rows, columns = t.shape
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        raise ShapeError(
-            f"wf.diagonal: the matrices of shape {format_shape(t.shape)} need a known size",
-            location=caller_location(),
-        )
-    length = max(0, min(rows + min(k, 0), columns - max(k, 0)))
-    flat = reshape(t, (*lead, rows * columns))
+    lead = t.shape[:-2]
+    rows, columns = (known_size("diagonal", t, axis) for axis in (t.ndim - 2, t.ndim - 1))
+    length = positive(smaller(rows + min(k, 0), columns - max(k, 0)))
+    flat = reshape(t, (*lead, product((rows, columns))))
     start = -k * columns if k < 0 else k
+    if isinstance(columns, SymbolicDim) or isinstance(length, SymbolicDim):
+        places = add(multiply(iota((length,)), add(columns, 1)), start)
+        return apply("take", flat, places, axis=t.ndim - 2)
     if length == 0:
         return cut(flat, t.ndim - 2, 0, 0)
     stop = start + (length - 1) * (columns + 1) + 1
@@ -382,10 +382,6 @@ def diag(x: TensorLike, /, k: int = 0) -> Tensor:
             location=caller_location(),
         )
     size = t.shape[0]
-    if not isinstance(size, int):
-        raise ShapeError(
-            "wf.diag: the size of the vector must be known", location=caller_location()
-        )
     matrix = where(eye(size, dtype=bool_), reshape(t, (size, 1)), zeros_like(t, dtype=t.dtype))
     above, below = max(k, 0), max(-k, 0)
     return pad(matrix, ((below, above), (above, below)), constant_values=zeros((), dtype=t.dtype))

@@ -29,6 +29,7 @@ from weft.frontend.ops.elementwise import (
     floor_divide,
     logical_and,
     maximum,
+    remainder,
     subtract,
     where,
 )
@@ -41,11 +42,13 @@ from weft.frontend.ops.promotion import (
     check_axis,
     check_int,
     check_number,
+    check_offset,
     check_shape,
     concrete_array,
     expand,
     infer_shape,
     is_concrete,
+    numbers_of,
     promote_tensors,
     renamed,
     scalar_tensor,
@@ -397,12 +400,12 @@ def cut(t: Tensor, axis: int, start: Dim, stop: Dim, step: int = 1) -> Tensor:
     return apply("slice", t, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
 
 
-def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) -> list[Tensor]:
+def split(x: TensorLike, num_or_sizes: Any, /, axis: int = 0) -> list[Tensor]:
     """x cut along `axis` into a number of equal parts, or into parts of the given sizes (as in
     TF1).
 
     ShapeError if the axis does not divide evenly, or the sizes do not add up to it. In a graph
-    sizes may be scalar tensors of integers.
+    sizes may be scalar tensors of integers, and so may the whole of them.
 
     >>> wf.split([1, 2, 3, 4], 2)
     [Tensor([1, 2], dtype=int64), Tensor([3, 4], dtype=int64)]
@@ -412,6 +415,7 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
     t = strong_tensor(x)
     along = check_axis("split", axis, t.ndim)
     size = t.shape[along]
+    num_or_sizes = numbers_of("split", num_or_sizes, "sizes")
     if isinstance(num_or_sizes, (tuple, list)):
         sizes: list[Any] = [check_number("split", s, "a size") for s in num_or_sizes]
         known = isinstance(size, int) and all(isinstance(s, int) for s in sizes)
@@ -453,7 +457,7 @@ def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     return tuple([squeeze(cut(t, along, i, i + 1), along) for i in range(size)])
 
 
-def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
+def tile(x: TensorLike, repetitions: Any, /) -> Tensor:
     """x repeated as a whole repetitions[i] times along axis i; missing axes are added in front.
 
     In a graph repetitions may be tensors of integers, and so may the whole of them.
@@ -468,9 +472,9 @@ def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
     if made is not None:
         return made
     t = strong_tensor(x)
-    known = traced_sizes("tile", repetitions, "repetitions")
-    given = repetitions if isinstance(repetitions, (tuple, list)) else known or (repetitions,)
-    reps: list[Any] = [check_number("tile", r, "a repetition") for r in given]
+    given = numbers_of("tile", repetitions, "repetitions")
+    listed = given if isinstance(given, (tuple, list)) else (given,)
+    reps: list[Any] = [check_number("tile", r, "a repetition") for r in listed]
     if any(isinstance(r, int) and r < 0 for r in reps):
         raise InvalidArgumentError(
             f"wf.tile: repetitions {tuple(reps)} must not be negative", location=caller_location()
@@ -491,8 +495,8 @@ def repeat(
 ) -> Tensor:
     """Each element (or part along `axis`) `repeats` times in a row; None: of the flattened x.
 
-    repeats: one number, or one for each part; in a compiled function known at trace time, in a
-    graph it may be a tensor of integers.
+    repeats: one number, or one for each part; in a graph and in a compiled function it may be a
+    tensor of integers.
 
     >>> wf.repeat([1, 2], 2)
     Tensor([1, 1, 2, 2], dtype=int64)
@@ -511,8 +515,11 @@ def repeat(
     if axis is None:
         t, axis = flatten(t), 0
     along = check_axis("repeat", axis, t.ndim)
-    if isinstance(repeats, Tensor) and not is_concrete(repeats) and open_sizes():
-        return _repeated(t, repeats, along)
+    if isinstance(repeats, Tensor) and not is_concrete(repeats):
+        if repeats.ndim == 0 and (times := traced_sizes("repeat", repeats, "repeats")) is not None:
+            return _repeated_each(t, times[0], along)
+        if open_sizes():
+            return _repeated(t, repeats, along)
     counts = concrete_array("repeat", repeats, "repeats")
     if not counts.size and counts.ndim == 1:
         counts = counts.astype(np.int64)  # what `[]` holds
@@ -522,11 +529,7 @@ def repeat(
         )
     size = t.shape[along]
     if counts.size == 1:
-        n = int(counts.reshape(()))
-        spread = expand_dims(t, along + 1)
-        wide = (*t.shape[: along + 1], n, *t.shape[along + 1 :])
-        out = (*t.shape[:along], product((size, n)), *t.shape[along + 1 :])
-        return reshape(expand(spread, wide), out)
+        return _repeated_each(t, int(counts.reshape(())), along)
     if not same(size, counts.size):
         raise ShapeError(
             f"wf.repeat: {counts.size} repeats do not fit axis {along} of shape "
@@ -540,6 +543,13 @@ def repeat(
     if not isinstance(size, int):  # that it is this size is checked when it is known
         t = apply("reshape", t, shape=(*t.shape[:along], counts.size, *t.shape[along + 1 :]))
     return apply("take", t, as_tensor(index), axis=along)
+
+
+def _repeated_each(t: Tensor, times: Dim, axis: int) -> Tensor:
+    """Each part repeated as often."""
+    wide = (*t.shape[: axis + 1], times, *t.shape[axis + 1 :])
+    out = (*t.shape[:axis], product((t.shape[axis], times)), *t.shape[axis + 1 :])
+    return reshape(expand(expand_dims(t, axis + 1), wide), out)
 
 
 def _repeated(t: Tensor, repeats: Tensor, axis: int) -> Tensor:
@@ -556,12 +566,11 @@ def _repeated(t: Tensor, repeats: Tensor, axis: int) -> Tensor:
     return apply("take", t, index, axis=axis)
 
 
-def roll(
-    x: TensorLike, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
-) -> Tensor:
+def roll(x: TensorLike, /, shift: Any, *, axis: int | Sequence[int] | None = None) -> Tensor:
     """Elements moved on by `shift` places along `axis`, coming back in at the other end.
 
-    Without `axis`, x is flattened for it. Several shifts and axes go together in pairs.
+    Without `axis`, x is flattened for it. Several shifts and axes go together in pairs. A shift
+    that is computed is a scalar tensor of integers.
 
     >>> wf.roll([1, 2, 3, 4], 1)
     Tensor([4, 1, 2, 3], dtype=int64)
@@ -581,14 +590,17 @@ def roll(
         for a in (axis if isinstance(axis, (tuple, list)) else (axis,))
     ]
     given = shift if isinstance(shift, (tuple, list)) else [shift] * len(axes)
-    shifts = [check_int("roll", s, "shift") for s in given]
+    shifts = [check_offset("roll", s, "shift") for s in given]
     if len(shifts) != len(axes):
         raise InvalidArgumentError(
             f"wf.roll: {len(shifts)} shifts for {len(axes)} axes", location=caller_location()
         )
     for s, a in zip(shifts, axes, strict=True):
         size = known_size("roll", t, a)
-        if s and size != 0 and size != 1:
+        if isinstance(s, Tensor):
+            places = subtract(apply("iota", dtype=int64, shape=(size,), axis=0), s)
+            t = apply("take", t, remainder(places, largest(size, 1)), axis=a)
+        elif s and size != 0 and size != 1:
             whole = largest(size, 1)
             by = abs(s) - divided(abs(s), whole) * whole  # the places beyond whole turns
             middle = size - by if s > 0 else by

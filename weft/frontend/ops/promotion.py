@@ -153,6 +153,27 @@ def check_number(op: str, value: object, name: str) -> int | SymbolicDim:
     return size if isinstance(size, SymbolicDim) else check_int(op, size, name)
 
 
+def check_offset(op: str, value: object, name: str) -> int | Tensor:
+    """`value` as a number that shifts places, not a size: an integer, or a traced scalar of
+    integers (int64). InvalidArgumentError for others."""
+    if not isinstance(value, Tensor) or is_concrete(value):
+        return check_int(op, value, name)
+    if value.ndim or not value.dtype.is_integer:
+        raise InvalidArgumentError(
+            f"wf.{op}: {name} must be an integer, got {value.describe()}",
+            location=caller_location(),
+        )
+    return cast(value, int64)
+
+
+def numbers_of(op: str, given: Any, what: str) -> Any:
+    """A vector of numbers as a list, of sizes where a graph computes it; else what is given."""
+    if not isinstance(given, (Tensor, np.ndarray)) or given.ndim != 1:
+        return given
+    known = traced_sizes(op, given, what)
+    return concrete_array(op, given, what).tolist() if known is None else known
+
+
 def infer_shape(op: str, shape: Shape, given: Shape) -> Shape:
     """`shape` with its one -1 worked out from the number of elements in `given`."""
     unknown = [i for i, d in enumerate(shape) if d == -1]

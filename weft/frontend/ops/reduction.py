@@ -532,7 +532,7 @@ def cumulative_logsumexp(
     return _running("cumulative_logsumexp", t, axis, -math.inf, include_initial)
 
 
-def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:
+def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike) -> Tensor:
     """out[i] is the sum of the rows data[j] with segment_ids[j] == i; 0 where there are none.
 
     >>> wf.segment_sum([1, 2, 4, 8], [0, 2, 0, 2], 4)
@@ -547,7 +547,7 @@ def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: int) ->
     return apply("scatter_nd_add", base, rows, t)
 
 
-def segment_mean(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:
+def segment_mean(data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike) -> Tensor:
     """out[i] is the mean of the rows data[j] with segment_ids[j] == i; 0 where there are none.
 
     Floating; 16-bit floats are computed in float32.
@@ -567,7 +567,7 @@ def segment_mean(data: TensorLike, segment_ids: TensorLike, num_segments: int) -
     return cast(divide(sums, reshape(maximum(each, 1), shape)), t.dtype)
 
 
-def segment_max(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:
+def segment_max(data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike) -> Tensor:
     """out[i] is the largest of the rows data[j] with segment_ids[j] == i, element by element.
 
     Where there are none: -inf, of integers their least value (JAX, TF). Real numbers; NaN wins.
@@ -578,7 +578,7 @@ def segment_max(data: TensorLike, segment_ids: TensorLike, num_segments: int) ->
     return _segment_extremum("segment_max", "scatter_nd_max", data, segment_ids, num_segments)
 
 
-def segment_min(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:
+def segment_min(data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike) -> Tensor:
     """out[i] is the least of the rows data[j] with segment_ids[j] == i, element by element.
 
     Where there are none: inf, of integers their largest value (JAX, TF). Real numbers; NaN wins.

@@ -17,7 +17,7 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.creation import full, ones
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dispatch import apply, open_sizes, sizes_from
 from weft.frontend.ops.elementwise import (
     add,
     ceil,
@@ -39,15 +39,15 @@ from weft.frontend.ops.elementwise import (
     subtract,
     where,
 )
-from weft.frontend.ops.manipulation import cut, diff, flip, permute_dims, reshape, size
+from weft.frontend.ops.manipulation import concat, cut, diff, flip, permute_dims, reshape, size
 from weft.frontend.ops.promotion import (
     Axes,
     TensorLike,
     cast,
     check_axes,
     check_dtype,
-    check_int,
     check_positive,
+    check_size,
     concrete_array,
     inexact_tensor,
     is_concrete,
@@ -57,7 +57,7 @@ from weft.frontend.ops.promotion import (
 )
 from weft.frontend.ops.reduction import all, max, min, segment_sum, sort, sum
 from weft.frontend.ops.reduction import searchsorted as places_in
-from weft.ir.dims import format_shape, product
+from weft.ir.dims import Size, format_shape, largest, product
 from weft.ir.dtypes import bool_, float64, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
@@ -334,14 +334,14 @@ def bincount(
     weights: TensorLike | None = None,
     minlength: int = 0,
     *,
-    length: int | None = None,
+    length: Any = None,
 ) -> Tensor:
     """How often each integer 0 .. length-1 is in x -> int64 [length]; with weights their sums, of
     their dtype.
 
     x: integers of any shape, weights of the same. length: the size of the result, and numbers from
-    it on do not count (JAX's); if not given it is max(x) + 1, at least minlength, and x must be
-    known: in compiled code a shape is known before values are. Negative numbers are an
+    it on do not count (JAX's); if not given it is max(x) + 1, at least minlength, a size that
+    depends on values in a graph. Negative numbers are an
     InvalidArgumentError, when it runs. Has a gradient in the weights.
 
     >>> wf.tf1.bincount([1, 3, 1])
@@ -356,19 +356,21 @@ def bincount(
             hint="wf.tf1.histogram counts in bins",
             location=caller_location(),
         )
-    least = check_int("bincount", minlength, "minlength")
-    if length is None:
+    least = check_size("bincount", minlength, "minlength")
+    count: Size
+    if length is not None:
+        count = check_size("bincount", length, "length")
+    elif is_concrete(t) or not open_sizes():
         known = concrete_array("bincount", t, "x, or length=,")
-        count = int(known.max()) + 1 if known.size else 0
-        count = count if count > least else least
-    else:
-        count = check_int("bincount", length, "length")
-    if count < 0 or least < 0:
-        raise _fail("bincount", f"a size must not be negative, got {count} and {least}")
+        count = largest(int(known.max()) + 1 if known.size else 0, least)
+    else:  # one more than the largest, which a first 0 - 1 keeps from being that of nothing
+        numbers = concat([cast(reshape(t, -1), int64), as_tensor(np.array([-1]))])
+        (found,) = sizes_from("bincount", add(max(numbers), 1), "the size of the result")
+        count = least if found is None else largest(found, least)
     return _counted("bincount", t, weights, count)
 
 
-def _counted(op: str, numbers: Tensor, weights: TensorLike | None, count: int) -> Tensor:
+def _counted(op: str, numbers: Tensor, weights: TensorLike | None, count: Size) -> Tensor:
     """The sums of the weights by number; numbers from `count` on do not count."""
     if weights is None:
         each = ones(numbers.shape, dtype=int64)

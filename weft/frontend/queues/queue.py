@@ -20,6 +20,7 @@ from weft.frontend.state.resources import (
     dtype_list,
     eager,
     eager_or_graph,
+    element_shapes,
     integer,
     label,
     made_at_once,
@@ -27,7 +28,6 @@ from weft.frontend.state.resources import (
     operand,
     shape_list,
     shared,
-    trace_of_host_ops,
 )
 from weft.frontend.state.scopes import control_dependencies
 from weft.ir.dtypes import DType, int64
@@ -133,9 +133,8 @@ class QueueBase:
 
         OutOfRangeError if the queue is closed and empty.
         """
-        if trace_of_host_ops() is not None:
-            self._queue.decide_ranks()
-        shapes = self._queue.components.shapes
+        queue = self._queue
+        shapes = element_shapes(queue) if queue.any_rank else queue.components.shapes
         return self._given(self._op("dequeue", shapes=shapes, timeout=timeout, cancel=cancel))
 
     @eager_or_graph
@@ -146,7 +145,9 @@ class QueueBase:
         """Take n elements, each component stacked along a first axis. While it waits it holds what
         came so far; if it fails, the elements are in the queue again.
 
-        OutOfRangeError if the queue is closed and has fewer. All shapes must be known.
+        OutOfRangeError if the queue is closed and has fewer. InvalidArgumentError for a queue
+        without shapes; ShapeError, and they stay in the queue, for elements of which a size
+        differs that is None in them (a PaddingFIFOQueue fills up with zeros).
         """
         return self._dequeue_batch("dequeue_many", n, timeout=timeout, cancel=cancel)
 
@@ -247,15 +248,15 @@ class QueueBase:
     def _op(self, op: str, **how: Any) -> list[Tensor]:
         """What an op on the queue gives."""
         shapes = how.get("shapes", ())
-        if None not in shapes and shapes and trace_of_host_ops() is not None:
-            self._queue.decide_ranks([len(s) for s in shapes])  # one of several: as the first
+        if self._queue.any_rank and shapes and None not in shapes:
+            element_shapes(self._queue, [len(s) for s in shapes])  # one of several: as the first
         return host_op(op, (), (self._queue,), **how)
 
     def _effect(self, op: str, operands: Sequence[Tensor] = (), **how: Any) -> Effect | None:
         """What an op on the queue does."""
-        if operands and trace_of_host_ops() is not None:
+        if operands and self._queue.any_rank:
             many = op == "enqueue_many"
-            self._queue.decide_ranks([t.ndim - many for t in operands])
+            element_shapes(self._queue, [t.ndim - many for t in operands])
         return host_effect(op, operands, (self._queue,), **how)
 
     def _given(self, made: list[Tensor]) -> Dequeued:
@@ -340,9 +341,10 @@ def _chosen(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
 class FIFOQueue(QueueBase):
     """First in, first out, of at most `capacity` elements (-1: no bound).
 
-    dtypes, shapes, names: those of the components, lists or (one component) one of each. Without
-    shapes elements may have any, but there are no batches; in a graph they have as many axes as
-    what is enqueued first. Queues with one `shared_name` are one.
+    dtypes, shapes, names: those of the components, lists or (one component) one of each; None in
+    a shape is a size that varies. Without shapes elements may have any, but there are no batches;
+    in a graph they have as many axes as what it enqueues first. Queues with one `shared_name` are
+    one.
 
     >>> queue = wf.tf1.FIFOQueue(10, [wf.int64, wf.string], shapes=[[], []])
     >>> queue.enqueue([1, "one"])
@@ -364,7 +366,6 @@ class FIFOQueue(QueueBase):
     ) -> None:  # fmt: skip
         owner = f"FIFOQueue '{(name := label(name, 'fifo_queue'))}'"
         components = _components(owner, dtype_list(dtypes), shape_list(shapes, owner), names)
-        _check_static(components)
         bound = _capacity(capacity, owner)
         super().__init__(
             shared(
@@ -441,7 +442,6 @@ class RandomShuffleQueue(QueueBase):
     ) -> None:  # fmt: skip
         owner = f"RandomShuffleQueue '{(name := label(name, 'random_shuffle_queue'))}'"
         components = _components(owner, dtype_list(dtypes), shape_list(shapes, owner), names)
-        _check_static(components)
         bound = _capacity(capacity, owner)
         least = integer(min_after_dequeue, f"{owner}: min_after_dequeue")
         if bound is not None and least >= bound:
@@ -484,7 +484,6 @@ class PriorityQueue(QueueBase):
         if shaped is None:
             shaped = [None] * len(dtypes)
         components = _components(owner, [int64, *dtypes], [(), *shaped], names)
-        _check_static(components)
         bound = _capacity(capacity, owner)
         super().__init__(
             shared(
@@ -500,15 +499,6 @@ def _components(
     owner: str, dtypes: list[DType], shapes: list[ComponentShape] | None, names: Any
 ) -> Components:
     return Components(owner, dtypes, shapes, name_list(names))
-
-
-def _check_static(components: Components) -> None:
-    if any(s is not None and None in s for s in components.shapes):
-        raise InvalidArgumentError(
-            f"{components.owner}: the shapes must be known: {components}",
-            hint="a PaddingFIFOQueue takes elements whose sizes vary; a queue without shapes= any "
-            "elements, one by one",
-        )
 
 
 def _capacity(capacity: Any, owner: str) -> int | None:

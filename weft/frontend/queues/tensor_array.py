@@ -30,6 +30,7 @@ from weft.frontend.state.resources import (
     dtype_list,
     eager,
     eager_or_graph,
+    element_shapes,
     integer,
     label,
     made_at_once,
@@ -609,7 +610,8 @@ class Stack:
     """Tensors of one dtype, last in, first out; `max_size` of them at most (-1: no bound).
 
     element_shape: the shape of all, None for sizes that vary. Stacks with one `shared_name` are
-    one. In a `wf.Graph` (which must know the shape) the methods add ops.
+    one. In a `wf.Graph` the methods add ops; without element_shape values have as many axes there
+    as what is pushed first, or is on top when the graph is built.
     """
 
     __slots__ = ("_stack", "__weakref__")
@@ -646,12 +648,14 @@ class Stack:
         """Put a value on top, and give it back. ResourceExhaustedError if the stack is full."""
         stack = self._stack
         given = operand(value, stack.dtype, lambda: f"{stack.describe()}: push")
+        element_shapes(stack, [given.ndim])
         return host_op("host_stack_push", [given], (stack,))[0]
 
     @eager_or_graph
     def pop(self, name: str | None = None) -> Tensor:
         """Take the value on top. InvalidArgumentError if there is none."""
-        return host_op("host_stack_pop", (), (self._stack,), shapes=[self._stack.shape])[0]
+        shapes = element_shapes(self._stack)
+        return host_op("host_stack_pop", (), (self._stack,), shapes=shapes)[0]
 
     @eager_or_graph
     def size(self, name: str | None = None) -> Tensor:

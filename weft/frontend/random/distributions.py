@@ -64,7 +64,7 @@ from weft.frontend.ops.promotion import (
 )
 from weft.frontend.ops.reduction import any, argmax, cumulative_sum, max, sum
 from weft.frontend.ops.special import erfinv, exp, lgamma, log, log1p, pow, sigmoid, sqrt, tan
-from weft.ir.dims import Dim, Shape, broadcast_shapes, format_shape, product
+from weft.ir.dims import Dim, Shape, SymbolicDim, broadcast_shapes, format_shape, product
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
     DEFAULT_INT,
@@ -81,6 +81,7 @@ from weft.ir.dtypes import (
 )
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, WeftError
 from weft.ir.locations import caller_location
+from weft.ir.spec import fits
 
 #: Explicit bits of the significand, and the implied one: how many random bits a uniform number has.
 _PRECISION = {float16: 11, bfloat16: 8, float32: 24, float64: 53}
@@ -381,8 +382,8 @@ def categorical(key: TensorLike, logits: TensorLike, axis: int = -1, shape: Any 
     return argmax(add(expand(cast(scores, work), full), gumbel(k, full, work)), axis=place)
 
 
-def permutation(key: TensorLike, x: int | TensorLike, axis: int = 0) -> Tensor:
-    """The parts of x along `axis` in random order; for an integer n, 0 .. n-1 in random order.
+def permutation(key: TensorLike, x: TensorLike, axis: int = 0) -> Tensor:
+    """The parts of x along `axis` in random order; for a number n, 0 .. n-1 in random order.
 
     Sorts 64 random bits for each part: every order is equally likely up to collisions, of which the
     chance is below n^2 / 2^65.
@@ -392,7 +393,7 @@ def permutation(key: TensorLike, x: int | TensorLike, axis: int = 0) -> Tensor:
             [5, 4, 6]], dtype=int64)
     """
     k = _check_key("permutation", key)
-    t = arange(x) if isinstance(x, (int, np.integer)) else strong_tensor(x)
+    t = _values(x)
     along = check_axis("random.permutation", axis, t.ndim)
     order = apply("argsort", bits(k, (t.shape[along],), uint64), axis=0, descending=False)
     return apply("take", t, order, axis=along)
@@ -502,13 +503,13 @@ def cauchy(key: TensorLike, shape: Any = (), dtype: object = None) -> Tensor:
 
 def choice(
     key: TensorLike,
-    a: int | TensorLike,
+    a: TensorLike,
     shape: Any = (),
     replace: bool = True,
     p: TensorLike | None = None,
     axis: int = 0,
 ) -> Tensor:
-    """Parts of `a` along `axis` drawn at random, `shape` of them; of an integer n: from 0 .. n-1.
+    """Parts of `a` along `axis` drawn at random, `shape` of them; of a number n: from 0 .. n-1.
 
     p: the probabilities, a vector (weights are scaled to a sum of 1); None: all equal. Without
     replacement and with p: the largest of log p plus Gumbel noise (Efraimidis and Spirakis,
@@ -521,11 +522,11 @@ def choice(
     Tensor([20, 30, 20, 30, 20, 30], dtype=int64)
     """
     k, wanted = _check_key("choice", key), check_shape("random.choice", shape)
-    values = arange(a) if isinstance(a, (int, np.integer)) else strong_tensor(a)
+    values = _values(a)
     along = check_axis("random.choice", axis, values.ndim)
     size, count = _counts(values.shape[along], product(wanted), replace)
     weights = None if p is None else inexact_tensor(p, "random.choice")
-    if weights is not None and weights.shape != (size,):
+    if weights is not None and not fits(weights.shape, (size,)):
         raise ShapeError(
             f"wf.random.choice: p of shape {format_shape(weights.shape)} for {size} values",
             location=caller_location(),
@@ -542,10 +543,18 @@ def choice(
     return apply("take", values, chosen, axis=along)
 
 
-def _counts(size: Dim, count: Dim, replace: bool) -> tuple[int, int]:
-    """How many there are, and how many are drawn."""
+def _values(x: TensorLike) -> Tensor:
+    """What is put in order or chosen from: of a number n 0 .. n-1."""
+    given = x if isinstance(x, (int, np.integer, SymbolicDim)) else strong_tensor(x)
+    if isinstance(given, Tensor) and given.ndim == 0 and given.dtype.is_integer:
+        given = int(given.numpy()) if is_concrete(given) else given
+    return given if isinstance(given, Tensor) and given.ndim else arange(given)
+
+
+def _counts(size: Dim, count: Dim, replace: bool) -> tuple[Dim, Dim]:
+    """How many there are, and how many are drawn; what is not known yet a step checks."""
     if not isinstance(size, int) or not isinstance(count, int):
-        raise ShapeError("wf.random.choice needs sizes that are known", location=caller_location())
+        return size, count
     if count and not size:
         raise InvalidArgumentError(
             "wf.random.choice: there is nothing to choose from", location=caller_location()
@@ -558,7 +567,7 @@ def _counts(size: Dim, count: Dim, replace: bool) -> tuple[int, int]:
     return size, count
 
 
-def _with_replacement(k: Tensor, size: int, shape: Shape, weights: Tensor | None) -> Tensor:
+def _with_replacement(k: Tensor, size: Any, shape: Shape, weights: Tensor | None) -> Tensor:
     if weights is None:
         return randint(k, shape, 0, size)
     ends = cumulative_sum(cast(weights, _work_dtype(weights.dtype)))

@@ -351,7 +351,7 @@ class _Adding:
         trainable = TRAINABLE not in self.collections or name in self.collections[TRAINABLE]
         started = name in self.collections.get(STARTED, ())
         place = self.shared[name][0] if name in self.shared else None if started else ""
-        fresh = VariableState(self.prefix + name, held.dtype, held.static_shape, None, place)
+        fresh = VariableState(self.prefix + name, held.dtype, held.shape, None, place)
         variable = _restored(fresh, None, trainable)
         variable.of_graph = True
         variable.state = self._shared(op, variable.state)

@@ -45,7 +45,7 @@ class SessionStates:
             if found is None:
                 start = variable._initial if variable._initial_tensor is None else None
                 found = self._made[shared] = VariableState(
-                    shared.name, shared.dtype, shared.shape, start, shared.container
+                    shared.name, shared.dtype, shared.type.shape, start, shared.container
                 )
         return found
 

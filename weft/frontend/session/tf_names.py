@@ -33,9 +33,8 @@ from weft.frontend.state.variable import (
     assert_initialized,
     by_place,
     graph_or_none,
-    keeps_shape,
 )
-from weft.ir.errors import ShapeError, TypeRuleError
+from weft.ir.errors import ShapeError, TypeRuleError, UnsupportedError
 from weft.ir.interpreter.state import missing_names
 from weft.ir.locations import caller_location
 
@@ -210,16 +209,21 @@ def assign(
     """`ref.assign(value)`: the new value. use_locking: updates are atomic with it and without.
 
     TypeRuleError or ShapeError for a value that does not fit. Sizes that are not known are checked
-    when a step runs. UnsupportedError for another shape with validate_shape=False: a variable keeps
-    its shape, and with it its memory, whose address and size compiled steps hold.
+    when a step runs. A variable that was made with validate_shape=False takes any sizes, whatever
+    it says here; for one that was not another shape is an UnsupportedError with
+    validate_shape=False: compiled steps hold the address and the size of its memory.
     """
     variable = _variable(ref, "assign")
     try:
         return with_name(variable.assign(value, use_locking), name)
-    except ShapeError:
+    except ShapeError as error:
         if validate_shape is None or validate_shape:
             raise
-        raise keeps_shape("wf.tf1.assign", f"variable '{variable.name}'") from None
+        raise UnsupportedError(
+            f"wf.tf1.assign(validate_shape=False): {error.what}",
+            hint="a variable takes values of other sizes if it was made with validate_shape=False",
+            location=caller_location(),
+        ) from None
 
 
 def assign_add(

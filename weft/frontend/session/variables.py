@@ -21,7 +21,7 @@ from weft.frontend.ops.promotion import check_shape
 from weft.frontend.random.generator import is_graph_state
 from weft.frontend.session.graph import get_default_graph, graph_trace
 from weft.frontend.state.scopes import group, name_scope
-from weft.frontend.state.variable import FullName, Variable, keeps_shape, variables_of
+from weft.frontend.state.variable import FullName, Variable, variables_of
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, float32
 from weft.ir.errors import (
@@ -300,12 +300,8 @@ def get_variable(
             )
         kind = scope.dtype if dtype is None else as_dtype(dtype)
         given = scope.initializer if initializer is None else initializer
-        try:
-            made = _made(full, wanted, kind, dtype is not None, given, trainable)
-        except ShapeError:
-            if validate_shape:
-                raise
-            raise keeps_shape("wf.tf1.get_variable", f"variable '{full}'") from None
+        asked = None if dtype is None else kind
+        made = _made(full, wanted, kind, asked, given, trainable, validate_shape)
         store.variables[full] = made, caller_location()
         penalty = scope.regularizer if regularizer is None else regularizer
         if penalty is not None:
@@ -389,8 +385,8 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 
 
 def _made(
-    full: str, shape: tuple[int, ...] | None, dtype: DType, asked: bool, initializer: Any,
-    trainable: bool,
+    full: str, shape: tuple[int, ...] | None, dtype: DType, asked: DType | None,
+    initializer: Any, trainable: bool, validate_shape: bool,
 ) -> Variable:  # fmt: skip
     if shape is None and (initializer is None or isinstance(initializer, NamedInitializer)):
         raise ShapeError(
@@ -400,7 +396,7 @@ def _made(
         )
     if initializer is not None and not callable(initializer):
         value = _of_shape(full, as_tensor(initializer), shape)
-        return _named(full, value, dtype if asked else None, trainable)
+        return _named(full, value, asked, trainable, validate_shape)
 
     def start() -> Any:
         if initializer is None:
@@ -410,7 +406,7 @@ def _made(
             return initializer()
         return _of_shape(full, as_tensor(initializer(shape, dtype=dtype)), shape)
 
-    return _named(full, start, dtype if asked or shape is not None else None, trainable)
+    return _named(full, start, asked if shape is None else dtype, trainable, validate_shape)
 
 
 def _of_shape(full: str, value: Tensor, shape: tuple[int, ...] | None) -> Tensor:
@@ -425,9 +421,12 @@ def _of_shape(full: str, value: Tensor, shape: tuple[int, ...] | None) -> Tensor
     return value
 
 
-def _named(full: str, initial: Any, dtype: DType | None, trainable: bool) -> Variable:
+def _named(
+    full: str, initial: Any, dtype: DType | None, trainable: bool, validate_shape: bool
+) -> Variable:
+    name = FullName(full)
     try:
-        return Variable(initial, trainable, dtype, FullName(full))
+        return Variable(initial, trainable, dtype, name, validate_shape=validate_shape)
     except WeftError as error:
         raise error.at(caller_location()) from None
 

@@ -20,7 +20,6 @@ from weft.frontend.ops.dispatch import (
     apply_dynamic,
     exact_sizes,
     nonzero_columns,
-    open_sizes_first,
 )
 from weft.frontend.ops.dynamic import argwhere, unique_inverse
 from weft.frontend.ops.elementwise import (
@@ -49,6 +48,7 @@ from weft.frontend.ops.promotion import (
     infer_shape,
     is_concrete,
     strong_tensor,
+    traced_sizes,
 )
 from weft.frontend.ops.reduction import argsort, cumulative_sum
 from weft.frontend.ops.strings import SparseTensorValue
@@ -74,7 +74,7 @@ class SparseTensor:
 
     indices: integers [n, rank], in any order; equal ones add up. values: [n], of any dtype.
     dense_shape: sizes, at least one: ints, sizes of a graph, or integers [rank] as a tensor, which
-    in a compiled function must be known. padded: entries whose index is dense_shape itself, at the
+    a graph may compute. padded: entries whose index is dense_shape itself, at the
     end of each axis, are none: they fill up a fixed number of entries (`from_dense(x, nse=)`); of
     indices that are traced, all whose first one is too large.
     `+`, `-` with a SparseTensor or a tensor, `*` and `/` by a number or a tensor that broadcasts,
@@ -235,6 +235,34 @@ def _unflatten(meta: Any, leaves: list[Any]) -> SparseTensor:
 pytree.register_pytree(SparseTensor, _flatten, _unflatten)
 
 
+class _Sized:
+    """What a SparseTensor of open sizes is as a result of a function: its parts, and a scalar for
+    each open size."""
+
+
+def _flatten_sized(x: _Sized) -> NoReturn:
+    raise AssertionError("only made as a structure")
+
+
+def _of_sizes(meta: Any, leaves: list[Any]) -> Any:
+    (shape, padded), (indices, values, *sizes) = meta, leaves
+    numbers = iter(sizes)
+    found = tuple(as_size(next(numbers)) if isinstance(d, SymbolicDim) else d for d in shape)
+    return made(indices, values, found, padded)
+
+
+def _as_result(node: pytree.Node) -> tuple[pytree.Node, Sequence[Any]]:
+    assert isinstance(node.meta, tuple)
+    sizes = [as_tensor(d) for d in node.meta[0] if isinstance(d, SymbolicDim)]
+    if not sizes:
+        return node, ()
+    return pytree.Node(_Sized, node.meta, (None,) * (2 + len(sizes))), sizes
+
+
+pytree.register_pytree(_Sized, _flatten_sized, _of_sizes)
+pytree.register_result(SparseTensor, _as_result)
+
+
 def as_text(x: SparseTensor) -> str:
     """`f32[3,2]` for errors."""
     return f"{x.dtype.short}{format_shape(x.dense_shape)}"
@@ -273,15 +301,16 @@ def _sizes(given: Any) -> tuple[Any, ...]:
         )
     if is_concrete(t):
         return tuple(as_size(int(n)) for n in t.numpy())
-    return tuple(size_of(getitem(t, i)) for i in range(t.shape[0]))
+    return tuple(_traced_sizes(t))
 
 
 def as_size(given: Any) -> Dim:
-    """A size: an int, one of the graph, or the value of a scalar. Errors as `size_of`."""
+    """A size: an int, one of the graph, or the value of a scalar. TracerError where no size may
+    depend on values: in a function that is compiled for a GPU."""
     if isinstance(given, SymbolicDim):
         return given
     if isinstance(given, Tensor) and not is_concrete(given):
-        return size_of(given)
+        return _traced_sizes(given)[0]
     if isinstance(given, Tensor):
         given = int(given.numpy())
     size = check_int("sparse.SparseTensor", given, "a size in dense_shape")
@@ -293,23 +322,16 @@ def as_size(given: Any) -> Dim:
     return size
 
 
-def size_of(number: Tensor) -> Dim:
-    """The integer that a traced scalar stands for, as a size: that of an axis which depends on
-    values. TracerError in a compiled function, whose results have it without the graph.
-    """
-    if not open_sizes_first():
+def _traced_sizes(numbers: Tensor) -> list[Dim]:
+    found = traced_sizes("sparse.SparseTensor", numbers, "a size in dense_shape")
+    if found is None:
         raise TracerError(
-            "wf.sparse.SparseTensor: dense_shape must be known when a function is compiled, but it "
-            "is a traced tensor",
-            hint="give sizes; a wf.Graph may have sizes that depend on values",
+            "wf.sparse.SparseTensor: dense_shape must be known when a function is compiled for a "
+            "GPU, but it is a traced tensor",
+            hint="give sizes; a function for the CPU may have sizes that depend on values",
             location=caller_location(),
         )
-    # a tensor of `number + 1` rows without columns: it takes no memory, and number may be 0
-    place = reshaped(cast(number, int64), [1])
-    (rows,) = apply_dynamic("dynamic_stitch", [place, zeros((1, 0), dtype=int8)], what="size")
-    (count, _) = rows.shape
-    assert count is not None
-    return count - 1
+    return found
 
 
 def _checked(indices: Tensor, shape: Sequence[Any], padded: bool) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -371,12 +371,40 @@ def made_at_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 # ------------------------------------------------------------------------------------------- pieces
+def element_shapes(resource: Resource, given: Sequence[int] = ()) -> Sequence[ComponentShape]:
+    """The shapes of a resource's elements, outside of graphs as declared.
+
+    In a graph, and in each trace of a function, they have one number of axes: where they may have
+    any shape, those of what is put in first (`given`, for each component), or of what is in it
+    while the graph is built, or was last. UnsupportedError where nothing says it.
+    """
+    trace, shapes = trace_of_host_ops(), resource.shapes
+    if trace is None or None not in shapes:
+        return shapes
+    known = trace.root().element_ranks
+    if resource not in known:
+        known[resource] = tuple(given or resource.ranks())
+    if given:
+        resource.last_ranks = tuple(given)
+    if not known[resource]:
+        del known[resource]
+        raise UnsupportedError(
+            f"{resource.describe()} holds elements of any shape; a graph must know how many axes "
+            "they have",
+            hint="what is put in first says it: add that op before this one, or give their shape "
+            "when it is made, with None for sizes that vary",
+        )
+    pairs = zip(shapes, known[resource], strict=True)
+    return [(None,) * rank if shape is None else shape for shape, rank in pairs]
+
+
 def handle(trace: Trace, resource: Resource) -> Value:
     """The graph's handle of a queue or another resource, made on first use. UnsupportedError if it
     is none for graphs (the shapes of its elements are not known)."""
     root = trace.root()
+    element_shapes(resource)
     resources = root.resources
-    maker, attrs = resource.maker()
+    maker, attrs = resource.maker(root.element_ranks.get(resource, ()))
     for op in root.builder.ops:
         if op.name == maker and resources[str(op.attrs["name"])] is resource:
             return bring_in(trace, op.result)

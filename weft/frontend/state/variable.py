@@ -31,10 +31,10 @@ from weft.frontend.core.trace import (
     unique_name,
 )
 from weft.frontend.core.trace import in_graph as building_graph
-from weft.frontend.ops.dispatch import check_eager_device
+from weft.frontend.ops.dispatch import check_eager_device, fresh_sizes
 from weft.frontend.ops.promotion import cast, common_dtype, expand, is_scalar
 from weft.frontend.state.resources import current_container, shared
-from weft.ir.dims import Shape, broadcast_shapes, format_shape, product, same
+from weft.ir.dims import Shape, broadcast_shapes, format_shape, product
 from weft.ir.dtypes import DEFAULT_COMPLEX, DEFAULT_FLOAT, DType, as_dtype
 from weft.ir.errors import (
     FailedPreconditionError,
@@ -47,6 +47,7 @@ from weft.ir.errors import (
 from weft.ir.graph import Value
 from weft.ir.interpreter.state import check_initialized
 from weft.ir.locations import caller_location
+from weft.ir.spec import fits
 from weft.ir.types import TensorType
 from weft.runtime.resources.variables import VariableState, copy_name
 
@@ -75,8 +76,11 @@ def check_creation(trace: Trace | None, name: str | None, **other: str | None) -
         )
 
 
-def initial_tensor(initial: Any, dtype: object, trace: Trace | None) -> Tensor:
-    """The initial value, of a static shape; concrete except in a graph, which may compute it."""
+def initial_tensor(
+    initial: Any, dtype: object, trace: Trace | None, validate_shape: bool = True
+) -> Tensor:
+    """The initial value, of a static shape unless it need not be; concrete except in a graph, which
+    may compute it."""
     in_graph = trace is not None and trace.kind == "graph"
     if in_graph:
         t = as_tensor(initial() if callable(initial) else initial)
@@ -95,11 +99,11 @@ def initial_tensor(initial: Any, dtype: object, trace: Trace | None) -> Tensor:
                 location=caller_location(),
             )
         t = Tensor(contiguous(value), weak=t.weak)
-    if not all(isinstance(d, int) for d in t.shape):
+    if validate_shape and not all(isinstance(d, int) for d in t.shape):
         raise ShapeError(
             f"the initial value of a variable has the shape {format_shape(t.shape)}, which is not "
             "known",
-            hint="give it a static shape",
+            hint="give it a static shape, or let it change: validate_shape=False",
             location=caller_location(),
         )
     target = as_dtype(dtype) if dtype is not None else t.dtype
@@ -110,25 +114,16 @@ def initial_tensor(initial: Any, dtype: object, trace: Trace | None) -> Tensor:
     return t if target is t.dtype else METHODS["astype"](t, target)
 
 
-def checked_start(initial: Any, dtype: object, trace: Trace | None, validate_shape: bool) -> Tensor:
-    """`initial_tensor`; where its shape is not known and is not to be, UnsupportedError."""
-    try:
-        return initial_tensor(initial, dtype, trace)
-    except ShapeError:
-        if validate_shape:
-            raise
-        raise keeps_shape("wf.Variable", "a variable") from None
-
-
 def made_state(
-    name: str, initial: Tensor, trace: Trace | None, shared_name: str | None, container: str | None
-) -> VariableState:
+    name: str, initial: Tensor, trace: Trace | None, shared_name: str | None,
+    container: str | None, validate_shape: bool,
+) -> VariableState:  # fmt: skip
     """The state of a new variable: its own, or the one of that shared name.
 
     Outside a graph it has a value; one that is shared keeps the value that it has.
     """
     in_graph = trace is not None and trace.kind == "graph"
-    shape = tuple(d for d in initial.shape if isinstance(d, int))
+    shape = initial.shape if validate_shape else (None,) * initial.ndim
     place = current_container() if container is None else container
     array = None if in_graph else initial._data
     declared = f"{initial.dtype.short}{format_shape(shape)}"
@@ -184,17 +179,6 @@ def misfit(variable: Variable, given: DType) -> TypeRuleError:
     )
 
 
-def keeps_shape(what: str, which: str) -> UnsupportedError:
-    """The error for validate_shape=False where a variable would change its shape."""
-    return UnsupportedError(
-        f"{what}(validate_shape=False): {which} keeps its shape: compiled steps hold the address "
-        "and the size of its memory",
-        hint="make it as large as it may get and count the rows in use, or keep values of any size "
-        "in a queue or wf.tf1.Stack",
-        location=caller_location(),
-    )
-
-
 def _converted(variable: Variable, op: str, value: Any) -> Tensor:
     """`value` in the variable's dtype, if computing with both gives that."""
     held = value if is_scalar(value) else as_tensor(value)
@@ -211,6 +195,8 @@ def _spread(variable: Variable, op: str, value: Tensor, shape: Shape, what: str)
             return expand(value, shape)
     except WeftError:
         pass
+    if variable.state.open is not None and fits(value.shape, shape):
+        return value
     known = all(isinstance(n, int) for n in (*value.shape, *shape))
     raise ShapeError(
         f"{op}: a value of shape {format_shape(value.shape)} does not fit {what}variable "
@@ -226,7 +212,7 @@ def _spread(variable: Variable, op: str, value: Tensor, shape: Shape, what: str)
 def _whole(op: str) -> Callable[..., list[Tensor]]:
     def operands(variable: Variable, delta: Any) -> list[Tensor]:
         value = _converted(variable, op, delta)
-        return [_spread(variable, op, value, variable.shape, "")]
+        return [_spread(variable, op, value, variable.state.type.shape, "")]
 
     return operands
 
@@ -234,7 +220,7 @@ def _whole(op: str) -> Callable[..., list[Tensor]]:
 def _rows(op: str) -> Callable[..., list[Tensor]]:
     def operands(variable: Variable, indices: Any, updates: Any) -> list[Tensor]:
         index = checked_indices(variable, op, indices)
-        shape = (*index.shape, *variable.shape[1:])
+        shape = (*index.shape, *variable.state.type.shape[1:])
         value = _converted(variable, op, updates)
         return [index, _spread(variable, op, value, shape, "the rows of ")]
 
@@ -367,16 +353,16 @@ def variables_of(trace: Trace) -> dict[str, Variable]:
 
 
 class Variable(Operators, StateHandle):
-    """A mutable tensor of fixed dtype and shape.
+    """A mutable tensor of fixed dtype and shape, or number of axes (validate_shape=False).
 
     initial_value: anything `as_tensor` takes, or a function without arguments that returns it;
     Python floats and lists of them become float32. trainable: whether optimizers change it by
     default. Variables with one `shared_name` in one `container` (default: that of the scope
-    `wf.tf1.container`) have one value, in whatever graph they are made. Raises UnsupportedError
-    where one is made anew on every trace of a compiled function, and for validate_shape=False with
-    an initial value whose shape is not known; InvalidArgumentError for a shared
-    name of another dtype or shape and for an initial value that is computed from the variable
-    itself.
+    `wf.tf1.container`) have one value, in whatever graph they are made. validate_shape=False: each
+    value that is assigned has sizes of its own, and the initial one may have sizes that are not
+    known; steps that use the variable run on the dataflow executor. Raises UnsupportedError where
+    one is made anew on every trace of a compiled function; InvalidArgumentError for a shared name
+    of another dtype or shape and for an initial value that is computed from the variable itself.
 
     >>> count = wf.Variable(0)
     >>> @wf.compile
@@ -411,7 +397,7 @@ class Variable(Operators, StateHandle):
         if trace is None:
             check_eager_device()
         check_creation(trace, name, shared_name=shared_name, container=container)
-        initial = checked_start(initial_value, dtype, trace, validate_shape)
+        initial = initial_tensor(initial_value, dtype, trace, validate_shape)
         scope = "" if trace is None or isinstance(name, FullName) else trace.name_scope
         self.name = scope + (name or shared_name or "variable")
         self.trainable = trainable
@@ -425,7 +411,7 @@ class Variable(Operators, StateHandle):
             self.name = unique_name(self.name, trace.variables, trace.numbers)
         #: Whether it was made where a graph is built: then a session may have a value of its own.
         self.of_graph = building_graph()
-        self.state = made_state(self.name, initial, trace, shared_name, container)
+        self.state = made_state(self.name, initial, trace, shared_name, container, validate_shape)
         if in_graph:
             assert trace is not None
             self._initial, self._initial_tensor = initial._data, initial
@@ -447,7 +433,7 @@ class Variable(Operators, StateHandle):
     @property
     def size(self) -> int:
         """The number of elements."""
-        count = product(self.state.shape)
+        count = product(self.current_state.shape)
         assert isinstance(count, int)
         return count
 
@@ -630,9 +616,12 @@ class Variable(Operators, StateHandle):
                 old = Tensor(None if op is None else self._held())
                 new = self._fit(compute(old, *now))
                 assert new._data is not None
+                if op is not None and new.shape != state.shape:
+                    raise self._other_shape(new.shape, state.shape)
                 state.write(new._data)
             return new
-        if op is not None and (live or trace.kind == "graph"):
+        open_shape = self.state.open is not None
+        if op is not None and (live or trace.kind == "graph" or open_shape):
             operands = [trace.lift(t) for t in UPDATE_OPERANDS[op](self, *given)]
             return trace.tensor(trace.effects.update(op, self, operands))
         old = trace.tensor(trace.effects.read(self)) if op is not None else Tensor(None)
@@ -651,16 +640,23 @@ class Variable(Operators, StateHandle):
             t = METHODS["astype"](t, self.dtype)
         if t.dtype is not self.dtype:
             raise misfit(self, t.dtype)
-        if t.ndim != self.ndim or not all(
-            same(a, b) for a, b in zip(t.shape, self.shape, strict=True)
-        ):
-            raise ShapeError(
-                f"a value of shape {format_shape(t.shape)} does not fit variable '{self.name}' "
-                f"({self.dtype.short}{format_shape(self.shape)})",
-                hint="a variable keeps its shape; use wf.broadcast_to or wf.reshape",
-                location=caller_location(),
-            )
+        held = self.state.type.shape
+        if not fits(t.shape, held):
+            raise self._other_shape(t.shape, held)
         return t
+
+    def _other_shape(self, given: Shape, held: Shape) -> ShapeError:
+        return ShapeError(
+            f"a value of shape {format_shape(given)} does not fit variable '{self.name}' "
+            f"({self.dtype.short}{format_shape(held)})",
+            hint="a variable keeps its shape; use wf.broadcast_to or wf.reshape"
+            if self.state.open is None
+            else "it keeps its number of axes, and an update keeps its sizes: assign a new value",
+            location=caller_location(),
+        )
+
+    def _open_sizes(self, trace: Trace) -> tuple[str, ...]:
+        return fresh_sizes(trace, self.name, self.ndim)
 
     def __iadd__(self, other: object) -> NoReturn:
         self._no_in_place("+=", "assign_add")
@@ -741,7 +737,7 @@ class Variable(Operators, StateHandle):
             self._initial = self.state.read()
 
     def _type(self) -> TensorType:
-        return TensorType(self.dtype, self.shape)
+        return self.state.type
 
 
 def _restored(

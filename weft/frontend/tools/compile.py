@@ -159,7 +159,7 @@ def _variables(graph: Graph) -> dict[str, VariableState]:
     made = {}
     for name, t in variable_types(graph).items():
         dtype: DType = t.dtype
-        made[name] = VariableState(name, dtype, t.static_shape, None)
+        made[name] = VariableState(name, dtype, t.shape, None)
     return made
 
 

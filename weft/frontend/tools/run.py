@@ -241,7 +241,7 @@ def static_graph(
     static = specialize(graph, bind_symbols(graph, inputs), [a.shape for a in inputs])
     variables = {}
     for name, t in variable_types(static).items():
-        variables[name] = VariableState(name, t.dtype, t.static_shape, before.get(name))
+        variables[name] = VariableState(name, t.dtype, t.shape, before.get(name))
     return static, variables
 
 

@@ -83,11 +83,11 @@ def assign_all(values: Iterable[tuple[VariableState, Array]]) -> None:
     fresh = {
         id(state): np.array(value, order="C", copy=True)
         for state, value in pairs
-        if state.array is None
+        if state.array is None or state.open is not None
     }
     for state, value in pairs:
-        if state.array is None:
-            state.array = fresh[id(state)]
+        if state.array is None or state.open is not None:
+            state.take(fresh[id(state)])
         else:
             state.array[...] = value
 
@@ -472,7 +472,7 @@ def compare(
     file: Checkpoint, found: Items, awaited: Mapping[str, Awaited], with_random: bool
 ) -> RestoreReport:
     """What of a checkpoint fits."""
-    types = {n: TensorType(v.dtype, v.shape) for n, v in found.variables.items()}
+    types = {n: v.state.type for n, v in found.variables.items()}
     types |= {name: one.type for name, one in awaited.items()}
     stored = set(file.notes.get("state", {}))
     missing, mismatched = [], {}
@@ -481,7 +481,7 @@ def compare(
         if entry is None:
             if not name.startswith(RESERVED):  # a generator not in the file starts again
                 missing.append(name)
-        elif (entry.dtype, entry.shape) != (wanted.dtype, wanted.shape):
+        elif entry.dtype is not wanted.dtype or not wanted.allows(entry.shape):
             mismatched[name] = f"the file has {entry}, the variable is {wanted}"
     missing += [STATE_PREFIX + name for name in found.stateful if name not in stored]
     if with_random and "random_seed" not in file.notes:

@@ -502,10 +502,11 @@ def save_v2(
 @located
 def restore_v2(
     prefix: Any, tensor_names: Sequence[str], dtypes: Sequence[Any],
-    shapes: Sequence[Sequence[int]], name: str | None = None,
+    shapes: Sequence[Sequence[int | None]], name: str | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """What the checkpoint file `prefix` holds under `tensor_names`: tensors of `dtypes` and
-    `shapes`. NotFoundError, InvalidArgumentError and DataLossError as `wf.train.Saver.restore`.
+    `shapes`, None for any size. NotFoundError, InvalidArgumentError and DataLossError as
+    `wf.train.Saver.restore`.
 
     >>> _ = wf.train.save_v2("values", ["a", "b"], [wf.asarray(1.0), wf.asarray([2, 3])])
     >>> wf.train.restore_v2("values", ["b"], [wf.int64], [[2]])
@@ -516,12 +517,13 @@ def restore_v2(
             f"wf.train.restore_v2: {len(tensor_names)} names, {len(dtypes)} dtypes and "
             f"{len(shapes)} shapes; there must be as many of each"
         )
-    types = (
+    types = [
         TensorType(as_dtype(d), check_shape("restore_v2", s))
         for d, s in zip(dtypes, shapes, strict=True)
-    )
+    ]
     named, parts = tuple(str(n) for n in tensor_names), tuple(str(t) for t in types)
-    return host_op("restore", [_path(prefix)], names=named, parts=parts)
+    path, sizes = _path(prefix), sum(t.shape.count(None) for t in types)
+    return host_op("restore", [path], sizes=sizes, names=named, parts=parts)
 
 
 def _path(given: Any) -> Tensor:

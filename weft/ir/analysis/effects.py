@@ -13,7 +13,7 @@ the first of them in the one before, or if one that does feeds a merge that the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from weft.ir.analysis.frames import Frame, Frames
 from weft.ir.dataclass import dataclass
@@ -114,6 +114,26 @@ def effect_keys(op: Operation, known: Mapping[Value, StateKey] | None = None) ->
     """All that `op` reads, writes or acts on: state and objects of the host, each once."""
     found = [access.key for access in accesses(op, known)]
     return list(dict.fromkeys([*found, *host_keys(op, known)]))
+
+
+#: The ops on variables whose shape may change.
+_OPEN_OPS = frozenset({"read_open", "assign_open", "update_open"})
+
+
+def open_keys(
+    name: str, operands: Sequence[Value], regions: Sequence[Block], known: Container[StateKey]
+) -> list[StateKey]:
+    """The variables whose shape may change that an op is to touch, itself or in the regions that it
+    runs: the names in `known`, and arguments of a region that stand for some."""
+    if not (regions or name in _OPEN_OPS):
+        return []
+    found = dict.fromkeys(a.key for a in accesses(Operation(name, operands, {}, (), regions)))
+    return [key for key in found if key in known or _is_open(key)]
+
+
+def _is_open(key: StateKey) -> bool:
+    kind = key.type if isinstance(key, Value) else None
+    return isinstance(kind, RefType) and not kind.tensor.is_static
 
 
 def unordered(

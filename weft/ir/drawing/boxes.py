@@ -39,6 +39,7 @@ _CLASSES = {
     ),
     "sparse_matmul": "product",
     **dict.fromkeys(("variable", "read", "assign", "count_up_to", *sorted(UPDATES)), "state"),
+    **dict.fromkeys(("read_open", "assign_open", "update_open"), "state"),
     **dict.fromkeys(("cond", "while", "scan"), "control"),
     **dict.fromkeys(("send", "recv"), "message"),
 }

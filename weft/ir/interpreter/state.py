@@ -18,6 +18,7 @@ from weft.ir.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     ResourceExhaustedError,
+    ShapeError,
 )
 from weft.ir.graph import Operation
 from weft.ir.ops import lookup
@@ -197,7 +198,7 @@ Execute = Callable[[State, Operation, Sequence[Any], Sequence[TensorType]], list
 def _value(state: State, ref: Ref, held: TensorType) -> Array:
     value = np.array(state.get(ref.name), copy=True)  # later writes must not show
     given = TensorType(as_dtype(value.dtype), value.shape)
-    if given != held:
+    if given.dtype is not held.dtype or not held.allows(value.shape):
         raise InvalidArgumentError(f"variable '{ref.name}' holds {given}, the graph wants {held}")
     return value
 
@@ -214,7 +215,7 @@ def _assign(state: State, op: Operation, operands: Sequence[Any], held: Any) -> 
 
 def _update(state: State, op: Operation, operands: Sequence[Any], held: Any) -> list[Any]:
     ref, *given = operands
-    new = updated(op.name, _value(state, ref, held[0]), given)
+    new = updated(str(op.attrs.get("update", op.name)), _value(state, ref, held[0]), given)
     state.set(ref.name, new)
     return [new]
 
@@ -224,6 +225,12 @@ def updated(update: str, old: Array, given: Sequence[Array]) -> Array:
     negative operand."""
     name, negated = _MEANING[update]
     *indices, value = given
+    if not indices and value.shape != old.shape:
+        raise ShapeError(
+            f"{update}: a value of shape {list(value.shape)} for a variable of shape "
+            f"{list(old.shape)}",
+            hint="only assign gives a variable another shape",
+        )
     rows = [i[..., np.newaxis] for i in indices]  # of one axis each
     return _pure(name, [old, *rows, _pure("negative", [value]) if negated else value])
 
@@ -303,9 +310,9 @@ def counted(value: Array, limit: int, name: str) -> Array:
 
 
 EXECUTE_STATE: Mapping[str, Execute] = {
-    "read": _read,
-    "assign": _assign,
-    **dict.fromkeys(_MEANING, _update),
+    **dict.fromkeys(("read", "read_open"), _read),
+    **dict.fromkeys(("assign", "assign_open"), _assign),
+    **dict.fromkeys((*_MEANING, "update_open"), _update),
     "is_initialized": _is_initialized,
     "assert_initialized": _assert_initialized,
     "report_uninitialized": _report,

@@ -190,9 +190,9 @@ def _restore_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block])
     parts = attrs["parts"]
     assert isinstance(parts, tuple)
     found = [part_type(str(p)) for p in parts]
-    if len(_save_names("restore", attrs)) != len(found) or not all(t.is_static for t in found):
-        raise TypeRuleError("op 'restore' needs a name for each type, and static types")
-    return list(found)
+    if len(_save_names("restore", attrs)) != len(found):
+        raise TypeRuleError("op 'restore' needs a name for each type")
+    return fill_sizes("restore", found, attrs)
 
 
 # ---------------------------------------------------------------------------------------- summaries
@@ -314,7 +314,11 @@ FILE_TABLE = (
     ),
     OpSpec(
         "restore", 1, _restore_type, None, "What a checkpoint holds under `names`.",
-        {"names": AttrSpec("strs"), "parts": AttrSpec("strs"), "within": _WITHIN}, _LOOK,
+        {
+            "names": AttrSpec("strs"), "parts": AttrSpec("strs"), "within": _WITHIN,
+            "sizes": _SIZES,
+        },
+        _LOOK,
     ),
     OpSpec(
         "summary", 1, summary_type, None,

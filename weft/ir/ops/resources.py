@@ -25,7 +25,7 @@ from weft.ir.types import TOKEN, HandleType, TensorType, Type
 
 #: The kinds of queues, by the attribute `kind`.
 QUEUE_KINDS = ("fifo", "padding", "shuffle", "priority")
-_PART = re.compile(r"(\w+)\[((?:\?|\d+)(?:,(?:\?|\d+))*)?\]")
+_PART = re.compile(r"(\w+)\[(?:\.\.\.(\d+)|((?:\?|\d+)(?:,(?:\?|\d+))*)?)\]")
 _DTYPES = {d.short: d for d in ALL}
 #: The traits of an op on a resource.
 HOST = frozenset({"host", "no_fold", "no_cse", "no_dce"})
@@ -34,12 +34,21 @@ NAMES = frozenset({"handle", "no_fold"})
 
 
 def part_type(text: str) -> TensorType:
-    """The type of a component as the attribute `parts` has it: "f32[3,?]". Raises TypeRuleError."""
+    """The type of a component as the attribute `parts` has it: "f32[3,?]". Raises TypeRuleError.
+
+    "f32[...2]" is a component whose elements may have any shape, and have two axes in this graph.
+    """
     found = _PART.fullmatch(text)
     if found is None or found[1] not in _DTYPES:
         raise TypeRuleError(f"{text!r} is no type of a component, as f32[3,?] is")
-    sizes = found[2].split(",") if found[2] else []
+    sizes = ["?"] * int(found[2]) if found[2] else found[3].split(",") if found[3] else []
     return TensorType(_DTYPES[found[1]], tuple(None if s == "?" else int(s) for s in sizes))
+
+
+def declared_part(text: str) -> str:
+    """A component as it was declared: "f32[...]" for one of "f32[...2]", else the same."""
+    found = _PART.fullmatch(text)
+    return f"{found[1]}[...]" if found is not None and found[2] else text
 
 
 #: The name of a size that depends on values, one for the whole op (see `ir.ops.dynamic`).

@@ -3,17 +3,20 @@
 An update is one access that reads and writes: nothing else happens to the variable in between. Its
 result is the value right after it, and whatever must come later is ordered after that value. The
 pass `expand_updates` makes a read, an op and an assignment of it, within one compiled step.
+
+A variable whose shape may change (`?` in its type) has no address that a compiled step could hold:
+ops of the host, `read_open`, `assign_open` and `update_open`, work on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.ir.dims import same
 from weft.ir.dtypes import bool_, string
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.ops.dynamic import fill_sizes
+from weft.ir.ops.dynamic import SIZES, fill_sizes
 from weft.ir.spec import NUMERIC, Attrs, AttrSpec, InferRule, OpSpec, check_shape, require_dtype
 from weft.ir.types import TOKEN, RefType, TensorType, Type
 
@@ -89,6 +92,27 @@ def _rows_type(op: str, *, numeric: bool = True) -> InferRule:
     return rule
 
 
+def _read_open_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    return fill_sizes("read_open", [_held("read_open", types)], attrs)
+
+
+def _assign_open_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    _check_fits("assign_open", _held("assign_open", types), types[1])
+    return [TOKEN]
+
+
+def _update_open_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    update = str(attrs["update"])
+    if update not in UPDATES:
+        raise TypeRuleError(
+            f"op 'update_open': there is no update {update!r}",
+            hint=f"it is one of {', '.join(sorted(UPDATES))}",
+        )
+    if len(types) != 2 + update.startswith("scatter"):
+        raise TypeRuleError(f"op 'update_open': {update} has another number of operands")
+    return fill_sizes("update_open", _UPDATE_RULES[update](types, attrs, regions), attrs)
+
+
 def _is_initialized_type(
     types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
 ) -> list[Type]:
@@ -121,6 +145,11 @@ def _count_up_to_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Blo
     return [held]
 
 
+_UPDATE_RULES: Mapping[str, InferRule] = {
+    **{op: _whole_type(op) for op in ("assign_add", "assign_sub")},
+    **{op: _rows_type(op) for op in ("scatter_add", "scatter_sub")},
+    "scatter_update": _rows_type("scatter_update", numeric=False),
+}
 _UPDATE = frozenset({"reads_state", "writes_state", "no_fold", "no_cse", "no_dce"})
 _ASKS = frozenset({"host", "reads_state", "no_fold", "no_cse"})
 
@@ -151,27 +180,42 @@ TABLE = (
         traits=frozenset({"writes_state", "no_fold", "no_cse", "no_dce"}),
     ),
     OpSpec(
-        "assign_add", 2, _whole_type("assign_add"), None,
+        "assign_add", 2, _UPDATE_RULES["assign_add"], None,
         "Add operand 1 to the variable, as one access; the new value.", traits=_UPDATE,
     ),
     OpSpec(
-        "assign_sub", 2, _whole_type("assign_sub"), None,
+        "assign_sub", 2, _UPDATE_RULES["assign_sub"], None,
         "Subtract operand 1 from the variable, as one access; the new value.", traits=_UPDATE,
     ),
     OpSpec(
-        "scatter_add", 3, _rows_type("scatter_add"), None,
+        "scatter_add", 3, _UPDATE_RULES["scatter_add"], None,
         "Add operand 2 to the rows at operand 1; duplicates add up; the new value.",
         traits=_UPDATE,
     ),
     OpSpec(
-        "scatter_sub", 3, _rows_type("scatter_sub"), None,
+        "scatter_sub", 3, _UPDATE_RULES["scatter_sub"], None,
         "Subtract operand 2 from the rows at operand 1; duplicates add up; the new value.",
         traits=_UPDATE,
     ),
     OpSpec(
-        "scatter_update", 3, _rows_type("scatter_update", numeric=False), None,
+        "scatter_update", 3, _UPDATE_RULES["scatter_update"], None,
         "Replace the rows at operand 1; of duplicates the last stays; the new value.",
         traits=_UPDATE,
+    ),
+    OpSpec(
+        "read_open", 1, _read_open_type, None,
+        "As read, of a variable whose shape may change; its sizes depend on values.",
+        SIZES, frozenset({"host", "reads_state", "no_fold", "no_cse"}),
+    ),
+    OpSpec(
+        "assign_open", 2, _assign_open_type, None,
+        "As assign, of a variable whose shape may change: it has that of operand 1 then.",
+        traits=frozenset({"host", "writes_state", "no_fold", "no_cse", "no_dce"}),
+    ),
+    OpSpec(
+        "update_open", None, _update_open_type, None,
+        "As the update that `update` names, of a variable whose shape may change; it keeps it.",
+        {"update": AttrSpec("str"), **SIZES}, _UPDATE | {"host"},
     ),
     OpSpec(
         "is_initialized", 1, _is_initialized_type, None,

@@ -634,11 +634,12 @@ UPDATE_GRADIENTS: Mapping[str, Rule] = {
     "scatter_add": lambda s: [None, None, _rows(s)],
     "scatter_sub": lambda s: [None, None, -_rows(s)],
     "scatter_update": _scatter_update,
+    "update_open": lambda s: UPDATE_GRADIENTS[str(s.attrs["update"])](s),
 }
 
 NO_UPDATE_GRADIENT = frozenset(
     {
-        *("variable", "read", "assign", "count_up_to"),
+        *("variable", "read", "assign", "count_up_to", "read_open", "assign_open"),
         *("is_initialized", "assert_initialized", "report_uninitialized"),
     }
 )

@@ -553,6 +553,6 @@ def restore_arrays(
                 raise NotFoundError(
                     f"'{path}' has no '{label}'{suggest(label, list(file.entries))}"
                 )
-            if (entry.dtype, entry.shape) != (wanted.dtype, wanted.shape):
+            if entry.dtype is not wanted.dtype or not wanted.allows(entry.shape):
                 raise InvalidArgumentError(f"'{path}' has '{label}': {entry}, not {wanted}")
         return [file.read(label) for label in names]

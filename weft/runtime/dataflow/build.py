@@ -78,7 +78,7 @@ class HostOp:
     them, but may keep them. dear: it may run on another thread, and is worth that. now: all that
     `start` does, and it waits for nothing. elsewhere: it takes values that lie on a device as they
     are. region: the number of the region that it runs, from 1; recorded: the same with a recorder
-    of its kernels."""
+    of its kernels. takes: by number of an input, the feed whose own memory it is to be given."""
 
     start: Start
     types: tuple[TensorType, ...]
@@ -91,6 +91,7 @@ class HostOp:
     elsewhere: bool = False
     region: int = 0
     recorded: Callable[[AnyRecorder], HostOp] | None = None
+    takes: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ class Built:
     of the graph are fetched (None: a token). compiled: all regions, those that Python runs too;
     notes: on each of them.
     open_feeds: of each feed whether it comes as something with sizes. elsewhere: the device that
-    the regions run on, if it is not this processor; brought: of each feed whether it goes there."""
+    the regions run on, if it is not this processor; brought: of each feed whether it goes there.
+    donated: by fetch that is computed in the memory of a feed, the number of that."""
 
     graph: Graph
     nodes: list[Node] = field(default_factory=list)
@@ -129,6 +131,7 @@ class Built:
     unit: ExternalCell = field(default_factory=ExternalCell)
     constants: list[tuple[ExternalCell, Array]] = field(default_factory=list)
     wide: list[bool] = field(default_factory=list)
+    donated: dict[int, int] = field(default_factory=dict)
     threads: int = 1
     deterministic: bool = False
 
@@ -142,15 +145,17 @@ def build(
     deterministic: bool = False,
     elsewhere: RegionDevice | None = None,
     options: PassOptions | None = None,
+    donated: Sequence[int] = (),
 ) -> Built:
     """The nodes of a lowered graph. Errors as `compile_graph` and `host_start`.
 
     deterministic: no node is to run beside another one. elsewhere: what compiles the regions for
-    another device than this processor. options: of the passes over the regions.
+    another device than this processor. options: of the passes over the regions. donated: feeds
+    whose memory results may take.
     """
     options = options or PassOptions.from_environment()
     return _Builder(
-        graph, variables, resources, passes, threads, deterministic, elsewhere, options
+        graph, variables, resources, passes, threads, deterministic, elsewhere, options, donated
     ).built
 
 
@@ -165,6 +170,7 @@ class _Builder:
         deterministic: bool,
         elsewhere: RegionDevice | None,
         options: PassOptions,
+        donated: Sequence[int],
     ) -> None:
         most = POOL.limit if threads is None else min(threads, POOL.limit)
         self.built = Built(graph, threads=most, deterministic=deterministic, elsewhere=elsewhere)
@@ -187,7 +193,9 @@ class _Builder:
         )
         self.sent = sent_values(graph)
         self.frames, self.partial, self.label = planned.frames, planned.partial, planned.label
-        owner = {op: region for region in planned.regions for op in region.ops}
+        self.owner = owner = {op: region for region in planned.regions for op in region.ops}
+        self.donated = {graph.args[i]: i for i in donated}
+        self.users = users(graph) if donated else {}
         for number, arg in enumerate(graph.args):
             self.ports[arg] = self._add(Node(at.FEED, number=number)).out()
         placed = handles_as_nodes(graph)
@@ -355,30 +363,66 @@ class _Builder:
             note = RegionNote("compiled for the sizes that come", "its sizes depend on values")
             built.notes.append(note)
             return self._by_python(region, lazy)
-        plan = compile_graph(
-            graph,
-            self.variables,
-            name=self.name,
-            passes=self.passes,
-            threads=self.threads,
-            donated=given_inputs(region),
-            options=self.options.for_part("region"),
-        )
+        compiled = partial(
+            compile_graph, graph, self.variables, name=self.name, passes=self.passes,
+            threads=self.threads, options=self.options.for_part("region"),
+        )  # fmt: skip
+        taken, plan = self._taken(region), None
+        while taken and plan is None:
+            plan = compiled(donated=[*taken])
+            last = self._handed_on(region, plan)
+            if len(last) < len(plan.plan.donated) or not last:  # others read it, too
+                plan = None
+            taken = {i: taken[i] for i in last.values()}
+        if plan is None:
+            plan = compiled(donated=given_inputs(region))
         built.compiled.append(plan)
         size = plan.summary()
         text = f"{size.kernels} kernels, {size.arena_bytes:,} bytes in between"
         lent = self._lent(region, plan)
         why = "large results of it are sent" if lent else "it uses variables"
+        why = "it takes the memory of arguments" if taken else why
         built.notes.append(RegionNote(text, why))
         if lent:
             loan = LoanedRegion(plan, region, lent)
             return self._region_op(region, loan.start, loan.recorded, dear=self._beside(region))
+        if taken:
+            fetches = {v: i for i, v in enumerate(built.graph.results)}
+            for number, given in plan.plan.donated.items():
+                built.donated[fetches[region.results[number]]] = taken[given]
+            return replace(self._by_python(region, plan), takes=taken)
         if plan.uses_state:  # whose locks are Python's
             return self._by_python(region, plan)
         built.plans.append(plan)
         built.regions.append(region)
         built.wide.append(plan.plan.cut and is_wide(region.ops))
         return None
+
+    def _taken(self, region: Region) -> dict[int, int]:
+        """The inputs of a region that are donated feeds of which it is the last reader, with the
+        feeds' numbers."""
+        given = [i for i, v in enumerate(region.inputs) if v in self.donated]
+        if region.frames or not given:
+            return {}
+        done: set[Operation | Region | None] = {region}  # when it begins, and itself
+        todo = _before(region, self.owner)
+        while todo:
+            item = todo.pop()
+            if item not in done:
+                done.add(item)
+                todo += _before(item, self.owner)
+        found: dict[int, int] = {}
+        for i in given:
+            readers = [op and self.owner.get(op, op) for op in self.users[region.inputs[i]]]
+            if done.issuperset(readers):
+                found[i] = self.donated[region.inputs[i]]
+        return found
+
+    def _handed_on(self, region: Region, plan: Executable) -> dict[int, int]:
+        """What a region computes in the memory of inputs, if it is a result of the step that
+        nothing else reads: the result's number and the input's."""
+        pairs = plan.plan.donated.items()
+        return {r: i for r, i in pairs if self.users.get(region.results[r]) == [None]}
 
     def _by_python(self, region: Region, made: Step) -> HostOp:
         """A region that Python runs."""

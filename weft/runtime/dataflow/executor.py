@@ -45,8 +45,9 @@ class DataflowStep(Step):
 
     An error in one node ends the step and cancels the host nodes that wait; what other nodes wrote
     to variables before stays written. passes: for the regions that are compiled. elsewhere: the
-    device that they run on if it is not this processor; a call ends when all is done there. `graph`
-    stays for people; reports: on the passes that made it.
+    device that they run on if it is not this processor; a call ends when all is done there.
+    donated: inputs whose memory results may take; `taken` are those of which some do. `graph` stays
+    for people; reports: on the passes that made it.
     """
 
     kind: Literal["dataflow"] = "dataflow"
@@ -62,6 +63,7 @@ class DataflowStep(Step):
         passes: Sequence[Pass] = STANDARD,
         elsewhere: RegionDevice | None = None,
         options: PassOptions | None = None,
+        donated: Sequence[int] = (),
         reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
         self.name, self.graph, self._reports = graph.name, graph, reports
@@ -75,8 +77,10 @@ class DataflowStep(Step):
                 deterministic,
                 elsewhere,
                 options,
+                donated,
             )
             self.tables = Tables(self.built.nodes, self.built.frames)
+        self.taken = frozenset(self.built.donated.values())
         self._inputs, self._names = len(graph.args), graph.arg_names
         self._idle: list[Running] = []
         self._keys: Mapping[Operation, HostKey] | None = None  # of its ops, once a log asked
@@ -175,12 +179,14 @@ def dataflow_step(
     elsewhere: RegionDevice | None = None,
     options: PassOptions | None = None,
     in_order: bool = False,
+    donated: Sequence[int] = (),
 ) -> DataflowStep:
     """`graph`, with inputs of static shapes, for the dataflow executor: branches and loops as
     Switch and Merge, all or (control_flow="auto") those that native code cannot hold. passes: of
     what is compiled; STANDARD and REPRODUCIBLE give the bits of a native plan. elsewhere: the
     device that regions are compiled for, if it is not this processor. options: of the passes, the
-    environment's if None. in_order: effects are done in the order in which they stand.
+    environment's if None. in_order: effects are done in the order in which they stand. donated:
+    as of `DataflowStep`.
     InvalidArgumentError if a result is never live, or frames do not match."""
     check_dataflow(tie_sizes(graph))
     pipeline: list[Pass] = [program_order, tie_sizes] if in_order else [tie_sizes]
@@ -196,6 +202,7 @@ def dataflow_step(
     made = DataflowStep(
         lowered, variables, resources,
         deterministic=deterministic, passes=passes, elsewhere=elsewhere, options=options,
+        donated=donated,
         reports=lambda: run_passes(graph, pipeline, options=PassOptions())[1],
     )  # fmt: skip # kept, the reports would hold every graph
     options.write_plan(lambda: "\n".join(made.explain()))

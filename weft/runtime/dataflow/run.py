@@ -259,6 +259,7 @@ class Running:
         self._own = CancelToken()  # of the last step; helpers that keep self keep its stacks, too
         self._begun: dict[_Key, list[int]] = {}  # events of what waits
         self._root = 0  # the address of the root iteration
+        self._taken: dict[int, Array] = {}  # the donated feeds of the step
 
     def run(
         self,
@@ -291,6 +292,8 @@ class Running:
             cell.hold(array)
             if is_open:
                 self.state.boxes.share(cell.address, array)
+        if self.built.donated:
+            self._taken = {i: inputs[i] for i in self.built.donated.values()}
         # its end cancels what it waits for, and nothing else
         own = self._own = self._look.token = CancelToken(cancel.exchange)
         forget = cancel.register(lambda: own.cancel(cancel.reason))
@@ -318,7 +321,8 @@ class Running:
         there = self.built.elsewhere
         far = there is not None and there.results_stay
         for i, t in enumerate(self.built.fetches):
-            made = None if t is None else self.state.result(i, t, far=far)
+            shared = i in self.built.donated
+            made = None if t is None else self.state.result(i, t, shared=shared, far=far)
             if made is None and t is not None:
                 raise dead_result(self.built.graph.block, i, self.built.feed_names)
             results.append(made)
@@ -327,6 +331,8 @@ class Running:
         for cell in self._cells:
             cell.hold(None)
             self.state.boxes.unshare(cell.address)
+        if self._taken:
+            self._taken = {}
         self._forget_stacks(self._own)
         return results
 
@@ -388,10 +394,17 @@ class Running:
     def _host(self, key: _Key) -> HostOp:
         return self.built.hosts[self.tables.node_at(key[0]).number]
 
+    def _inputs(self, key: _Key, host: HostOp) -> list[Any]:
+        """What a host node reads."""
+        given = self.state.inputs(self.tables.node_at(key[0]), key[1], host)
+        if host.takes:
+            for i, feed in host.takes.items():
+                given[i] = self._taken[feed]
+        return given
+
     def _start_host(self, key: _Key, host: HostOp, cancel: CancelToken) -> bool:
         """Begin a host node; whether it is complete already."""
-        node = self.tables.node_at(key[0])
-        given = self.state.inputs(node, key[1], host)
+        given = self._inputs(key, host)
         self._waiting[key] = host
         if self._log is not None:
             self._log.note_operands(host.op, key[1], given)
@@ -487,7 +500,7 @@ class Running:
                 host = self._trace.host(host)
                 self._begun[key] = self._trace.begun(*key)
             self._waiting[key] = host
-            given = self.state.inputs(node, key[1], host)
+            given = self._inputs(key, host)
             if self._log is not None:
                 self._log.note_operands(host.op, key[1], given)
             run = partial(run_host, host, given, token, cancel, done)

@@ -328,13 +328,16 @@ class State:
         ctypes.memmove(data_of(made), data, made.nbytes)
         return made
 
-    def result(self, number: int, t: TensorType, *, far: bool = False) -> Array | None:
-        """A fetched result of the step that has ended; None if it is dead. far: as of `array`."""
+    def result(
+        self, number: int, t: TensorType, *, shared: bool = False, far: bool = False
+    ) -> Array | None:
+        """A fetched result of the step that has ended; None if it is dead. shared: one that nobody
+        else has, which is given as it is. far: as of `array`."""
         cell = self.fetches[number]
         if not cell:
             return None
         self.fetches[number] = 0
-        array: Array = self.array(cell, t, far=far)
+        array: Array = self.array(cell, t, shared=shared, far=far)
         self.release(cell)
         return array
 

@@ -282,7 +282,7 @@ def states_of(record: StepRecord) -> dict[str, VariableState]:
         if isinstance(held, RefType):
             name, kind = str(op.attrs["name"]), held.tensor
             value = record.variables.get(name)
-            made[name] = VariableState(name, kind.dtype, kind.static_shape, value)
+            made[name] = VariableState(name, kind.dtype, kind.shape, value)
     return made
 
 

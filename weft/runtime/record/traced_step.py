@@ -128,7 +128,8 @@ class TracedStep:
             told = log is None or not any(op.device.startswith(f"{t}/") for t in log.silent)
             if isinstance(kind, RefType) and str(op.attrs["name"]) not in known and told:
                 held = kind.tensor  # of what no part needs, any value will do
-                found[str(op.attrs["name"])] = np.zeros(held.static_shape, held.dtype.numpy)
+                sizes = [d if isinstance(d, int) else 0 for d in held.shape]
+                found[str(op.attrs["name"])] = np.zeros(sizes, held.dtype.numpy)
         return found
 
     def silent(self, log: RunLog | None) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class Accumulator(Resource, ABC):
         self._taking: deque[Attempt] = deque()
         self._lines = (self._taking,)
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `accumulator` or `sparse_accumulator`. UnsupportedError if the shape of what it
         gives is not known."""
         if self.shape is None:

@@ -218,9 +218,20 @@ class Resource:
         """Kind and name, for messages."""
         return f"{self.kind} '{self.name}'"
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+    #: Of what holds elements: the shapes of their components, None for any.
+    shapes: Sequence[tuple[int | None, ...] | None] = ()
+    #: How many axes what a graph put in last had.
+    last_ranks: Sequence[int] = ()
+
+    def ranks(self) -> Sequence[int]:
+        """How many axes the components of an element have, as far as what it holds, or held last,
+        says it; () where nothing does."""
+        return self.last_ranks
+
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op that stands for it in graphs, and that op's attributes but for the name.
 
+        ranks: how many axes the components have in the graph, where elements may have any shape.
         UnsupportedError if it is none for graphs.
         """
         raise UnsupportedError(

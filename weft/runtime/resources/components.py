@@ -67,6 +67,14 @@ class Components:
         shape = self.shapes[i]
         return f"{self.dtypes[i].short}{'[...]' if shape is None else format_shape(shape)}"
 
+    def parts(self, ranks: Sequence[int]) -> tuple[str, ...]:
+        """The attribute `parts` of the op in a graph: the types of the components, `f32[...2]`
+        where any shape will do and elements have two axes in the graph."""
+        return tuple(
+            self.type(i) if shape is not None else f"{self.dtypes[i].short}[...{ranks[i]}]"
+            for i, shape in enumerate(self.shapes)
+        )
+
     def label(self, i: int) -> str:
         """A component for messages: `component 1 'image' (f32[28,28])`."""
         name = "" if self.names is None else f" '{self.names[i]}'"

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from weft.ir.dims import format_shape
 from weft.ir.errors import (
     CancelledError,
     InvalidArgumentError,
     OutOfRangeError,
     ResourceExhaustedError,
     ShapeError,
-    UnsupportedError,
     WeftError,
 )
 from weft.ir.spec import AttrValue
@@ -28,7 +28,9 @@ from weft.runtime.resources.attempts import Attempt, CancelToken, Done, Resource
 from weft.runtime.resources.components import (
     Array,
     Components,
+    ComponentShape,
     Element,
+    describe_array,
     pad_and_stack,
     reading_state,
     rows,
@@ -47,6 +49,7 @@ class Queue(Resource):
     def __init__(self, components: Components, capacity: int | None, name: str) -> None:
         super().__init__(name)
         self.components = components
+        self.any_rank = None in components.shapes  # elements may have any shape
         self.capacity = capacity  # None: no bound
         self._closing = False  # nothing more is accepted
         self._putting: deque[Attempt] = deque()
@@ -54,45 +57,30 @@ class Queue(Resource):
         self._lines = (self._putting, self._taking)
         self._elements: deque[Element] = deque()
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
-        """The op `queue`. UnsupportedError if it is not known how many axes elements have."""
-        c = self.components
-        if any(s is None for s in c.shapes):
-            raise UnsupportedError(
-                f"{self.describe()} holds elements of any shape ({c}); a graph must know how many "
-                "axes they have",
-                hint="what is enqueued first says it: add that op before this one, or give shapes= "
-                "when the queue is made, with None for sizes that vary",
-            )
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+        """The op `queue`."""
         return "queue", {
             "kind": self.graph_kind,
             "capacity": -1 if self.capacity is None else self.capacity,
-            "parts": tuple(c.type(i) for i in range(len(c))),
+            "parts": self.components.parts(ranks),
         }
 
-    def decide_ranks(self, ranks: Sequence[int] | None = None) -> None:
-        """A graph that uses the queue knows how many axes its elements have: those given, for each
-        component; by default those of an element that is in it, if there is one. They have
-        sizes that vary from here on. ShapeError if the queue holds others."""
+    @property
+    def shapes(self) -> Sequence[ComponentShape]:
+        """Those of the components."""
+        return self.components.shapes
+
+    @shapes.setter
+    def shapes(self, given: object) -> None:
+        raise AttributeError("a queue keeps its shapes")
+
+    def ranks(self) -> Sequence[int]:
+        """Those of an element that is in the queue, else of what a graph put in last."""
         with self._lock:
-            c = self.components
-            if None not in c.shapes:
-                return
             waiting = [e for a in self._putting for e in a.items]
             taken = [e for a in self._taking for e in a.items]
-            held = [*self._contents(taken), *waiting]
-            if ranks is None:
-                ranks = [a.ndim for a in held[0]] if held else []
-            if not ranks:
-                return
-            decided = [
-                (None,) * rank if shape is None else shape
-                for shape, rank in zip(c.shapes, ranks, strict=True)
-            ]
-            known = Components(c.owner, c.dtypes, decided, c.names)
-            for element in held:
-                known.check_element(element, "a graph that uses it")
-            self.components = known
+            held = next(iter([*self._contents(taken), *waiting]), None)
+        return self.last_ranks if held is None else [a.ndim for a in held]
 
     # ------------------------------------------------------------------ how elements are kept
     def _push(self, element: Element) -> None:
@@ -202,21 +190,46 @@ class Queue(Resource):
                 ) from None
             raise
 
+    def one(self, elements: list[Element], ranks: Sequence[int]) -> Element:
+        """The element that was just dequeued. ShapeError, and it is in the queue again, unless it
+        has so many axes as the graph was built for."""
+        (element,) = elements
+        if [a.ndim for a in element] != list(ranks):
+            self._change(lambda: self._put_back(elements))
+            there = ", ".join(map(describe_array, element))
+            raise ShapeError(
+                f"{self.describe()}: dequeue found an element of other axes than the graph was "
+                f"built for: {there}, not of {', '.join(map(str, ranks))} axes",
+                hint="it is in the queue again; a graph has one number of axes for what it takes: "
+                "that of what it enqueues first, or of what is in the queue when it is built",
+            )
+        return element
+
     def batch(self, elements: Sequence[Element]) -> tuple[Array, ...]:
-        """Each component of the elements, stacked along a new first axis."""
+        """Each component of the elements, stacked along a new first axis. ShapeError if their
+        shapes differ."""
         c = self.components
+        for i in range(len(c)):
+            found = list(dict.fromkeys(e[i].shape for e in elements))
+            if len(found) > 1:
+                raise ShapeError(
+                    f"{self.describe()}: {c.label(i)}: elements of the shapes "
+                    f"{format_shape(found[0])} and {format_shape(found[1])} make no batch",
+                    hint="they are in the queue again; a PaddingFIFOQueue fills up with zeros, "
+                    "dequeue takes them one by one",
+                )
         return tuple(
             stack_arrays([e[i] for e in elements], c.dtypes[i], c.shapes[i]) for i in range(len(c))
         )
 
     def check_batches(self, operation: str) -> None:
-        """InvalidArgumentError if elements may have shapes that do not stack."""
-        if not self.components.is_static:
+        """InvalidArgumentError if elements may have any number of axes."""
+        if self.any_rank:
             raise InvalidArgumentError(
                 f"{self.describe()}: {operation} needs the shapes of all components, but this is "
                 f"{self.components}",
-                hint="give shapes= when the queue is made; elements whose sizes vary go through a "
-                "PaddingFIFOQueue, or one by one",
+                hint="give shapes= when the queue is made, with None for sizes that vary; dequeue "
+                "takes them one by one",
             )
 
     def size(self) -> int:

@@ -73,11 +73,11 @@ class ShuffleQueue(Queue):
         self._random = IndexStream(seed)
         self._bag: list[Element] = []
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `queue`, with its seed."""
         seed = self._random.seed
         signed = seed - (seed >> 63 << 64)
-        name, attrs = super().maker()
+        name, attrs = super().maker(ranks)
         return name, {**attrs, "min_after_dequeue": self.min_after_dequeue, "seed": signed}
 
     def _push(self, element: Element) -> None:
@@ -181,7 +181,7 @@ class Barrier(PriorityQueue):
         self._incomplete: dict[bytes, _Incomplete] = {}
         self._next_index = _FIRST_INDEX
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `barrier`. UnsupportedError if the shapes of the components are not known."""
         parts = self.parts
         if not parts.is_static:

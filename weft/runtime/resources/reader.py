@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class Reader(Resource):
         self._again: deque[Record] = deque()  # read, and given back
         self._produced = self._finished_files = 0
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `reader`."""
         return "reader", self.layout._asdict()
 

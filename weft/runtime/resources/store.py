@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.graph import Graph, Operation
-from weft.ir.ops.resources import part_type
+from weft.ir.ops.resources import declared_part, part_type
 from weft.ir.spec import AttrValue, ConstArray, int_attr, strs_attr
 from weft.ir.types import HandleType, RefType, TensorType
 from weft.runtime.files.records import Layout
@@ -42,7 +42,7 @@ def remake(op: Operation) -> Resource:
 def _queue(op: Operation) -> Queue:
     name, kind = str(op.attrs["name"]), op.attrs["kind"]
     types = _parts(op)
-    shapes: list[ComponentShape] = [_sizes(t) for t in types]
+    shapes = _shapes(op)
     given = int_attr(op.attrs, "capacity")
     capacity = None if given < 0 else given
     if kind == "shuffle":
@@ -58,6 +58,13 @@ def _parts(op: Operation) -> list[TensorType]:
     parts = op.attrs["parts"]
     assert isinstance(parts, tuple)
     return [part_type(str(p)) for p in parts]
+
+
+def _shapes(op: Operation) -> list[ComponentShape]:
+    """The shapes that were declared, None for any."""
+    texts = [str(p) for p in strs_attr(op.attrs, "parts")]
+    types = map(part_type, texts)
+    return [_sizes(t) if declared_part(p) == p else None for p, t in zip(texts, types, strict=True)]
 
 
 def _sizes(t: TensorType) -> tuple[int | None, ...]:
@@ -90,8 +97,8 @@ def _accumulator(op: Operation) -> Accumulator:
 
 
 def _stack(op: Operation) -> Stack:
-    (t,), bound = _parts(op), int_attr(op.attrs, "max_size")
-    return Stack(t.dtype, None if bound < 0 else bound, str(op.attrs["name"]), _sizes(t))
+    (t,), (shape,), bound = _parts(op), _shapes(op), int_attr(op.attrs, "max_size")
+    return Stack(t.dtype, None if bound < 0 else bound, str(op.attrs["name"]), shape)
 
 
 def _reader(op: Operation) -> Reader:
@@ -173,15 +180,17 @@ class Store:
         with self._lock:
             found = self._variables.get(key)
             if found is None:
-                made = VariableState(key[1], held.dtype, held.static_shape, None, key[0])
+                made = VariableState(key[1], held.dtype, held.shape, None, key[0])
                 found = self._variables[key] = made
-        if found.dtype is not held.dtype or found.shape != held.static_shape:
-            there = f"{found.dtype.short}{list(found.shape)}"
-            raise self._misfit(f"variable '{key[1]}' as {held}", there, op)
+        if found.type != held:
+            raise self._misfit(f"variable '{key[1]}' as {held}", str(found.type), op)
         return found
 
     def _resource(self, op: Operation, key: Key) -> Any:
         declared = {"op": op.name, **{k: v for k, v in op.attrs.items() if k != "name"}}
+        if "parts" in declared:  # how many axes they have in this graph is its own affair
+            parts = strs_attr(op.attrs, "parts")
+            declared["parts"] = tuple(declared_part(str(p)) for p in parts)
         with self._lock:
             found = self._resources.get(key)
             if found is None:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -48,7 +48,7 @@ class HashTable(Resource):
         value = f"{self.value_dtype.short}{format_shape(self.value_shape)}"
         return f"table<{self.key_dtype.short}[], {value}>"
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `table`."""
         value = f"{self.value_dtype.short}{format_shape(self.value_shape)}"
         return "table", {
@@ -195,12 +195,12 @@ class StaticTable(HashTable):
 
         self._attrs: dict[str, AttrValue] = {}
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `table`, with all keys and values."""
         if not self._attrs:
             keys, values = self.export()
             held = {"keys": ConstArray(keys), "values": ConstArray(values)}
-            self._attrs = {**super().maker()[1], **held}
+            self._attrs = {**super().maker(ranks)[1], **held}
         return "table", self._attrs
 
     def _check_twice(self, keys: Array, values: Array) -> None:
@@ -255,9 +255,9 @@ class VocabularyTable(StaticTable):
             )
         self.buckets = buckets
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `table`, with all keys and the number of buckets."""
-        name, attrs = super().maker()
+        name, attrs = super().maker(ranks)
         return name, {**attrs, "buckets": self.buckets}
 
     def size(self) -> int:

@@ -18,7 +18,6 @@ from weft.ir.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
     ShapeError,
-    UnsupportedError,
 )
 from weft.ir.spec import AttrValue
 from weft.runtime.resources.attempts import Resource
@@ -186,18 +185,19 @@ class Stack(Resource):
         self.dtype = dtype
         self.max_size = max_size
         self.shape = shape
+        self.shapes = (shape,)
         self._arrays: list[Array] | None = []
 
-    def maker(self) -> tuple[str, dict[str, AttrValue]]:
-        """The op `host_stack`. UnsupportedError if the shape of its values is not known."""
-        if self.shape is None:
-            raise UnsupportedError(
-                f"{self.describe()} holds values of any shape; in a graph it must be known",
-                hint="give element_shape= when the stack is made; None in it is any size",
-            )
+    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+        """The op `host_stack`."""
         bound = -1 if self.max_size is None else self.max_size
-        part = f"{self.dtype.short}{format_shape(self.shape)}"
-        return "host_stack", {"parts": (part,), "max_size": bound}
+        shape = f"[...{ranks[0]}]" if self.shape is None else format_shape(self.shape)
+        return "host_stack", {"parts": (f"{self.dtype.short}{shape}",), "max_size": bound}
+
+    def ranks(self) -> Sequence[int]:
+        """That of the array on top, else of what a graph pushed last."""
+        with self._lock:
+            return [self._arrays[-1].ndim] if self._arrays else self.last_ranks
 
     def push(self, array: Array) -> None:
         """Put an array, which nobody else writes to, on top. ResourceExhaustedError if it is full,
@@ -216,12 +216,20 @@ class Stack(Resource):
                 )
             arrays.append(array)
 
-    def pop(self) -> Array:
-        """Take the array on top. InvalidArgumentError if there is none."""
+    def pop(self, rank: int | None = None) -> Array:
+        """Take the array on top. InvalidArgumentError if there is none, ShapeError if it has
+        another number of axes than `rank`."""
         with self._lock:
             arrays = self._open()
             if not arrays:
                 raise InvalidArgumentError(f"{self.describe()} is empty: there is nothing to pop")
+            if rank not in (None, arrays[-1].ndim):
+                raise ShapeError(
+                    f"{self.describe()}: a value of shape {format_shape(arrays[-1].shape)} is on "
+                    f"top, and the graph was built for {rank} axes",
+                    hint="a graph has one number of axes for what it pops: that of what it pushes "
+                    "first, or of what is on top when it is built",
+                )
             return arrays.pop()
 
     def size(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from weft.ir.dims import Shape
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, ShapeError
 from weft.ir.graph import Graph
@@ -31,6 +32,10 @@ class Resident(Protocol):
 class VariableState:
     """One variable's buffer. `array` is C-contiguous and keeps its address while it is there.
 
+    open: the shape that was declared, None for sizes that each value has its own of; None where all
+    are fixed. Such a variable has another buffer with each value, and no native step holds it.
+    shape: that of the value.
+
     resident: where the value is, if a step on a device wrote it last. Whoever asks for `array` or
     `buffer()` may write there, so that the value comes back to the host for good; `read` copies it.
 
@@ -39,20 +44,21 @@ class VariableState:
     """
 
     __slots__ = (
-        "__weakref__", "_array", "container", "declared", "dtype", "lock", "name", "resident",
-        "shape",
+        "__weakref__", "_array", "container", "declared", "dtype", "lock", "name", "open",
+        "resident", "shape",
     )  # fmt: skip
     kind = "variable"
 
     def __init__(
-        self, name: str, dtype: DType, shape: tuple[int, ...], initial: Array | None = None,
+        self, name: str, dtype: DType, shape: Shape, initial: Array | None = None,
         container: str | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.declared = ""  # what it was made as, where others find it by a shared name
         self.container = container  # with which it loses its value; None: never
         self.dtype = dtype
-        self.shape = shape
+        self.open = None if all(isinstance(d, int) for d in shape) else shape
+        self.shape = tuple(d if isinstance(d, int) else 0 for d in shape)
         self.lock = threading.RLock()
         self._array: Array | None = None  # native code looks here, too
         self.resident: Resident | None = None
@@ -65,11 +71,16 @@ class VariableState:
         """A copy, by `copy` or by `pickle`, holds the same value in a buffer of its own."""
         with self.lock:
             array = self.read() if self.initialized else None
-        return VariableState, (self.name, self.dtype, self.shape, array, self.container)
+        return VariableState, (self.name, self.dtype, self.type.shape, array, self.container)
 
     def describe(self) -> str:
         """What it is, for errors."""
         return f"variable '{self.name}'"
+
+    @property
+    def type(self) -> TensorType:
+        """The type of what it may hold."""
+        return TensorType(self.dtype, self.shape if self.open is None else self.open)
 
     @property
     def initialized(self) -> bool:
@@ -129,17 +140,21 @@ class VariableState:
 
     def write(self, value: Array) -> None:
         """Store `value` (same shape and dtype) in place. Raises ShapeError if it does not fit."""
-        if value.shape != self.shape or value.dtype != self.dtype.numpy:
+        fits = value.shape == self.shape if self.open is None else self.type.allows(value.shape)
+        if not fits or value.dtype != self.dtype.numpy:
             raise ShapeError(
                 f"a value of dtype {value.dtype} and shape {list(value.shape)} does not fit "
-                f"variable "
-                f"'{self.name}' ({self.dtype.short}{list(self.shape)})"
+                f"variable '{self.name}' ({self.type})"
             )
         with self.lock:
-            if self._array is None:
-                self.array = np.array(value, order="C", copy=True)
+            if self._array is None or self.open is not None:
+                self.take(np.array(value, order="C", copy=True))
             else:
                 self._array[...] = value
+
+    def take(self, array: Array) -> None:
+        """Hold an array that fits, is C-contiguous, and is nobody else's. The lock is held."""
+        self.array, self.shape = array, array.shape
 
 
 _states: weakref.WeakSet[VariableState] = weakref.WeakSet()
@@ -193,8 +208,8 @@ def check_variables(graph: Graph, variables: Mapping[str, VariableState]) -> Non
                 f"there is no variable '{name}' to run the graph with", location=op.locations
             )
         held, wanted = variables[name], ref.tensor if isinstance(ref, RefType) else None
-        given = TensorType(held.dtype, held.shape)
-        if given != wanted:
+        if held.type != wanted:
             raise ShapeError(
-                f"variable '{name}' holds {given}, the graph wants {wanted}", location=op.locations
+                f"variable '{name}' holds {held.type}, the graph wants {wanted}",
+                location=op.locations,
             )

@@ -42,6 +42,7 @@ from weft.frontend.ops.promotion import (
     cast,
     check_dtype,
     check_int,
+    check_size,
     expand,
     inexact_tensor,
     strong_tensor,
@@ -49,14 +50,14 @@ from weft.frontend.ops.promotion import (
 )
 from weft.frontend.ops.special import cos, sin
 from weft.frontend.state.variable import Variable
-from weft.ir.dims import Dim, format_shape, same
+from weft.ir.dims import Dim, SymbolicDim, format_shape, same
 from weft.ir.dtypes import DType, float32, float64, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 
 
 # ----------------------------------------------------------------------------------------- masks
-def causal_mask(rows: int, columns: int | None = None, offset: TensorLike = 0) -> Tensor:
+def causal_mask(rows: Any, columns: Any = None, offset: TensorLike = 0) -> Tensor:
     """True where column j is at most row i + offset -> bool [rows, columns]: who looks only back.
 
     columns: as many as rows by default. offset: an integer, how many columns come before row 0 (a
@@ -67,18 +68,13 @@ def causal_mask(rows: int, columns: int | None = None, offset: TensorLike = 0) -
             [ True,  True,  True]], dtype=bool)
     """
     op = "nn.causal_mask"
-    height = check_int(op, rows, "rows")
-    width = height if columns is None else check_int(op, columns, "columns")
-    if min(height, width) < 0:
-        raise InvalidArgumentError(
-            f"wf.{op}: rows and columns must not be negative, got {height} and {width}",
-            location=caller_location(),
-        )
+    height = check_size(op, rows, "rows")
+    width = height if columns is None else check_size(op, columns, "columns")
     first = expand_dims(expand_dims(as_int64(op, offset, "offset is of integers"), -1), -1)
     return less_equal(arange(width), add(expand_dims(arange(height), 1), first))
 
 
-def padding_mask(lengths: TensorLike, maxlen: int) -> Tensor:
+def padding_mask(lengths: TensorLike, maxlen: Any) -> Tensor:
     """True where a column is within the length of its row -> bool [batch, 1, 1, maxlen], for heads
     and rows of queries: what `sequence_mask` gives, with axes to broadcast.
 
@@ -87,24 +83,22 @@ def padding_mask(lengths: TensorLike, maxlen: int) -> Tensor:
             [ True,  True,  True]], dtype=bool)
     """
     op = "nn.padding_mask"
-    count, within = check_int(op, maxlen, "maxlen"), as_int64(op, lengths)
-    if within.ndim != 1 or count < 0:
+    count, within = check_size(op, maxlen, "maxlen"), as_int64(op, lengths)
+    if within.ndim != 1:
         raise ShapeError(
-            f"wf.{op}: lengths are [batch] and maxlen is at least 0, got {within.describe()} and "
-            f"{count}",
-            location=caller_location(),
+            f"wf.{op}: lengths are [batch], got {within.describe()}", location=caller_location()
         )
     return reshape(less(arange(count), expand_dims(within, 1)), (within.shape[0], 1, 1, count))
 
 
 # ------------------------------------------------------------------------------------- positions
 def sinusoidal_positions(
-    positions: int | TensorLike, depth: int, *, base: float = 10000.0, dtype: object = float32
+    positions: TensorLike, depth: int, *, base: float = 10000.0, dtype: object = float32
 ) -> Tensor:
     """sin and cos of positions in `depth` / 2 wavelengths, side by side -> [..., depth] (Vaswani et
     al. 2017, section 3.5): column 2i is sin(p / base^(2i/depth)), column 2i+1 its cos.
 
-    positions: an int n for 0 .. n-1, or a tensor of positions [...]. depth: even.
+    positions: a size n for 0 .. n-1, or a tensor of positions [...]. depth: even.
     InvalidArgumentError for another.
 
     >>> wf.nn.sinusoidal_positions(2, 4).numpy().round(3)
@@ -113,8 +107,8 @@ def sinusoidal_positions(
     """
     op = "nn.sinusoidal_positions"
     kind = check_dtype(dtype)
-    if isinstance(positions, (int, np.integer)) and not isinstance(positions, bool):
-        places = arange(check_int(op, positions, "positions"))
+    if isinstance(positions, (int, np.integer, SymbolicDim)) and not isinstance(positions, bool):
+        places = arange(check_size(op, positions, "positions"))
     else:
         places = strong_tensor(positions)
     angles = _angles(op, places, depth, base, float64 if kind is float64 else float32)

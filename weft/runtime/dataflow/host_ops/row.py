@@ -14,6 +14,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.spec import Attrs
+from weft.ir.types import TensorType
 from weft.runtime.resources.attempts import Attempt, CancelToken, Resource
 
 Array = np.ndarray[Any, Any]
@@ -89,21 +90,21 @@ def without_object(run: Callable[[list[Array], Attrs], Any]) -> HostRow:
 def waits(
     kind: Callable[..., _Waited],
     start: Callable[[_Waited, list[Array], Attrs, Done, CancelToken | None], Attempt],
-    results: Callable[[_Waited, Any], Any] = lambda resource, made: made,
+    results: Callable[[_Waited, Any, Operation | None], Any] = lambda resource, made, op: made,
     *,
     brief: bool = False,
 ) -> HostRow:
     """The row of an op that may wait for its object (of several the first). kind: as of `at_once`.
 
     start: makes the attempt, as the resource's `start_...` do. results: the op's results from the
-    attempt's outcome, as `run` of `at_once` gives them.
+    attempt's outcome, as `run` of `at_once` gives them; it is told the op (None eagerly).
     """
 
     def begin(
         given: Any, op: Operation, arrays: list[Array], done: Done, cancel: CancelToken
     ) -> None:
         waited = given[0] if isinstance(given, tuple) else given
-        outcome = after(done, lambda made: _listed(results(waited, made)))
+        outcome = after(done, lambda made: _listed(results(waited, made, op)))
         try:
             start(given, arrays, op.attrs, outcome, cancel)
         except WeftError as error:
@@ -115,9 +116,14 @@ def waits(
     ) -> list[Any]:  # fmt: skip
         waited = given[0] if isinstance(given, tuple) else given
         made = waited.wait(lambda done: start(given, arrays, attrs, done, cancel), timeout)
-        return _listed(results(waited, made))
+        return _listed(results(waited, made, None))
 
     return HostRow(begin, now, brief)
+
+
+def result_ranks(op: Operation) -> list[int]:
+    """How many axes the tensors have that the op gives."""
+    return [r.type.rank for r in op.results if isinstance(r.type, TensorType)]
 
 
 def _listed(made: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
+from weft.ir.graph import Operation
 from weft.ir.interpreter.evaluate import type_of
 from weft.ir.interpreter.state import check_initialized, missing_names, updated
 from weft.ir.ops import OPS
@@ -23,7 +24,14 @@ from weft.ir.ops.io import REPORT_TABLE, call_function
 from weft.ir.ops.resources import part_type
 from weft.ir.spec import Attrs, OpSpec, int_attr, ints_attr, strs_attr
 from weft.runtime.checkpoint.folder import restore_arrays, save_arrays
-from weft.runtime.dataflow.host_ops.row import Array, HostRow, at_once, waits, without_object
+from weft.runtime.dataflow.host_ops.row import (
+    Array,
+    HostRow,
+    at_once,
+    result_ranks,
+    waits,
+    without_object,
+)
 from weft.runtime.dynamic.door import native_csv, native_results
 from weft.runtime.files.decoding import decode_csv, decode_sized, matching_files, parse_examples
 from weft.runtime.files.paths import is_url, open_path
@@ -55,28 +63,35 @@ def _report(given: object, arrays: list[Array], attrs: Attrs) -> Array:
     return missing_names(attrs["names"], [state.initialized for state in _states(given)])
 
 
+def _updated(v: VariableState, update: str, arrays: list[Array]) -> Array:
+    with v.lock:
+        new = updated(update, v.read(), arrays)
+        v.write(new)
+    return new
+
+
 VARIABLE_ROWS: Mapping[str, HostRow] = {
     "is_initialized": at_once(VariableState, lambda v, *_: np.array(v.initialized), brief=True),
     "assert_initialized": at_once(object, _assert_initialized, brief=True),
     "report_uninitialized": at_once(object, _report),
+    "read_open": at_once(VariableState, lambda v, *_: v.read()),
+    "assign_open": at_once(VariableState, lambda v, given, _: v.write(given[0])),
+    "update_open": at_once(
+        VariableState, lambda v, given, attrs: _updated(v, str(attrs["update"]), given)
+    ),
     "count_up_to": at_once(
         VariableState, lambda v, _, attrs: v.count_up_to(int_attr(attrs, "limit")), brief=True
     ),
 }
 
 
-def _scatter_update(v: VariableState, arrays: list[Array], attrs: Attrs) -> Array:
-    with v.lock:
-        new = updated("scatter_update", v.read(), arrays)
-        v.write(new)
-    return new
-
-
 #: What ops do that have no trait "host", on variables of strings.
 STRING_ROWS: Mapping[str, HostRow] = {
     "read": at_once(VariableState, lambda v, *_: v.read()),
     "assign": at_once(VariableState, lambda v, given, _: v.write(given[0])),
-    "scatter_update": at_once(VariableState, _scatter_update),
+    "scatter_update": at_once(
+        VariableState, lambda v, given, _: _updated(v, "scatter_update", given)
+    ),
 }
 
 
@@ -87,7 +102,7 @@ def _dequeues(operation: str, *, up_to: bool = False) -> HostRow:
         lambda q, _, attrs, done, cancel: q.start_dequeue(
             int_attr(attrs, "n"), done, cancel, up_to=up_to, operation=operation
         ),
-        lambda q, elements: q.stacked(elements, operation),
+        lambda q, elements, _: q.stacked(elements, operation),
         brief=True,
     )
 
@@ -108,7 +123,9 @@ QUEUE_ROWS: Mapping[str, HostRow] = {
     "dequeue": waits(
         Queue,
         lambda q, _, attrs, done, cancel: q.start_dequeue(1, done, cancel),
-        lambda q, elements: elements[0],
+        lambda q, elements, op: (
+            q.one(elements, result_ranks(op)) if op is not None and q.any_rank else elements[0]
+        ),
         brief=True,
     ),
     "dequeue_many": _dequeues("dequeue_many"),
@@ -136,7 +153,7 @@ def _takes_elements(*, up_to: bool) -> HostRow:
         lambda b, _, attrs, done, cancel: b.start_dequeue(
             int_attr(attrs, "n"), done, cancel, up_to=up_to, operation="take_many"
         ),
-        lambda b, elements: b.stacked(elements, "take_many"),
+        lambda b, elements, _: b.stacked(elements, "take_many"),
     )
 
 
@@ -184,6 +201,15 @@ ACCUMULATOR_ROWS: Mapping[str, HostRow] = {
 }
 
 
+def _pop(given: Any, op: Operation, arrays: list[Array], done: Done, cancel: CancelToken) -> None:
+    stack: Stack = given
+    try:
+        made: Any = [stack.pop(*result_ranks(op))]
+    except WeftError as error:
+        made = error
+    done(made)
+
+
 def _push(stack: Stack, given: list[Array], attrs: Attrs) -> Array:
     stack.push(given[0])
     return given[0]
@@ -191,7 +217,7 @@ def _push(stack: Stack, given: list[Array], attrs: Attrs) -> Array:
 
 STACK_ROWS: Mapping[str, HostRow] = {
     "host_stack_push": at_once(Stack, _push),
-    "host_stack_pop": at_once(Stack, lambda stack, *_: stack.pop()),
+    "host_stack_pop": HostRow(_pop, lambda stack, *_: [stack.pop()]),
     "host_stack_size": at_once(Stack, lambda stack, *_: np.array(stack.size(), np.int32)),
     "host_stack_close": at_once(Stack, lambda stack, *_: stack.close()),
 }
@@ -231,8 +257,8 @@ def _read_up_to(
 
 
 READER_ROWS: Mapping[str, HostRow] = {
-    "reader_read": waits(Reader, _read, lambda _, found: [text(part) for part in found[0]]),
-    "reader_read_up_to": waits(Reader, _read_up_to, lambda _, found: as_arrays(found)),
+    "reader_read": waits(Reader, _read, lambda _, found, op: [text(part) for part in found[0]]),
+    "reader_read_up_to": waits(Reader, _read_up_to, lambda _, found, op: as_arrays(found)),
     "reader_num_records_produced": at_once(
         Reader, lambda reader, *_: np.array(reader.records_produced(), np.int64)
     ),
