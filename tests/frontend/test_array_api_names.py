@@ -596,6 +596,43 @@ def test_corners(name: str) -> None:
             np.testing.assert_array_equal(a, b, strict=isinstance(b, np.ndarray))
 
 
+AXES: dict[str, Any] = {
+    **{name: lambda x, name=name: getattr(wf, name)(x, axis=2)
+       for name in ("all", "argmax", "argsort", "concat", "count_nonzero", "cumulative_sum", "diff",
+                    "flip", "max", "sort", "squeeze", "std", "sum", "unstack")},
+    "expand_dims": lambda x: wf.expand_dims(x, axis=3),
+    "expand_dims, several": lambda x: wf.expand_dims(x, axis=(0, -5)),
+    "fft": lambda x: wf.fft.fft(x, axis=-3),
+    "moveaxis": lambda x: wf.moveaxis(x, 0, 2),
+    "permute_dims": lambda x: wf.permute_dims(x, (0, 2)),
+    "repeat": lambda x: wf.repeat(x, 2, axis=2),
+    "roll": lambda x: wf.roll(x, 1, axis=(0, 2)),
+    "stack": lambda x: wf.stack([x, x], axis=3),
+    "take": lambda x: wf.take(x, [0], axis=2),
+    "take, index": lambda x: wf.take(x, [0, 2], axis=0),
+    "take_along_axis": lambda x: wf.take_along_axis(x, [[0]], axis=2),
+    "vecdot": lambda x: wf.vecdot(x, x, axis=-3),
+    "vector_norm": lambda x: wf.linalg.vector_norm(x, axis=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_axes_that_are_not_there(name: str) -> None:
+    """IndexError, as the standard wants of `expand_dims`, and ValueError (NumPy: both)."""
+    x = np.ones((2, 3), np.complex64 if name == "fft" else np.float32)
+    for call in (AXES[name], wf.compile(lambda t: AXES[name](t))):
+        with pytest.raises(IndexError) as caught:
+            call(x)
+        assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(("a", "b"), [((3,), (1,)), ((1,), (3,)), ((2, 3), (2, 1)), ((2,), (2,))])
+def test_cross_takes_three_elements(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """The axis of the vectors is not broadcast."""
+    with pytest.raises(ShapeError, match="must have size 3"):
+        wf.linalg.cross(wf.ones(a), wf.ones(b))
+
+
 def test_results_are_tuples_with_the_names_of_fields() -> None:
     for made in (wf.unstack(X), wf.meshgrid(X[0]), wf.broadcast_arrays(X, X), wf.nonzero(X)):
         assert isinstance(made, tuple)
