@@ -626,6 +626,27 @@ def test_axes_that_are_not_there(name: str) -> None:
         assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.parametrize(
+    ("start", "stop", "num", "dtype"),
+    [
+        (0, 829, 829, "uint16"), (1, 2**53 + 1313, 6635, "uint64"), (0, 2**64 - 1, 2, "uint64"),
+        (2**63 - 1, -(2**63), 5, "int64"), (-(2**63), 2**63 - 1, 7, "int64"), (5, -7, 4, "int8"),
+        (127, -128, 3, "int8"), (3, 9, 1, "int32"), (3, 9, 0, "int32"), (False, True, 3, "int8"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("endpoint", [True, False])
+def test_linspace_of_integers(start: int, stop: int, num: int, dtype: str, endpoint: bool) -> None:
+    """Exact, and rounded down where they are not whole."""
+    gaps = max(num - endpoint, 1)
+    expected = np.array([start + i * (stop - start) // gaps for i in range(num)], dtype)
+
+    def call() -> wf.Tensor:
+        return wf.linspace(start, stop, num, dtype=getattr(wf, dtype), endpoint=endpoint)
+
+    for got in (call(), wf.compile(call)()):
+        np.testing.assert_array_equal(got, expected, strict=True)
+
+
 @pytest.mark.parametrize(("a", "b"), [((3,), (1,)), ((1,), (3,)), ((2, 3), (2, 1)), ((2,), (2,))])
 def test_cross_takes_three_elements(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """The axis of the vectors is not broadcast."""

@@ -56,6 +56,7 @@ from weft.frontend.ops.elementwise import (
     less,
     less_equal,
     logical_and,
+    maximum,
     multiply,
     subtract,
     where,
@@ -487,8 +488,8 @@ def linspace(
     """`num` evenly spaced numbers from `start` to `stop` (which is left out without `endpoint`).
 
     start and stop are scalars, num an integer, in a graph a size or a scalar tensor of integers,
-    too. Integers give the default float. Known numbers are computed in float64 and rounded once;
-    the last is exactly `stop`.
+    too. Integers give the default float. Known numbers are computed in float64 and rounded once,
+    integers between known integers exactly; the last is exactly `stop`.
 
     >>> wf.linspace(0, 1, 5)
     Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
@@ -502,6 +503,10 @@ def linspace(
     count = check_size("linspace", num, "num")
     ends = [x if is_scalar(x) else strong_tensor(x) for x in (start, stop)]
     result = check_dtype(dtype, to_inexact(common_dtype("linspace", ends), "linspace"))
+    if result.is_integer and isinstance(count, int):
+        low, high = ends
+        if isinstance(low, int) and isinstance(high, int):
+            return _whole_numbers(low, high, count, endpoint, result)
     work = result if result.is_inexact else float64
     if all(is_scalar(x) for x in ends):
         work = complex128 if work.is_complex else float64
@@ -517,15 +522,25 @@ def linspace(
         return cast(values if result.is_inexact else apply("floor", values), result)
 
 
+def _whole_numbers(start: int, stop: int, count: int, endpoint: bool, result: DType) -> Tensor:
+    """`linspace` in integers: numbers of 64 bits are not all floats."""
+    gaps = max(count - endpoint, 1)
+    step, rest = divmod(stop - start, gaps)
+    index = apply("iota", dtype=int64, shape=(count,), axis=0)
+    # modulo 2**64; index * rest is less than count**2
+    low, step = ((n + 2**63) % 2**64 - 2**63 for n in (start, step))
+    carried = floor_divide(multiply(index, rest), gaps)
+    return cast(add(add(multiply(index, step), carried), low), result)
+
+
 def _between(index: Tensor, low: Tensor, high: Tensor, count: Any, endpoint: bool) -> Tensor:
     """The numbers of `linspace` at the indices."""
     gaps: Any = count - 1 if endpoint else count
     if isinstance(gaps, int):
-        each: Any = 1.0 / gaps if gaps > 0 else 0.0
+        whole: Any = max(gaps, 1)
     else:
-        whole = cast(SymbolicDim.as_operand(gaps), float64)
-        each = where(greater_equal(whole, 1), divide(1.0, whole), 0.0)
-    values = add(multiply(index, multiply(subtract(high, low), each)), low)
+        whole = cast(maximum(SymbolicDim.as_operand(gaps), 1), float64)
+    values = add(multiply(index, divide(subtract(high, low), whole)), low)
     if endpoint and not (isinstance(count, int) and count <= 1):
         last = equal(index, gaps)
         if not isinstance(count, int):
