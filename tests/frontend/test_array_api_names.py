@@ -647,6 +647,33 @@ def test_linspace_of_integers(start: int, stop: int, num: int, dtype: str, endpo
         np.testing.assert_array_equal(got, expected, strict=True)
 
 
+@pytest.mark.parametrize(
+    ("start", "stop", "step", "dtype"),
+    [
+        (0, 10, 2**64 - 1, "uint64"), (2**63, 2**64 - 1, 2**61, "uint64"), (0, 9, -1, "uint64"),
+        (2**64 - 1, 2**63, -(2**61), "uint64"), (1, 2**64 - 1, 2**63 + 5, "uint64"),
+        (-(2**63), 2**63 - 1, 2**63, "int64"), (-(2**63), 2**63 - 1, 2**62, "int64"),
+        (2**63 - 1, -(2**63), -(2**63), "int64"), (3, 5, 2**70, "int8"), (2**70, 0, 1, "int8"),
+        (0, 2**100, 2**98, "float64"), (2**63, 2**64, 2**61, "float64"), (0, 5, 2**70, "complex64"),
+    ],
+)  # fmt: skip
+def test_arange_of_large_integers(start: int, stop: int, step: int, dtype: str) -> None:
+    """Any that the dtype has, and as floats any."""
+
+    def call() -> wf.Tensor:
+        return wf.arange(start, stop, step, dtype=getattr(wf, dtype))
+
+    expected = np.array(list(range(start, stop, step)), dtype)
+    for got in (call(), wf.compile(call)()):
+        np.testing.assert_array_equal(got, expected, strict=True)
+
+
+def test_arange_of_integers_that_do_not_fit() -> None:
+    for start, dtype in [(2**63, wf.int64), (2**64, wf.uint64), (-(2**63) - 1, wf.int64)]:
+        with pytest.raises(InvalidArgumentError, match="does not fit int64"):
+            wf.arange(start, start + 2, dtype=dtype)
+
+
 @pytest.mark.parametrize(("a", "b"), [((3,), (1,)), ((1,), (3,)), ((2, 3), (2, 1)), ((2,), (2,))])
 def test_cross_takes_three_elements(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """The axis of the vectors is not broadcast."""

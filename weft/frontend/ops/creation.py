@@ -90,6 +90,7 @@ from weft.ir.dtypes import (
     int64,
     scalar_dtype,
     string,
+    uint64,
 )
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
@@ -405,19 +406,46 @@ def arange(
     target = check_dtype(dtype, DEFAULT_INT if integral else DEFAULT_FLOAT)
     if integral:
         length = max(0, -((int(a) - int(b)) // int(s)))
-        made = quick_made(counted, a, s, length, int64, target)
-        return cast(_steps(int(a), int(s), length, int64), target) if made is None else made
-    steps = (b - a) / s
-    if not math.isfinite(steps):
-        raise InvalidArgumentError(
-            f"wf.arange: there are {steps} steps of {s} from {a} to {b}", location=caller_location()
-        )
-    length = max(0, math.ceil(steps))
-    made = quick_made(counted, a, s, length, float64, target)
+        if not (-_FAR < a < _FAR and -_FAR < b < _FAR and -_FAR < s < _FAR):
+            a, s, integral = _far_integers(int(a), int(s), length, target)
+    else:
+        steps = (b - a) / s
+        if not math.isfinite(steps):
+            raise InvalidArgumentError(
+                f"wf.arange: there are {steps} steps of {s} from {a} to {b}",
+                location=caller_location(),
+            )
+        length = max(0, math.ceil(steps))
+    work = int64 if integral else float64
+    made = quick_made(counted, a, s, length, work, target)
     if made is not None:
         return made
+    if integral:
+        return cast(_steps(int(a), int(s), length, work), target)
     with in_float64():
-        return cast(_steps(float(a), float(s), length, float64), target)
+        return cast(_steps(float(a), float(s), length, work), target)
+
+
+#: Integers below it can be subtracted in int64.
+_FAR = 2**62
+
+
+def _far_integers(start: int, step: int, length: int, target: DType) -> tuple[int, int, bool]:
+    """start and step of an `arange` of integers, modulo 2**64 if all its elements are integers of
+    the target, and whether it is computed in int64."""
+    start, step = start if length else 0, step if length > 1 else 1
+    ends = start, start + step * max(length - 1, 0)
+    if not target.is_integer:
+        return start, step, max(map(abs, (*ends, step))) < 2**63
+    low, high = (0, 2**64) if target is uint64 else (-(2**63), 2**63)
+    if low <= min(ends) and max(ends) < high:
+        start, step = _signed(start), _signed(step)
+    return start, step, True
+
+
+def _signed(n: int) -> int:
+    """n modulo 2**64, as an int64."""
+    return (n + 2**63) % 2**64 - 2**63
 
 
 def _is_computed(x: object) -> bool:
@@ -528,9 +556,8 @@ def _whole_numbers(start: int, stop: int, count: int, endpoint: bool, result: DT
     step, rest = divmod(stop - start, gaps)
     index = apply("iota", dtype=int64, shape=(count,), axis=0)
     # modulo 2**64; index * rest is less than count**2
-    low, step = ((n + 2**63) % 2**64 - 2**63 for n in (start, step))
     carried = floor_divide(multiply(index, rest), gaps)
-    return cast(add(add(multiply(index, step), carried), low), result)
+    return cast(add(add(multiply(index, _signed(step)), carried), _signed(start)), result)
 
 
 def _between(index: Tensor, low: Tensor, high: Tensor, count: Any, endpoint: bool) -> Tensor:
