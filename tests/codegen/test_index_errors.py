@@ -25,8 +25,9 @@ def same_threads_afterwards() -> Iterator[None]:
 
 
 def message(f: Callable[..., Any], *args: Any) -> str:
-    with pytest.raises(wf.errors.InvalidArgumentError) as caught:
+    with pytest.raises(IndexError) as caught:
         wf.compile(f)(*args)
+    assert isinstance(caught.value, wf.errors.BoundsError)
     return str(caught.value).splitlines()[0]
 
 

@@ -74,7 +74,7 @@ def test_reference() -> None:
                "nn", "losses", "metrics", "initializers", "linalg", "fft", "random", "train",
                "data", "lookup", "summary", "testing", "errors"]  # fmt: skip
     shown = {"wf", *modules}
-    others = {"ir", "numerics", "error-bounds", "reproducibility", "gpu-ops", "tools"}
+    others = {"ir", "array-api", "numerics", "error-bounds", "reproducibility", "gpu-ops", "tools"}
     assert {p.stem for p in (DOCS / "reference").glob("*.md")} == shown | others
     assert shown | {"tf1"} == {"wf", "tf1", *(n for n in wf.__all__ if n in modules)}
     for name in modules:

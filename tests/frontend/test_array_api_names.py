@@ -593,6 +593,91 @@ def test_corners(name: str) -> None:
             np.testing.assert_array_equal(a, b, strict=isinstance(b, np.ndarray))
 
 
+AXES: dict[str, Any] = {
+    **{name: lambda x, name=name: getattr(wf, name)(x, axis=2)
+       for name in ("all", "argmax", "argsort", "concat", "count_nonzero", "cumulative_sum", "diff",
+                    "flip", "max", "sort", "squeeze", "std", "sum", "unstack")},
+    "expand_dims": lambda x: wf.expand_dims(x, axis=3),
+    "expand_dims, several": lambda x: wf.expand_dims(x, axis=(0, -5)),
+    "fft": lambda x: wf.fft.fft(x, axis=-3),
+    "moveaxis": lambda x: wf.moveaxis(x, 0, 2),
+    "permute_dims": lambda x: wf.permute_dims(x, (0, 2)),
+    "repeat": lambda x: wf.repeat(x, 2, axis=2),
+    "roll": lambda x: wf.roll(x, 1, axis=(0, 2)),
+    "stack": lambda x: wf.stack([x, x], axis=3),
+    "take": lambda x: wf.take(x, [0], axis=2),
+    "take, index": lambda x: wf.take(x, [0, 2], axis=0),
+    "take_along_axis": lambda x: wf.take_along_axis(x, [[0]], axis=2),
+    "vecdot": lambda x: wf.vecdot(x, x, axis=-3),
+    "vector_norm": lambda x: wf.linalg.vector_norm(x, axis=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_axes_that_are_not_there(name: str) -> None:
+    """IndexError, as the standard wants of `expand_dims`, and ValueError (NumPy: both)."""
+    x = np.ones((2, 3), np.complex64 if name == "fft" else np.float32)
+    for call in (AXES[name], wf.compile(lambda t: AXES[name](t))):
+        with pytest.raises(IndexError) as caught:
+            call(x)
+        assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "num", "dtype"),
+    [
+        (0, 829, 829, "uint16"), (1, 2**53 + 1313, 6635, "uint64"), (0, 2**64 - 1, 2, "uint64"),
+        (2**63 - 1, -(2**63), 5, "int64"), (-(2**63), 2**63 - 1, 7, "int64"), (5, -7, 4, "int8"),
+        (127, -128, 3, "int8"), (3, 9, 1, "int32"), (3, 9, 0, "int32"), (False, True, 3, "int8"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("endpoint", [True, False])
+def test_linspace_of_integers(start: int, stop: int, num: int, dtype: str, endpoint: bool) -> None:
+    """Exact, and rounded down where they are not whole."""
+    gaps = max(num - endpoint, 1)
+    expected = np.array([start + i * (stop - start) // gaps for i in range(num)], dtype)
+
+    def call() -> wf.Tensor:
+        return wf.linspace(start, stop, num, dtype=getattr(wf, dtype), endpoint=endpoint)
+
+    for got in (call(), wf.compile(call)()):
+        np.testing.assert_array_equal(got, expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "step", "dtype"),
+    [
+        (0, 10, 2**64 - 1, "uint64"), (2**63, 2**64 - 1, 2**61, "uint64"), (0, 9, -1, "uint64"),
+        (2**64 - 1, 2**63, -(2**61), "uint64"), (1, 2**64 - 1, 2**63 + 5, "uint64"),
+        (-(2**63), 2**63 - 1, 2**63, "int64"), (-(2**63), 2**63 - 1, 2**62, "int64"),
+        (2**63 - 1, -(2**63), -(2**63), "int64"), (3, 5, 2**70, "int8"), (2**70, 0, 1, "int8"),
+        (0, 2**100, 2**98, "float64"), (2**63, 2**64, 2**61, "float64"), (0, 5, 2**70, "complex64"),
+    ],
+)  # fmt: skip
+def test_arange_of_large_integers(start: int, stop: int, step: int, dtype: str) -> None:
+    """Any that the dtype has, and as floats any."""
+
+    def call() -> wf.Tensor:
+        return wf.arange(start, stop, step, dtype=getattr(wf, dtype))
+
+    expected = np.array(list(range(start, stop, step)), dtype)
+    for got in (call(), wf.compile(call)()):
+        np.testing.assert_array_equal(got, expected, strict=True)
+
+
+def test_arange_of_integers_that_do_not_fit() -> None:
+    for start, dtype in [(2**63, wf.int64), (2**64, wf.uint64), (-(2**63) - 1, wf.int64)]:
+        with pytest.raises(InvalidArgumentError, match="does not fit int64"):
+            wf.arange(start, start + 2, dtype=dtype)
+
+
+@pytest.mark.parametrize(("a", "b"), [((3,), (1,)), ((1,), (3,)), ((2, 3), (2, 1)), ((2,), (2,))])
+def test_cross_takes_three_elements(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """The axis of the vectors is not broadcast."""
+    with pytest.raises(ShapeError, match="must have size 3"):
+        wf.linalg.cross(wf.ones(a), wf.ones(b))
+
+
 def test_results_are_tuples_with_the_names_of_fields() -> None:
     for made in (wf.unstack(X), wf.meshgrid(X[0]), wf.broadcast_arrays(X, X), wf.nonzero(X)):
         assert isinstance(made, tuple)

@@ -108,9 +108,9 @@ PAIRS: dict[str, str] = {
         -inf pos: nan; -inf neg: nan; pos +inf: x1; pos -inf: x2; neg +inf: x2; neg -inf: x1
     """,
 }
-#: Of sqrt as C99 says (G.6.4.2), which NumPy follows: the standard gives NaN for -inf + 1i, and
-#: +0 + inf i for inf + 1i, against its rule that branches are those of C99. The sign of the 0 in
-#: tanh(inf + bi) is that of sin(2b), in C99.
+#: Of sqrt as C99 (G.6.4.2), NumPy and the standard of 2025.12 say: that of 2024.12 gives NaN for
+#: -inf + 1i, and +0 + inf i for inf + 1i, against its rule that branches are those of C99. The sign
+#: of the 0 in tanh(inf + bi) is that of sin(2b), in C99.
 COMPLEX: dict[str, str] = {
     "abs": """
         inf any: +inf; any inf: +inf; 0 any: abs(b); any 0: abs(a); nan finite: nan;

@@ -193,6 +193,60 @@ def test_eager_mask() -> None:
     np.testing.assert_array_equal(x.at[x > 5].set(0), np.where(array((3, 4)) > 5, 0, array((3, 4))))
 
 
+FLAGS = [
+    True, False, np.bool_(True), np.array(False), (True, 0), (0, True), (False, 0), (True, False),
+    (True, [0, 1]), ([0, 1], True), (slice(1, 3), True), (..., True), (True, ...), (..., False, 0),
+    (True, None, 0), (slice(None), True, [1, 2]), (np.ones(3, bool), True), (0, 1, True),
+    (slice(None), False, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", FLAGS, ids=str)
+def test_masks_of_no_axes(key: Any) -> None:
+    """A bool adds an axis, which it keeps or empties."""
+    x = array((3, 4))
+    np.testing.assert_array_equal(wf.asarray(x)[key], x[key], strict=True)
+    np.testing.assert_array_equal(traced(lambda t: t[key], x), x[key], strict=True)
+    expected = x.copy()
+    expected[key] += 3.5
+    np.testing.assert_array_equal(wf.asarray(x).at[key].add(3.5), expected)
+    np.testing.assert_array_equal(traced(lambda t: t.at[key].add(3.5), x), expected)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("x", [np.float64(2), array((3, 4))], ids=["0-d", "matrix"])
+def test_values_as_masks_of_no_axes(flag: bool, x: Any) -> None:
+    """Those of a compiled function; on a GPU they can write."""
+    x, mask, expected = np.asarray(x), np.array(flag), np.array(x)
+    expected[mask] = 7
+    np.testing.assert_array_equal(wf.compile(lambda t, m: t[m])(x, mask), x[mask], strict=True)
+    for run in (
+        wf.compile(lambda t, m: t.at[m].set(7.0)),
+        lambda t, m: wf.asarray(t).at[m].set(7.0),
+    ):
+        np.testing.assert_array_equal(run(x, wf.asarray(mask)), expected, strict=True)
+    wf.compile(lambda t, m: t.at[m].set(7.0), device="gpu:0").trace(x, mask)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4), (0, 0)], ids=str)
+def test_masks_of_no_elements(shape: tuple[int, ...]) -> None:
+    """They fit any axis."""
+    x, mask = array((3, 4)), np.zeros(shape, bool)
+    for read in (lambda t, m: t[m], wf.compile(lambda t, m: t[m])):
+        got = read(wf.asarray(x), wf.asarray(mask))
+        np.testing.assert_array_equal(got, x[mask], strict=True)
+    for write in (lambda t, m: t.at[m].set(7), wf.compile(lambda t, m: t.at[m].set(7))):
+        np.testing.assert_array_equal(write(wf.asarray(x), wf.asarray(mask)), x)
+
+
+def test_masks_that_do_not_fit() -> None:
+    x, mask = wf.asarray(array((3, 4))), wf.asarray(np.ones(4, bool))
+    for fn in (lambda t, m: t[m], lambda t, m: t.at[m].set(0.0)):
+        for run in (fn, wf.compile(fn)):
+            with pytest.raises(IndexError, match=r"a mask of shape \[4\] does not fit"):
+                run(x, mask)
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [
@@ -207,15 +261,17 @@ def test_eager_mask() -> None:
         ([0, 7], "index 7 is out of bounds for axis 0 of size 3"),
         (([0, 1], [0, 1, 2]), "index arrays do not fit together"),
         (np.ones(4, bool), r"a mask of shape \[4\] does not fit axis 0"),
-        (True, "single bool True"),
-        ((np.asarray(True), 0), "single bool"),
+        ((True, 0, 0, 0), "too many indices: 4"),
     ],
 )
 def test_bad_keys(key: Any, message: str) -> None:
     x = wf.asarray(array((3, 4)))
-    with pytest.raises(wf.errors.WeftError, match=message) as error:
+    with pytest.raises(IndexError, match=message) as error:
         x[key]
+    assert isinstance(error.value, wf.errors.InvalidArgumentError)
     assert error.value.locations[0].file == __file__
+    with pytest.raises(IndexError, match=message):
+        x.at[key].set(0)
 
 
 def test_bad_updates() -> None:

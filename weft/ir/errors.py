@@ -79,6 +79,16 @@ class ShapeError(InvalidArgumentError):
     """
 
 
+class BoundsError(InvalidArgumentError, IndexError):
+    """A tensor has no such element or axis: an index, a mask or an axis does not fit its shape.
+
+    >>> wf.asarray([1, 2])[2]
+    Traceback (most recent call last):
+        ...
+    weft.ir.errors.BoundsError: index 2 is out of bounds for axis 0 of size 2...
+    """
+
+
 class TracerError(WeftError, TypeError):
     """A symbolic tensor was used where a concrete value is needed, or outside its trace.
 

@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 
 from weft.ir.dtypes import as_dtype
-from weft.ir.errors import InvalidArgumentError, OutOfRangeError, WeftError, suggest
+from weft.ir.errors import (
+    BoundsError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    WeftError,
+    suggest,
+)
 from weft.ir.graph import Operation
 from weft.ir.interpreter.evaluate import LOOPS, Path, Watch, interpret
 from weft.ir.interpreter.state import DictState
@@ -68,8 +74,8 @@ class ValueChecks:
 
         try:
             results = call(inputs, noted)
-        except InvalidArgumentError as error:
-            if "bounds" in self.kinds and "out of bounds" in error.what:
+        except BoundsError:
+            if "bounds" in self.kinds:
                 find("bounds")
             raise
         if "overflow" in self.kinds:

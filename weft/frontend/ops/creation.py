@@ -56,6 +56,7 @@ from weft.frontend.ops.elementwise import (
     less,
     less_equal,
     logical_and,
+    maximum,
     multiply,
     subtract,
     where,
@@ -89,6 +90,7 @@ from weft.ir.dtypes import (
     int64,
     scalar_dtype,
     string,
+    uint64,
 )
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
@@ -404,19 +406,46 @@ def arange(
     target = check_dtype(dtype, DEFAULT_INT if integral else DEFAULT_FLOAT)
     if integral:
         length = max(0, -((int(a) - int(b)) // int(s)))
-        made = quick_made(counted, a, s, length, int64, target)
-        return cast(_steps(int(a), int(s), length, int64), target) if made is None else made
-    steps = (b - a) / s
-    if not math.isfinite(steps):
-        raise InvalidArgumentError(
-            f"wf.arange: there are {steps} steps of {s} from {a} to {b}", location=caller_location()
-        )
-    length = max(0, math.ceil(steps))
-    made = quick_made(counted, a, s, length, float64, target)
+        if not (-_FAR < a < _FAR and -_FAR < b < _FAR and -_FAR < s < _FAR):
+            a, s, integral = _far_integers(int(a), int(s), length, target)
+    else:
+        steps = (b - a) / s
+        if not math.isfinite(steps):
+            raise InvalidArgumentError(
+                f"wf.arange: there are {steps} steps of {s} from {a} to {b}",
+                location=caller_location(),
+            )
+        length = max(0, math.ceil(steps))
+    work = int64 if integral else float64
+    made = quick_made(counted, a, s, length, work, target)
     if made is not None:
         return made
+    if integral:
+        return cast(_steps(int(a), int(s), length, work), target)
     with in_float64():
-        return cast(_steps(float(a), float(s), length, float64), target)
+        return cast(_steps(float(a), float(s), length, work), target)
+
+
+#: Integers below it can be subtracted in int64.
+_FAR = 2**62
+
+
+def _far_integers(start: int, step: int, length: int, target: DType) -> tuple[int, int, bool]:
+    """start and step of an `arange` of integers, modulo 2**64 if all its elements are integers of
+    the target, and whether it is computed in int64."""
+    start, step = start if length else 0, step if length > 1 else 1
+    ends = start, start + step * max(length - 1, 0)
+    if not target.is_integer:
+        return start, step, max(map(abs, (*ends, step))) < 2**63
+    low, high = (0, 2**64) if target is uint64 else (-(2**63), 2**63)
+    if low <= min(ends) and max(ends) < high:
+        start, step = _signed(start), _signed(step)
+    return start, step, True
+
+
+def _signed(n: int) -> int:
+    """n modulo 2**64, as an int64."""
+    return (n + 2**63) % 2**64 - 2**63
 
 
 def _is_computed(x: object) -> bool:
@@ -487,8 +516,8 @@ def linspace(
     """`num` evenly spaced numbers from `start` to `stop` (which is left out without `endpoint`).
 
     start and stop are scalars, num an integer, in a graph a size or a scalar tensor of integers,
-    too. Integers give the default float. Known numbers are computed in float64 and rounded once;
-    the last is exactly `stop`.
+    too. Integers give the default float. Known numbers are computed in float64 and rounded once,
+    integers between known integers exactly; the last is exactly `stop`.
 
     >>> wf.linspace(0, 1, 5)
     Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
@@ -502,6 +531,10 @@ def linspace(
     count = check_size("linspace", num, "num")
     ends = [x if is_scalar(x) else strong_tensor(x) for x in (start, stop)]
     result = check_dtype(dtype, to_inexact(common_dtype("linspace", ends), "linspace"))
+    if result.is_integer and isinstance(count, int):
+        low, high = ends
+        if isinstance(low, int) and isinstance(high, int):
+            return _whole_numbers(low, high, count, endpoint, result)
     work = result if result.is_inexact else float64
     if all(is_scalar(x) for x in ends):
         work = complex128 if work.is_complex else float64
@@ -517,15 +550,24 @@ def linspace(
         return cast(values if result.is_inexact else apply("floor", values), result)
 
 
+def _whole_numbers(start: int, stop: int, count: int, endpoint: bool, result: DType) -> Tensor:
+    """`linspace` in integers: numbers of 64 bits are not all floats."""
+    gaps = max(count - endpoint, 1)
+    step, rest = divmod(stop - start, gaps)
+    index = apply("iota", dtype=int64, shape=(count,), axis=0)
+    # modulo 2**64; index * rest is less than count**2
+    carried = floor_divide(multiply(index, rest), gaps)
+    return cast(add(add(multiply(index, _signed(step)), carried), _signed(start)), result)
+
+
 def _between(index: Tensor, low: Tensor, high: Tensor, count: Any, endpoint: bool) -> Tensor:
     """The numbers of `linspace` at the indices."""
     gaps: Any = count - 1 if endpoint else count
     if isinstance(gaps, int):
-        each: Any = 1.0 / gaps if gaps > 0 else 0.0
+        whole: Any = max(gaps, 1)
     else:
-        whole = cast(SymbolicDim.as_operand(gaps), float64)
-        each = where(greater_equal(whole, 1), divide(1.0, whole), 0.0)
-    values = add(multiply(index, multiply(subtract(high, low), each)), low)
+        whole = cast(maximum(SymbolicDim.as_operand(gaps), 1), float64)
+    values = add(multiply(index, divide(subtract(high, low), whole)), low)
     if endpoint and not (isinstance(count, int) and count <= 1):
         last = equal(index, gaps)
         if not isinstance(count, int):

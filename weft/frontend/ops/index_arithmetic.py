@@ -36,7 +36,7 @@ from weft.frontend.ops.promotion import (
 )
 from weft.ir.dims import format_shape, same
 from weft.ir.dtypes import int64
-from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.errors import BoundsError, InvalidArgumentError, ShapeError
 from weft.ir.locations import caller_location
 
 
@@ -54,7 +54,7 @@ def _inside(op: str, index: Tensor, size: int) -> Tensor:
         held = index.numpy()
         wrong = held[(held < 0) | (held >= size)]
         if wrong.size:
-            raise InvalidArgumentError(
+            raise BoundsError(
                 f"wf.{op}: the index {wrong.flat[0]} is out of range for {size}",
                 location=caller_location(),
             )

@@ -1,7 +1,7 @@
 """Reading and writing parts of tensors: `x[key]`, `x.at[key]`, take, gather, scatter.
 
 Indices are integers of any dtype; negative ones count from the end. One that is out of bounds
-raises InvalidArgumentError when the op runs (eagerly at once, compiled when the step does). Nothing
+raises BoundsError when the op runs (eagerly at once, compiled when the step does). Nothing
 writes in place: scatters return a new tensor.
 
 A key, NumPy's basic or advanced indexing, is resolved once into a `Plan`: one slice for each axis,
@@ -71,6 +71,7 @@ from weft.ir.dims import (
 )
 from weft.ir.dtypes import bool_, int64
 from weft.ir.errors import (
+    BoundsError,
     InvalidArgumentError,
     ShapeError,
     TracerError,
@@ -107,13 +108,13 @@ class Plan:
         return any(b != (0, d, 1) for b, d in zip(self.bounds, self.shape, strict=True))
 
 
-def _fail(what: str, hint: str | None = None) -> InvalidArgumentError:
-    return InvalidArgumentError(what, hint=hint, location=caller_location())
+def _fail(what: str, hint: str | None = None) -> BoundsError:
+    return BoundsError(what, hint=hint, location=caller_location())
 
 
 def resolve(t: Tensor, key: Any) -> Plan:
-    """The plan for t[key]. InvalidArgumentError for a key that does not fit, TracerError for a
-    traced mask.
+    """The plan for t[key], a key without masks of no axes (`_with_masks`). BoundsError for one that
+    does not fit, TracerError for a traced mask.
     """
     items = [_item(i) for i in (key if isinstance(key, tuple) else (key,))]
     used = sum(_axes_used(i) for i in items)
@@ -178,13 +179,6 @@ def _item(item: Any) -> Any:
             f"{item!r} is not a valid index",
             "an index is an integer, a slice, None, '...', or an array of integers or bools",
         )
-    if index.dtype.kind == "bool" and index.ndim == 0:
-        raise UnsupportedError(
-            f"indexing with the single bool {item} is not supported",
-            hint="use wf.expand_dims or wf.where, or index with an array of bools (one without "
-            "axes must be the whole index)",
-            location=caller_location(),
-        )
     if index.dtype.kind == "bool" and not is_concrete(index) and not open_sizes():
         raise TracerError(
             "a traced boolean mask cannot index a tensor: the result's shape would depend on it",
@@ -205,7 +199,7 @@ def _index_arrays(item: Tensor, axis: int, shape: Shape) -> list[Tensor]:
     if item.dtype.is_integer:
         return [item]
     for i, (m, d) in enumerate(zip(item.shape, shape[axis:], strict=False)):
-        if not same(m, d):
+        if not same(m, d) and m != 0:  # NumPy takes a mask of no elements for any axis
             raise _fail(
                 f"a mask of shape {format_shape(item.shape)} does not fit axis {axis + i} of a "
                 f"tensor of shape {format_shape(shape)}"
@@ -311,10 +305,9 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     """x[key] with NumPy's rules for integers, slices, None, `...`, integer arrays and boolean
     masks.
 
-    Errors, at the caller's line: InvalidArgumentError for a key that does not fit the shape,
-    TracerError for a mask that is traced for a compiled function. An index out of bounds in an
-    array raises when it is used. Part of a weak tensor is weak. In a graph bounds of slices may be
-    tensors.
+    Errors, at the caller's line: BoundsError for a key that does not fit the shape, TracerError
+    for a mask that is traced for a GPU. An index out of bounds in an array raises when it is used.
+    Part of a weak tensor is weak. In a graph bounds of slices may be tensors.
     """
     made = quick_part(x, key)
     if made is None:
@@ -323,13 +316,35 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
         return made
     t = as_tensor(x)
     whole = Tensor(t._data, t._value, t._trace) if t.weak else t
-    if isinstance(key, (Tensor, np.ndarray)) and not key.ndim and key.dtype == bool_:
-        # a mask of no axes: a new axis in front, which it keeps or empties
-        mask = as_tensor(key)
-        key = as_tensor(mask.numpy()[None]) if is_concrete(mask) else reshape(mask, (1,))
-        whole = reshape(whole, (1, *whole.shape))
-    whole, key = _cut_by_values(whole, key)
+    whole, key = _cut_by_values(*_with_masks(whole, key))
     return weaken(_part(whole, resolve(whole, key)), [t])
+
+
+def _is_flag(item: Any) -> bool:
+    """Whether an item of a key is a mask of no axes."""
+    if isinstance(item, (Tensor, np.ndarray)):
+        return not item.ndim and item.dtype == bool_
+    return isinstance(item, (bool, np.bool_))
+
+
+def _with_masks(t: Tensor, key: Any) -> tuple[Tensor, Any]:
+    """t with an axis of size 1 for each mask of no axes in the key, and the key with a mask of that
+    axis in its place: it keeps or empties the axis."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    if not any(map(_is_flag, items)):
+        return t, key
+    rest = [0 if _is_flag(i) else _axes_used(_item(i)) for i in items]
+    sizes, axis = list(t.shape), 0
+    for n, item in enumerate(items):
+        if item is Ellipsis:
+            axis += max(t.ndim - sum(rest), 0)
+        elif _is_flag(item):
+            mask = as_tensor(item)
+            items[n] = as_tensor(mask.numpy()[None]) if is_concrete(mask) else reshape(mask, (1,))
+            sizes.insert(axis, 1)
+            axis += 1
+        axis += rest[n]
+    return reshape(t, sizes), tuple(items) if isinstance(key, tuple) else items[0]
 
 
 def _cut_by_values(t: Tensor, key: Any) -> tuple[Tensor, Any]:
@@ -534,7 +549,10 @@ def _update(t: Tensor, key: Any, values: TensorLike, scatter: str, combine: str 
     scatter "": there is no such op; `combine` also serves indices that are known to differ.
     """
     t = strong_tensor(t)
-    value = _fitting(t, values)
+    value, shape = _fitting(t, values), t.shape
+    t, key = _with_masks(t, key)
+    if t.shape != shape:
+        return reshape(_update(t, key, value, scatter, combine), shape)
     mask = _traced_mask(key)
     if mask is not None:
         return _masked_update(t, mask, value, combine)
@@ -599,11 +617,12 @@ def _traced_mask(key: Any) -> Tensor | None:
 
 
 def _masked_update(t: Tensor, mask: Tensor, value: Tensor, combine: str | None) -> Tensor:
+    if mask.ndim <= t.ndim and 0 in mask.shape:
+        return t
     if not fits(mask.shape, t.shape[: mask.ndim]):
-        raise InvalidArgumentError(
+        raise _fail(
             f"a mask of shape {format_shape(mask.shape)} does not fit a tensor of shape "
-            f"{format_shape(t.shape)}",
-            location=caller_location(),
+            f"{format_shape(t.shape)}"
         )
     rest = t.shape[mask.ndim :]
     if value.ndim > len(rest):
@@ -658,7 +677,7 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
     >>> wf.take([10, 20, 30], 3)
     Traceback (most recent call last):
         ...
-    weft.ir.errors.InvalidArgumentError: wf.take on (i64[3], i64[]): index 3 is out of ...
+    weft.ir.errors.BoundsError: wf.take on (i64[3], i64[]): index 3 is out of ...
     """
     made = quick_taken(x, indices, axis)
     if made is not None:

@@ -42,7 +42,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, SymbolicDim, broadcast_dim, format_shape, positive, product, same
 from weft.ir.dims import least as smaller
 from weft.ir.dtypes import bool_
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
+from weft.ir.errors import BoundsError, InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 
 
@@ -240,7 +240,7 @@ def vecdot(
             location=caller_location(),
         )
     if axis >= 0 or -axis > rank:
-        raise InvalidArgumentError(
+        raise BoundsError(
             f"wf.vecdot: axis {axis} must be negative, -1 to {-rank}, as in the array API",
             hint="axes count from the end, because the others broadcast; wf.moveaxis brings axis "
             "0 to the end",
@@ -297,13 +297,16 @@ def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
     Tensor([[ 0,  0,  1],
             [ 0, -1,  0]], dtype=int64)
     """
-    a, b = broadcast_tensors(*promote_tensors(x1, x2, op="cross"), op="cross")
+    given = promote_tensors(x1, x2, op="cross")
+    a, b = broadcast_tensors(*given, op="cross")
     along = check_axis("cross", axis, a.ndim)
-    if a.shape[along] != 3:
-        raise ShapeError(
-            f"wf.cross: axis {axis} of shape {format_shape(a.shape)} must have size 3",
-            location=caller_location(),
-        )
+    for t in given:
+        at = along - a.ndim + t.ndim
+        if at < 0 or t.shape[at] != 3:  # an axis of size 1 does not broadcast here
+            raise ShapeError(
+                f"wf.cross: axis {axis} of shape {format_shape(t.shape)} must have size 3",
+                location=caller_location(),
+            )
     a0, a1, a2 = (cut(a, along, i, i + 1) for i in range(3))
     b0, b1, b2 = (cut(b, along, i, i + 1) for i in range(3))
     parts = [_minor(a1, b2, a2, b1), _minor(a2, b0, a0, b2), _minor(a0, b1, a1, b0)]

@@ -54,7 +54,14 @@ from weft.ir.dtypes import (
     real_of,
     scalar_dtype,
 )
-from weft.ir.errors import InvalidArgumentError, ShapeError, TracerError, TypeRuleError, WeftError
+from weft.ir.errors import (
+    BoundsError,
+    InvalidArgumentError,
+    ShapeError,
+    TracerError,
+    TypeRuleError,
+    WeftError,
+)
 from weft.ir.locations import caller_location
 from weft.ir.spec import QUIET
 
@@ -62,7 +69,8 @@ Axes = int | Sequence[int] | None
 
 
 def check_axis(op: str, axis: object, rank: int, name: str = "axis") -> int:
-    """`axis` in 0 .. rank-1, negative ones counted from the end. InvalidArgumentError otherwise."""
+    """`axis` in 0 .. rank-1, negative ones counted from the end. BoundsError for others,
+    InvalidArgumentError for what is no integer."""
     try:
         value = operator.index(axis)  # type: ignore[arg-type]
     except TypeError as error:
@@ -73,7 +81,7 @@ def check_axis(op: str, axis: object, rank: int, name: str = "axis") -> int:
         ) from None
     if not -rank <= value < rank:
         allowed = f"{-rank} to {rank - 1}" if rank else "none: it is a scalar"
-        raise InvalidArgumentError(
+        raise BoundsError(
             f"wf.{op}: {name} {value} is out of range for a tensor of rank {rank}",
             hint=f"the axes of this tensor are {allowed}",
             location=caller_location(),

@@ -55,6 +55,7 @@ from weft.frontend.ops.strings import SparseTensorValue
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product, same
 from weft.ir.dtypes import DType, bool_, int8, int64, string
 from weft.ir.errors import (
+    BoundsError,
     InvalidArgumentError,
     ShapeError,
     TracerError,
@@ -79,7 +80,7 @@ class SparseTensor:
     indices that are traced, all whose first one is too large.
     `+`, `-` with a SparseTensor or a tensor, `*` and `/` by a number or a tensor that broadcasts,
     and `@` work; it becomes dense by `to_dense()` only. Other functions of tensors raise
-    TypeRuleError. InvalidArgumentError for an index out of range: here if it is known, else when it
+    TypeRuleError. BoundsError for an index out of range: here if it is known, else when it
     is used. ShapeError for shapes that do not fit.
 
     >>> a = wf.sparse.SparseTensor([[0, 1], [2, 0]], [5.0, 7.0], (3, 2))
@@ -344,7 +345,7 @@ def _checked(indices: Tensor, shape: Sequence[Any], padded: bool) -> Tensor:
 
 
 def check_range(indices: np.ndarray[Any, Any], shape: Sequence[Any], padded: bool = False) -> None:
-    """InvalidArgumentError if any of the indices [n, rank] is out of range; sizes that are not
+    """BoundsError if any of the indices [n, rank] is out of range; sizes that are not
     known are not looked at."""
     for axis, size in enumerate(shape):
         given = indices[:, axis]
@@ -357,7 +358,7 @@ def check_range(indices: np.ndarray[Any, Any], shape: Sequence[Any], padded: boo
         if padded and all(isinstance(d, int) for d in shape):
             wrong &= (indices != np.asarray(shape)).any(axis=1)
         for at in np.flatnonzero(wrong)[:1]:
-            raise InvalidArgumentError(
+            raise BoundsError(
                 f"wf.sparse.SparseTensor: the index {indices[at].tolist()} of entry {at} is out of "
                 f"range for dense_shape {format_shape(tuple(shape))}",
                 location=caller_location(),

@@ -2,7 +2,7 @@
 indices.
 
 Negative indices count from the end, as in NumPy. One that is out of bounds raises
-InvalidArgumentError that names the index, the axis and its size; nothing is clipped."""
+BoundsError that names the index, the axis and its size; nothing is clipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.ir.dims import Dim, Shape, divided, format_dim, format_shape, positive, product, same
 from weft.ir.dtypes import float32, float64, int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
+from weft.ir.errors import BoundsError, InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.spec import (
     ANY,
@@ -329,7 +329,7 @@ SHAPE_TABLE: tuple[OpSpec, ...] = (
 def wrap_indices(indices: Array, axis: int, size: int) -> Array:
     """`indices` (any integer dtype) as int64 in 0 .. size-1.
 
-    Raises InvalidArgumentError for the first, in row-major order, that is out of bounds.
+    Raises BoundsError for the first, in row-major order, that is out of bounds.
     """
     # uint64 is compared before the cast: 2**64-1 is no -1
     bad = indices >= size
@@ -337,9 +337,7 @@ def wrap_indices(indices: Array, axis: int, size: int) -> Array:
         bad = bad | (indices.astype(np.int64) < -size)
     if bad.any():
         first = np.asarray(indices)[bad][0]
-        raise InvalidArgumentError(
-            f"index {int(first)} is out of bounds for axis {axis} of size {size}"
-        )
+        raise BoundsError(f"index {int(first)} is out of bounds for axis {axis} of size {size}")
     out = indices.astype(np.int64)
     return np.asarray(np.where(out < 0, out + size, out))
 

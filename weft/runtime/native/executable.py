@@ -27,8 +27,8 @@ from weft.codegen.numba.replacements import replacements
 from weft.codegen.python_calls import CALLEE
 from weft.codegen.steps.walker import CALL_WORDS
 from weft.ir.errors import (
+    BoundsError,
     InternalError,
-    InvalidArgumentError,
     ResourceExhaustedError,
     UnknownError,
     WeftError,
@@ -400,7 +400,7 @@ class Executable(Step):
             )
         if op.name in STACK_OPS:
             raise no_room(self.graph, op, index)
-        raise InvalidArgumentError(
+        raise BoundsError(
             f"op '{op.name}' ({types}): {describe_fault(op, element, index)}",
             hint="indices must be in -n .. n-1 for an axis of size n; "
             "clip them with wf.clip if that is meant",

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.codegen.cuda.source.kernel import fault_of
 from weft.codegen.faults import describe_fault
-from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, WeftError
+from weft.ir.errors import BoundsError, ResourceExhaustedError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.interpreter.state import too_large
 from weft.runtime.device.execution.segments import (
@@ -109,12 +109,12 @@ class FaultFound(Exception):
         super().__init__(number)
         self.number, self.words = number, words
 
-    def error(self, plan: DevicePlan) -> InvalidArgumentError:
+    def error(self, plan: DevicePlan) -> BoundsError:
         """The same for people. plan: with its ops (`DeviceExecutable.told`)."""
         number, position, index = fault_of(int(self.words[0]), int(self.words[1]))
         op = plan.faults[self.number][number]
         types = ", ".join(str(v.type) for v in op.operands)
-        return InvalidArgumentError(
+        return BoundsError(
             f"op '{op.name}' ({types}): {describe_fault(op, position, index, cut=True)}",
             hint="indices must be in -n .. n-1 for an axis of size n; "
             "clip them with wf.clip if that is meant",
