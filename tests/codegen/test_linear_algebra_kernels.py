@@ -32,8 +32,8 @@ from weft.passes.pipelines import STANDARD
 Array = np.ndarray[Any, Any]
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
-SQUARE = [(3, 3), (2, 4, 4), (0, 3, 3), (2, 0, 0), (1, 1), (2, 3, 33, 33)]
-OTHERS = [(2, 5, 3), (3, 5), (0, 5), (5, 0), (70, 30), (30, 70)]
+SQUARE = [(3, 3), (2, 4, 4), (0, 3, 3), (2, 0, 0), (1, 1), (2, 3, 33, 33), (2, 81, 81)]
+OTHERS = [(2, 5, 3), (3, 5), (0, 5), (5, 0), (70, 30), (30, 70), (90, 67)]
 
 
 def draw(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
@@ -155,6 +155,12 @@ def test_only_the_matrix_at_fault_is_nan(dtype: Any) -> None:
             assert np.isnan(got[1]).all()
             assert np.isfinite(got[[0, 2]]).all()
             np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    for shape in ((2, 70, 67), (2, 67, 70)):  # one is decomposed as it is, the other's transpose
+        x = draw(shape, dtype)
+        x[0, -1, -1] = np.nan
+        for got in both("svd", [x], full=True, vectors=True)[0]:
+            assert np.isnan(got[0]).all()
+            assert np.isfinite(got[1]).all()
     unread = good.copy()
     unread[0, 1] = np.nan
     for op, attrs in (("cholesky", {}), ("eigh", {"vectors": False})):

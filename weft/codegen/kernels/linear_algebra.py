@@ -3,9 +3,12 @@ but for batches of small real matrices (`codegen/interleaved`).
 
 The units are the matrices of a batch. LAPACK works in place on column-major matrices: a kernel
 copies each matrix, transposed, into the scratch memory of its thread, calls the routine, and copies
-what it made into the results. (A Cholesky factor and triangular solves need no transposing: a lower
-triangle in row-major order is an upper one in column-major order.) How much work space a routine
-wants is asked of it when the call is planned, for each shape once.
+what it made into the results, by blocks that are transposed in registers. Nothing is transposed
+where the transpose will do: a lower triangle in row-major order is an upper one in column-major
+order (Cholesky factors, triangular solves, operands of `eigh`), and a matrix with no more rows than
+columns has the singular values of its transpose, whose V is its U. (Of one with more rows the
+transpose is decomposed more slowly than it is copied.) How much work space a routine wants is asked
+of it when the call is planned, for each shape once.
 
 A matrix with elements that are not finite, where the routine could loop or stop, is not given to
 it; that one's results are NaN, as they are where the routine finds no decomposition.
@@ -54,6 +57,7 @@ from weft.codegen.llvm.link import (
     THREADS_SET,
     routine_address,
 )
+from weft.codegen.nests.writer import TILE, transpose
 from weft.codegen.scalar.element_access import constant
 from weft.ir.cost.rates import decomposition
 from weft.ir.cost.thresholds import FEW_MATRICES, ONE_BY_ONE
@@ -63,7 +67,7 @@ from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint, largest, now, of_sizes, smallest
 
 #: Part of the keys of these kernels.
-VERSION = 4
+VERSION = 5
 
 
 # ---------------------------------------------------------------------------------------- planning
@@ -122,7 +126,7 @@ def _qr_work(letter: str, dtype: str, m: int, n: int, columns: int) -> tuple[int
 def _eigh_work(letter: str, dtype: str, job: str, n: int) -> tuple[int, ...]:
     """Elements of work, rwork (complex only) and iwork."""
     _check_size("eigh", n)
-    given = job, "L", n, None, _one(n), None, _Work(dtype)
+    given = job, "U", n, None, _one(n), None, _Work(dtype)
     if letter in "sd":
         work, iwork = _asked(letter + "syevd", *given, _Work("i32"))
         return work, 0, iwork
@@ -308,11 +312,12 @@ def lower_svd(op: Operation) -> list[KernelCall]:
     letter, dtype = _letter(op)
     _, m, n = _shape(op.operands[0])
     vectors, full, layout = bool(op.attrs["vectors"]), bool(op.attrs["full"]), _Layout()
-    job, k = ("A" if full else "S") if vectors else "N", smallest(m, n)
+    job, k, tall = ("A" if full else "S") if vectors else "N", smallest(m, n), m > n
     left, right = (m, n) if full else (k, k)
-    work, rwork = _svd_work(letter, dtype, job, m, n)
+    work, rwork = _svd_work(letter, dtype, job, largest(m, n), k)
     layout.part(m * n, dtype)
-    spaces = [layout.part(m * left, dtype), layout.part(right * n, dtype)] if vectors else [0, 0]
+    kept = [m * left, right * n] if vectors and tall else [0, 0]
+    spaces = [layout.part(count, dtype) for count in kept]
     spaces += [layout.part(work, dtype), layout.part(rwork, PART.get(dtype, dtype))]
     spaces.append(layout.part(8 * k, "i32"))
     u, s, v = op.results if vectors else (None, op.results[0], None)
@@ -320,7 +325,8 @@ def lower_svd(op: Operation) -> list[KernelCall]:
     scratch = layout.args(*spaces, work)
     sizes = (m, n, k, left, right)
     args = (*results, Address(op.operands[0]), *sizes, *scratch, Routine(letter + "gesdd"))
-    return _call(op, job, lambda e, t: _emit_svd(e, t, job), args)
+    flags = f"{job}{'t' * tall}"
+    return _call(op, flags, lambda e, t: _emit_svd(e, t, job, tall), args)
 
 
 def lower_eig(op: Operation) -> list[KernelCall]:
@@ -410,29 +416,90 @@ class _Matrices:
     def raise_flag(self, slot: ir.Value, by: ir.Value) -> None:
         self.b.store(self.b.or_(self.b.load(slot), by), slot)
 
-    def is_not_finite(self, value: ir.Value) -> ir.Value:
-        b = self.b
-        parts = [value]
-        if self.dtype in PART:
-            parts = [b.extract_value(value, k) for k in (0, 1)]
-        found = [b.fcmp_unordered("uno", d, d) for d in (b.fsub(p, p) for p in parts)]
-        return found[0] if len(found) == 1 else b.or_(*found)
+    def _function(
+        self, name: str, pointers: int, sizes: int, result: ir.Type
+    ) -> tuple[ir.Function, _Matrices | None]:
+        """A function of so many pointers to elements of the dtype, which do not overlap, and so
+        many sizes; and a position in it, unless it is there already."""
+        full = f"{self.e.symbol}.{name}"
+        held: ir.Function | None = self.e.module.globals.get(full)
+        if held is not None:
+            return held, None
+        kinds = [memory_type(self.dtype).as_pointer()] * pointers + [I64] * sizes
+        function, inner = self.e.define_function(full, ir.FunctionType(result, kinds))
+        for parameter in function.args[:pointers]:
+            parameter.add_attribute("noalias")
+        return function, _Matrices(inner, self.dtype)
+
+    def check(
+        self, bad: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
+        lower: bool = False,
+    ) -> None:  # fmt: skip
+        """Set the flag if an element of a matrix is not finite; lower: the other triangle does not
+        count."""
+        function, w = self._function("lower_finite" if lower else "finite", 1, 2, I1)
+        if w is not None:
+            e, b, parts = w.e, w.b, w.e.index(2 if self.dtype in PART else 1)
+            given, height, width = function.args
+            bits, infinite = (I32, 0x7F800000) if self.real == "f32" else (I64, 0x7FF << 52)
+            magnitude = ir.Constant(bits, 2 ** (bits.width - 1) - 1)
+            numbers = b.bitcast(given, bits.as_pointer())
+            most = e.alloca(bits)
+            b.store(ir.Constant(bits, 0), most)
+            with e.for_range(w.zero, height) as i:
+                row = e.at(numbers, b.mul(b.mul(i, width), parts))
+                with e.for_range(w.zero, b.mul(b.add(i, w.one) if lower else width, parts)) as j:
+                    value = b.and_(b.load(e.at(row, j)), magnitude)
+                    held = b.load(most)
+                    b.store(b.select(b.icmp_unsigned(">", value, held), value, held), most)
+            b.ret(b.icmp_unsigned(">=", b.load(most), ir.Constant(bits, infinite)))
+        self.raise_flag(bad, self.b.call(function, [source, rows, columns]))
 
     def transposed(
         self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
-        bad: ir.Value | None = None, lower: bool = False,
+        stride: ir.Value | None = None,
     ) -> None:  # fmt: skip
-        """target[j, i] = source[i, j] for the rows and columns of source, without gaps. bad: is set
-        where an element is not finite; lower: the other triangle does not count."""
-        e, b = self.e, self.b
-        with self.elements(rows, columns) as (i, j):
-            value = b.load(e.at(source, b.add(b.mul(i, columns), j)))
-            if bad is not None:
-                wrong = self.is_not_finite(value)
-                if lower:
-                    wrong = b.and_(wrong, b.icmp_signed("<=", j, i))
-                self.raise_flag(bad, wrong)
-            b.store(value, e.at(target, b.add(b.mul(j, rows), i)))
+        """target[j, i] = source[i, j] for the rows and columns of source, without gaps; stride: the
+        elements from one row of source to the next."""
+        function, w = self._function("transposed", 2, 3, ir.VoidType())
+        if w is not None:
+            e, b, tile = w.e, w.b, w.e.index(TILE)
+            to, given, height, width, step = function.args
+
+            def extent(start: ir.Value, stop: ir.Value) -> ir.Value:
+                left = b.sub(stop, start)
+                return b.select(b.icmp_signed("<", left, tile), left, tile)
+
+            with e.for_range(w.zero, width, tile) as j, e.for_range(w.zero, height, tile) as i:
+                place = e.at(given, b.add(b.mul(i, step), j)), step
+                goal = e.at(to, b.add(b.mul(j, height), i)), height
+                transpose(e, self.dtype, place, goal, (extent(j, width), extent(i, height)))
+            b.ret_void()
+        given_step = columns if stride is None else stride
+        self.b.call(function, [target, source, rows, columns, given_step])
+
+    def copied(
+        self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
+        conjugated: bool = False, lower: bool = False,
+    ) -> None:  # fmt: skip
+        """target = source, or its conjugate; lower: with zeros above the diagonal."""
+        function, w = self._function("conjugated" if conjugated else "copied", 2, 2, ir.VoidType())
+        if w is not None:
+            e, b = w.e, w.b
+            to, given, height, width = function.args
+            zero = constant(self.dtype, 0)
+            with e.for_range(w.zero, height) as i:
+                start = b.mul(i, width)
+                stop = b.add(i, w.one) if lower else width
+                with e.for_range(w.zero, stop) as j:
+                    value = b.load(e.at(given, b.add(start, j)))
+                    if conjugated:
+                        value = b.insert_value(value, b.fneg(b.extract_value(value, 1)), 1)
+                    b.store(value, e.at(to, b.add(start, j)))
+                with e.for_range(stop, width) as j:
+                    b.store(zero, e.at(to, b.add(start, j)))
+            b.ret_void()
+        self.b.call(function, [target, source, rows, columns])
 
     def fill(self, target: ir.Value, count: ir.Value, number: float, dtype: str) -> None:
         value = constant(dtype, number)
@@ -500,15 +567,8 @@ def _emit_cholesky(e: Emitter, dtype: str) -> None:
     with m.units() as unit:
         start, bad = b.mul(unit, size), m.flag()
         out, x = e.at(outs, start), e.at(xs, start)
-        with m.elements(n, n) as (i, j):
-            at = b.add(b.mul(i, n), j)
-            with b.if_else(b.icmp_signed("<=", j, i)) as (inside, outside):
-                with inside:
-                    value = b.load(e.at(x, at))
-                    m.raise_flag(bad, m.is_not_finite(value))
-                    b.store(value, e.at(out, at))
-                with outside:
-                    b.store(constant(dtype, 0), e.at(out, at))
+        m.check(bad, x, n, n, lower=True)
+        m.copied(out, x, n, n, lower=True)
         with m.unless(bad):
             m.fails(bad, m.call(potrf, "U", n, out, m.at_least_one(n)))
         with m.where(bad):
@@ -567,8 +627,7 @@ def _emit_solve(
     with w.units() as unit:
         start = b.mul(unit, size)
         out, x = e.at(outs, start), e.at(rights, start)
-        with e.for_range(w.zero, size) as k:
-            b.store(b.load(e.at(x, k)), e.at(out, k))
+        w.copied(out, x, n, columns)
         if pivoted and not adjoint:
             swap(out, unit, False)
         matrix = e.at(matrices, b.mul(unit, b.mul(n, n)))
@@ -594,13 +653,10 @@ def _emit_qr(e: Emitter, dtype: str) -> None:
         w.transposed(held, e.at(xs, b.mul(unit, b.mul(m, n))), m, n)
         w.call(geqrf, m, n, held, stride, tau, work, lwork)
         r = e.at(rs, b.mul(unit, b.mul(columns, n)))
-        with w.elements(columns, n) as (i, j):
-            target = e.at(r, b.add(b.mul(i, n), j))
-            with b.if_else(b.icmp_signed("<=", i, j)) as (inside, outside):
-                with inside:
-                    b.store(b.load(e.at(held, b.add(b.mul(j, m), i))), target)
-                with outside:
-                    b.store(constant(dtype, 0), target)
+        w.transposed(r, held, n, columns, m)
+        with e.for_range(w.zero, columns) as i:
+            below = b.select(b.icmp_signed("<", i, n), i, n)
+            w.fill(e.at(r, b.mul(i, n)), below, 0, dtype)
         w.call(generate, m, columns, k, held, stride, tau, work, lwork)
         w.transposed(e.at(qs, b.mul(unit, b.mul(m, columns))), held, columns, m)
 
@@ -618,10 +674,11 @@ def _emit_eigh(e: Emitter, dtype: str, vectors: bool) -> None:
     with w.units() as unit:
         start, bad = b.mul(unit, size), w.flag()
         own = e.at(values, b.mul(unit, n))
-        w.transposed(held, e.at(xs, start), n, n, bad, lower=True)
+        w.check(bad, e.at(xs, start), n, n, lower=True)
+        w.copied(held, e.at(xs, start), n, n, conjugated=dtype in PART)
         with w.unless(bad):
             job = "V" if vectors else "N"
-            w.fails(bad, w.call(syevd, job, "L", n, held, w.at_least_one(n), own, *rest))
+            w.fails(bad, w.call(syevd, job, "U", n, held, w.at_least_one(n), own, *rest))
         with w.where(bad):
             w.fill(own, n, math.nan, w.real)
             if vectors:
@@ -630,9 +687,10 @@ def _emit_eigh(e: Emitter, dtype: str, vectors: bool) -> None:
             w.transposed(e.at(out, start), held, n, n)
 
 
-def _emit_svd(e: Emitter, dtype: str, job: str) -> None:
+def _emit_svd(e: Emitter, dtype: str, job: str, tall: bool) -> None:
+    """tall: of more rows than columns. Of any other, LAPACK is given the transpose, V S U', in
+    which its U (column-major) is our V^H (row-major), and its V^H our U."""
     w, b = _Matrices(e, dtype), e.builder
-    vectors = job != "N"
     given_as = (w.real, dtype, dtype, dtype)
     values, us, vs, xs = (e.pointer_argument(j, t) for j, t in enumerate(given_as))
     m, n, k, left, right = (e.argument(j) for j in range(4, 9))
@@ -641,29 +699,36 @@ def _emit_svd(e: Emitter, dtype: str, job: str) -> None:
     kinds = (dtype, dtype, dtype, w.real, "i32")
     u, v, work, rwork, iwork = (w.pointer(base, t, e.argument(11 + j)) for j, t in enumerate(kinds))
     rest = [rwork, iwork] if dtype in PART else [iwork]
-    strides = [w.at_least_one(x) for x in (m, m, right)]
     with w.units() as unit:
         bad = w.flag()
-        own = e.at(values, b.mul(unit, k))
+        own, x = e.at(values, b.mul(unit, k)), e.at(xs, b.mul(unit, b.mul(m, n)))
         u_size, v_size = b.mul(m, left), b.mul(right, n)
         u_out, v_out = e.at(us, b.mul(unit, u_size)), e.at(vs, b.mul(unit, v_size))
-        w.transposed(held, e.at(xs, b.mul(unit, b.mul(m, n))), m, n, bad)
-        with w.unless(bad), b.if_then(b.icmp_signed(">", k, w.zero)):
-            given = job, m, n, held, strides[0], own, u, strides[1], v, strides[2]
+        w.check(bad, x, m, n)
+        if tall:
+            w.transposed(held, x, m, n)
+            sizes, first, second = (m, n, m, right), u, v
+        else:
+            w.copied(held, x, m, n)
+            sizes, first, second = (n, m, n, left), v_out, u_out
+        rows, columns, *strides = (w.at_least_one(size) for size in sizes)
+        some = b.icmp_signed(">", k, w.zero)
+        with w.unless(bad), b.if_then(some):
+            given = job, rows, columns, held, rows, own, first, strides[0], second, strides[1]
             w.fails(bad, w.call(gesdd, *given, work, lwork, *rest))
-        with w.where(bad):
-            w.fill(own, k, math.nan, w.real)
-            if vectors:
-                w.fill(u, u_size, math.nan, dtype)
-                w.fill(v, v_size, math.nan, dtype)
-        if vectors:
-            with b.if_else(b.icmp_signed(">", k, w.zero)) as (some, none):
-                with some:
+        if job != "N":
+            if tall:
+                with b.if_then(some):
                     w.transposed(u_out, u, left, m)
                     w.transposed(v_out, v, n, right)
-                with none:  # LAPACK has nothing to do; any basis is as good
-                    w.identity(u_out, left)
-                    w.identity(v_out, right)
+            with b.if_then(b.not_(some)):  # LAPACK has nothing to do; any basis is as good
+                w.identity(u_out, left)
+                w.identity(v_out, right)
+        with w.where(bad):
+            w.fill(own, k, math.nan, w.real)
+            if job != "N":
+                w.fill(u_out, u_size, math.nan, dtype)
+                w.fill(v_out, v_size, math.nan, dtype)
 
 
 def _emit_eig(e: Emitter, dtype: str, vectors: bool) -> None:
@@ -678,7 +743,8 @@ def _emit_eig(e: Emitter, dtype: str, vectors: bool) -> None:
     with w.units() as unit:
         start, bad = b.mul(unit, size), w.flag()
         own, out = e.at(values, b.mul(unit, n)), e.at(outs, start)
-        w.transposed(held, e.at(xs, start), n, n, bad)
+        w.check(bad, e.at(xs, start), n, n)
+        w.transposed(held, e.at(xs, start), n, n)
         tail = [b.bitcast(rwork, memory_type(w.real).as_pointer())] if dtype in PART else []
         places = [own] if dtype in PART else [found, e.at(found, n)]
         with w.unless(bad):
