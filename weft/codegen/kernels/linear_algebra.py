@@ -3,7 +3,7 @@ but for batches of small real matrices (`codegen/interleaved`).
 
 The units are the matrices of a batch. LAPACK works in place on column-major matrices: a kernel
 copies each matrix, transposed, into the scratch memory of its thread, calls the routine, and copies
-what it made into the results, by blocks that are transposed in registers. Nothing is transposed
+what it made into the results (`lapack.py`). Nothing is transposed
 where the transpose will do: a lower triangle in row-major order is an upper one in column-major
 order (Cholesky factors, triangular solves, operands of `eigh`), and a matrix with no more rows than
 columns has the singular values of its transpose, whose V is its U. (Of one with more rows the
@@ -16,16 +16,13 @@ it; that one's results are NaN, as they are where the routine finds no decomposi
 A batch is cut over weft's threads, each of which does one matrix after the other alone: OpenBLAS's
 own threads are turned off meanwhile, by its setting for the process, as the two sets of threads
 would wait for each other (20 matrices of 128 x 128 on two busy cores: 0.38 s for 0.013). Few
-matrices of `ONE_BY_ONE` nanoseconds and more each go one after the other on OpenBLAS's threads.
-
-Calling convention: Fortran's, with the lengths of strings, which compilers pass last."""
+matrices of `ONE_BY_ONE` nanoseconds and more each go one after the other on OpenBLAS's threads."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -43,24 +40,18 @@ from weft.codegen.call import (
 )
 from weft.codegen.interleaved.calls import interleaved_call
 from weft.codegen.kernels.data_movement import tensor
-from weft.codegen.llvm.emitter import I1, I8, I32, I64, PART, Emitter, memory_type
+from weft.codegen.kernels.lapack import Matrices, want_one_thread
+from weft.codegen.llvm.emitter import I64, PART, Emitter, memory_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.link import (
     BLAS_THREADS,
     LETTER,
-    MUTEX_LOCK,
-    MUTEX_UNLOCK,
-    THREADS_BEFORE,
-    THREADS_CALLS,
-    THREADS_GET,
-    THREADS_MUTEX,
-    THREADS_SET,
     routine_address,
 )
-from weft.codegen.nests.writer import TILE, transpose
 from weft.codegen.scalar.element_access import constant
 from weft.ir.cost.rates import decomposition
 from weft.ir.cost.thresholds import FEW_MATRICES, ONE_BY_ONE
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
@@ -197,9 +188,9 @@ def _call(
 
     def alone(e: Emitter) -> None:
         words = e.pointer_argument(len(args), "i64")
-        _want_one_thread(e, words, True)
+        want_one_thread(e, words, True)
         emit(e, dtype)
-        _want_one_thread(e, words, False)
+        want_one_thread(e, words, False)
 
     return [cut_call(Kernel(key, name, alone), (*args, Routine(BLAS_THREADS)), count, each)]
 
@@ -248,23 +239,26 @@ def lower_lu(op: Operation) -> list[KernelCall]:
 @_large
 def lower_solve(op: Operation) -> list[KernelCall]:
     """lu_solve and triangular_solve. args: result, matrices, right sides, n, columns of those,
-    trsm; for lu_solve pivots."""
-    letter, _ = _letter(op)
+    trsm (trsv for one column, where it can: conjugates without a transpose it has not); for
+    lu_solve pivots."""
+    letter, dtype = _letter(op)
     *given, b = op.operands
     _, n, columns = _shape(op.result)
     matrices = given[-2] if op.name == "lu_solve" else given[0]
     args: list[Arg] = [Address(op.result), Address(matrices), Address(b), n, columns]
-    args.append(Routine(letter + "trsm"))
     adjoint = bool(op.attrs["adjoint"])
+    vector = columns == 1 and not (adjoint and dtype in PART)
+    args.append(Routine(letter + ("trsv" if vector else "trsm")))
     if op.name == "lu_solve":
         args.append(Address(given[-1]))
         parts = [(True, True), (False, False)]
         parts = parts[::-1] if adjoint else parts
     else:
         parts = [(bool(op.attrs["lower"]), bool(op.attrs["unit_diagonal"]))]
-    flags = f"{'h' if adjoint else 'n'}{parts}"
+    flags = f"{'h' if adjoint else 'n'}{'v' if vector else 'm'}{parts}"
     pivoted = op.name == "lu_solve"
-    return _call(op, flags, lambda e, t: _emit_solve(e, t, parts, adjoint, pivoted), args)
+    form = _Solve(parts, adjoint, pivoted, vector)
+    return _call(op, flags, lambda e, t: _emit_solve(e, t, form), args)
 
 
 @_large
@@ -349,218 +343,8 @@ def lower_eig(op: Operation) -> list[KernelCall]:
 # ------------------------------------------------------------------------------------------- code
 
 
-def _want_one_thread(e: Emitter, words: ir.Value, wanted: bool) -> None:
-    """Have OpenBLAS work on the calling thread alone, or no longer: the first call that wants it so
-    keeps the number of threads, the last one sets it again. words: `link.BLAS_THREADS`."""
-    b = e.builder
-
-    def call(word: int, result: ir.Type, *given: ir.Value) -> ir.Value:
-        kind = ir.FunctionType(result, [v.type for v in given])
-        address = b.load(e.at(words, e.index(word)))
-        return b.call(b.inttoptr(address, kind.as_pointer()), list(given))
-
-    there = b.load(e.at(words, e.index(THREADS_SET)))
-    with b.if_then(b.icmp_signed("!=", there, e.index(0))):
-        mutex = e.at(words, e.index(THREADS_MUTEX))
-        call(MUTEX_LOCK, I32, mutex)
-        calls, before = (e.at(words, e.index(k)) for k in (THREADS_CALLS, THREADS_BEFORE))
-        found = b.load(calls)
-        left = b.sub(found, e.index(1))
-        with b.if_then(b.icmp_signed("==", found if wanted else left, e.index(0))):
-            if wanted:
-                # a child that was forked meanwhile has the number already
-                with b.if_then(b.icmp_signed("==", b.load(before), e.index(0))):
-                    b.store(b.sext(call(THREADS_GET, I32), I64), before)
-                call(THREADS_SET, ir.VoidType(), ir.Constant(I32, 1))
-            else:
-                call(THREADS_SET, ir.VoidType(), b.trunc(b.load(before), I32))
-                b.store(e.index(0), before)
-        b.store(b.add(found, e.index(1)) if wanted else left, calls)
-        call(MUTEX_UNLOCK, I32, mutex)
-
-
-class _Matrices:
-    """What the kernels are made of: loops over the elements of a matrix, calls of LAPACK."""
-
-    def __init__(self, e: Emitter, dtype: str) -> None:
-        self.e, self.b, self.dtype = e, e.builder, dtype
-        self.real = PART.get(dtype, dtype)
-        self.zero, self.one = e.index(0), e.index(1)
-
-    def scratch(self, position: int) -> ir.Value:
-        """The address, as i64, of this thread's scratch memory; its stride is the next argument."""
-        e = self.e
-        return self.b.add(e.argument(position), self.b.mul(e.worker, e.argument(position + 1)))
-
-    def pointer(self, address: ir.Value, dtype: str, offset: ir.Value | None = None) -> ir.Value:
-        """A pointer to elements of dtype, `offset` bytes behind an address."""
-        address = address if offset is None else self.b.add(address, offset)
-        return self.b.inttoptr(address, memory_type(dtype).as_pointer())
-
-    @contextmanager
-    def units(self) -> Iterator[ir.Value]:
-        with self.e.for_range(self.e.lo, self.e.hi) as unit:
-            yield unit
-
-    @contextmanager
-    def elements(self, rows: ir.Value, columns: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
-        with self.e.for_range(self.zero, rows) as i, self.e.for_range(self.zero, columns) as j:
-            yield i, j
-
-    def flag(self) -> ir.Value:
-        """A bool in memory: false."""
-        slot = self.e.alloca(I1)
-        self.b.store(ir.Constant(I1, 0), slot)
-        return slot
-
-    def raise_flag(self, slot: ir.Value, by: ir.Value) -> None:
-        self.b.store(self.b.or_(self.b.load(slot), by), slot)
-
-    def _function(
-        self, name: str, pointers: int, sizes: int, result: ir.Type
-    ) -> tuple[ir.Function, _Matrices | None]:
-        """A function of so many pointers to elements of the dtype, which do not overlap, and so
-        many sizes; and a position in it, unless it is there already."""
-        full = f"{self.e.symbol}.{name}"
-        held: ir.Function | None = self.e.module.globals.get(full)
-        if held is not None:
-            return held, None
-        kinds = [memory_type(self.dtype).as_pointer()] * pointers + [I64] * sizes
-        function, inner = self.e.define_function(full, ir.FunctionType(result, kinds))
-        for parameter in function.args[:pointers]:
-            parameter.add_attribute("noalias")
-        return function, _Matrices(inner, self.dtype)
-
-    def check(
-        self, bad: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
-        lower: bool = False,
-    ) -> None:  # fmt: skip
-        """Set the flag if an element of a matrix is not finite; lower: the other triangle does not
-        count."""
-        function, w = self._function("lower_finite" if lower else "finite", 1, 2, I1)
-        if w is not None:
-            e, b, parts = w.e, w.b, w.e.index(2 if self.dtype in PART else 1)
-            given, height, width = function.args
-            bits, infinite = (I32, 0x7F800000) if self.real == "f32" else (I64, 0x7FF << 52)
-            magnitude = ir.Constant(bits, 2 ** (bits.width - 1) - 1)
-            numbers = b.bitcast(given, bits.as_pointer())
-            most = e.alloca(bits)
-            b.store(ir.Constant(bits, 0), most)
-            with e.for_range(w.zero, height) as i:
-                row = e.at(numbers, b.mul(b.mul(i, width), parts))
-                with e.for_range(w.zero, b.mul(b.add(i, w.one) if lower else width, parts)) as j:
-                    value = b.and_(b.load(e.at(row, j)), magnitude)
-                    held = b.load(most)
-                    b.store(b.select(b.icmp_unsigned(">", value, held), value, held), most)
-            b.ret(b.icmp_unsigned(">=", b.load(most), ir.Constant(bits, infinite)))
-        self.raise_flag(bad, self.b.call(function, [source, rows, columns]))
-
-    def transposed(
-        self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
-        stride: ir.Value | None = None,
-    ) -> None:  # fmt: skip
-        """target[j, i] = source[i, j] for the rows and columns of source, without gaps; stride: the
-        elements from one row of source to the next."""
-        function, w = self._function("transposed", 2, 3, ir.VoidType())
-        if w is not None:
-            e, b, tile = w.e, w.b, w.e.index(TILE)
-            to, given, height, width, step = function.args
-
-            def extent(start: ir.Value, stop: ir.Value) -> ir.Value:
-                left = b.sub(stop, start)
-                return b.select(b.icmp_signed("<", left, tile), left, tile)
-
-            with e.for_range(w.zero, width, tile) as j, e.for_range(w.zero, height, tile) as i:
-                place = e.at(given, b.add(b.mul(i, step), j)), step
-                goal = e.at(to, b.add(b.mul(j, height), i)), height
-                transpose(e, self.dtype, place, goal, (extent(j, width), extent(i, height)))
-            b.ret_void()
-        given_step = columns if stride is None else stride
-        self.b.call(function, [target, source, rows, columns, given_step])
-
-    def copied(
-        self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
-        conjugated: bool = False, lower: bool = False,
-    ) -> None:  # fmt: skip
-        """target = source, or its conjugate; lower: with zeros above the diagonal."""
-        function, w = self._function("conjugated" if conjugated else "copied", 2, 2, ir.VoidType())
-        if w is not None:
-            e, b = w.e, w.b
-            to, given, height, width = function.args
-            zero = constant(self.dtype, 0)
-            with e.for_range(w.zero, height) as i:
-                start = b.mul(i, width)
-                stop = b.add(i, w.one) if lower else width
-                with e.for_range(w.zero, stop) as j:
-                    value = b.load(e.at(given, b.add(start, j)))
-                    if conjugated:
-                        value = b.insert_value(value, b.fneg(b.extract_value(value, 1)), 1)
-                    b.store(value, e.at(to, b.add(start, j)))
-                with e.for_range(stop, width) as j:
-                    b.store(zero, e.at(to, b.add(start, j)))
-            b.ret_void()
-        self.b.call(function, [target, source, rows, columns])
-
-    def fill(self, target: ir.Value, count: ir.Value, number: float, dtype: str) -> None:
-        value = constant(dtype, number)
-        with self.e.for_range(self.zero, count) as k:
-            self.b.store(value, self.e.at(target, k))
-
-    def identity(self, target: ir.Value, n: ir.Value) -> None:
-        e, b = self.e, self.b
-        with self.elements(n, n) as (i, j):
-            at = e.at(target, b.add(b.mul(i, n), j))
-            with b.if_else(b.icmp_signed("==", i, j)) as (on, off):
-                with on:
-                    b.store(constant(self.dtype, 1), at)
-                with off:
-                    b.store(constant(self.dtype, 0), at)
-
-    def cell(self, value: ir.Value) -> ir.Value:
-        """A slot of the stack that holds a size, as int32, or any other value as it is."""
-        value = self.b.trunc(value, I32) if value.type == I64 else value
-        slot = self.e.alloca(value.type)
-        self.b.store(value, slot)
-        return slot
-
-    def at_least_one(self, value: ir.Value) -> ir.Value:
-        return self.b.select(self.b.icmp_signed(">", value, self.one), value, self.one)
-
-    def call(self, routine: ir.Value, *operands: ir.Value | str, info: bool = True) -> ir.Value:
-        """Call a routine (an address as i64): str for a flag, i64 for a size, pointers as they are.
-        Its `info`, an i32."""
-        b, given, lengths = self.b, [], []
-        for operand in operands:
-            if isinstance(operand, str):
-                given.append(self.cell(ir.Constant(I8, ord(operand))))
-                lengths.append(self.one)
-            else:
-                is_size = isinstance(operand.type, ir.IntType)
-                given.append(self.cell(operand) if is_size else operand)
-        told = self.cell(ir.Constant(I32, 0))
-        given += [told, *lengths] if info else lengths
-        kind = ir.FunctionType(ir.VoidType(), [v.type for v in given])
-        b.call(b.inttoptr(routine, kind.as_pointer()), given)
-        return b.load(told)
-
-    @contextmanager
-    def unless(self, slot: ir.Value) -> Iterator[None]:
-        """Code that is left out where the flag is set."""
-        with self.b.if_then(self.b.not_(self.b.load(slot))):
-            yield
-
-    @contextmanager
-    def where(self, slot: ir.Value) -> Iterator[None]:
-        with self.b.if_then(self.b.load(slot)):
-            yield
-
-    def fails(self, slot: ir.Value, info: ir.Value) -> None:
-        """Set the flag if a routine has found no result."""
-        self.raise_flag(slot, self.b.icmp_signed("!=", info, ir.Constant(I32, 0)))
-
-
 def _emit_cholesky(e: Emitter, dtype: str) -> None:
-    m, b = _Matrices(e, dtype), e.builder
+    m, b = Matrices(e, dtype), e.builder
     outs, xs = e.pointer_argument(0, dtype), e.pointer_argument(1, dtype)
     n, potrf = e.argument(2), e.argument(3)
     size = b.mul(n, n)
@@ -576,7 +360,7 @@ def _emit_cholesky(e: Emitter, dtype: str) -> None:
 
 
 def _emit_lu(e: Emitter, dtype: str) -> None:
-    w, b = _Matrices(e, dtype), e.builder
+    w, b = Matrices(e, dtype), e.builder
     kinds = (dtype, "i64", "i64", dtype)
     packed, pivots, permutation, xs = (e.pointer_argument(j, t) for j, t in enumerate(kinds))
     m, n, k = (e.argument(j) for j in (4, 5, 6))
@@ -600,15 +384,24 @@ def _emit_lu(e: Emitter, dtype: str) -> None:
             b.store(one, second)
 
 
-def _emit_solve(
-    e: Emitter, dtype: str, parts: Sequence[tuple[bool, bool]], adjoint: bool, pivoted: bool
-) -> None:
-    """parts: (lower, unit diagonal) of the triangles that are solved with, in order. Row-major
-    op(A) X = B is column-major X' op(A)' = B': from the right, with the other triangle."""
-    w, b = _Matrices(e, dtype), e.builder
+@dataclass(frozen=True)
+class _Solve:
+    """parts: (lower, unit diagonal) of the triangles that are solved with, in order. vector: of one
+    column, by trsv."""
+
+    parts: list[tuple[bool, bool]]
+    adjoint: bool
+    pivoted: bool
+    vector: bool
+
+
+def _emit_solve(e: Emitter, dtype: str, form: _Solve) -> None:
+    """Row-major op(A) X = B is column-major X' op(A)' = B': from the right, with the other
+    triangle; of one column, a vector, A is the transpose of what is in column-major order."""
+    w, b = Matrices(e, dtype), e.builder
     outs, matrices, rights = (e.pointer_argument(k, dtype) for k in range(3))
-    n, columns, trsm = (e.argument(k) for k in (3, 4, 5))
-    swaps = e.pointer_argument(6, "i64") if pivoted else None
+    n, columns, routine = (e.argument(k) for k in (3, 4, 5))
+    swaps = e.pointer_argument(6, "i64") if form.pivoted else None
     alpha = w.cell(constant(dtype, 1))
     size = b.mul(n, columns)
 
@@ -628,20 +421,25 @@ def _emit_solve(
         start = b.mul(unit, size)
         out, x = e.at(outs, start), e.at(rights, start)
         w.copied(out, x, n, columns)
-        if pivoted and not adjoint:
+        if form.pivoted and not form.adjoint:
             swap(out, unit, False)
-        matrix = e.at(matrices, b.mul(unit, b.mul(n, n)))
-        for lower, unit_diagonal in parts:
-            triangle, form = "U" if lower else "L", "C" if adjoint else "N"
-            given = "R", triangle, form, "U" if unit_diagonal else "N", columns, n, alpha
-            strides = w.at_least_one(n), w.at_least_one(columns)
-            w.call(trsm, *given, matrix, strides[0], out, strides[1], info=False)
-        if pivoted and adjoint:
+        matrix, stride = e.at(matrices, b.mul(unit, b.mul(n, n))), w.at_least_one(n)
+        for lower, unit_diagonal in form.parts:
+            triangle, diagonal = "U" if lower else "L", "U" if unit_diagonal else "N"
+            if form.vector:
+                given = triangle, "N" if form.adjoint else "T", diagonal
+                w.call(routine, *given, n, matrix, stride, out, w.one, info=False)
+            else:
+                turned = "C" if form.adjoint else "N"
+                sizes, last = (columns, n, alpha), w.at_least_one(columns)
+                given = triangle, turned, diagonal
+                w.call(routine, "R", *given, *sizes, matrix, stride, out, last, info=False)
+        if form.pivoted and form.adjoint:
             swap(out, unit, True)
 
 
 def _emit_qr(e: Emitter, dtype: str) -> None:
-    w, b = _Matrices(e, dtype), e.builder
+    w, b = Matrices(e, dtype), e.builder
     qs, rs, xs = (e.pointer_argument(k, dtype) for k in range(3))
     m, n, columns, k = (e.argument(j) for j in (3, 4, 5, 6))
     base, lwork = w.scratch(7), e.argument(11)
@@ -662,7 +460,7 @@ def _emit_qr(e: Emitter, dtype: str) -> None:
 
 
 def _emit_eigh(e: Emitter, dtype: str, vectors: bool) -> None:
-    w, b = _Matrices(e, dtype), e.builder
+    w, b = Matrices(e, dtype), e.builder
     values, xs, n = e.pointer_argument(0, w.real), e.pointer_argument(2, dtype), e.argument(3)
     out = e.pointer_argument(1, dtype)
     base = w.scratch(4)
@@ -690,7 +488,7 @@ def _emit_eigh(e: Emitter, dtype: str, vectors: bool) -> None:
 def _emit_svd(e: Emitter, dtype: str, job: str, tall: bool) -> None:
     """tall: of more rows than columns. Of any other, LAPACK is given the transpose, V S U', in
     which its U (column-major) is our V^H (row-major), and its V^H our U."""
-    w, b = _Matrices(e, dtype), e.builder
+    w, b = Matrices(e, dtype), e.builder
     given_as = (w.real, dtype, dtype, dtype)
     values, us, vs, xs = (e.pointer_argument(j, t) for j, t in enumerate(given_as))
     m, n, k, left, right = (e.argument(j) for j in range(4, 9))
@@ -732,7 +530,7 @@ def _emit_svd(e: Emitter, dtype: str, job: str, tall: bool) -> None:
 
 
 def _emit_eig(e: Emitter, dtype: str, vectors: bool) -> None:
-    w, b = _Matrices(e, dtype), e.builder
+    w, b = Matrices(e, dtype), e.builder
     made = dtype if dtype in PART else {"f32": "c64", "f64": "c128"}[dtype]
     values, outs = e.pointer_argument(0, made), e.pointer_argument(1, made)
     xs, n = e.pointer_argument(2, dtype), e.argument(3)
@@ -762,7 +560,7 @@ def _emit_eig(e: Emitter, dtype: str, vectors: bool) -> None:
 
 
 def _complex_results(
-    w: _Matrices, n: ir.Value, own: ir.Value, out: ir.Value | None, found: ir.Value, v: ir.Value
+    w: Matrices, n: ir.Value, own: ir.Value, out: ir.Value | None, found: ir.Value, v: ir.Value
 ) -> None:
     """geev of a real matrix: real and imaginary parts of values apart; of a conjugate pair, the
     real and the imaginary part of the first one's vector as two columns."""
