@@ -1,5 +1,5 @@
 """What kernels are made of that call LAPACK: loops over matrices, checks that their elements are
-finite, copies, and the calls.
+finite, copies, the calls, and products of Householder reflections.
 
 Matrices are copied between row-major and column-major order by tiles of blocks that are transposed
 in registers (`nests/writer.py`).
@@ -8,7 +8,7 @@ Calling convention: Fortran's, with the lengths of strings, which compilers pass
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from llvmlite import ir
@@ -25,6 +25,7 @@ from weft.codegen.llvm.link import (
 )
 from weft.codegen.nests.writer import TILE, transpose
 from weft.codegen.scalar.element_access import constant
+from weft.codegen.scalar.elementwise import emit_scalar
 
 
 def want_one_thread(e: Emitter, words: ir.Value, wanted: bool) -> None:
@@ -237,3 +238,127 @@ class Matrices:
     def fails(self, slot: ir.Value, info: ir.Value) -> None:
         """Set the flag if a routine has found no result."""
         self.raise_flag(slot, self.b.icmp_signed("!=", info, ir.Constant(I32, 0)))
+
+    def unit_columns(
+        self, target: ir.Value, start: ir.Value, stop: ir.Value, rows: ir.Value
+    ) -> None:
+        """Columns [start, stop) of a column-major matrix become those of the identity."""
+        e, b = self.e, self.b
+        with e.for_range(start, stop) as j:
+            column = e.at(target, b.mul(j, rows))
+            self.fill(column, rows, 0, self.dtype)
+            b.store(constant(self.dtype, 1), e.at(column, j))
+
+
+#: The most reflections of a block, and the fewest of a matrix that has such blocks; others have
+#: blocks of half as many.
+BLOCK, MANY_REFLECTIONS = 64, 512
+
+
+class Reflections:
+    """Products of Householder reflections, H_1 H_2 ... = I - V T V^H by blocks (Schreiber and Van
+    Loan, A storage-efficient WY representation for products of Householder transformations, 1989).
+
+    A block is applied by three products of matrices, of which two are large: V is copied, with the
+    ones and zeros that are not in memory. (LAPACK's `larfb` leaves V where it is, and takes three
+    triangular products beside the two, with copies to and from its work space.)
+
+    count: of all reflections; stride: from one column of the matrices to the next; spaces: for V
+    (stride x BLOCK elements), all T (count x BLOCK), V^H V (BLOCK x BLOCK) and T V^H times what it
+    is applied to (columns of that x BLOCK)."""
+
+    def __init__(
+        self, w: Matrices, count: ir.Value, stride: ir.Value, spaces: Sequence[ir.Value],
+        routines: tuple[ir.Value, ir.Value],
+    ) -> None:  # fmt: skip
+        self.w, self.count, self.stride = w, count, stride
+        self.v, self.t, self.squares, self.work = spaces
+        self.gemm, self.trmm = routines
+        e, b = w.e, w.b
+        many = b.icmp_signed(">=", count, e.index(MANY_REFLECTIONS))
+        self.size = b.select(many, e.index(BLOCK), e.index(BLOCK // 2))
+        self.ld = e.index(BLOCK)
+        self.numbers = {k: w.cell(constant(w.dtype, k)) for k in (-1, 0, 1)}
+
+    def diagonal(self, i: ir.Value) -> ir.Value:
+        """Where element (i, i) of a matrix is."""
+        return self.w.b.mul(i, self.w.b.add(self.stride, self.w.one))
+
+    def width(self, i: ir.Value) -> ir.Value:
+        """How many reflections the block has whose first one is number i."""
+        left = self.w.b.sub(self.count, i)
+        return self.w.b.select(self.w.b.icmp_signed("<", left, self.size), left, self.size)
+
+    @contextmanager
+    def backwards(self) -> Iterator[ir.Value]:
+        """The first reflections of the blocks, from the last block to the first."""
+        e, b, w = self.w.e, self.w.b, self.w
+        blocks = b.sdiv(b.add(self.count, b.sub(self.size, w.one)), self.size)
+        with e.for_range(w.zero, blocks) as step:
+            yield b.mul(b.sub(b.sub(blocks, w.one), step), self.size)
+
+    def take(self, corner: ir.Value, height: ir.Value, width: ir.Value) -> None:
+        """V becomes what is below the diagonal of so many rows and columns from `corner` on."""
+        function, w = self.w._function("reflections", 2, 3, ir.VoidType())
+        if w is not None:
+            e, b = w.e, w.b
+            to, given, rows, columns, step = function.args
+            with e.for_range(w.zero, columns) as j:
+                start = b.mul(j, step)
+                w.fill(e.at(to, start), j, 0, w.dtype)
+                b.store(constant(w.dtype, 1), e.at(to, b.add(start, j)))
+                with e.for_range(b.add(j, w.one), rows) as i:
+                    at = b.add(start, i)
+                    b.store(b.load(e.at(given, at)), e.at(to, at))
+            b.ret_void()
+        self.w.b.call(function, [self.v, corner, height, width, self.stride])
+
+    def combine(self, i: ir.Value, tau: ir.Value, height: ir.Value, width: ir.Value) -> None:
+        """The T of the block from number i on. Its column j is tau[j] below -tau[j] T V^H v[j], of
+        the columns before."""
+        self._multiply(("C", "N"), (width, width, height), 1, (self.v, self.stride),
+                       (self.v, self.stride), 0, (self.squares, self.ld))  # fmt: skip
+        function, w = self.w._function("combine", 3, 1, ir.VoidType())
+        if w is not None:
+            e, b, dtype, ld = w.e, w.b, w.dtype, w.e.index(BLOCK)
+            t, products, taus, size = function.args
+
+            def of(op: str, *args: ir.Value) -> ir.Value:
+                return emit_scalar(e, op, dtype, list(args), {})
+
+            with e.for_range(w.zero, size) as j:
+                own, column = b.load(e.at(taus, j)), e.at(t, b.mul(j, ld))
+                w.fill(column, j, 0, dtype)
+                with e.for_range(w.zero, j) as k:
+                    product = b.load(e.at(products, b.add(k, b.mul(j, ld))))
+                    factor = of("negative", of("multiply", own, product))
+                    other = e.at(t, b.mul(k, ld))
+                    with e.for_range(w.zero, b.add(k, w.one)) as r:
+                        more = of("multiply", factor, b.load(e.at(other, r)))
+                        b.store(of("add", b.load(e.at(column, r)), more), e.at(column, r))
+                b.store(own, e.at(column, j))
+            b.ret_void()
+        self.w.b.call(function, [self._t(i), self.squares, tau, width])
+
+    def apply(
+        self, i: ir.Value, matrix: ir.Value, height: ir.Value, columns: ir.Value, adjoint: bool
+    ) -> None:
+        """Multiply a matrix by the block from number i on, whose V was taken, or its adjoint."""
+        width, w, one = self.width(i), self.w, self.numbers[1]
+        v, c, work = (self.v, self.stride), (matrix, self.stride), (self.work, self.ld)
+        self._multiply(("C", "N"), (width, columns, height), 1, v, c, 0, work)
+        flags = "L", "U", "C" if adjoint else "N", "N"
+        w.call(self.trmm, *flags, width, columns, one, self._t(i), self.ld, *work, info=False)
+        self._multiply(("N", "N"), (height, columns, width), -1, v, work, 1, c)
+
+    def _t(self, i: ir.Value) -> ir.Value:
+        return self.w.e.at(self.t, self.w.b.mul(i, self.ld))
+
+    def _multiply(
+        self, flags: tuple[str, str], sizes: Sequence[ir.Value], alpha: int,
+        a: tuple[ir.Value, ir.Value], b: tuple[ir.Value, ir.Value], beta: int,
+        c: tuple[ir.Value, ir.Value],
+    ) -> None:  # fmt: skip
+        """c = alpha op(a) op(b) + beta c; (pointer, stride) each."""
+        first, second = self.numbers[alpha], self.numbers[beta]
+        self.w.call(self.gemm, *flags, *sizes, first, *a, *b, second, *c, info=False)

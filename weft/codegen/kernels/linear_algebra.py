@@ -40,7 +40,7 @@ from weft.codegen.call import (
 )
 from weft.codegen.interleaved.calls import interleaved_call
 from weft.codegen.kernels.data_movement import tensor
-from weft.codegen.kernels.lapack import Matrices, want_one_thread
+from weft.codegen.kernels.lapack import BLOCK, Matrices, Reflections, want_one_thread
 from weft.codegen.llvm.emitter import I64, PART, Emitter, memory_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.link import (
@@ -58,7 +58,7 @@ from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint, largest, now, of_sizes, smallest
 
 #: Part of the keys of these kernels.
-VERSION = 5
+VERSION = 6
 
 
 # ---------------------------------------------------------------------------------------- planning
@@ -103,14 +103,6 @@ def _check_size(op: str, k: int) -> None:
 
 def _one(n: int) -> int:
     return max(1, n)
-
-
-@of_sizes
-def _qr_work(letter: str, dtype: str, m: int, n: int, columns: int) -> tuple[int, ...]:
-    generate = letter + ("orgqr" if letter in "sd" else "ungqr")
-    one = _asked(letter + "geqrf", m, n, None, _one(m), None, _Work(dtype))
-    two = _asked(generate, m, columns, min(m, n), None, _one(m), None, _Work(dtype))
-    return (max(*one, *two),)
 
 
 @of_sizes
@@ -263,19 +255,18 @@ def lower_solve(op: Operation) -> list[KernelCall]:
 
 @_large
 def lower_qr(op: Operation) -> list[KernelCall]:
-    """args: Q, R, operand, m, n, columns of Q, k, scratch, its stride, tau and work in it, lwork,
-    geqrf, orgqr."""
+    """args: Q, R, operand, m, n, columns of Q, k, scratch, its stride, in it tau and `Reflections`'
+    V, T, S and W, geqr2, gemm, trmm."""
     letter, dtype = _letter(op)
     _, m, n = _shape(op.operands[0])
     columns, layout = tensor(op.results[0]).static_shape[-1], _Layout()
     k = smallest(m, n)
-    (work,) = _qr_work(letter, dtype, m, n, columns)
-    layout.part(m * largest(n, columns), dtype)
-    tau, space = layout.part(k, dtype), layout.part(work, dtype)
-    scratch = layout.args(tau, space, work)
-    generate = letter + ("orgqr" if letter in "sd" else "ungqr")
+    width = largest(n, columns)
+    layout.part(m * width, dtype)
+    counts = k, m * BLOCK, k * BLOCK, BLOCK * BLOCK, width * BLOCK
+    scratch = layout.args(*(layout.part(count, dtype) for count in counts))
     results: list[Arg] = [Address(v) for v in op.results]
-    routines = Routine(letter + "geqrf"), Routine(generate)
+    routines = [Routine(letter + name) for name in ("geqr2", "gemm", "trmm")]
     args = (*results, Address(op.operands[0]), m, n, columns, k, *scratch, *routines)
     return _call(op, "", _emit_qr, args)
 
@@ -442,20 +433,38 @@ def _emit_qr(e: Emitter, dtype: str) -> None:
     w, b = Matrices(e, dtype), e.builder
     qs, rs, xs = (e.pointer_argument(k, dtype) for k in range(3))
     m, n, columns, k = (e.argument(j) for j in (3, 4, 5, 6))
-    base, lwork = w.scratch(7), e.argument(11)
+    base = w.scratch(7)
     held = w.pointer(base, dtype)
-    tau, work = (w.pointer(base, dtype, e.argument(j)) for j in (9, 10))
-    geqrf, generate = e.argument(12), e.argument(13)
-    stride = w.at_least_one(m)
+    tau, *spaces = (w.pointer(base, dtype, e.argument(j)) for j in range(9, 14))
+    geqr2, gemm, trmm = (e.argument(j) for j in (14, 15, 16))
+    h = Reflections(w, k, w.at_least_one(m), spaces, (gemm, trmm))
     with w.units() as unit:
         w.transposed(held, e.at(xs, b.mul(unit, b.mul(m, n))), m, n)
-        w.call(geqrf, m, n, held, stride, tau, work, lwork)
+        with e.for_range(w.zero, k, h.size) as i:
+            corner, own, height, width = (
+                e.at(held, h.diagonal(i)),
+                e.at(tau, i),
+                b.sub(m, i),
+                h.width(i),
+            )
+            w.call(geqr2, height, width, corner, h.stride, own, h.work)
+            h.take(corner, height, width)
+            h.combine(i, own, height, width)
+            after = b.add(i, width)
+            with b.if_then(b.icmp_signed("<", after, n)):
+                right = e.at(corner, b.mul(width, h.stride))
+                h.apply(i, right, height, b.sub(n, after), adjoint=True)
         r = e.at(rs, b.mul(unit, b.mul(columns, n)))
         w.transposed(r, held, n, columns, m)
         with e.for_range(w.zero, columns) as i:
             below = b.select(b.icmp_signed("<", i, n), i, n)
             w.fill(e.at(r, b.mul(i, n)), below, 0, dtype)
-        w.call(generate, m, columns, k, held, stride, tau, work, lwork)
+        w.unit_columns(held, k, columns, m)
+        with h.backwards() as i:
+            corner, height, width = e.at(held, h.diagonal(i)), b.sub(m, i), h.width(i)
+            h.take(corner, height, width)
+            w.unit_columns(held, i, b.add(i, width), m)
+            h.apply(i, corner, height, b.sub(columns, i), adjoint=False)
         w.transposed(e.at(qs, b.mul(unit, b.mul(m, columns))), held, columns, m)
 
 
