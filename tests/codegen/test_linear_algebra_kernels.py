@@ -141,6 +141,40 @@ class TestAgainstTheInterpreter:
                     near(made[0][0], made[1][0])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_wide_blocks_of_reflections(dtype: Any) -> None:
+    x = draw((530, 515), dtype)
+    (q, r), wanted = both("qr", [x], full=False)
+    near(r, wanted[1], 1000)
+    near(q @ r, x)
+    near(adjoint(q) @ q, np.eye(515, dtype=dtype))
+    x = x[:515] + adjoint(x[:515])
+    (values, vectors), (wanted_values, _) = both("eigh", [x], vectors=True)
+    near(values, wanted_values)
+    near(x @ vectors, vectors * values)
+    near(adjoint(vectors) @ vectors, np.eye(515, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eigenvalues_of_any_magnitude(dtype: Any) -> None:
+    """Their squares may not be numbers of the dtype."""
+    x = draw((70, 70), dtype)
+    x = x + adjoint(x)
+    limits = np.finfo(dtype)
+    largest = float(np.abs(x).max())
+    for scale in (limits.tiny * 16, limits.tiny**0.7, limits.max**0.7, limits.max / 512 / largest):
+        given = (x * dtype(scale)).astype(dtype)
+        for vectors in (False, True):
+            values, *bases = both("eigh", [given], vectors=vectors)[0]
+            wanted = np.linalg.eigvalsh(x) * float(scale)
+            np.testing.assert_allclose(values, wanted, atol=float(np.abs(wanted).max()) * 1e-4)
+            for basis in bases:
+                near(adjoint(basis) @ basis, np.eye(70, dtype=dtype))
+    for same in (0.0, limits.smallest_subnormal * 8, limits.max / 4):
+        (values,) = both("eigh", [np.eye(3, dtype=dtype) * dtype(same)], vectors=False)[0]
+        np.testing.assert_allclose(values, np.full(3, same))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_only_the_matrix_at_fault_is_nan(dtype: Any) -> None:
     good = np.eye(3, dtype=dtype) * 2

@@ -96,15 +96,15 @@ class Matrices:
         self.b.store(self.b.or_(self.b.load(slot), by), slot)
 
     def _function(
-        self, name: str, pointers: int, sizes: int, result: ir.Type
+        self, name: str, pointers: int, sizes: int, result: ir.Type, *more: ir.Type
     ) -> tuple[ir.Function, Matrices | None]:
-        """A function of so many pointers to elements of the dtype, which do not overlap, and so
-        many sizes; and a position in it, unless it is there already."""
+        """A function of so many pointers to elements of the dtype, which do not overlap, so many
+        sizes, and more; and a position in it, unless it is there already."""
         full = f"{self.e.symbol}.{name}"
         held: ir.Function | None = self.e.module.globals.get(full)
         if held is not None:
             return held, None
-        kinds = [memory_type(self.dtype).as_pointer()] * pointers + [I64] * sizes
+        kinds = [memory_type(self.dtype).as_pointer()] * pointers + [I64] * sizes + [*more]
         function, inner = self.e.define_function(full, ir.FunctionType(result, kinds))
         for parameter in function.args[:pointers]:
             parameter.add_attribute("noalias")
@@ -113,14 +113,14 @@ class Matrices:
     def check(
         self, bad: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
         lower: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> ir.Value:  # fmt: skip
         """Set the flag if an element of a matrix is not finite; lower: the other triangle does not
-        count."""
-        function, w = self._function("lower_finite" if lower else "finite", 1, 2, I1)
+        count. The bits of the largest magnitude of an element, or of a part of one."""
+        bits, infinite = (I32, 0x7F800000) if self.real == "f32" else (I64, 0x7FF << 52)
+        function, w = self._function("lower_most" if lower else "most", 1, 2, bits)
         if w is not None:
             e, b, parts = w.e, w.b, w.e.index(2 if self.dtype in PART else 1)
             given, height, width = function.args
-            bits, infinite = (I32, 0x7F800000) if self.real == "f32" else (I64, 0x7FF << 52)
             magnitude = ir.Constant(bits, 2 ** (bits.width - 1) - 1)
             numbers = b.bitcast(given, bits.as_pointer())
             most = e.alloca(bits)
@@ -131,8 +131,24 @@ class Matrices:
                     value = b.and_(b.load(e.at(row, j)), magnitude)
                     held = b.load(most)
                     b.store(b.select(b.icmp_unsigned(">", value, held), value, held), most)
-            b.ret(b.icmp_unsigned(">=", b.load(most), ir.Constant(bits, infinite)))
-        self.raise_flag(bad, self.b.call(function, [source, rows, columns]))
+            b.ret(b.load(most))
+        found = self.b.call(function, [source, rows, columns])
+        self.raise_flag(bad, self.b.icmp_unsigned(">=", found, ir.Constant(bits, infinite)))
+        return found
+
+    def powers(self, most: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """A power of two whose product with numbers of at most this magnitude (its bits) is near 1,
+        and 1 by it."""
+        b, bits = self.b, most.type
+        places, bias = (23, 127) if self.real == "f32" else (52, 1023)
+        shift, least, most_ = (ir.Constant(bits, k) for k in (places, 1, 2 * bias - 1))
+        exponent = b.lshr(most, shift)
+        exponent = b.select(b.icmp_unsigned("<", exponent, least), least, exponent)
+        exponent = b.select(b.icmp_unsigned(">", exponent, most_), most_, exponent)
+        other = b.sub(ir.Constant(bits, 2 * bias), exponent)
+        kind = memory_type(self.real)
+        down, up = (b.bitcast(b.shl(x, shift), kind) for x in (other, exponent))
+        return down, up
 
     def transposed(
         self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
@@ -159,12 +175,10 @@ class Matrices:
 
     def copied(
         self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
-        conjugated: bool = False, lower: bool = False,
+        lower: bool = False,
     ) -> None:  # fmt: skip
-        """target = source, or its conjugate; lower: with zeros above the diagonal."""
-        function, w = self._function(
-            f"{'lower_' * lower}{'conjugated' if conjugated else 'copied'}", 2, 2, ir.VoidType()
-        )
+        """target = source; lower: with zeros above the diagonal."""
+        function, w = self._function("lower_copied" if lower else "copied", 2, 2, ir.VoidType())
         if w is not None:
             e, b = w.e, w.b
             to, given, height, width = function.args
@@ -174,13 +188,32 @@ class Matrices:
                 stop = b.add(i, w.one) if lower else width
                 with e.for_range(w.zero, stop) as j:
                     value = b.load(e.at(given, b.add(start, j)))
-                    if conjugated:
-                        value = b.insert_value(value, b.fneg(b.extract_value(value, 1)), 1)
                     b.store(value, e.at(to, b.add(start, j)))
                 with e.for_range(stop, width) as j:
                     b.store(zero, e.at(to, b.add(start, j)))
             b.ret_void()
         self.b.call(function, [target, source, rows, columns])
+
+    def scaled(
+        self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
+        factor: ir.Value,
+    ) -> None:  # fmt: skip
+        """target = the conjugate of source times a real number."""
+        function, w = self._function("scaled", 2, 2, ir.VoidType(), factor.type)
+        if w is not None:
+            e, b = w.e, w.b
+            to, given, height, width, times = function.args
+            with e.for_range(w.zero, b.mul(height, width)) as k:
+                value = b.load(e.at(given, k))
+                if w.dtype in PART:
+                    for part, by in enumerate((times, b.fneg(times))):
+                        made = b.fmul(b.extract_value(value, part), by)
+                        value = b.insert_value(value, made, part)
+                else:
+                    value = b.fmul(value, times)
+                b.store(value, e.at(to, k))
+            b.ret_void()
+        self.b.call(function, [target, source, rows, columns, factor])
 
     def fill(self, target: ir.Value, count: ir.Value, number: float, dtype: str) -> None:
         value = constant(dtype, number)
@@ -258,6 +291,8 @@ BLOCK, MANY_REFLECTIONS = 64, 512
 class Reflections:
     """Products of Householder reflections, H_1 H_2 ... = I - V T V^H by blocks (Schreiber and Van
     Loan, A storage-efficient WY representation for products of Householder transformations, 1989).
+    backward: ... H_2 H_1, of which V has its ones at the ends of its columns and T is lower
+    triangular.
 
     A block is applied by three products of matrices, of which two are large: V is copied, with the
     ones and zeros that are not in memory. (LAPACK's `larfb` leaves V where it is, and takes three
@@ -269,8 +304,9 @@ class Reflections:
 
     def __init__(
         self, w: Matrices, count: ir.Value, stride: ir.Value, spaces: Sequence[ir.Value],
-        routines: tuple[ir.Value, ir.Value],
+        routines: tuple[ir.Value, ir.Value], backward: bool = False,
     ) -> None:  # fmt: skip
+        self.backward = backward
         self.w, self.count, self.stride = w, count, stride
         self.v, self.t, self.squares, self.work = spaces
         self.gemm, self.trmm = routines
@@ -298,24 +334,31 @@ class Reflections:
             yield b.mul(b.sub(b.sub(blocks, w.one), step), self.size)
 
     def take(self, corner: ir.Value, height: ir.Value, width: ir.Value) -> None:
-        """V becomes what is below the diagonal of so many rows and columns from `corner` on."""
+        """V becomes what is below the diagonal of so many rows and columns from `corner` on;
+        backward: what is above the one that ends where they end."""
         function, w = self.w._function("reflections", 2, 3, ir.VoidType())
         if w is not None:
             e, b = w.e, w.b
             to, given, rows, columns, step = function.args
             with e.for_range(w.zero, columns) as j:
                 start = b.mul(j, step)
-                w.fill(e.at(to, start), j, 0, w.dtype)
-                b.store(constant(w.dtype, 1), e.at(to, b.add(start, j)))
-                with e.for_range(b.add(j, w.one), rows) as i:
+                one = b.add(b.sub(rows, columns), j) if self.backward else j
+                after = b.add(one, w.one)
+                empty, full = (w.zero, one), (after, rows)
+                if self.backward:
+                    empty, full = full, empty
+                with e.for_range(*empty) as i:
+                    b.store(constant(w.dtype, 0), e.at(to, b.add(start, i)))
+                b.store(constant(w.dtype, 1), e.at(to, b.add(start, one)))
+                with e.for_range(*full) as i:
                     at = b.add(start, i)
                     b.store(b.load(e.at(given, at)), e.at(to, at))
             b.ret_void()
         self.w.b.call(function, [self.v, corner, height, width, self.stride])
 
     def combine(self, i: ir.Value, tau: ir.Value, height: ir.Value, width: ir.Value) -> None:
-        """The T of the block from number i on. Its column j is tau[j] below -tau[j] T V^H v[j], of
-        the columns before."""
+        """The T of the block from number i on. Its column j is tau[j] beside -tau[j] T V^H v[j], of
+        the columns before (backward: after) it."""
         self._multiply(("C", "N"), (width, width, height), 1, (self.v, self.stride),
                        (self.v, self.stride), 0, (self.squares, self.ld))  # fmt: skip
         function, w = self.w._function("combine", 3, 1, ir.VoidType())
@@ -326,14 +369,18 @@ class Reflections:
             def of(op: str, *args: ir.Value) -> ir.Value:
                 return emit_scalar(e, op, dtype, list(args), {})
 
-            with e.for_range(w.zero, size) as j:
+            with e.for_range(w.zero, size) as step:
+                j = b.sub(b.sub(size, w.one), step) if self.backward else step
                 own, column = b.load(e.at(taus, j)), e.at(t, b.mul(j, ld))
-                w.fill(column, j, 0, dtype)
-                with e.for_range(w.zero, j) as k:
+                others = (b.add(j, w.one), size) if self.backward else (w.zero, j)
+                with e.for_range(*others) as r:
+                    b.store(constant(dtype, 0), e.at(column, r))
+                with e.for_range(*others) as k:
                     product = b.load(e.at(products, b.add(k, b.mul(j, ld))))
                     factor = of("negative", of("multiply", own, product))
                     other = e.at(t, b.mul(k, ld))
-                    with e.for_range(w.zero, b.add(k, w.one)) as r:
+                    some = (k, size) if self.backward else (w.zero, b.add(k, w.one))
+                    with e.for_range(*some) as r:
                         more = of("multiply", factor, b.load(e.at(other, r)))
                         b.store(of("add", b.load(e.at(column, r)), more), e.at(column, r))
                 b.store(own, e.at(column, j))
@@ -347,7 +394,7 @@ class Reflections:
         width, w, one = self.width(i), self.w, self.numbers[1]
         v, c, work = (self.v, self.stride), (matrix, self.stride), (self.work, self.ld)
         self._multiply(("C", "N"), (width, columns, height), 1, v, c, 0, work)
-        flags = "L", "U", "C" if adjoint else "N", "N"
+        flags = "L", "L" if self.backward else "U", "C" if adjoint else "N", "N"
         w.call(self.trmm, *flags, width, columns, one, self._t(i), self.ld, *work, info=False)
         self._multiply(("N", "N"), (height, columns, width), -1, v, work, 1, c)
 

@@ -58,7 +58,7 @@ from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint, largest, now, of_sizes, smallest
 
 #: Part of the keys of these kernels.
-VERSION = 6
+VERSION = 7
 
 
 # ---------------------------------------------------------------------------------------- planning
@@ -101,19 +101,26 @@ def _check_size(op: str, k: int) -> None:
         )
 
 
+#: LAPACK's names for the same of real and of complex matrices.
+_TRIDIAGONAL = {"s": "sytrd", "d": "sytrd", "c": "hetrd", "z": "hetrd"}
+
+
 def _one(n: int) -> int:
     return max(1, n)
 
 
 @of_sizes
-def _eigh_work(letter: str, dtype: str, job: str, n: int) -> tuple[int, ...]:
+def _eigh_work(letter: str, dtype: str, vectors: bool, n: int) -> tuple[int, ...]:
     """Elements of work, rwork (complex only) and iwork."""
     _check_size("eigh", n)
-    given = job, "U", n, None, _one(n), None, _Work(dtype)
-    if letter in "sd":
-        work, iwork = _asked(letter + "syevd", *given, _Work("i32"))
-        return work, 0, iwork
-    return _asked(letter + "heevd", *given, _Work(PART[dtype]), _Work("i32"))
+    given: tuple[Any, ...] = "U", n, None, _one(n), None, None, None, _Work(dtype)
+    (work,) = _asked(letter + _TRIDIAGONAL[letter], *given)
+    if not vectors:
+        return work, 0, 0
+    between = () if letter in "sd" else (_Work(PART[dtype]),)
+    given = "I", n, None, None, None, _one(n), _Work(dtype), *between, _Work("i32")
+    found = _asked(letter + "stedc", *given)
+    return max(work, found[0]), found[1] if between else 0, found[-1]
 
 
 @of_sizes
@@ -273,20 +280,25 @@ def lower_qr(op: Operation) -> list[KernelCall]:
 
 @_large
 def lower_eigh(op: Operation) -> list[KernelCall]:
-    """args: values, vectors (or 0), operand, n, scratch, its stride, work, rwork and iwork in it,
-    and the elements of each, syevd."""
+    """args: values, vectors (or 0), operand, n, scratch, its stride, in it the off-diagonal, tau,
+    work, rwork and iwork, elements of these three, sytrd; with vectors where they are in scratch
+    memory, `Reflections`' V, T, S and W, stedc, gemm, trmm; else sterf."""
     letter, dtype = _letter(op)
     _, n, _ = _shape(op.operands[0])
     vectors, layout = bool(op.attrs["vectors"]), _Layout()
-    counts = _eigh_work(letter, dtype, "V" if vectors else "N", n)
+    counts, real = _eigh_work(letter, dtype, vectors, n), PART.get(dtype, dtype)
     layout.part(n * n, dtype)
-    kinds = (dtype, PART.get(dtype, dtype), "i32")
-    spaces = [layout.part(c, kind) for c, kind in zip(counts, kinds, strict=True)]
+    parts = (n, real), (n, dtype), *zip(counts, (dtype, real, "i32"), strict=True)
+    spaces = [layout.part(count, kind) for count, kind in parts]
+    more = n * n, n * BLOCK, n * BLOCK, BLOCK * BLOCK, n * BLOCK
+    later = [layout.part(count, dtype) for count in more] if vectors else []
     results: list[Arg] = [Address(op.results[0])]
     results.append(Address(op.results[1]) if vectors else 0)
+    names = [letter + name for name in ("stedc", "gemm", "trmm")]
+    names = names if vectors else [LETTER[real] + "sterf"]
+    first = Routine(letter + _TRIDIAGONAL[letter])
     scratch = layout.args(*spaces, *counts)
-    routine = Routine(letter + ("syevd" if letter in "sd" else "heevd"))
-    args = (*results, Address(op.operands[0]), n, *scratch, routine)
+    args = (*results, Address(op.operands[0]), n, *scratch, first, *later, *map(Routine, names))
     return _call(op, "v" if vectors else "", lambda e, t: _emit_eigh(e, t, vectors), args)
 
 
@@ -469,29 +481,46 @@ def _emit_qr(e: Emitter, dtype: str) -> None:
 
 
 def _emit_eigh(e: Emitter, dtype: str, vectors: bool) -> None:
+    """A = Q T Q^H, T = Z D Z^H, both real; Q is applied to Z. (LAPACK's syevd does the same, and
+    applies Q more slowly.)"""
     w, b = Matrices(e, dtype), e.builder
     values, xs, n = e.pointer_argument(0, w.real), e.pointer_argument(2, dtype), e.argument(3)
     out = e.pointer_argument(1, dtype)
     base = w.scratch(4)
-    held, kinds = w.pointer(base, dtype), (dtype, w.real, "i32")
-    spaces = [w.pointer(base, t, e.argument(6 + k)) for k, t in enumerate(kinds)]
-    counts, syevd = [e.argument(9 + k) for k in range(3)], e.argument(12)
+    held, kinds = w.pointer(base, dtype), (w.real, dtype, dtype, w.real, "i32")
+    beside, tau, *spaces = (w.pointer(base, t, e.argument(6 + k)) for k, t in enumerate(kinds))
+    counts, sytrd = [e.argument(11 + k) for k in range(3)], e.argument(14)
     rest = [v for k in (0, 1, 2) if k != 1 or dtype in PART for v in (spaces[k], counts[k])]
-    size = b.mul(n, n)
+    size, stride = b.mul(n, n), w.at_least_one(n)
+    if vectors:
+        made, *parts = (w.pointer(base, dtype, e.argument(15 + k)) for k in range(5))
+        stedc, gemm, trmm = (e.argument(20 + k) for k in range(3))
+        h = Reflections(w, b.sub(n, w.one), stride, parts, (gemm, trmm), backward=True)
     with w.units() as unit:
-        start, bad = b.mul(unit, size), w.flag()
+        x, bad = e.at(xs, b.mul(unit, size)), w.flag()
         own = e.at(values, b.mul(unit, n))
-        w.check(bad, e.at(xs, start), n, n, lower=True)
-        w.copied(held, e.at(xs, start), n, n, conjugated=dtype in PART)
+        down, up = w.powers(w.check(bad, x, n, n, lower=True))
+        w.scaled(held, x, n, n, down)  # its upper triangle, in column-major order
         with w.unless(bad):
-            job = "V" if vectors else "N"
-            w.fails(bad, w.call(syevd, job, "U", n, held, w.at_least_one(n), own, *rest))
+            w.call(sytrd, "U", n, held, stride, own, beside, tau, spaces[0], counts[0])
+            if not vectors:
+                w.fails(bad, w.call(e.argument(15), n, own, beside))
+            else:
+                w.fails(bad, w.call(stedc, "I", n, own, beside, made, stride, *rest))
+                with e.for_range(w.zero, h.count, h.size) as i:
+                    width = h.width(i)
+                    height, column = b.add(i, width), e.at(held, b.mul(b.add(i, w.one), stride))
+                    h.take(column, height, width)
+                    h.combine(i, e.at(tau, i), height, width)
+                    h.apply(i, made, height, n, adjoint=False)
+            with e.for_range(w.zero, n) as k:
+                b.store(b.fmul(b.load(e.at(own, k)), up), e.at(own, k))
+        if vectors:
+            w.transposed(e.at(out, b.mul(unit, size)), made, n, n)
         with w.where(bad):
             w.fill(own, n, math.nan, w.real)
             if vectors:
-                w.fill(held, size, math.nan, dtype)
-        if vectors:
-            w.transposed(e.at(out, start), held, n, n)
+                w.fill(e.at(out, b.mul(unit, size)), size, math.nan, dtype)
 
 
 def _emit_svd(e: Emitter, dtype: str, job: str, tall: bool) -> None:
