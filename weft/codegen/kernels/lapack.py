@@ -194,6 +194,19 @@ class Matrices:
             b.ret_void()
         self.b.call(function, [target, source, rows, columns])
 
+    def exchanged(self, first: ir.Value, second: ir.Value, count: ir.Value) -> None:
+        """So many elements change places; they are not the same."""
+        function, w = self._function("exchanged", 2, 1, ir.VoidType())
+        if w is not None:
+            e, b = w.e, w.b
+            one, two, size = function.args
+            with e.for_range(w.zero, size) as j:
+                held, other = b.load(e.at(one, j)), b.load(e.at(two, j))
+                b.store(other, e.at(one, j))
+                b.store(held, e.at(two, j))
+            b.ret_void()
+        self.b.call(function, [first, second, count])
+
     def scaled(
         self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
         factor: ir.Value,
