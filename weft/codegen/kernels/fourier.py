@@ -17,7 +17,7 @@ c[j] = exp(-pi i j**2 / m), X[k] = c[k] sum_j (x[j] c[j]) conj(c[k-j]) (Bluestei
 filtering approach to the computation of discrete Fourier transform, 1970).
 
 All is computed in float64. In float32 each stage rounds, and results would have four to nine times
-the error of those that are rounded once, as they are here (docs/decisions/0063)."""
+the error of those that are rounded once, as they are here (docs/decisions/0069)."""
 
 from __future__ import annotations
 
