@@ -2,7 +2,7 @@
 compiled, on tensors.
 
 python benchmarks/linalg.py [--json benchmarks/linalg.json] [--rounds 20] [--only solve]
-    [--batches] [--processor-time]
+    [--batches | --single] [--processor-time]
 
 With --processor-time what counts is the time that the process had the processor for, where other
 jobs take turns with it: pin it to one (taskset -c 0), or waiting threads count, too.
@@ -69,12 +69,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default="")
     parser.add_argument("--batches", action="store_true", help="no single matrices")
+    parser.add_argument("--single", action="store_true", help="no batches")
     parser.add_argument("--processor-time", action="store_true")
     options = parser.parse_args()
     clock = time.process_time if options.processor_time else time.perf_counter
     names = [n for n in NAMES if options.only in ("", n)]
-    rows = [contest(n, s, options.rounds, clock) for n in names for s in BATCHES]
-    report("Batches of matrices", rows, options.json)
+    if not options.single:
+        rows = [contest(n, s, options.rounds, clock) for n in names for s in BATCHES]
+        report("Batches of matrices", rows, options.json)
     if options.batches:
         return
     rows = [contest(n, s, max(options.rounds // 4, 3), clock) for n in names for s in SINGLE]

@@ -32,8 +32,8 @@ from weft.passes.pipelines import STANDARD
 Array = np.ndarray[Any, Any]
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
-SQUARE = [(3, 3), (2, 4, 4), (0, 3, 3), (2, 0, 0), (1, 1), (2, 3, 33, 33)]
-OTHERS = [(2, 5, 3), (3, 5), (0, 5), (5, 0), (70, 30), (30, 70)]
+SQUARE = [(3, 3), (2, 4, 4), (0, 3, 3), (2, 0, 0), (1, 1), (2, 3, 33, 33), (2, 81, 81)]
+OTHERS = [(2, 5, 3), (3, 5), (0, 5), (5, 0), (70, 30), (30, 70), (90, 67)]
 
 
 def draw(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
@@ -121,10 +121,11 @@ class TestAgainstTheInterpreter:
                 for value in a:
                     near(np.abs(b - value).min(), np.zeros((), b.real.dtype), 2000)
 
-    def test_solves(self, dtype: Any) -> None:
+    @pytest.mark.parametrize("columns", [1, 3])
+    def test_solves(self, dtype: Any, columns: int) -> None:
         for shape in SQUARE:
             a = draw(shape, dtype) + 4 * np.eye(shape[-1], dtype=dtype)
-            b = draw((*shape[:-1], 3), dtype, 1)
+            b = draw((*shape[:-1], columns), dtype, 1)
             packed, pivots, _ = both("lu", [a])[0]
             for flag in (False, True):
                 (x,) = both("lu_solve", [a, packed, pivots, b], adjoint=flag)[0]
@@ -138,6 +139,40 @@ class TestAgainstTheInterpreter:
                     small = a * 0.1
                     made = both("triangular_solve", [small, b], unit_diagonal=True, **attrs)
                     near(made[0][0], made[1][0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_wide_blocks_of_reflections(dtype: Any) -> None:
+    x = draw((530, 515), dtype)
+    (q, r), wanted = both("qr", [x], full=False)
+    near(r, wanted[1], 1000)
+    near(q @ r, x)
+    near(adjoint(q) @ q, np.eye(515, dtype=dtype))
+    x = x[:515] + adjoint(x[:515])
+    (values, vectors), (wanted_values, _) = both("eigh", [x], vectors=True)
+    near(values, wanted_values)
+    near(x @ vectors, vectors * values)
+    near(adjoint(vectors) @ vectors, np.eye(515, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eigenvalues_of_any_magnitude(dtype: Any) -> None:
+    """Their squares may not be numbers of the dtype."""
+    x = draw((70, 70), dtype)
+    x = x + adjoint(x)
+    limits = np.finfo(dtype)
+    largest = float(np.abs(x).max())
+    for scale in (limits.tiny * 16, limits.tiny**0.7, limits.max**0.7, limits.max / 512 / largest):
+        given = (x * dtype(scale)).astype(dtype)
+        for vectors in (False, True):
+            values, *bases = both("eigh", [given], vectors=vectors)[0]
+            wanted = np.linalg.eigvalsh(x) * float(scale)
+            np.testing.assert_allclose(values, wanted, atol=float(np.abs(wanted).max()) * 1e-4)
+            for basis in bases:
+                near(adjoint(basis) @ basis, np.eye(70, dtype=dtype))
+    for same in (0.0, limits.smallest_subnormal * 8, limits.max / 4):
+        (values,) = both("eigh", [np.eye(3, dtype=dtype) * dtype(same)], vectors=False)[0]
+        np.testing.assert_allclose(values, np.full(3, same))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -155,6 +190,12 @@ def test_only_the_matrix_at_fault_is_nan(dtype: Any) -> None:
             assert np.isnan(got[1]).all()
             assert np.isfinite(got[[0, 2]]).all()
             np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    for shape in ((2, 70, 67), (2, 67, 70)):  # one is decomposed as it is, the other's transpose
+        x = draw(shape, dtype)
+        x[0, -1, -1] = np.nan
+        for got in both("svd", [x], full=True, vectors=True)[0]:
+            assert np.isnan(got[0]).all()
+            assert np.isfinite(got[1]).all()
     unread = good.copy()
     unread[0, 1] = np.nan
     for op, attrs in (("cholesky", {}), ("eigh", {"vectors": False})):

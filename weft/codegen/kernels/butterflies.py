@@ -107,12 +107,12 @@ class Row:
 WORDS = 6
 
 
-def stages_of(found: Sequence[int], lanes: int) -> tuple[list[Row], np.ndarray]:
+def stages_of(found: Sequence[int], lanes: int, s: int = 1) -> tuple[list[Row], np.ndarray]:
     """The stages of these radices, and their factors (float64). lanes: of a vector that may go over
-    q and p; 1: none does, as in lines side by side."""
+    q and p; 1: none does, as in lines side by side. s: the first stride."""
     rows: list[Row] = []
     tables = [np.zeros(0)]
-    m, s = math.prod(found), 1
+    m = math.prod(found)
 
     def put(values: np.ndarray) -> int:
         at = sum(t.size for t in tables)
@@ -234,8 +234,7 @@ class Points:
         for k in range(1, half + 1):
             c, d = x[0], (self.number(0.0), self.number(0.0))
             for j in range(1, half + 1):
-                root = roots(np.array([j * k]), r)[0]
-                cos, sin = self.number(root.real), self.number(-root.imag)
+                cos, sin = self._turn(j * k, r)
                 a, b = sums[j - 1], apart[j - 1]
                 c = self.fused(a[0], cos, c[0]), self.fused(a[1], cos, c[1])
                 if j == 1:
@@ -244,6 +243,46 @@ class Points:
                     d = self.fused(b[0], sin, d[0]), self.fused(b[1], sin, d[1])
             turned = self.turned(d)
             made[k], made[r - k] = self.add(c, turned), self.sub(c, turned)
+        return made
+
+    def _turn(self, k: int, r: int) -> Pair:
+        """cos and sin of 2 pi k / r."""
+        root = roots(np.array([k]), r)[0]
+        return self.number(root.real), self.number(-root.imag)
+
+    def half_spectrum(self, x: Sequence[ir.Value]) -> list[Pair]:
+        """X[0] to X[r // 2] of r real numbers, r odd, as in `_odd`."""
+        r, half, b = len(x), len(x) // 2, self.b
+        sums = [b.fadd(x[j], x[r - j]) for j in range(1, half + 1)]
+        apart = [b.fsub(x[j], x[r - j]) for j in range(1, half + 1)]
+        total = x[0]
+        for a in sums:
+            total = b.fadd(total, a)
+        made = [(total, self.number(0.0))]
+        for k in range(1, half + 1):
+            re, im = x[0], self.number(0.0)
+            for j in range(1, half + 1):
+                cos, sin = self._turn(j * k, r)
+                re = self.fused(sums[j - 1], cos, re)
+                im = self.fused(apart[j - 1], sin, im)
+            made.append((re, b.fneg(im)))
+        return made
+
+    def real_numbers(self, spectrum: Sequence[Pair]) -> list[ir.Value]:
+        """The inverse, undivided: r real numbers of X[0] to X[r // 2], r odd."""
+        half, b = len(spectrum) - 1, self.b
+        r, first = 2 * half + 1, spectrum[0][0]
+        twice = [(b.fadd(re, re), b.fadd(im, im)) for re, im in spectrum[1:]]
+        total = first
+        for re, _ in twice:
+            total = b.fadd(total, re)
+        made = [total] * r
+        for i in range(1, half + 1):
+            even, odd = first, self.number(0.0)
+            for k, (re, im) in enumerate(twice, 1):
+                cos, sin = self._turn(i * k, r)
+                even, odd = self.fused(re, cos, even), self.fused(im, sin, odd)
+            made[i], made[r - i] = b.fsub(even, odd), b.fadd(even, odd)
         return made
 
     # ------------------------------------------------------------------------------ interleaving
@@ -310,10 +349,10 @@ def emit_stage(e: Emitter, stage: Stage, part: str) -> ir.Function:
 def _in_vectors(
     f: Emitter, count: ir.Value, lanes: int, body: Callable[[ir.Value, int], None]
 ) -> None:
-    """body(start, lanes) for whole vectors of [0, count), then for one of 8 lanes (the stride after
-    a stage of radix 8) if that is half of it, and body(start, 1) for what is left."""
+    """body(start, lanes) for whole vectors of [0, count), then for one of half the lanes if that
+    is 4 or more (the stride after a stage of radix 4), and body(start, 1) for what is left."""
     done = f.index(0)
-    for width in (16, 8, 1) if lanes == 16 else (lanes, 1):
+    for width in (lanes, lanes // 2, 1) if lanes >= 8 else (lanes, 1):
         whole = f.builder.and_(count, f.index(-width))
         with f.for_range(done, whole, f.index(width)) as i:
             body(i, width)

@@ -6,12 +6,18 @@ first stage, so every vector is full; a long line along the last axis is done by
 
 Real numbers of an even length n are n / 2 complex ones, two neighbours each, whose transform Z is
 untangled: with w = exp(-2 pi i / n), 2 X[k] = Z[k] + conj(Z[n/2-k]) - i w**k (Z[k] -
-conj(Z[n/2-k])); `irfft` does that backwards. Of an odd length they are n complex ones. An inverse
-transform is one with real and imaginary parts exchanged, before and after.
+conj(Z[n/2-k])); `irfft` does that backwards. Of an odd length n = r m, r one of 7, 5 and 3, they
+are (r + 1) / 2 complex transforms of m points: those of w**(p c) A[c] for c <= r / 2, A the
+transforms of the r numbers x[p + m i], have X[c + r j] as element j, and the others are conjugates,
+as X[n-k] = conj(X[k]). `irfft` does that backwards, too. Of any other odd length they are n complex
+ones. An inverse transform is one with real and imaginary parts exchanged, before and after.
 
 A length m with a prime factor beyond 71 is a convolution of a length M >= 2 m - 1 without: with
 c[j] = exp(-pi i j**2 / m), X[k] = c[k] sum_j (x[j] c[j]) conj(c[k-j]) (Bluestein, A linear
-filtering approach to the computation of discrete Fourier transform, 1970)."""
+filtering approach to the computation of discrete Fourier transform, 1970).
+
+All is computed in float64. In float32 each stage rounds, and results would have four to nine times
+the error of those that are rounded once, as they are here (docs/decisions/0069)."""
 
 from __future__ import annotations
 
@@ -33,7 +39,9 @@ from weft.codegen.call import (
     worker_stride,
 )
 from weft.codegen.kernels.butterflies import (
+    STRAIGHT,
     Pair,
+    Points,
     Stage,
     emit_stages,
     factors,
@@ -53,6 +61,8 @@ from weft.ir.ops.fourier import scale_of
 from weft.ir.sizes import fixed
 from weft.ir.spec import ConstArray, int_attr
 
+#: What transforms are computed in, and its bytes.
+PART, PART_BYTES = "f64", 8
 #: Lines along the last axis that are done side by side, if there are many: of up to so many
 #: points, and of an odd number of up to so many, whose stages alone do not fill vectors.
 SHORT_LINE, ODD_LINE = 16, 2500
@@ -64,17 +74,19 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class _Form:
-    """What the code of a kernel depends on. part: the dtype of a part. exchanged: real and
-    imaginary parts are. chirp: by a convolution."""
+    """What the code of a kernel depends on. given: the dtype of a part in operand and result; all
+    is computed in `PART`. exchanged: real and imaginary parts are. chirp: by a convolution. split:
+    r, where real numbers of an odd length n are (r + 1) / 2 transforms of n / r points; else 0."""
 
     kind: str
-    part: str
+    given: str
     odd: bool
     mirrored: bool
     exchanged: bool
     chirp: bool
     side: bool
     lanes: int
+    split: int
     stages: tuple[Stage, ...]
 
     @property
@@ -89,7 +101,7 @@ class _Form:
             if on
         )
         stages = ".".join(f"{s.radix}{'l' * s.last}{s.joined or ''}" for s in self.stages)
-        return f"{self.kind}-1-{self.part}-{flags}-{self.lanes}-{stages}"
+        return f"{self.kind}-3-{self.given}-{flags}{self.split}-{self.lanes}-{stages}"
 
 
 @dataclass(frozen=True)
@@ -116,14 +128,15 @@ def _good_size(least: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _tables(n: int, m: int, part: str, lanes: int) -> _Tables:
+def _tables(n: int, m: int, given: str, lanes: int, split: int) -> _Tables:
     """Tables of m points, which are half of n real numbers or all of n numbers."""
-    found, points = factors(m), m
+    kept, points = split // 2 + 1, m
+    found = factors(m // split if split else m)
     if found is None:
         points = _good_size(2 * m - 1)
         found = factors(points)
         assert found is not None
-    rows, numbers = stages_of(found, lanes)
+    rows, numbers = stages_of(found, lanes, kept if split else 1)
     stages = tuple(dict.fromkeys(row.stage for row in rows))
     words = [word for row in rows for word in row.words(stages.index(row.stage))]
     parts: list[Array] = [numbers]
@@ -133,24 +146,28 @@ def _tables(n: int, m: int, part: str, lanes: int) -> _Tables:
         parts.extend((values.real, values.imag))
         return at
 
-    roots_at = put(roots(np.arange(m + 1, dtype=np.int64), n)) if m != n else 0
+    roots_at = 0
+    if m != n:
+        roots_at = put(roots(np.arange(m + 1, dtype=np.int64), n))
+    elif split:
+        c, p = np.arange(1, kept, dtype=np.int64), np.arange(n // split, dtype=np.int64)
+        roots_at = put(roots((c[:, None] * p).ravel(), n))
     chirp_at = spectrum_at = 0
     if points != m:
         j = np.arange(m, dtype=np.int64)
         chirp = roots(j * j, 2 * m)
         chirp_at = put(chirp)
         # digits to spare, where NumPy has them: what is rounded here is in every result
-        wrapped = np.zeros(points, np.complex128 if part == "f32" else np.clongdouble)
+        wrapped = np.zeros(points, np.complex128 if given == "f32" else np.clongdouble)
         wrapped[:m] = chirp.conj()
         wrapped[points - m + 1 :] = chirp[:0:-1].conj()
         spectrum_at = put(np.fft.fft(wrapped) / points)
-    dtype = np.float32 if part == "f32" else np.float64
     return _Tables(
         points,
         stages,
         ConstArray(np.array(words or [0], np.int64)),
         len(rows),
-        ConstArray(np.concatenate([*parts, np.zeros(1)]).astype(dtype)),
+        ConstArray(np.concatenate([*parts, np.zeros(1)]).astype(np.float64)),
         roots_at,
         chirp_at,
         spectrum_at,
@@ -163,17 +180,19 @@ def fourier_calls(op: Operation) -> list[KernelCall]:
     size = fixed(size)
     n = fixed(int_attr(op.attrs, "n")) if op.name == "irfft" else size
     made = n // 2 + 1 if op.name == "rfft" else n
-    part = "f32" if tensor(op.operands[0]).dtype.short in ("c64", "f32") else "f64"
-    itemsize = 4 if part == "f32" else 8
+    given = "f32" if tensor(op.operands[0]).dtype.short in ("c64", "f32") else "f64"
     m = n // 2 if op.name != "fft" and n % 2 == 0 else n
-    lanes = lanes_of(part)
+    lanes = lanes_of(PART)
     odd = m % 2 == 1 and m <= ODD_LINE and factors(m) is not None
     short = (m <= SHORT_LINE or odd) and outer >= lanes // 2
     side = inner != 1 or short
-    tables = _tables(n, m, part, 1 if side else lanes)
+    split = 0
+    if n % 2 and op.name != "fft" and factors(n) is not None:
+        split = next((r for r in STRAIGHT if n % r == 0), 0)
+    tables = _tables(n, m, given, 1 if side else lanes, split)
     block = 1
     if inner != 1:
-        fit = SIDE_BYTES // (4 * itemsize * tables.points)
+        fit = SIDE_BYTES // (4 * PART_BYTES * tables.points)
         block = min(max(fit // lanes * lanes, LEAST_SIDE), MOST_SIDE)
         steps = (inner, 1, size * inner, inner, 1, made * inner)
     else:  # the lines are columns of one matrix, whose elements lie the other way round
@@ -181,13 +200,13 @@ def fourier_calls(op: Operation) -> list[KernelCall]:
         outer, inner = 1, outer
         steps = (1, size, 0, 1, made, 0)
     form = _Form(
-        op.name, part, n % 2 == 1, bool(op.attrs.get("mirrored")),
-        op.name == "irfft" or bool(op.attrs.get("inverse")), tables.points != m, side, lanes,
+        op.name, given, n % 2 == 1, bool(op.attrs.get("mirrored")),
+        op.name == "irfft" or bool(op.attrs.get("inverse")), tables.points != m, side, lanes, split,
         tables.stages,
     )  # fmt: skip
-    kernel = Kernel(form.key, f"{op.name}_{part}", lambda e: _Frame(e, form).emit())
+    kernel = Kernel(form.key, f"{op.name}_{given}", lambda e: _Frame(e, form).emit())
     blocks = -(-inner // block)
-    scratch = 4 * itemsize * tables.points * block
+    scratch = 4 * PART_BYTES * tables.points * block
     bits = struct.unpack("<q", struct.pack("<d", scale_of(op.attrs["scale"], n)))[0]
     alone = outer * blocks == 1  # a long line: one worker's scratch is enough
     args = (
@@ -197,7 +216,8 @@ def fourier_calls(op: Operation) -> list[KernelCall]:
         n, m, tables.points, tables.count, inner, block, blocks, *steps,
         tables.roots_at, tables.chirp_at, tables.spectrum_at,
     )  # fmt: skip
-    ns = transformed(tables.points, itemsize) * block * (3.0 if form.chirp else 1.0)
+    ns = transformed(tables.points) * block * (3.0 if form.chirp else 1.0)
+    ns *= (split // 2 + 1) / split if split else 1.0
     return [cut_call(kernel, args, outer * blocks, ns)]
 
 
@@ -219,16 +239,16 @@ class _Frame:
     def __init__(self, e: Emitter, form: _Form) -> None:
         self.e, self.form = e, form
         b = e.builder
-        self.number = memory_type(form.part)
-        self.y, self.x = (e.pointer_argument(k, form.part) for k in (0, 1))
+        self.number = memory_type(PART)
+        self.y, self.x = (e.pointer_argument(k, form.given) for k in (0, 1))
         base = b.add(e.argument(2), b.mul(e.worker, e.argument(3)))
         self.scratch = b.inttoptr(base, self.number.as_pointer())
         self.rows = e.pointer_argument(4, "i64")
-        self.numbers = e.pointer_argument(5, form.part)
-        self.scale = scale_argument(e, 6, form.part)
+        self.numbers = e.pointer_argument(5, PART)
+        self.scale = scale_argument(e, 6, PART)
         self.args = {name: e.argument(7 + k) for k, name in enumerate(_ARGS)}
         self.cells = [e.alloca(self.number.as_pointer()) for _ in range(4)]
-        self.transform = emit_stages(e, form.stages, form.part)
+        self.transform = emit_stages(e, form.stages, PART)
 
     def emit(self) -> None:
         e, b, a = self.e, self.e.builder, self.args
@@ -279,21 +299,28 @@ class _Frame:
         with self.e.loop_function(name, pointers, scalars) as (f, held, values):
             yield _Lines(f, self.form.side, *values[:5]), held, values[5:]
 
+    def roots(self) -> list[ir.Value]:
+        """The roots that untangle (n even) or that the parts of a split transform are times."""
+        b, e, m, split = self.e.builder, self.e, self.args["m"], self.form.split
+        if split:
+            return self.table("roots", b.mul(b.udiv(m, e.index(split)), e.index(split // 2)))
+        return [] if self.form.odd else self.table("roots", b.add(m, e.index(1)))
+
     def _load(self, x: ir.Value, width: ir.Value) -> None:
-        form, m = self.form, self.args["m"]
-        pointers = [x, *self.points()]
-        if form.kind == "irfft" and not form.odd:
-            pointers += self.table("roots", self.e.builder.add(m, self.e.index(1)))
+        form, pointers = self.form, [x, *self.points()]
+        if form.kind == ("rfft" if form.split else "irfft"):
+            pointers += self.roots()
         with self.lines("load", pointers, "x", width) as (lines, held, _):
-            _LOADS[form.kind, form.odd](lines, form, held)
+            load = _SPLIT_LOADS[form.kind] if form.split else _LOADS[form.kind, form.odd]
+            load(lines, form, held)
 
     def _store(self, y: ir.Value, width: ir.Value) -> None:
-        form, m = self.form, self.args["m"]
-        pointers = [y, *self.points()]
-        if form.kind == "rfft" and not form.odd:
-            pointers += self.table("roots", self.e.builder.add(m, self.e.index(1)))
+        form, pointers = self.form, [y, *self.points()]
+        if form.kind == ("irfft" if form.split else "rfft"):
+            pointers += self.roots()
         with self.lines("store", pointers, "y", width, self.scale) as (lines, held, (scale,)):
-            _STORES[form.kind, form.odd](lines, form, held, scale)
+            store = _SPLIT_STORES[form.kind] if form.split else _STORES[form.kind, form.odd]
+            store(lines, form, held, scale)
 
     def _convolve(self, width: ir.Value) -> None:
         """The transform of m points by two of `points`."""
@@ -384,16 +411,28 @@ class _Lines:
 
     def read(self, array: ir.Value, k: ir.Value) -> Pair:
         """Complex element k of the operand."""
-        re, im = (self.f.builder.load(p) for p in self._pair(array, k))
+        re, im = map(self._widened, self._pair(array, k))
         return re, im
 
     def write(self, array: ir.Value, k: ir.Value, re: ir.Value, im: ir.Value) -> None:
         for pointer, value in zip(self._pair(array, k), (re, im), strict=True):
-            self.f.builder.store(value, pointer)
+            self._store(value, pointer)
 
-    def real(self, array: ir.Value, k: ir.Value) -> ir.Value:
-        """The address of real element k of the operand or result."""
-        return self.f.at(array, self.place(k))
+    def read_real(self, array: ir.Value, k: ir.Value) -> ir.Value:
+        """Real element k of the operand."""
+        return self._widened(self.f.at(array, self.place(k)))
+
+    def write_real(self, array: ir.Value, k: ir.Value, value: ir.Value) -> None:
+        """Real element k of the result becomes this."""
+        self._store(value, self.f.at(array, self.place(k)))
+
+    def _widened(self, pointer: ir.Value) -> ir.Value:
+        b, value, wide = self.f.builder, self.f.builder.load(pointer), memory_type(PART)
+        return value if value.type == wide else b.fpext(value, wide)
+
+    def _store(self, value: ir.Value, pointer: ir.Value) -> None:
+        b, kind = self.f.builder, pointer.type.pointee
+        b.store(value if value.type == kind else b.fptrunc(value, kind), pointer)
 
 
 def _multiply(lines: _Lines, j: ir.Value, held: list[ir.Value], exchange: bool) -> None:
@@ -423,21 +462,21 @@ def _load_pairs(lines: _Lines, form: _Form, held: list[ir.Value]) -> None:
     f, b = lines.f, lines.f.builder
     with lines.each(f.index(0), lines.m) as j:
         first = b.mul(j, f.index(2))
-        at = lines.real(held[0], first), lines.real(held[0], b.add(first, f.index(1)))
-        lines.put(held[1:], j, *map(b.load, at))
+        second = b.add(first, f.index(1))
+        lines.put(held[1:], j, *(lines.read_real(held[0], k) for k in (first, second)))
 
 
 def _load_real(lines: _Lines, form: _Form, held: list[ir.Value]) -> None:
-    b, zero = lines.f.builder, ir.Constant(memory_type(form.part), 0.0)
+    zero = ir.Constant(memory_type(PART), 0.0)
     with lines.each(lines.f.index(0), lines.m) as j:
-        lines.put(held[1:], j, b.load(lines.real(held[0], j)), zero)
+        lines.put(held[1:], j, lines.read_real(held[0], j), zero)
 
 
 def _load_half(lines: _Lines, form: _Form, held: list[ir.Value]) -> None:
     """The spectrum of n / 2 complex numbers, two neighbours each, from half that of n real ones."""
     f, b, h = lines.f, lines.f.builder, lines.m
     x, scratch, table = held[0], held[1:3], held[3:]
-    weight = ir.Constant(memory_type(form.part), 1.0 if form.mirrored else 0.5)
+    weight = ir.Constant(memory_type(PART), 1.0 if form.mirrored else 0.5)
     with lines.once():
         (first, _), (last, _) = lines.read(x, f.index(0)), lines.read(x, h)
         lines.put(scratch, f.index(0), b.fadd(first, last), b.fsub(first, last))
@@ -450,7 +489,7 @@ def _load_half(lines: _Lines, form: _Form, held: list[ir.Value]) -> None:
 
 def _load_hermitian(lines: _Lines, form: _Form, held: list[ir.Value]) -> None:
     """All of the spectrum of n real numbers, n odd."""
-    f, b, part = lines.f, lines.f.builder, memory_type(form.part)
+    f, b, part = lines.f, lines.f.builder, memory_type(PART)
     weight = ir.Constant(part, 1.0 if form.mirrored else 0.5)
     with lines.once():
         re, _ = lines.read(held[0], f.index(0))
@@ -472,7 +511,7 @@ def _store_half(lines: _Lines, form: _Form, held: list[ir.Value], scale: ir.Valu
     """Elements 0 to n / 2 of the spectrum of n real numbers, from that of n / 2 complex ones."""
     f, b, h = lines.f, lines.f.builder, lines.m
     y, scratch, table = held[0], held[1:3], held[3:]
-    zero = ir.Constant(memory_type(form.part), 0.0)
+    zero = ir.Constant(memory_type(PART), 0.0)
     between = scale if form.mirrored else b.fmul(scale, ir.Constant(scale.type, 0.5))
     with lines.once():
         re, im = lines.get(scratch, f.index(0))
@@ -499,16 +538,16 @@ def _store_pairs(lines: _Lines, form: _Form, held: list[ir.Value], scale: ir.Val
     f, b = lines.f, lines.f.builder
     with lines.each(f.index(0), lines.m) as j:
         first = b.mul(j, f.index(2))
-        at = lines.real(held[0], first), lines.real(held[0], b.add(first, f.index(1)))
-        for value, pointer in zip(lines.get(held[1:], j), at, strict=True):
-            b.store(b.fmul(value, scale), pointer)
+        places = first, b.add(first, f.index(1))
+        for value, place in zip(lines.get(held[1:], j), places, strict=True):
+            lines.write_real(held[0], place, b.fmul(value, scale))
 
 
 def _store_real(lines: _Lines, form: _Form, held: list[ir.Value], scale: ir.Value) -> None:
     b = lines.f.builder
     with lines.each(lines.f.index(0), lines.m) as j:
         value, _ = lines.get(held[1:], j)
-        b.store(b.fmul(value, scale), lines.real(held[0], j))
+        lines.write_real(held[0], j, b.fmul(value, scale))
 
 
 #: By the op, and whether n is odd.
@@ -528,3 +567,94 @@ _STORES = {
     ("irfft", False): _store_pairs,
     ("irfft", True): _store_real,
 }
+
+
+# ------------------------------------------------------------- n real numbers in r parts, n odd
+def _parts(lines: _Lines, form: _Form) -> tuple[ir.Value, ir.Value, int]:
+    """The points of a part, half of them (rounded up), and how many parts are transformed."""
+    b, f = lines.f.builder, lines.f
+    far = b.udiv(lines.n, f.index(form.split))
+    return far, b.lshr(b.add(far, f.index(1)), f.index(1)), form.split // 2 + 1
+
+
+def _sum(f: Emitter, j: ir.Value, times: int, more: int) -> ir.Value:
+    return f.builder.add(f.builder.mul(j, f.index(times)), f.index(more))
+
+
+def _split_root(lines: _Lines, table: list[ir.Value], c: int, far: ir.Value, p: ir.Value) -> Pair:
+    """exp(-2 pi i p c / n)"""
+    b = lines.f.builder
+    return lines.root(table, b.add(b.mul(lines.f.index(c - 1), far), p))
+
+
+def _load_split(lines: _Lines, form: _Form, held: list[ir.Value]) -> None:
+    """The first stage, of which the parts beyond half of r would be conjugates."""
+    f, b, r = lines.f, lines.f.builder, form.split
+    (far, _, kept), v = _parts(lines, form), Points(f, PART, 1)
+    x, scratch, table = held[0], held[1:3], held[3:]
+    with lines.each(f.index(0), far) as p:
+        places = [b.add(p, b.mul(f.index(i), far)) for i in range(r)]
+        for c, part in enumerate(v.half_spectrum([lines.read_real(x, k) for k in places])):
+            made = v.times(part, _split_root(lines, table, c, far, p)) if c else part
+            lines.put(scratch, _sum(f, p, kept, c), *made)
+
+
+def _store_split(lines: _Lines, form: _Form, held: list[ir.Value], scale: ir.Value) -> None:
+    """Elements 0 to n // 2 of a spectrum: each part's first half, and of its second the conjugates
+    from the end on."""
+    f, b, r = lines.f, lines.f.builder, form.split
+    far, middle, kept = _parts(lines, form)
+    between = b.fmul(scale, ir.Constant(scale.type, 2.0 if form.mirrored else 1.0))
+
+    def write(place: ir.Value, from_: ir.Value, turned: bool) -> None:
+        re, im = (b.fmul(v, between) for v in lines.get(held[1:], from_))
+        lines.write(held[0], place, re, b.fneg(im) if turned else im)
+
+    with lines.each(f.index(0), middle) as j:
+        for c in range(kept):
+            write(_sum(f, j, r, c), _sum(f, j, kept, c), False)
+    with lines.each(middle, far) as j:
+        for c in range(1, kept):
+            write(b.sub(lines.n, _sum(f, j, r, c)), _sum(f, j, kept, c), True)
+    with lines.once():
+        re, _ = lines.get(held[1:], f.index(0))
+        lines.write(held[0], f.index(0), b.fmul(re, scale), ir.Constant(scale.type, 0.0))
+
+
+def _load_split_half(lines: _Lines, form: _Form, held: list[ir.Value]) -> None:
+    """The parts that `_store_split` writes."""
+    f, b, r, kind = lines.f, lines.f.builder, form.split, memory_type(PART)
+    far, middle, kept = _parts(lines, form)
+    weight = ir.Constant(kind, 1.0 if form.mirrored else 0.5)
+
+    def read(place: ir.Value, to: ir.Value, turned: bool) -> None:
+        re, im = (b.fmul(v, weight) for v in lines.read(held[0], place))
+        lines.put(held[1:], to, re, b.fneg(im) if turned else im)
+
+    with lines.each(f.index(0), middle) as j:
+        for c in range(kept):
+            read(_sum(f, j, r, c), _sum(f, j, kept, c), False)
+    with lines.each(middle, far) as j:
+        for c in range(kept):
+            read(b.sub(lines.n, _sum(f, j, r, c)), _sum(f, j, kept, c), True)
+    with lines.once():
+        re, _ = lines.read(held[0], f.index(0))
+        lines.put(held[1:], f.index(0), re, ir.Constant(kind, 0.0))
+
+
+def _store_split_real(lines: _Lines, form: _Form, held: list[ir.Value], scale: ir.Value) -> None:
+    """The last stage: real numbers of r parts of a spectrum, half of which are conjugates."""
+    f, b = lines.f, lines.f.builder
+    (far, _, kept), v = _parts(lines, form), Points(f, PART, 1)
+    y, scratch, table = held[0], held[1:3], held[3:]
+    with lines.each(f.index(0), far) as p:
+        parts = [lines.get(scratch, _sum(f, p, kept, c)) for c in range(kept)]
+        for c in range(1, kept):
+            re, im = _split_root(lines, table, c, far, p)
+            parts[c] = v.times(parts[c], (re, b.fneg(im)))
+        for i, value in enumerate(v.real_numbers(parts)):
+            lines.write_real(y, b.add(p, b.mul(f.index(i), far)), b.fmul(value, scale))
+
+
+_SPLIT_LOADS = {"rfft": _load_split, "irfft": _load_split_half}
+_SPLIT_STORES = {"rfft": _store_split, "irfft": _store_split_real}

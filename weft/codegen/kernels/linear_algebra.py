@@ -3,9 +3,12 @@ but for batches of small real matrices (`codegen/interleaved`).
 
 The units are the matrices of a batch. LAPACK works in place on column-major matrices: a kernel
 copies each matrix, transposed, into the scratch memory of its thread, calls the routine, and copies
-what it made into the results. (A Cholesky factor and triangular solves need no transposing: a lower
-triangle in row-major order is an upper one in column-major order.) How much work space a routine
-wants is asked of it when the call is planned, for each shape once.
+what it made into the results (`lapack.py`). Nothing is transposed
+where the transpose will do: a lower triangle in row-major order is an upper one in column-major
+order (Cholesky factors, triangular solves, operands of `eigh`), and a matrix with no more rows than
+columns has the singular values of its transpose, whose V is its U. (Of one with more rows the
+transpose is decomposed more slowly than it is copied.) How much work space a routine wants is asked
+of it when the call is planned, for each shape once.
 
 A matrix with elements that are not finite, where the routine could loop or stop, is not given to
 it; that one's results are NaN, as they are where the routine finds no decomposition.
@@ -13,16 +16,13 @@ it; that one's results are NaN, as they are where the routine finds no decomposi
 A batch is cut over weft's threads, each of which does one matrix after the other alone: OpenBLAS's
 own threads are turned off meanwhile, by its setting for the process, as the two sets of threads
 would wait for each other (20 matrices of 128 x 128 on two busy cores: 0.38 s for 0.013). Few
-matrices of `ONE_BY_ONE` nanoseconds and more each go one after the other on OpenBLAS's threads.
-
-Calling convention: Fortran's, with the lengths of strings, which compilers pass last."""
+matrices of `ONE_BY_ONE` nanoseconds and more each go one after the other on OpenBLAS's threads."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -40,30 +40,25 @@ from weft.codegen.call import (
 )
 from weft.codegen.interleaved.calls import interleaved_call
 from weft.codegen.kernels.data_movement import tensor
-from weft.codegen.llvm.emitter import I1, I8, I32, I64, PART, Emitter, memory_type
+from weft.codegen.kernels.lapack import BLOCK, Matrices, Reflections, want_one_thread
+from weft.codegen.llvm.emitter import I64, PART, Emitter, memory_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.link import (
     BLAS_THREADS,
     LETTER,
-    MUTEX_LOCK,
-    MUTEX_UNLOCK,
-    THREADS_BEFORE,
-    THREADS_CALLS,
-    THREADS_GET,
-    THREADS_MUTEX,
-    THREADS_SET,
     routine_address,
 )
 from weft.codegen.scalar.element_access import constant
 from weft.ir.cost.rates import decomposition
 from weft.ir.cost.thresholds import FEW_MATRICES, ONE_BY_ONE
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint, largest, now, of_sizes, smallest
 
 #: Part of the keys of these kernels.
-VERSION = 4
+VERSION = 8
 
 
 # ---------------------------------------------------------------------------------------- planning
@@ -106,27 +101,26 @@ def _check_size(op: str, k: int) -> None:
         )
 
 
+#: LAPACK's names for the same of real and of complex matrices.
+_TRIDIAGONAL = {"s": "sytrd", "d": "sytrd", "c": "hetrd", "z": "hetrd"}
+
+
 def _one(n: int) -> int:
     return max(1, n)
 
 
 @of_sizes
-def _qr_work(letter: str, dtype: str, m: int, n: int, columns: int) -> tuple[int, ...]:
-    generate = letter + ("orgqr" if letter in "sd" else "ungqr")
-    one = _asked(letter + "geqrf", m, n, None, _one(m), None, _Work(dtype))
-    two = _asked(generate, m, columns, min(m, n), None, _one(m), None, _Work(dtype))
-    return (max(*one, *two),)
-
-
-@of_sizes
-def _eigh_work(letter: str, dtype: str, job: str, n: int) -> tuple[int, ...]:
+def _eigh_work(letter: str, dtype: str, vectors: bool, n: int) -> tuple[int, ...]:
     """Elements of work, rwork (complex only) and iwork."""
     _check_size("eigh", n)
-    given = job, "L", n, None, _one(n), None, _Work(dtype)
-    if letter in "sd":
-        work, iwork = _asked(letter + "syevd", *given, _Work("i32"))
-        return work, 0, iwork
-    return _asked(letter + "heevd", *given, _Work(PART[dtype]), _Work("i32"))
+    given: tuple[Any, ...] = "U", n, None, _one(n), None, None, None, _Work(dtype)
+    (work,) = _asked(letter + _TRIDIAGONAL[letter], *given)
+    if not vectors:
+        return work, 0, 0
+    between = () if letter in "sd" else (_Work(PART[dtype]),)
+    given = "I", n, None, None, None, _one(n), _Work(dtype), *between, _Work("i32")
+    found = _asked(letter + "stedc", *given)
+    return max(work, found[0]), found[1] if between else 0, found[-1]
 
 
 @of_sizes
@@ -193,9 +187,9 @@ def _call(
 
     def alone(e: Emitter) -> None:
         words = e.pointer_argument(len(args), "i64")
-        _want_one_thread(e, words, True)
+        want_one_thread(e, words, True)
         emit(e, dtype)
-        _want_one_thread(e, words, False)
+        want_one_thread(e, words, False)
 
     return [cut_call(Kernel(key, name, alone), (*args, Routine(BLAS_THREADS)), count, each)]
 
@@ -244,60 +238,67 @@ def lower_lu(op: Operation) -> list[KernelCall]:
 @_large
 def lower_solve(op: Operation) -> list[KernelCall]:
     """lu_solve and triangular_solve. args: result, matrices, right sides, n, columns of those,
-    trsm; for lu_solve pivots."""
-    letter, _ = _letter(op)
+    trsm (trsv for one column, where it can: conjugates without a transpose it has not); for
+    lu_solve pivots."""
+    letter, dtype = _letter(op)
     *given, b = op.operands
     _, n, columns = _shape(op.result)
     matrices = given[-2] if op.name == "lu_solve" else given[0]
     args: list[Arg] = [Address(op.result), Address(matrices), Address(b), n, columns]
-    args.append(Routine(letter + "trsm"))
     adjoint = bool(op.attrs["adjoint"])
+    vector = columns == 1 and not (adjoint and dtype in PART)
+    args.append(Routine(letter + ("trsv" if vector else "trsm")))
     if op.name == "lu_solve":
         args.append(Address(given[-1]))
         parts = [(True, True), (False, False)]
         parts = parts[::-1] if adjoint else parts
     else:
         parts = [(bool(op.attrs["lower"]), bool(op.attrs["unit_diagonal"]))]
-    flags = f"{'h' if adjoint else 'n'}{parts}"
+    flags = f"{'h' if adjoint else 'n'}{'v' if vector else 'm'}{parts}"
     pivoted = op.name == "lu_solve"
-    return _call(op, flags, lambda e, t: _emit_solve(e, t, parts, adjoint, pivoted), args)
+    form = _Solve(parts, adjoint, pivoted, vector)
+    return _call(op, flags, lambda e, t: _emit_solve(e, t, form), args)
 
 
 @_large
 def lower_qr(op: Operation) -> list[KernelCall]:
-    """args: Q, R, operand, m, n, columns of Q, k, scratch, its stride, tau and work in it, lwork,
-    geqrf, orgqr."""
+    """args: Q, R, operand, m, n, columns of Q, k, scratch, its stride, in it tau and `Reflections`'
+    V, T, S and W, geqr2, gemm, trmm."""
     letter, dtype = _letter(op)
     _, m, n = _shape(op.operands[0])
     columns, layout = tensor(op.results[0]).static_shape[-1], _Layout()
     k = smallest(m, n)
-    (work,) = _qr_work(letter, dtype, m, n, columns)
-    layout.part(m * largest(n, columns), dtype)
-    tau, space = layout.part(k, dtype), layout.part(work, dtype)
-    scratch = layout.args(tau, space, work)
-    generate = letter + ("orgqr" if letter in "sd" else "ungqr")
+    width = largest(n, columns)
+    layout.part(m * width, dtype)
+    counts = k, m * BLOCK, k * BLOCK, BLOCK * BLOCK, width * BLOCK
+    scratch = layout.args(*(layout.part(count, dtype) for count in counts))
     results: list[Arg] = [Address(v) for v in op.results]
-    routines = Routine(letter + "geqrf"), Routine(generate)
+    routines = [Routine(letter + name) for name in ("geqr2", "gemm", "trmm")]
     args = (*results, Address(op.operands[0]), m, n, columns, k, *scratch, *routines)
     return _call(op, "", _emit_qr, args)
 
 
 @_large
 def lower_eigh(op: Operation) -> list[KernelCall]:
-    """args: values, vectors (or 0), operand, n, scratch, its stride, work, rwork and iwork in it,
-    and the elements of each, syevd."""
+    """args: values, vectors (or 0), operand, n, scratch, its stride, in it the off-diagonal, tau,
+    work, rwork and iwork, elements of these three, sytrd; with vectors where they are in scratch
+    memory, `Reflections`' V, T, S and W, stedc, gemm, trmm; else sterf."""
     letter, dtype = _letter(op)
     _, n, _ = _shape(op.operands[0])
     vectors, layout = bool(op.attrs["vectors"]), _Layout()
-    counts = _eigh_work(letter, dtype, "V" if vectors else "N", n)
+    counts, real = _eigh_work(letter, dtype, vectors, n), PART.get(dtype, dtype)
     layout.part(n * n, dtype)
-    kinds = (dtype, PART.get(dtype, dtype), "i32")
-    spaces = [layout.part(c, kind) for c, kind in zip(counts, kinds, strict=True)]
+    parts = (n, real), (n, dtype), *zip(counts, (dtype, real, "i32"), strict=True)
+    spaces = [layout.part(count, kind) for count, kind in parts]
+    more = n * n, n * BLOCK, n * BLOCK, BLOCK * BLOCK, n * BLOCK
+    later = [layout.part(count, dtype) for count in more] if vectors else []
     results: list[Arg] = [Address(op.results[0])]
     results.append(Address(op.results[1]) if vectors else 0)
+    names = [letter + name for name in ("stedc", "gemm", "trmm")]
+    names = names if vectors else [LETTER[real] + "sterf"]
+    first = Routine(letter + _TRIDIAGONAL[letter])
     scratch = layout.args(*spaces, *counts)
-    routine = Routine(letter + ("syevd" if letter in "sd" else "heevd"))
-    args = (*results, Address(op.operands[0]), n, *scratch, routine)
+    args = (*results, Address(op.operands[0]), n, *scratch, first, *later, *map(Routine, names))
     return _call(op, "v" if vectors else "", lambda e, t: _emit_eigh(e, t, vectors), args)
 
 
@@ -308,11 +309,12 @@ def lower_svd(op: Operation) -> list[KernelCall]:
     letter, dtype = _letter(op)
     _, m, n = _shape(op.operands[0])
     vectors, full, layout = bool(op.attrs["vectors"]), bool(op.attrs["full"]), _Layout()
-    job, k = ("A" if full else "S") if vectors else "N", smallest(m, n)
+    job, k, tall = ("A" if full else "S") if vectors else "N", smallest(m, n), m > n
     left, right = (m, n) if full else (k, k)
-    work, rwork = _svd_work(letter, dtype, job, m, n)
+    work, rwork = _svd_work(letter, dtype, job, largest(m, n), k)
     layout.part(m * n, dtype)
-    spaces = [layout.part(m * left, dtype), layout.part(right * n, dtype)] if vectors else [0, 0]
+    kept = [m * left, right * n] if vectors and tall else [0, 0]
+    spaces = [layout.part(count, dtype) for count in kept]
     spaces += [layout.part(work, dtype), layout.part(rwork, PART.get(dtype, dtype))]
     spaces.append(layout.part(8 * k, "i32"))
     u, s, v = op.results if vectors else (None, op.results[0], None)
@@ -320,7 +322,8 @@ def lower_svd(op: Operation) -> list[KernelCall]:
     scratch = layout.args(*spaces, work)
     sizes = (m, n, k, left, right)
     args = (*results, Address(op.operands[0]), *sizes, *scratch, Routine(letter + "gesdd"))
-    return _call(op, job, lambda e, t: _emit_svd(e, t, job), args)
+    flags = f"{job}{'t' * tall}"
+    return _call(op, flags, lambda e, t: _emit_svd(e, t, job, tall), args)
 
 
 def lower_eig(op: Operation) -> list[KernelCall]:
@@ -343,172 +346,16 @@ def lower_eig(op: Operation) -> list[KernelCall]:
 # ------------------------------------------------------------------------------------------- code
 
 
-def _want_one_thread(e: Emitter, words: ir.Value, wanted: bool) -> None:
-    """Have OpenBLAS work on the calling thread alone, or no longer: the first call that wants it so
-    keeps the number of threads, the last one sets it again. words: `link.BLAS_THREADS`."""
-    b = e.builder
-
-    def call(word: int, result: ir.Type, *given: ir.Value) -> ir.Value:
-        kind = ir.FunctionType(result, [v.type for v in given])
-        address = b.load(e.at(words, e.index(word)))
-        return b.call(b.inttoptr(address, kind.as_pointer()), list(given))
-
-    there = b.load(e.at(words, e.index(THREADS_SET)))
-    with b.if_then(b.icmp_signed("!=", there, e.index(0))):
-        mutex = e.at(words, e.index(THREADS_MUTEX))
-        call(MUTEX_LOCK, I32, mutex)
-        calls, before = (e.at(words, e.index(k)) for k in (THREADS_CALLS, THREADS_BEFORE))
-        found = b.load(calls)
-        left = b.sub(found, e.index(1))
-        with b.if_then(b.icmp_signed("==", found if wanted else left, e.index(0))):
-            if wanted:
-                # a child that was forked meanwhile has the number already
-                with b.if_then(b.icmp_signed("==", b.load(before), e.index(0))):
-                    b.store(b.sext(call(THREADS_GET, I32), I64), before)
-                call(THREADS_SET, ir.VoidType(), ir.Constant(I32, 1))
-            else:
-                call(THREADS_SET, ir.VoidType(), b.trunc(b.load(before), I32))
-                b.store(e.index(0), before)
-        b.store(b.add(found, e.index(1)) if wanted else left, calls)
-        call(MUTEX_UNLOCK, I32, mutex)
-
-
-class _Matrices:
-    """What the kernels are made of: loops over the elements of a matrix, calls of LAPACK."""
-
-    def __init__(self, e: Emitter, dtype: str) -> None:
-        self.e, self.b, self.dtype = e, e.builder, dtype
-        self.real = PART.get(dtype, dtype)
-        self.zero, self.one = e.index(0), e.index(1)
-
-    def scratch(self, position: int) -> ir.Value:
-        """The address, as i64, of this thread's scratch memory; its stride is the next argument."""
-        e = self.e
-        return self.b.add(e.argument(position), self.b.mul(e.worker, e.argument(position + 1)))
-
-    def pointer(self, address: ir.Value, dtype: str, offset: ir.Value | None = None) -> ir.Value:
-        """A pointer to elements of dtype, `offset` bytes behind an address."""
-        address = address if offset is None else self.b.add(address, offset)
-        return self.b.inttoptr(address, memory_type(dtype).as_pointer())
-
-    @contextmanager
-    def units(self) -> Iterator[ir.Value]:
-        with self.e.for_range(self.e.lo, self.e.hi) as unit:
-            yield unit
-
-    @contextmanager
-    def elements(self, rows: ir.Value, columns: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
-        with self.e.for_range(self.zero, rows) as i, self.e.for_range(self.zero, columns) as j:
-            yield i, j
-
-    def flag(self) -> ir.Value:
-        """A bool in memory: false."""
-        slot = self.e.alloca(I1)
-        self.b.store(ir.Constant(I1, 0), slot)
-        return slot
-
-    def raise_flag(self, slot: ir.Value, by: ir.Value) -> None:
-        self.b.store(self.b.or_(self.b.load(slot), by), slot)
-
-    def is_not_finite(self, value: ir.Value) -> ir.Value:
-        b = self.b
-        parts = [value]
-        if self.dtype in PART:
-            parts = [b.extract_value(value, k) for k in (0, 1)]
-        found = [b.fcmp_unordered("uno", d, d) for d in (b.fsub(p, p) for p in parts)]
-        return found[0] if len(found) == 1 else b.or_(*found)
-
-    def transposed(
-        self, target: ir.Value, source: ir.Value, rows: ir.Value, columns: ir.Value,
-        bad: ir.Value | None = None, lower: bool = False,
-    ) -> None:  # fmt: skip
-        """target[j, i] = source[i, j] for the rows and columns of source, without gaps. bad: is set
-        where an element is not finite; lower: the other triangle does not count."""
-        e, b = self.e, self.b
-        with self.elements(rows, columns) as (i, j):
-            value = b.load(e.at(source, b.add(b.mul(i, columns), j)))
-            if bad is not None:
-                wrong = self.is_not_finite(value)
-                if lower:
-                    wrong = b.and_(wrong, b.icmp_signed("<=", j, i))
-                self.raise_flag(bad, wrong)
-            b.store(value, e.at(target, b.add(b.mul(j, rows), i)))
-
-    def fill(self, target: ir.Value, count: ir.Value, number: float, dtype: str) -> None:
-        value = constant(dtype, number)
-        with self.e.for_range(self.zero, count) as k:
-            self.b.store(value, self.e.at(target, k))
-
-    def identity(self, target: ir.Value, n: ir.Value) -> None:
-        e, b = self.e, self.b
-        with self.elements(n, n) as (i, j):
-            at = e.at(target, b.add(b.mul(i, n), j))
-            with b.if_else(b.icmp_signed("==", i, j)) as (on, off):
-                with on:
-                    b.store(constant(self.dtype, 1), at)
-                with off:
-                    b.store(constant(self.dtype, 0), at)
-
-    def cell(self, value: ir.Value) -> ir.Value:
-        """A slot of the stack that holds a size, as int32, or any other value as it is."""
-        value = self.b.trunc(value, I32) if value.type == I64 else value
-        slot = self.e.alloca(value.type)
-        self.b.store(value, slot)
-        return slot
-
-    def at_least_one(self, value: ir.Value) -> ir.Value:
-        return self.b.select(self.b.icmp_signed(">", value, self.one), value, self.one)
-
-    def call(self, routine: ir.Value, *operands: ir.Value | str, info: bool = True) -> ir.Value:
-        """Call a routine (an address as i64): str for a flag, i64 for a size, pointers as they are.
-        Its `info`, an i32."""
-        b, given, lengths = self.b, [], []
-        for operand in operands:
-            if isinstance(operand, str):
-                given.append(self.cell(ir.Constant(I8, ord(operand))))
-                lengths.append(self.one)
-            else:
-                is_size = isinstance(operand.type, ir.IntType)
-                given.append(self.cell(operand) if is_size else operand)
-        told = self.cell(ir.Constant(I32, 0))
-        given += [told, *lengths] if info else lengths
-        kind = ir.FunctionType(ir.VoidType(), [v.type for v in given])
-        b.call(b.inttoptr(routine, kind.as_pointer()), given)
-        return b.load(told)
-
-    @contextmanager
-    def unless(self, slot: ir.Value) -> Iterator[None]:
-        """Code that is left out where the flag is set."""
-        with self.b.if_then(self.b.not_(self.b.load(slot))):
-            yield
-
-    @contextmanager
-    def where(self, slot: ir.Value) -> Iterator[None]:
-        with self.b.if_then(self.b.load(slot)):
-            yield
-
-    def fails(self, slot: ir.Value, info: ir.Value) -> None:
-        """Set the flag if a routine has found no result."""
-        self.raise_flag(slot, self.b.icmp_signed("!=", info, ir.Constant(I32, 0)))
-
-
 def _emit_cholesky(e: Emitter, dtype: str) -> None:
-    m, b = _Matrices(e, dtype), e.builder
+    m, b = Matrices(e, dtype), e.builder
     outs, xs = e.pointer_argument(0, dtype), e.pointer_argument(1, dtype)
     n, potrf = e.argument(2), e.argument(3)
     size = b.mul(n, n)
     with m.units() as unit:
         start, bad = b.mul(unit, size), m.flag()
         out, x = e.at(outs, start), e.at(xs, start)
-        with m.elements(n, n) as (i, j):
-            at = b.add(b.mul(i, n), j)
-            with b.if_else(b.icmp_signed("<=", j, i)) as (inside, outside):
-                with inside:
-                    value = b.load(e.at(x, at))
-                    m.raise_flag(bad, m.is_not_finite(value))
-                    b.store(value, e.at(out, at))
-                with outside:
-                    b.store(constant(dtype, 0), e.at(out, at))
+        m.check(bad, x, n, n, lower=True)
+        m.copied(out, x, n, n, lower=True)
         with m.unless(bad):
             m.fails(bad, m.call(potrf, "U", n, out, m.at_least_one(n)))
         with m.where(bad):
@@ -516,7 +363,7 @@ def _emit_cholesky(e: Emitter, dtype: str) -> None:
 
 
 def _emit_lu(e: Emitter, dtype: str) -> None:
-    w, b = _Matrices(e, dtype), e.builder
+    w, b = Matrices(e, dtype), e.builder
     kinds = (dtype, "i64", "i64", dtype)
     packed, pivots, permutation, xs = (e.pointer_argument(j, t) for j, t in enumerate(kinds))
     m, n, k = (e.argument(j) for j in (4, 5, 6))
@@ -540,15 +387,24 @@ def _emit_lu(e: Emitter, dtype: str) -> None:
             b.store(one, second)
 
 
-def _emit_solve(
-    e: Emitter, dtype: str, parts: Sequence[tuple[bool, bool]], adjoint: bool, pivoted: bool
-) -> None:
-    """parts: (lower, unit diagonal) of the triangles that are solved with, in order. Row-major
-    op(A) X = B is column-major X' op(A)' = B': from the right, with the other triangle."""
-    w, b = _Matrices(e, dtype), e.builder
+@dataclass(frozen=True)
+class _Solve:
+    """parts: (lower, unit diagonal) of the triangles that are solved with, in order. vector: of one
+    column, by trsv."""
+
+    parts: list[tuple[bool, bool]]
+    adjoint: bool
+    pivoted: bool
+    vector: bool
+
+
+def _emit_solve(e: Emitter, dtype: str, form: _Solve) -> None:
+    """Row-major op(A) X = B is column-major X' op(A)' = B': from the right, with the other
+    triangle; of one column, a vector, A is the transpose of what is in column-major order."""
+    w, b = Matrices(e, dtype), e.builder
     outs, matrices, rights = (e.pointer_argument(k, dtype) for k in range(3))
-    n, columns, trsm = (e.argument(k) for k in (3, 4, 5))
-    swaps = e.pointer_argument(6, "i64") if pivoted else None
+    n, columns, routine = (e.argument(k) for k in (3, 4, 5))
+    swaps = e.pointer_argument(6, "i64") if form.pivoted else None
     alpha = w.cell(constant(dtype, 1))
     size = b.mul(n, columns)
 
@@ -557,82 +413,117 @@ def _emit_solve(
             i = b.sub(b.sub(n, w.one), step) if back else step
             other = b.load(e.at(swaps, b.add(b.mul(unit, n), i)))
             other = b.select(b.icmp_unsigned("<", other, n), other, i)  # who knows who made them
-            with e.for_range(w.zero, columns) as j:
-                first = e.at(out, b.add(b.mul(i, columns), j))
-                second = e.at(out, b.add(b.mul(other, columns), j))
-                one, two = b.load(first), b.load(second)
-                b.store(two, first)
-                b.store(one, second)
+            with b.if_then(b.icmp_signed("!=", other, i)):
+                first, second = (e.at(out, b.mul(k, columns)) for k in (i, other))
+                w.exchanged(first, second, columns)
 
     with w.units() as unit:
         start = b.mul(unit, size)
         out, x = e.at(outs, start), e.at(rights, start)
-        with e.for_range(w.zero, size) as k:
-            b.store(b.load(e.at(x, k)), e.at(out, k))
-        if pivoted and not adjoint:
+        w.copied(out, x, n, columns)
+        if form.pivoted and not form.adjoint:
             swap(out, unit, False)
-        matrix = e.at(matrices, b.mul(unit, b.mul(n, n)))
-        for lower, unit_diagonal in parts:
-            triangle, form = "U" if lower else "L", "C" if adjoint else "N"
-            given = "R", triangle, form, "U" if unit_diagonal else "N", columns, n, alpha
-            strides = w.at_least_one(n), w.at_least_one(columns)
-            w.call(trsm, *given, matrix, strides[0], out, strides[1], info=False)
-        if pivoted and adjoint:
+        matrix, stride = e.at(matrices, b.mul(unit, b.mul(n, n))), w.at_least_one(n)
+        for lower, unit_diagonal in form.parts:
+            triangle, diagonal = "U" if lower else "L", "U" if unit_diagonal else "N"
+            if form.vector:
+                given = triangle, "N" if form.adjoint else "T", diagonal
+                w.call(routine, *given, n, matrix, stride, out, w.one, info=False)
+            else:
+                turned = "C" if form.adjoint else "N"
+                sizes, last = (columns, n, alpha), w.at_least_one(columns)
+                given = triangle, turned, diagonal
+                w.call(routine, "R", *given, *sizes, matrix, stride, out, last, info=False)
+        if form.pivoted and form.adjoint:
             swap(out, unit, True)
 
 
 def _emit_qr(e: Emitter, dtype: str) -> None:
-    w, b = _Matrices(e, dtype), e.builder
+    w, b = Matrices(e, dtype), e.builder
     qs, rs, xs = (e.pointer_argument(k, dtype) for k in range(3))
     m, n, columns, k = (e.argument(j) for j in (3, 4, 5, 6))
-    base, lwork = w.scratch(7), e.argument(11)
+    base = w.scratch(7)
     held = w.pointer(base, dtype)
-    tau, work = (w.pointer(base, dtype, e.argument(j)) for j in (9, 10))
-    geqrf, generate = e.argument(12), e.argument(13)
-    stride = w.at_least_one(m)
+    tau, *spaces = (w.pointer(base, dtype, e.argument(j)) for j in range(9, 14))
+    geqr2, gemm, trmm = (e.argument(j) for j in (14, 15, 16))
+    h = Reflections(w, k, w.at_least_one(m), spaces, (gemm, trmm))
     with w.units() as unit:
         w.transposed(held, e.at(xs, b.mul(unit, b.mul(m, n))), m, n)
-        w.call(geqrf, m, n, held, stride, tau, work, lwork)
+        with e.for_range(w.zero, k, h.size) as i:
+            corner, own, height, width = (
+                e.at(held, h.diagonal(i)),
+                e.at(tau, i),
+                b.sub(m, i),
+                h.width(i),
+            )
+            w.call(geqr2, height, width, corner, h.stride, own, h.work)
+            h.take(corner, height, width)
+            h.combine(i, own, height, width)
+            after = b.add(i, width)
+            with b.if_then(b.icmp_signed("<", after, n)):
+                right = e.at(corner, b.mul(width, h.stride))
+                h.apply(i, right, height, b.sub(n, after), adjoint=True)
         r = e.at(rs, b.mul(unit, b.mul(columns, n)))
-        with w.elements(columns, n) as (i, j):
-            target = e.at(r, b.add(b.mul(i, n), j))
-            with b.if_else(b.icmp_signed("<=", i, j)) as (inside, outside):
-                with inside:
-                    b.store(b.load(e.at(held, b.add(b.mul(j, m), i))), target)
-                with outside:
-                    b.store(constant(dtype, 0), target)
-        w.call(generate, m, columns, k, held, stride, tau, work, lwork)
+        w.transposed(r, held, n, columns, m)
+        with e.for_range(w.zero, columns) as i:
+            below = b.select(b.icmp_signed("<", i, n), i, n)
+            w.fill(e.at(r, b.mul(i, n)), below, 0, dtype)
+        w.unit_columns(held, k, columns, m)
+        with h.backwards() as i:
+            corner, height, width = e.at(held, h.diagonal(i)), b.sub(m, i), h.width(i)
+            h.take(corner, height, width)
+            w.unit_columns(held, i, b.add(i, width), m)
+            h.apply(i, corner, height, b.sub(columns, i), adjoint=False)
         w.transposed(e.at(qs, b.mul(unit, b.mul(m, columns))), held, columns, m)
 
 
 def _emit_eigh(e: Emitter, dtype: str, vectors: bool) -> None:
-    w, b = _Matrices(e, dtype), e.builder
+    """A = Q T Q^H, T = Z D Z^H, both real; Q is applied to Z. (LAPACK's syevd does the same, and
+    applies Q more slowly.)"""
+    w, b = Matrices(e, dtype), e.builder
     values, xs, n = e.pointer_argument(0, w.real), e.pointer_argument(2, dtype), e.argument(3)
     out = e.pointer_argument(1, dtype)
     base = w.scratch(4)
-    held, kinds = w.pointer(base, dtype), (dtype, w.real, "i32")
-    spaces = [w.pointer(base, t, e.argument(6 + k)) for k, t in enumerate(kinds)]
-    counts, syevd = [e.argument(9 + k) for k in range(3)], e.argument(12)
+    held, kinds = w.pointer(base, dtype), (w.real, dtype, dtype, w.real, "i32")
+    beside, tau, *spaces = (w.pointer(base, t, e.argument(6 + k)) for k, t in enumerate(kinds))
+    counts, sytrd = [e.argument(11 + k) for k in range(3)], e.argument(14)
     rest = [v for k in (0, 1, 2) if k != 1 or dtype in PART for v in (spaces[k], counts[k])]
-    size = b.mul(n, n)
+    size, stride = b.mul(n, n), w.at_least_one(n)
+    if vectors:
+        made, *parts = (w.pointer(base, dtype, e.argument(15 + k)) for k in range(5))
+        stedc, gemm, trmm = (e.argument(20 + k) for k in range(3))
+        h = Reflections(w, b.sub(n, w.one), stride, parts, (gemm, trmm), backward=True)
     with w.units() as unit:
-        start, bad = b.mul(unit, size), w.flag()
+        x, bad = e.at(xs, b.mul(unit, size)), w.flag()
         own = e.at(values, b.mul(unit, n))
-        w.transposed(held, e.at(xs, start), n, n, bad, lower=True)
+        down, up = w.powers(w.check(bad, x, n, n, lower=True))
+        w.scaled(held, x, n, n, down)  # its upper triangle, in column-major order
         with w.unless(bad):
-            job = "V" if vectors else "N"
-            w.fails(bad, w.call(syevd, job, "L", n, held, w.at_least_one(n), own, *rest))
+            w.call(sytrd, "U", n, held, stride, own, beside, tau, spaces[0], counts[0])
+            if not vectors:
+                w.fails(bad, w.call(e.argument(15), n, own, beside))
+            else:
+                w.fails(bad, w.call(stedc, "I", n, own, beside, made, stride, *rest))
+                with e.for_range(w.zero, h.count, h.size) as i:
+                    width = h.width(i)
+                    height, column = b.add(i, width), e.at(held, b.mul(b.add(i, w.one), stride))
+                    h.take(column, height, width)
+                    h.combine(i, e.at(tau, i), height, width)
+                    h.apply(i, made, height, n, adjoint=False)
+            with e.for_range(w.zero, n) as k:
+                b.store(b.fmul(b.load(e.at(own, k)), up), e.at(own, k))
+        if vectors:
+            w.transposed(e.at(out, b.mul(unit, size)), made, n, n)
         with w.where(bad):
             w.fill(own, n, math.nan, w.real)
             if vectors:
-                w.fill(held, size, math.nan, dtype)
-        if vectors:
-            w.transposed(e.at(out, start), held, n, n)
+                w.fill(e.at(out, b.mul(unit, size)), size, math.nan, dtype)
 
 
-def _emit_svd(e: Emitter, dtype: str, job: str) -> None:
-    w, b = _Matrices(e, dtype), e.builder
-    vectors = job != "N"
+def _emit_svd(e: Emitter, dtype: str, job: str, tall: bool) -> None:
+    """tall: of more rows than columns. Of any other, LAPACK is given the transpose, V S U', in
+    which its U (column-major) is our V^H (row-major), and its V^H our U."""
+    w, b = Matrices(e, dtype), e.builder
     given_as = (w.real, dtype, dtype, dtype)
     values, us, vs, xs = (e.pointer_argument(j, t) for j, t in enumerate(given_as))
     m, n, k, left, right = (e.argument(j) for j in range(4, 9))
@@ -641,33 +532,40 @@ def _emit_svd(e: Emitter, dtype: str, job: str) -> None:
     kinds = (dtype, dtype, dtype, w.real, "i32")
     u, v, work, rwork, iwork = (w.pointer(base, t, e.argument(11 + j)) for j, t in enumerate(kinds))
     rest = [rwork, iwork] if dtype in PART else [iwork]
-    strides = [w.at_least_one(x) for x in (m, m, right)]
     with w.units() as unit:
         bad = w.flag()
-        own = e.at(values, b.mul(unit, k))
+        own, x = e.at(values, b.mul(unit, k)), e.at(xs, b.mul(unit, b.mul(m, n)))
         u_size, v_size = b.mul(m, left), b.mul(right, n)
         u_out, v_out = e.at(us, b.mul(unit, u_size)), e.at(vs, b.mul(unit, v_size))
-        w.transposed(held, e.at(xs, b.mul(unit, b.mul(m, n))), m, n, bad)
-        with w.unless(bad), b.if_then(b.icmp_signed(">", k, w.zero)):
-            given = job, m, n, held, strides[0], own, u, strides[1], v, strides[2]
+        w.check(bad, x, m, n)
+        if tall:
+            w.transposed(held, x, m, n)
+            sizes, first, second = (m, n, m, right), u, v
+        else:
+            w.copied(held, x, m, n)
+            sizes, first, second = (n, m, n, left), v_out, u_out
+        rows, columns, *strides = (w.at_least_one(size) for size in sizes)
+        some = b.icmp_signed(">", k, w.zero)
+        with w.unless(bad), b.if_then(some):
+            given = job, rows, columns, held, rows, own, first, strides[0], second, strides[1]
             w.fails(bad, w.call(gesdd, *given, work, lwork, *rest))
-        with w.where(bad):
-            w.fill(own, k, math.nan, w.real)
-            if vectors:
-                w.fill(u, u_size, math.nan, dtype)
-                w.fill(v, v_size, math.nan, dtype)
-        if vectors:
-            with b.if_else(b.icmp_signed(">", k, w.zero)) as (some, none):
-                with some:
+        if job != "N":
+            if tall:
+                with b.if_then(some):
                     w.transposed(u_out, u, left, m)
                     w.transposed(v_out, v, n, right)
-                with none:  # LAPACK has nothing to do; any basis is as good
-                    w.identity(u_out, left)
-                    w.identity(v_out, right)
+            with b.if_then(b.not_(some)):  # LAPACK has nothing to do; any basis is as good
+                w.identity(u_out, left)
+                w.identity(v_out, right)
+        with w.where(bad):
+            w.fill(own, k, math.nan, w.real)
+            if job != "N":
+                w.fill(u_out, u_size, math.nan, dtype)
+                w.fill(v_out, v_size, math.nan, dtype)
 
 
 def _emit_eig(e: Emitter, dtype: str, vectors: bool) -> None:
-    w, b = _Matrices(e, dtype), e.builder
+    w, b = Matrices(e, dtype), e.builder
     made = dtype if dtype in PART else {"f32": "c64", "f64": "c128"}[dtype]
     values, outs = e.pointer_argument(0, made), e.pointer_argument(1, made)
     xs, n = e.pointer_argument(2, dtype), e.argument(3)
@@ -678,7 +576,8 @@ def _emit_eig(e: Emitter, dtype: str, vectors: bool) -> None:
     with w.units() as unit:
         start, bad = b.mul(unit, size), w.flag()
         own, out = e.at(values, b.mul(unit, n)), e.at(outs, start)
-        w.transposed(held, e.at(xs, start), n, n, bad)
+        w.check(bad, e.at(xs, start), n, n)
+        w.transposed(held, e.at(xs, start), n, n)
         tail = [b.bitcast(rwork, memory_type(w.real).as_pointer())] if dtype in PART else []
         places = [own] if dtype in PART else [found, e.at(found, n)]
         with w.unless(bad):
@@ -696,7 +595,7 @@ def _emit_eig(e: Emitter, dtype: str, vectors: bool) -> None:
 
 
 def _complex_results(
-    w: _Matrices, n: ir.Value, own: ir.Value, out: ir.Value | None, found: ir.Value, v: ir.Value
+    w: Matrices, n: ir.Value, own: ir.Value, out: ir.Value | None, found: ir.Value, v: ir.Value
 ) -> None:
     """geev of a real matrix: real and imaginary parts of values apart; of a conjugate pair, the
     real and the imaginary part of the first one's vector as two columns."""

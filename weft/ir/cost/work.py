@@ -208,9 +208,8 @@ def _fourier(op: Operation) -> _Count:
     n = static_shape(real)[int_attr(op.attrs, "axis")]
     lines = _size(real) // max(n, 1)
     points = n if op.name == "fft" else n // 2
-    item = _item(real) // (2 if op.name == "fft" else 1)
     flops = (5.0 if op.name == "fft" else 2.5) * n * math.log2(max(n, 1))
-    return _Count(lines * round(flops), 0, lines * transformed(points, item))
+    return _Count(lines * round(flops), 0, lines * transformed(points))
 
 
 def _search(op: Operation) -> _Count:
