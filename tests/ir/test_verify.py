@@ -497,6 +497,7 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
         **{n: example_collective(n, x) for n in COLLECTIVES},
         "fused": fused([x], region),
         "unrolled": op("unrolled", [x], [F2], {}, [region]),
+        "custom_rule": op("custom_rule", [x, x], [F2], {"rule": "f", "like": (1,)}),
         "custom_gradient": op(
             "custom_gradient", [x, x], [F2], {"outputs": 1, "inputs": 1}, [region]
         ),
@@ -606,6 +607,7 @@ def test_legality_by_stage() -> None:
         "stop_gradient": traced,
         "tap": traced,
         "custom_gradient": traced,
+        "custom_rule": traced,
         **dict.fromkeys(("fused", "unrolled"), ("fused", "planned", "dataflow", "partitioned")),
         **dict.fromkeys(sorted(UPDATES), traced),
         **dict.fromkeys(TRACED_STACKS, traced),
@@ -618,7 +620,7 @@ def test_legality_by_stage() -> None:
 
 TRACED_STACKS = {"stack_new", "stack_push", "stack_pop", "stack_add"}
 GRADIENT_ONLY = {
-    *("identity", "stop_gradient", "tap", "custom_gradient"),
+    *("identity", "stop_gradient", "tap", "custom_gradient", "custom_rule"),
     *UPDATES,
     *TRACED_STACKS,
 }

@@ -64,6 +64,7 @@ LEGALITY: Mapping[str, Legality] = {
     "optimization_barrier": Legality(in_nest=False),
     **{name: Legality(_TRACED, in_nest=False) for name in sorted(COLLECTIVES)},
     "custom_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
+    "custom_rule": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "fused": Legality(_FROM_FUSED, in_nest=False),
     "unrolled": Legality(_FROM_FUSED, in_nest=False),
     "variable": Legality(in_nest=False),

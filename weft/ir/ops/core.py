@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Block
@@ -56,6 +56,27 @@ def _custom_gradient_type(
     if [v.type for v in region.results] != list(types[outputs : outputs + inputs]):
         raise TypeRuleError("op 'custom_gradient': the region's results do not fit the inputs")
     return list(types[:outputs])
+
+
+class CustomRule(str):
+    """The name of a rule for a gradient, with what traces it: a block for operands of these
+    types."""
+
+    __slots__ = ("block",)
+    block: Callable[[Sequence[Type]], Block]
+
+    def __new__(cls, name: str, block: Callable[[Sequence[Type]], Block]) -> CustomRule:
+        made = super().__new__(cls, name)
+        made.block = block
+        return made
+
+
+def _custom_rule_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    like = attrs["like"]
+    assert isinstance(like, tuple)
+    if not all(0 <= k < len(types) for k in like):
+        raise TypeRuleError(f"op 'custom_rule': like {like} does not name operands")
+    return [types[k] for k in like]
 
 
 def _passing_on(name: str, doc: str) -> OpSpec:
@@ -116,6 +137,16 @@ TABLE = (
         {"outputs": AttrSpec("int"), "inputs": AttrSpec("int")},
         frozenset({"no_cse"}),
         regions=1,
+    ),
+    OpSpec(
+        "custom_rule",
+        None,
+        _custom_rule_type,
+        None,
+        "In the region of a custom_gradient: what a rule computes that is traced with the next "
+        "derivative; its results have the types of the operands `like`.",
+        {"rule": AttrSpec("str"), "like": AttrSpec("ints")},
+        frozenset({"no_cse", "no_fold"}),
     ),
     OpSpec(
         "fused",

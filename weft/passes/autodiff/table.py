@@ -28,9 +28,10 @@ from weft.ir.ops.io import FILE_TABLE, REPORT_TABLE
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.strings import TABLE as STRING_TABLE
 from weft.ir.ops.text_processing import TABLE as TEXT_TABLE
-from weft.ir.spec import AttrValue, add_dims, int_attr, ints_attr, shape_attr
+from weft.ir.spec import AttrValue, add_dims, ints_attr, shape_attr
 from weft.passes.autodiff import control_flow, linear_algebra
 from weft.passes.autodiff.collectives import COLLECTIVE_GRADIENTS
+from weft.passes.autodiff.custom import CUSTOM_GRADIENTS
 from weft.passes.autodiff.rule import Rule, Site, expand, sum_to
 from weft.passes.rewriting.expression import Expr, cos, exp, log, sin, sqrt, square
 
@@ -644,16 +645,6 @@ NO_UPDATE_GRADIENT = frozenset(
 )
 
 
-def _custom_gradient(s: Site) -> Sequence[Expr | None]:
-    """The region computes the cotangents of the inputs from those of the outputs."""
-    outputs, inputs = int_attr(s.attrs, "outputs"), int_attr(s.attrs, "inputs")
-    pairs = zip(s.results, s.cotangents, strict=True)
-    given = [(y.full(0) if g is None else g).value for y, g in pairs]
-    captures = [x.value for x in s.operands[outputs + inputs :]]
-    grads = s.x.builder.inline(s.op.regions[0], [*given, *captures])
-    return [*[None] * outputs, *map(s.x.wrap, grads), *[None] * len(captures)]
-
-
 def _fused(s: Site) -> Sequence[Expr | None]:
     """Compute the region once more in the open and differentiate that."""
     builder, xs = s.x.builder, [x.value for x in s.operands]
@@ -747,7 +738,7 @@ GRADIENTS: dict[str, Rule] = {
     "tap": lambda s: [s.g],
     "optimization_barrier": lambda s: [s.g],
     "py_function": _of_py_function,
-    "custom_gradient": _custom_gradient,
+    **CUSTOM_GRADIENTS,
     **dict.fromkeys(("fused", "unrolled"), _fused),
 }
 

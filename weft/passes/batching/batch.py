@@ -27,6 +27,7 @@ differs by row; a key that all rows are given gives all the same numbers, as in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.control_flow import CONTROL
+from weft.ir.ops.core import CustomRule
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import StackType, TensorType, TokenType, Type
@@ -99,6 +101,8 @@ class _Walk:
             found = getattr(self, f"_{op.name}")(op)
         elif op.name == "custom_gradient" and self._any(op):
             found = self._custom_gradient(op)
+        elif op.name == "custom_rule" and self._any(op):
+            found = self._custom_rule(op)
         elif op.name == "random_bits" and op.operands[0] in self.states and not self._any(op):
             found = [(draw_rows(self._site(op)).value, True)]
         elif not self._any(op):
@@ -416,6 +420,26 @@ class _Walk:
             op.name, operands, op.attrs, regions=(builder.block(found),), locations=op.locations
         )
         return [(value, True) for value in made]
+
+    def _custom_rule(self, op: Operation) -> list[Batched]:
+        """A rule that is traced later: what it is for all rows then is made then, too."""
+        rule, size, axis = op.attrs["rule"], self.size, self.axis
+        if isinstance(rule, CustomRule):
+            rule = CustomRule(f"{rule}/vmap", partial(_batched_rule, rule, size, axis))
+        operands = [self._forced(self.builder, *self.known[v], op) for v in op.operands]
+        attrs = {**op.attrs, "rule": rule}
+        made = self.builder.emit(op.name, operands, attrs, locations=op.locations)
+        return [(value, True) for value in made]
+
+
+def _batched_rule(rule: CustomRule, size: Dim, axis: str, types: Sequence[Type]) -> Block:
+    """The block of a rule for a batch of `size`, all of whose operands have the batch axis."""
+    rows = [TensorType(t.dtype, t.shape[1:]) for t in types if isinstance(t, TensorType)]
+    builder = Builder(types)
+    operands = [(a, True) for a in builder.args]
+    found = batch_block(builder, rule.block(rows), operands, size, (), axis)
+    where = builder.ops[-1].locations if builder.ops else ()
+    return builder.block([v if b else with_rows(builder, v, size, where) for v, b in found])
 
 
 def where_rows(builder: Builder, op: Operation, pred: Value, yes: Value, no: Value) -> Value:
