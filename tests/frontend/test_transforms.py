@@ -271,8 +271,6 @@ class TestVmap:
             wf.vmap(3)  # type: ignore[arg-type]
         with pytest.raises(UnsupportedError, match="would differ from row to row"):
             wf.vmap(wf.unique_values)(X)
-        with pytest.raises(UnsupportedError, match="gradient of the batched function"):
-            wf.vmap(wf.grad(lambda a: wf.sum(grows(a))))(X)
 
 
 #: name: (function, arguments)

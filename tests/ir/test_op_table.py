@@ -36,7 +36,8 @@ STRINGS = {spec.name for spec in (*STRING_TABLE, *TEXT_TABLE)}
 NESTS = {"fused", "unrolled"}
 #: Made or removed by passes before code is generated.
 STRUCTURE = {
-    *NESTS, "custom_gradient", "custom_rule", "stop_gradient", "tap", *TRACED_STACKS, *UPDATES,
+    *NESTS, "custom_gradient", "custom_rule", "stop_gradient", "tap", "loop_mark", "row_guard",
+    *TRACED_STACKS, *UPDATES,
     *COLLECTIVES,
 }  # fmt: skip
 #: Made by gradient rules only.
@@ -50,6 +51,7 @@ REWRITES = {
     *("arena_push", "arena_pop", "arena_add"),
     *("attention", "attention_grad"),
     "sparse_matmul",
+    *("loop_mark", "row_guard"),
     *("first_occurrence", "enter", "exit", "next_iteration", "loop_cond"),
     *(spec.name for spec in COMMUNICATION_TABLE),
 }

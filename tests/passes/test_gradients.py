@@ -17,8 +17,8 @@ from shares import every
 
 from weft.ir.analysis.verify import verify
 from weft.ir.dims import SymbolicDim
-from weft.ir.dtypes import complex128, float32, float64, int64
-from weft.ir.errors import GradientError, WeftError
+from weft.ir.dtypes import bool_, complex128, float32, float64, int64
+from weft.ir.errors import GradientError, TypeRuleError, WeftError
 from weft.ir.graph import Block, Graph, Value
 from weft.ir.interpreter.evaluate import evaluate_op, interpret, type_of
 from weft.ir.interpreter.state import DictState
@@ -406,6 +406,23 @@ def test_a_rule_is_traced_for_its_gradient() -> None:
         else:
             with pytest.raises(GradientError, match="the text of a graph does not hold"):
                 gradients(builder, [y], builder.args)
+
+
+def test_guarded_rows_get_no_cotangent() -> None:
+    """Not even NaN; the forward value is that of all rows."""
+    x = np.array([[4.0, 1.0], [-1.0, 9.0]])
+    builder = Builder([type_of(x), tensor_type(bool_, 2)])
+    guarded = builder.emit1("row_guard", *builder.args, locations=HERE)
+    y = builder.emit1("sqrt", guarded, locations=HERE)
+    (g,) = gradients(builder, [y], builder.args[:1])
+    assert g is not None
+    graph = builder.graph("g", ["x", "flags"], [guarded, g])
+    with np.errstate(invalid="ignore"):
+        value, found = interpret(graph, [x, np.array([True, False])])
+    np.testing.assert_array_equal(value, x)
+    np.testing.assert_allclose(found, [[0.25, 0.5], [0, 0]])
+    with pytest.raises(TypeRuleError, match="not bools for the first axes of a f64\\[2,2\\]"):
+        builder.emit("row_guard", [builder.args[0]] * 2)
 
 
 def test_fused_is_differentiated_through_its_region() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from weft.ir.dtypes import bool_
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.spec import Array, Attrs, AttrSpec, ConstArray, OpSpec, tensors
@@ -24,6 +25,15 @@ def _constant(arrays: Sequence[Array], attrs: Attrs) -> Array:
 
 def _identity_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
     return tensors("identity", types)  # type: ignore[return-value]
+
+
+def _row_guard_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    x, flags = tensors("row_guard", types)
+    if flags.dtype is not bool_ or flags.shape != x.shape[: len(flags.shape)]:
+        raise TypeRuleError(
+            f"op 'row_guard': the flags are {flags}, not bools for the first axes of a {x}"
+        )
+    return [x]
 
 
 def _group_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
@@ -118,6 +128,26 @@ TABLE = (
         lambda arrays, attrs: arrays[0],
         "The operand itself, which no pass merges with what it is: what follows is computed again.",
         {},
+        _VIEW | {"no_cse", "no_fold"},
+    ),
+    OpSpec(
+        "row_guard",
+        2,
+        _row_guard_type,
+        lambda arrays, attrs: arrays[0],
+        "The first operand itself, which gets no cotangent where a flag for its first axes is "
+        "false, not even NaN.",
+        {},
+        _VIEW | {"no_cse", "no_fold"},
+    ),
+    OpSpec(
+        "loop_mark",
+        1,
+        _identity_type,
+        lambda arrays, attrs: arrays[0],
+        "The operand itself, in the body of a loop that rows of a batch may leave one by one: "
+        "`live`, and only for rows that are still in it; else a carry that goes on for all rows.",
+        {"live": AttrSpec("bool")},
         _VIEW | {"no_cse", "no_fold"},
     ),
     OpSpec(

@@ -33,6 +33,7 @@ from weft.passes.autodiff import control_flow, linear_algebra
 from weft.passes.autodiff.collectives import COLLECTIVE_GRADIENTS
 from weft.passes.autodiff.custom import CUSTOM_GRADIENTS
 from weft.passes.autodiff.rule import Rule, Site, expand, sum_to
+from weft.passes.autodiff.switches import DATAFLOW_GRADIENTS
 from weft.passes.rewriting.expression import Expr, cos, exp, log, sin, sqrt, square
 
 DERIVATIVES: Mapping[str, Callable[[Expr, Expr], Expr]] = {
@@ -729,7 +730,7 @@ GRADIENTS: dict[str, Rule] = {
     **DYNAMIC_GRADIENTS,
     **UPDATE_GRADIENTS,
     **control_flow.STACK_GRADIENTS,
-    **control_flow.DATAFLOW_GRADIENTS,
+    **DATAFLOW_GRADIENTS,
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
     **dict.fromkeys(("attention", "attention_grad"), _made_by("fuse_attention")),
     "sparse_matmul": _made_by("fuse_sparse_products"),
@@ -756,7 +757,7 @@ NO_GRADIENT: frozenset[str] = frozenset(
         *NO_DYNAMIC_GRADIENT,
         *control_flow.NO_STACK_GRADIENT,
         *NO_UPDATE_GRADIENT,
-        *("constant", "group", "stop_gradient"),
+        *("constant", "group", "stop_gradient", "loop_mark"),
         *("random_bits", "random_fold_in"),
     }
 )
