@@ -79,8 +79,9 @@ if TYPE_CHECKING:
     )
     from weft.frontend import sparse
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
+    from weft.frontend.autodiff.custom import custom_gradient
     from weft.frontend.autodiff.gradients import (
-        custom_gradient, grad, gradients, stop_gradient, value_and_grad, vjp,
+        grad, gradients, stop_gradient, value_and_grad, vjp,
     )
     from weft.frontend.transforms.checkpoint import checkpoint
     from weft.frontend.transforms.forward import (
@@ -130,8 +131,8 @@ _MODULES = (
     "random", "sparse", "strings", "summary", "testing", "tf1", "train",
 )
 _LATER = {
-    "weft.frontend.autodiff.gradients":
-        "grad gradients stop_gradient value_and_grad vjp custom_gradient",
+    "weft.frontend.autodiff.custom": "custom_gradient",
+    "weft.frontend.autodiff.gradients": "grad gradients stop_gradient value_and_grad vjp",
     "weft.frontend.transforms.checkpoint": "checkpoint",
     "weft.frontend.transforms.forward":
         "custom_jvp hessian hvp jacfwd jacrev jvp linearize",

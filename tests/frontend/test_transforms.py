@@ -46,6 +46,18 @@ def loss(w: Any, x: Any) -> Any:
     return wf.sum(wf.tanh(x @ w) ** 2)
 
 
+@wf.custom_jvp
+def _twice_exp(x: Any) -> Any:
+    """The exponential, whose rule says twice its derivative."""
+    return wf.exp(x)
+
+
+@_twice_exp.defjvp
+def _twice_exp_jvp(primals: Any, tangents: Any) -> Any:
+    y = _twice_exp(*primals)
+    return y, 2 * y * tangents[0]
+
+
 @wf.custom_gradient
 def clipped(x: Any) -> Any:
     return x * 2, lambda dy: wf.clip(dy, -1.0, 1.0) * x
@@ -259,8 +271,6 @@ class TestVmap:
             wf.vmap(3)  # type: ignore[arg-type]
         with pytest.raises(UnsupportedError, match="would differ from row to row"):
             wf.vmap(wf.unique_values)(X)
-        with pytest.raises(UnsupportedError, match="gradient of the batched function"):
-            wf.vmap(wf.grad(lambda a: wf.sum(grows(a))))(X)
 
 
 #: name: (function, arguments)
@@ -399,6 +409,110 @@ class TestForward:
         power.nondiff_argnums = (0,)
         power.defjvp(lambda n, p, t: (p[0] ** n, 100.0 * n * t[0]))
         assert float(wf.grad(lambda x: power(2, x))(wf.asarray(3.0))) == 200.0
+
+    def test_rules_are_differentiated(self) -> None:
+        """The function has its rule in the rule: n derivatives have it n times."""
+        f = _twice_exp
+        x, one = wf.asarray(0.3, dtype=wf.float64), wf.asarray(1.0, dtype=wf.float64)
+        second = {
+            "grad of grad": wf.grad(wf.grad(f))(x),
+            "compiled": wf.compile(wf.grad(wf.grad(f)))(x),
+            "jvp of jvp": wf.jvp(lambda x: wf.jvp(f, (x,), (one,))[1], (x,), (one,))[1],
+            "jvp of grad": wf.jvp(wf.grad(f), (x,), (one,))[1],
+            "grad of jvp": wf.grad(lambda x: wf.jvp(f, (x,), (one,))[1])(x),
+            "hessian": wf.hessian(f)(x),
+            "jacrev of jacfwd": wf.jacrev(wf.jacfwd(f))(x),
+            "hvp": wf.hvp(f, (x,), (one,))[0],
+            "linearize": wf.linearize(wf.grad(f), x)[1](one),
+            "vjp": wf.vjp(wf.grad(f), x)[1](one)[0],
+            "checkpoint": wf.grad(wf.grad(wf.checkpoint(f)))(x),
+            "vmap": wf.vmap(wf.grad(wf.grad(f)))(x[None])[0],
+            "of vmap": wf.hessian(lambda x: wf.sum(wf.vmap(f)(x)))(x[None])[0, 0],
+        }
+        for name, found in second.items():
+            assert float(found) == pytest.approx(4 * np.exp(0.3)), name
+        assert float(wf.grad(wf.grad(wf.grad(f)))(x)) == pytest.approx(8 * np.exp(0.3))
+
+    def test_rules_are_differentiated_in_loops(self) -> None:
+        def unrolled(x: Any) -> Any:
+            for _ in range(3):
+                x = _twice_exp(x * 0.5)
+            return x
+
+        def scanned(x: Any) -> Any:
+            return wf.scan(lambda c, _: (_twice_exp(c * 0.5), None), x, None, length=3)[0]
+
+        x = wf.asarray(0.3, dtype=wf.float64)
+        for transform in (lambda f: wf.grad(wf.grad(f)), wf.hessian):
+            want = float(transform(unrolled)(x))
+            assert float(transform(scanned)(x)) == pytest.approx(want)
+            assert float(wf.vmap(transform(scanned))(x[None])[0]) == pytest.approx(want)
+
+    def test_rules_that_call_each_other(self) -> None:
+        @wf.custom_jvp
+        def sine(x: Any) -> Any:
+            return wf.sin(x)
+
+        @wf.custom_jvp
+        def cosine(x: Any) -> Any:
+            return wf.cos(x)
+
+        sine.defjvp(lambda p, t: (sine(*p), 2 * cosine(*p) * t[0]))
+        cosine.defjvp(lambda p, t: (cosine(*p), -3 * sine(*p) * t[0]))
+        third = wf.grad(wf.grad(wf.grad(sine)))(wf.asarray(0.3, dtype=wf.float64))
+        assert float(third) == pytest.approx(-12 * np.cos(0.3))
+
+        @wf.custom_jvp
+        def power(n: int, x: Any) -> Any:
+            return x**n
+
+        power.nondiff_argnums = (0,)
+        power.defjvp(lambda n, p, t: (power(n, *p), 2 * n * power(n - 1, *p) * t[0]))
+        third = wf.grad(wf.grad(wf.grad(lambda x: power(4, x))))(wf.asarray(0.3))
+        assert float(third) == pytest.approx(8 * 24 * 0.3)
+
+    def test_rules_use_what_is_outside(self) -> None:
+        """A tensor of the trace around the call, and a variable."""
+        v = wf.Variable(np.float64(2.0))
+
+        def fn(a: Any, x: Any) -> Any:
+            factor = wf.sin(a)
+
+            @wf.custom_jvp
+            def f(x: Any) -> Any:
+                return x * factor
+
+            f.defjvp(lambda p, t: (f(*p), v * factor * f(*p) * t[0]))
+            return wf.grad(wf.grad(f))(x)
+
+        a, x = wf.asarray(0.7, dtype=wf.float64), wf.asarray(0.3, dtype=wf.float64)
+        for run in (fn, wf.compile(fn)):
+            assert float(run(a, x)) == pytest.approx(4 * np.sin(0.7) ** 3 * 0.3)
+
+    def test_what_a_later_rule_does_not_know(self) -> None:
+        """A keyword argument is no argument of the rule: it belongs to a trace that ended."""
+
+        @wf.custom_gradient
+        def f(x: Any, k: Any = None) -> Any:
+            return x * k, lambda g: g * f(x, k=wf.sin(x))
+
+        x, k = wf.asarray(0.3), wf.asarray(2.0)
+        assert float(wf.grad(f)(x, k=k)) == pytest.approx(0.3 * np.sin(0.3))
+        with pytest.raises(GradientError, match=r"higher order uses .*\n.*\n.*an argument of the"):
+            wf.grad(wf.grad(f))(x, k=k)
+
+    def test_custom_gradients_that_call_themselves(self) -> None:
+        @wf.custom_gradient
+        def f(x: Any) -> Any:
+            return wf.exp(x), lambda g: 2 * f(x) * g
+
+        x = wf.asarray(0.3, dtype=wf.float64)
+        for order in range(1, 4):
+            fn: Any = f
+            for _ in range(order):
+                fn = wf.grad(fn)
+            assert float(fn(x)) == pytest.approx(2**order * np.exp(0.3))
+            assert float(wf.vmap(fn)(x[None])[0]) == pytest.approx(2**order * np.exp(0.3))
 
     def test_errors(self) -> None:
         with pytest.raises(GradientError, match="Jacobians are of real functions"):

@@ -36,7 +36,9 @@ STRINGS = {spec.name for spec in (*STRING_TABLE, *TEXT_TABLE)}
 NESTS = {"fused", "unrolled"}
 #: Made or removed by passes before code is generated.
 STRUCTURE = {
-    *NESTS, "custom_gradient", "stop_gradient", "tap", *TRACED_STACKS, *UPDATES, *COLLECTIVES,
+    *NESTS, "custom_gradient", "custom_rule", "stop_gradient", "tap", "loop_mark", "row_guard",
+    *TRACED_STACKS, *UPDATES,
+    *COLLECTIVES,
 }  # fmt: skip
 #: Made by gradient rules only.
 ADJOINTS = {
@@ -49,13 +51,14 @@ REWRITES = {
     *("arena_push", "arena_pop", "arena_add"),
     *("attention", "attention_grad"),
     "sparse_matmul",
+    *("loop_mark", "row_guard"),
     *("first_occurrence", "enter", "exit", "next_iteration", "loop_cond"),
     *(spec.name for spec in COMMUNICATION_TABLE),
 }
 
 
 def test_every_op_has_a_meaning_in_numpy() -> None:
-    others = STATE | HOST | STACK_OPS | NESTS
+    others = STATE | HOST | STACK_OPS | NESTS | {"custom_rule"}
     missing = [n for n, s in OPS.items() if s.reference is None and n not in others]
     assert not missing, f"no reference in weft/ir/ops/*.py: {missing}"
 

@@ -68,10 +68,10 @@ def test_locations_can_be_left_out(graph: Graph) -> None:
 
 def test_every_op_has_a_maker() -> None:
     """Random graphs cover the whole op table: a new op needs a row in graph_makers.MAKERS."""
-    assert set(MAKERS) == set(OPS)
+    assert set(MAKERS) == set(OPS) - {"custom_rule"}  # a Python function, in gradients only
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MAKERS)
 def test_every_op_is_drawn(op: str) -> None:
     stage = next(s for s in STAGES if op in legal_ops(s))
     seen: list[bool] = []

@@ -493,10 +493,13 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
         **{n: op(n, [w.result, rows.result, x], [F2]) for n in UPDATES if "scatter" in n},
         "group": op("group", [], [TOKEN]),
         "tap": op("tap", [x], [F2], {"name": "h"}),
+        "loop_mark": op("loop_mark", [x], [F2], {"live": True}),
+        "row_guard": op("row_guard", [x, truth.result], [F2]),
         "optimization_barrier": op("optimization_barrier", [x], [F2]),
         **{n: example_collective(n, x) for n in COLLECTIVES},
         "fused": fused([x], region),
         "unrolled": op("unrolled", [x], [F2], {}, [region]),
+        "custom_rule": op("custom_rule", [x, x], [F2], {"rule": "f", "like": (1,)}),
         "custom_gradient": op(
             "custom_gradient", [x, x], [F2], {"outputs": 1, "inputs": 1}, [region]
         ),
@@ -605,7 +608,10 @@ def test_legality_by_stage() -> None:
         "identity": traced,
         "stop_gradient": traced,
         "tap": traced,
+        "loop_mark": traced,
+        "row_guard": traced,
         "custom_gradient": traced,
+        "custom_rule": traced,
         **dict.fromkeys(("fused", "unrolled"), ("fused", "planned", "dataflow", "partitioned")),
         **dict.fromkeys(sorted(UPDATES), traced),
         **dict.fromkeys(TRACED_STACKS, traced),
@@ -618,7 +624,8 @@ def test_legality_by_stage() -> None:
 
 TRACED_STACKS = {"stack_new", "stack_push", "stack_pop", "stack_add"}
 GRADIENT_ONLY = {
-    *("identity", "stop_gradient", "tap", "custom_gradient"),
+    *("identity", "stop_gradient", "tap", "custom_gradient", "custom_rule"),
+    *("loop_mark", "row_guard"),
     *UPDATES,
     *TRACED_STACKS,
 }

@@ -164,8 +164,8 @@ def test_graphs(case: GraphCase, mask: int) -> None:
 #: Ops that are run row by row: rare, or without a form for many rows.
 ROW_BY_ROW = {
     "first_occurrence", "string_split", "substr", "decode_raw", "dim_size", "iota", "constant",
-    "custom_gradient", "cond", "while", "scan", "stack_new", "fused", "unrolled", "arena_add",
-    "arena_pop", "arena_push", "axis_index", *DATAFLOW,
+    "custom_gradient", "custom_rule", "cond", "while", "scan", "stack_new", "fused", "unrolled",
+    "arena_add", "arena_pop", "arena_push", "axis_index", *DATAFLOW,
     "substr_utf8", "string_split_rows", "unicode_decode", "unicode_encode", "string_reduce_join",
     "string_format", "decode_json", "sparse_matmul",
 }  # fmt: skip

@@ -17,16 +17,17 @@ from shares import every
 
 from weft.ir.analysis.verify import verify
 from weft.ir.dims import SymbolicDim
-from weft.ir.dtypes import complex128, float32, float64, int64
-from weft.ir.errors import GradientError, WeftError
-from weft.ir.graph import Graph, Value
+from weft.ir.dtypes import bool_, complex128, float32, float64, int64
+from weft.ir.errors import GradientError, TypeRuleError, WeftError
+from weft.ir.graph import Block, Graph, Value
 from weft.ir.interpreter.evaluate import evaluate_op, interpret, type_of
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
+from weft.ir.ops.core import CustomRule
 from weft.ir.ops.state import UPDATES
-from weft.ir.types import TensorType, tensor_type
+from weft.ir.types import TensorType, Type, tensor_type
 from weft.passes.autodiff.reverse_mode import differentiate, gradients
 from weft.passes.autodiff.table import GRADIENTS, NO_GRADIENT
 from weft.passes.rewriting.expression import Expr
@@ -89,7 +90,7 @@ def test_rows_are_of_ops_and_no_op_has_two() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    apart = {"custom_gradient", "fused"}  # tests of their own below
+    apart = {"custom_gradient", "custom_rule", "fused"}  # tests of their own below
     apart |= {"unrolled"}  # as fused; no trace holds it
     apart |= {"cond", "while", "scan"}  # in test_control_gradients
     apart |= {"attention", "attention_grad"}  # errors: a pass makes these ops after gradients
@@ -370,6 +371,58 @@ def test_custom_gradient_with_an_unused_output() -> None:
     assert g is not None
     (found,) = interpret(builder.graph("g", ["x"], [g]), [np.zeros(2)])
     np.testing.assert_allclose(found, [10, 10])
+
+
+def test_a_rule_is_traced_for_its_gradient() -> None:
+    """A row of its own, and within the region of a custom_gradient; text does not hold the rule."""
+
+    def traced(types: Sequence[Type]) -> Block:
+        inner = Builder(types)
+        g, x = (Expr(inner, v, HERE) for v in inner.args)
+        return inner.block([(g * x.op("sin")).value])
+
+    def called(b: Builder, args: Sequence[Value], rule: str) -> Sequence[Value]:
+        return b.emit("custom_rule", args, {"rule": rule, "like": (0,)}, locations=HERE)
+
+    x = np.array([0.3, 1.0])
+    builder = Builder([type_of(x)] * 2)
+    (y,) = called(builder, builder.args, CustomRule("sine", traced))
+    found = [g for g in gradients(builder, [y], builder.args) if g is not None]
+    made = interpret(dce(builder.graph("g", ["g", "x"], found)), [np.full(2, 3.0), x])
+    np.testing.assert_allclose(made, [np.sin(x), 3 * np.cos(x)])
+
+    for rule in (CustomRule("sine", traced), "sine"):
+        builder = Builder([type_of(x)])
+        region = Builder([type_of(x)] * 2)
+        block = region.block(called(region, region.args, rule))
+        attrs = {"outputs": 1, "inputs": 1}
+        operands = [builder.args[0]] * 3
+        (y,) = builder.emit("custom_gradient", operands, attrs, regions=[block], locations=HERE)
+        if isinstance(rule, CustomRule):
+            (g,) = gradients(builder, [y], builder.args)
+            assert g is not None
+            (dx,) = interpret(builder.graph("g", ["x"], [g]), [x])
+            np.testing.assert_allclose(dx, np.sin(x))
+        else:
+            with pytest.raises(GradientError, match="the text of a graph does not hold"):
+                gradients(builder, [y], builder.args)
+
+
+def test_guarded_rows_get_no_cotangent() -> None:
+    """Not even NaN; the forward value is that of all rows."""
+    x = np.array([[4.0, 1.0], [-1.0, 9.0]])
+    builder = Builder([type_of(x), tensor_type(bool_, 2)])
+    guarded = builder.emit1("row_guard", *builder.args, locations=HERE)
+    y = builder.emit1("sqrt", guarded, locations=HERE)
+    (g,) = gradients(builder, [y], builder.args[:1])
+    assert g is not None
+    graph = builder.graph("g", ["x", "flags"], [guarded, g])
+    with np.errstate(invalid="ignore"):
+        value, found = interpret(graph, [x, np.array([True, False])])
+    np.testing.assert_array_equal(value, x)
+    np.testing.assert_allclose(found, [[0.25, 0.5], [0, 0]])
+    with pytest.raises(TypeRuleError, match="not bools for the first axes of a f64\\[2,2\\]"):
+        builder.emit("row_guard", [builder.args[0]] * 2)
 
 
 def test_fused_is_differentiated_through_its_region() -> None:

@@ -136,6 +136,7 @@ def structural_cases() -> list[Case]:
         Case("astype", [z(3)], {"dtype": complex128}),
         Case("identity", [f(3)]),
         Case("tap", [f(3)], {"name": "h"}),
+        Case("row_guard", [f(2, 3), np.array([True, True])]),
         Case("optimization_barrier", [f(3)]),
         *(Case(op, [f(3)], {"axis_name": "i"}) for op in ("psum", "pmax", "pmin")),
         *(

@@ -132,6 +132,18 @@ def tap(m: GraphMaker, op: str) -> None:
     m.emit(op, [m.some()], name=m.pick(["h", "a b"]))
 
 
+def loop_mark(m: GraphMaker, op: str) -> None:
+    m.emit(op, [m.some(lambda t: not t.dtype.is_inexact)], live=bool(m.int(0, 1)))
+
+
+def row_guard(m: GraphMaker, op: str) -> None:
+    """A value, and flags for its first axes."""
+    x = m.some()
+    shape = x.type.shape[: m.int(0, len(x.type.shape))]
+    flags = m.some(lambda t: t.shape == shape, [bool_])
+    m.emit(op, [x, flags])
+
+
 def collective(m: GraphMaker, op: str) -> None:
     """A collective over an axis of one row, as of a program that no batch is made of."""
     attrs: dict[str, Any] = {"axis_name": m.pick(["i", "rows"])}
@@ -249,6 +261,8 @@ MAKERS: dict[str, Maker] = {
     "stop_gradient": same,
     "optimization_barrier": same,
     "tap": tap,
+    "loop_mark": loop_mark,
+    "row_guard": row_guard,
     "group": group,
     "custom_gradient": custom_gradient,
     **{name: stacks.stack for name in OPS if name.startswith("stack_")},

@@ -38,7 +38,7 @@ IN_NESTS = {
 CONTROL = {"cond", "while", "scan"}
 #: What passes make other ops of: marks for gradients, updates, stacks, collectives.
 GONE = {"custom_gradient", *UPDATES, "stack_new", "stack_push", "stack_pop", "stack_add"}
-GONE |= COLLECTIVES
+GONE |= {"custom_rule", "loop_mark", "row_guard", *COLLECTIVES}
 MADE_BY_FUSION = {"fused"}
 
 

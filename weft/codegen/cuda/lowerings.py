@@ -154,7 +154,9 @@ def launches_of(op: Operation) -> list[Launch]:
 
 
 #: What passes take away or make other ops of before there are launches.
-_REWRITTEN = frozenset({"custom_gradient", *UPDATES, *STACK_OPS})
+_REWRITTEN = frozenset(
+    {"custom_gradient", "custom_rule", "loop_mark", "row_guard", *UPDATES, *STACK_OPS}
+)
 #: What Python does beside a variable, wherever that is; it needs no kernel.
 _BESIDE_VARIABLES = frozenset(
     {"is_initialized", "assert_initialized", "report_uninitialized", "count_up_to"}

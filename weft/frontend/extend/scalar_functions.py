@@ -236,7 +236,7 @@ class ElementwiseFunction:
 
     def _with_gradient(self, given: dict[str, Any]) -> Tensor:
         # not for a step that has its plan on disk: these load code generation
-        from weft.frontend.autodiff.gradients import custom_gradient
+        from weft.frontend.autodiff.custom import custom_gradient
         from weft.frontend.extend.ops import OpSite
 
         gradient = self._gradient

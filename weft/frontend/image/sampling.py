@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.autodiff.gradients import custom_gradient
+from weft.frontend.autodiff.custom import custom_gradient
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.image.geometry import images, pair, resize_with_crop_or_pad, spatial

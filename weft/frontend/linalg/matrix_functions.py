@@ -145,7 +145,7 @@ def _pseudo_inverse(op: str, t: Tensor, rtol: float | TensorLike | None) -> tupl
     values are equal, that of the pseudo-inverse has.
     """
     # only who asks for a pseudo-inverse waits for it
-    from weft.frontend.autodiff.gradients import custom_gradient
+    from weft.frontend.autodiff.custom import custom_gradient
 
     @custom_gradient
     def made(x: Tensor) -> Any:

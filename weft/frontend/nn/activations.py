@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.frontend.autodiff.gradients import custom_gradient
+from weft.frontend.autodiff.custom import custom_gradient
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.creation import arange

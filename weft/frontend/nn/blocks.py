@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from weft.frontend.autodiff.gradients import custom_gradient
+from weft.frontend.autodiff.custom import custom_gradient
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.nn.windows import layout_of, type_of
 from weft.frontend.ops.elementwise import add, multiply, square, subtract

@@ -7,10 +7,10 @@ vectors of the inputs or of the results."""
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from weft.frontend.autodiff.custom import with_gradient
 from weft.frontend.autodiff.gradients import (
     ArgNums,
     append_on,
@@ -18,7 +18,6 @@ from weft.frontend.autodiff.gradients import (
     argument_positions,
     checked_cotangents,
     cotangents_of,
-    custom_gradient,
     fresh,
     grad,
     in_trace,
@@ -361,8 +360,8 @@ class custom_jvp:
     returns (fn(*primals), tangent of the result). It must be linear in the tangents: reverse mode
     is its transpose. nondiff_argnums: arguments that are no tensors; the rule gets them first, as
     they are, and both tuples are without them. Arguments that are not floating have zero tangents.
-    Inside the rule `fn` is the function without it: second derivatives are those of what the rule
-    computes. GradientError for a call in a trace of a function without a rule.
+    The rule itself is differentiated for derivatives of higher order; the function that it calls
+    has its rule there, too. GradientError for a call in a trace of a function without a rule.
 
     >>> @wf.custom_jvp
     ... def safe_log(x):
@@ -379,7 +378,6 @@ class custom_jvp:
         self.fn = fn
         self.nondiff_argnums = tuple(nondiff_argnums)
         self.rule: Callable[..., Any] | None = None
-        self._in_rule = threading.local()
         functools.update_wrapper(self, fn)
 
     def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -388,7 +386,7 @@ class custom_jvp:
         return rule
 
     def __call__(self, *args: Any) -> Any:
-        if current_trace() is None or getattr(self._in_rule, "now", False):
+        if current_trace() is None:
             return self.fn(*args)
         if self.rule is None:
             raise GradientError(
@@ -400,43 +398,40 @@ class custom_jvp:
         given = [a for k, a in enumerate(args) if k not in static]
         leaves, structure = pytree.flatten(tuple(given))
         places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        inexact = [k for k in places if leaves[k].dtype.is_inexact]
-        if not inexact:
+        if not any(leaves[k].dtype.is_inexact for k in places):
             return self.fn(*args)
 
-        @custom_gradient
+        @functools.wraps(self.fn)
         def run(*xs: Any) -> Any:
-            full = list(leaves)
-            for k, x in zip(inexact, xs, strict=True):
+            full = list(kept)
+            for k, x in zip(places, xs, strict=True):
                 full[k] = x
             primals = pytree.unflatten(structure, full)
             return self.fn(*_put(static, primals)), functools.partial(
-                self._pull, static, structure, full, inexact
+                self._pull, static, structure, full, places
             )
 
-        return run(*(leaves[k] for k in inexact))
+        chosen = [leaves[k] for k in places]
+        kept = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return with_gradient(self, run, chosen, {})
 
     def _pull(
         self,
         static: dict[int, Any],
         structure: pytree.Structure,
         full: Sequence[Any],
-        inexact: Sequence[int],
+        places: Sequence[int],
         *cotangents: Any,
     ) -> Any:
         """The transpose of the rule: cotangents of the arguments from those of the results."""
         assert self.rule is not None
-        dummies = {k: fresh(zeros_of(full[k])) for k in inexact}
+        dummies = {k: fresh(zeros_of(full[k])) for k in places if full[k].dtype.is_inexact}
         tangents = [
             dummies[k] if k in dummies else zeros_of(as_tensor(leaf)) for k, leaf in enumerate(full)
         ]
         primals = pytree.unflatten(structure, list(full))
         along = pytree.unflatten(structure, tangents)
-        self._in_rule.now = True
-        try:
-            made = self.rule(*(static[k] for k in sorted(static)), primals, along)
-        finally:
-            self._in_rule.now = False
+        made = self.rule(*(static[k] for k in sorted(static)), primals, along)
         if not (isinstance(made, tuple) and len(made) == 2):
             raise GradientError(
                 f"custom_jvp: the rule of '{function_name(self.fn)}' must return (result, "
@@ -445,8 +440,9 @@ class custom_jvp:
             )
         ts = [as_tensor(t) for t in pytree.flatten(made[1])[0]]
         seeds = [as_tensor(g) for c in cotangents for g in pytree.flatten(c)[0]]
-        found = cotangents_of(ts, list(dummies.values()), seeds)
-        return tuple(found) if len(found) != 1 else found[0]
+        found = dict(zip(dummies, cotangents_of(ts, list(dummies.values()), seeds), strict=True))
+        grads = tuple(found.get(k) for k in places)
+        return grads if len(grads) != 1 else grads[0]
 
 
 def _put(static: dict[int, Any], given: Sequence[Any]) -> list[Any]:

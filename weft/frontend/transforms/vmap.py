@@ -23,6 +23,7 @@ from weft.ir.dims import Dim, same
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
+from weft.passes.autodiff.control_flow import in_batch
 from weft.passes.batching.batch import Batched, batch_block
 
 _axes: ContextVar[Mapping[str, Dim]] = ContextVar("named_axes", default=MappingProxyType({}))
@@ -38,7 +39,8 @@ def _axis_called(name: str, size: Dim) -> Iterator[None]:
     """What is traced within may use the axis by its name; "" is none."""
     token = _axes.set({**_axes.get(), name: size} if name else _axes.get())
     try:
-        yield
+        with in_batch():
+            yield
     finally:
         _axes.reset(token)
 

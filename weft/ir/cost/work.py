@@ -89,9 +89,10 @@ _COMPLEX = {"multiply": 6, "square": 6, "divide": 11, "reciprocal": 6, "abs": 4,
 #: Ops without arithmetic: they move bytes, choose them, name them or make them out of indices.
 #: Of sorting and searching the comparisons depend on the values; random bits are counters mixed.
 MOVES = frozenset({
-    "constant", "identity", "stop_gradient", "tap", "optimization_barrier",
-    "group",
-    "custom_gradient", "astype", "bitcast", "real", "imag", "conj", "reshape", "permute_dims",
+    "constant", "identity", "stop_gradient", "tap", "loop_mark", "row_guard",
+    "optimization_barrier",
+    "group", "custom_gradient", "custom_rule",
+    "astype", "bitcast", "real", "imag", "conj", "reshape", "permute_dims",
     "broadcast_to", "concat", "pad", "slice", "slice_update", "iota", "dim_size", "take",
     "take_along_axis", "gather_nd", "scatter_nd_update", "sort", "argsort", "searchsorted",
     *(spec.name for spec in STATE_OPS if spec.name not in UPDATES), "scatter_update",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from weft.ir.dtypes import bool_
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.spec import Array, Attrs, AttrSpec, ConstArray, OpSpec, tensors
@@ -24,6 +25,15 @@ def _constant(arrays: Sequence[Array], attrs: Attrs) -> Array:
 
 def _identity_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
     return tensors("identity", types)  # type: ignore[return-value]
+
+
+def _row_guard_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    x, flags = tensors("row_guard", types)
+    if flags.dtype is not bool_ or flags.shape != x.shape[: len(flags.shape)]:
+        raise TypeRuleError(
+            f"op 'row_guard': the flags are {flags}, not bools for the first axes of a {x}"
+        )
+    return [x]
 
 
 def _group_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
@@ -56,6 +66,27 @@ def _custom_gradient_type(
     if [v.type for v in region.results] != list(types[outputs : outputs + inputs]):
         raise TypeRuleError("op 'custom_gradient': the region's results do not fit the inputs")
     return list(types[:outputs])
+
+
+class CustomRule(str):
+    """The name of a rule for a gradient, with what traces it: a block for operands of these
+    types."""
+
+    __slots__ = ("block",)
+    block: Callable[[Sequence[Type]], Block]
+
+    def __new__(cls, name: str, block: Callable[[Sequence[Type]], Block]) -> CustomRule:
+        made = super().__new__(cls, name)
+        made.block = block
+        return made
+
+
+def _custom_rule_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    like = attrs["like"]
+    assert isinstance(like, tuple)
+    if not all(0 <= k < len(types) for k in like):
+        raise TypeRuleError(f"op 'custom_rule': like {like} does not name operands")
+    return [types[k] for k in like]
 
 
 def _passing_on(name: str, doc: str) -> OpSpec:
@@ -100,6 +131,26 @@ TABLE = (
         _VIEW | {"no_cse", "no_fold"},
     ),
     OpSpec(
+        "row_guard",
+        2,
+        _row_guard_type,
+        lambda arrays, attrs: arrays[0],
+        "The first operand itself, which gets no cotangent where a flag for its first axes is "
+        "false, not even NaN.",
+        {},
+        _VIEW | {"no_cse", "no_fold"},
+    ),
+    OpSpec(
+        "loop_mark",
+        1,
+        _identity_type,
+        lambda arrays, attrs: arrays[0],
+        "The operand itself, in the body of a loop that rows of a batch may leave one by one: "
+        "`live`, and only for rows that are still in it; else a carry that goes on for all rows.",
+        {"live": AttrSpec("bool")},
+        _VIEW | {"no_cse", "no_fold"},
+    ),
+    OpSpec(
         "group",
         0,
         _group_type,
@@ -116,6 +167,16 @@ TABLE = (
         {"outputs": AttrSpec("int"), "inputs": AttrSpec("int")},
         frozenset({"no_cse"}),
         regions=1,
+    ),
+    OpSpec(
+        "custom_rule",
+        None,
+        _custom_rule_type,
+        None,
+        "In the region of a custom_gradient: what a rule computes that is traced with the next "
+        "derivative; its results have the types of the operands `like`.",
+        {"rule": AttrSpec("str"), "like": AttrSpec("ints")},
+        frozenset({"no_cse", "no_fold"}),
     ),
     OpSpec(
         "fused",

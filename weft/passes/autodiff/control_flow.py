@@ -21,19 +21,22 @@ does not depend on the cotangents can be computed in the forward loop. Of that t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 
 from weft.ir.analysis.known_values import trip_count, uniform
 from weft.ir.cost.rates import ELEMENTWISE, PLAIN
 from weft.ir.cost.thresholds import WORTH_KEEPING_NS
 from weft.ir.dataclass import dataclass
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import bool_, int64
 from weft.ir.errors import GradientError, InternalError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
-from weft.ir.ops.control_flow import DATAFLOW, length_attr
+from weft.ir.ops.control_flow import length_attr
 from weft.ir.spec import AttrValue, int_attr
 from weft.ir.types import StackType, TensorType, Type
 from weft.passes.autodiff.rule import Rule, Site, accumulate
@@ -43,9 +46,26 @@ from weft.passes.rewriting.rewrite import with_operands
 from weft.passes.simplify.cse_dce import cse_block
 from weft.passes.sizes import depends_on, made_in
 
+#: Whether loops are for one example of a batch, whose rows may leave them one by one.
+_in_batch: ContextVar[bool] = ContextVar("in_batch", default=False)
+
+
+@contextmanager
+def in_batch() -> Iterator[None]:
+    """Gradients that are made within are of one example, and of a batch afterwards."""
+    token = _in_batch.set(True)
+    try:
+        yield
+    finally:
+        _in_batch.reset(token)
+
+
 #: Ops that make nothing new of their operand: where their result is needed, that is kept instead.
 _VIEWS = frozenset(
-    ("broadcast_to", "reshape", "permute_dims", "identity", "stop_gradient", "tap", "stack_pop")
+    (
+        *("broadcast_to", "reshape", "permute_dims", "identity", "stop_gradient", "tap"),
+        *("stack_pop", "row_guard"),
+    )
 )
 _NO_OPERANDS = frozenset(("constant", "iota"))
 
@@ -271,58 +291,16 @@ def _pop(s: Site) -> Sequence[Expr | None]:
     return [pushed(rest, zeros_like(s.results[1]) if top is None else top)]
 
 
-def _of_loop(s: Site) -> GradientError:
-    return GradientError(
-        f"op '{s.op.name}' of a loop by hand has no gradient: gradients are taken of wf.while_loop",
-        hint="write the loop with wf.while_loop, wf.fori_loop or wf.scan",
-        location=s.op.locations,
-    )
+def _row_guard(s: Site) -> Sequence[Expr | None]:
+    """The cotangent where the flags are true, else 0: of a row that a loop or branch is not for,
+    what the body computes may be NaN."""
+    flags = s.operands[1]
+    rows = flags.reshape((*flags.shape, *(1,) * (s.g.rank - flags.rank)))
+    return [rows.broadcast_to(s.g.shape).where(s.g, s.g.full(0)), None]
 
-
-def _of_frame(s: Site) -> Sequence[Expr | None]:
-    raise _of_loop(s)
-
-
-def _switch(s: Site) -> Sequence[Expr | None]:
-    """Merge the cotangents of the two sides, each switched by the same predicate: one that does not
-    come from its side is live on both (TensorFlow's _SwitchGrad)."""
-    data, pred = s.operands
-    if pred.value.op is not None and pred.value.op.name == "loop_cond":
-        raise _of_loop(s)
-    sides = [data.full(0) if g is None else g for g in s.cotangents]
-    switched = [
-        data.builder.emit("switch", (g.value, pred.value), locations=data.locations)[i]
-        for i, g in enumerate(sides)
-    ]
-    merged = data.builder.emit("merge", switched, {"loop": False}, locations=data.locations)
-    return [data.wrap(merged[0]), None]
-
-
-def _merge(s: Site) -> Sequence[Expr | None]:
-    """Each operand gets the cotangent where it was the one that was live (TensorFlow's
-    _MergeGrad)."""
-    if s.attrs["loop"]:
-        raise _of_loop(s)
-    g, index = s.cotangents[0], s.results[1]
-    if g is None:
-        return [None] * len(s.operands)
-    found: list[Expr | None] = []
-    for i, needed in enumerate(s.needed):
-        given = (g.value, index.equals(i).value)
-        found.append(
-            g.wrap(g.builder.emit("switch", given, locations=g.locations)[1]) if needed else None
-        )
-    return found
-
-
-#: Of the ops that branches and loops become. Those of frames have no gradient.
-DATAFLOW_GRADIENTS: dict[str, Rule] = {
-    **dict.fromkeys(sorted(DATAFLOW), _of_frame),
-    "switch": _switch,
-    "merge": _merge,
-}
 
 STACK_GRADIENTS: dict[str, Rule] = {
+    "row_guard": _row_guard,
     "stack_push": _push,
     "stack_pop": _pop,
     "stack_add": lambda s: [s.g, s.g],
@@ -357,11 +335,15 @@ class Backward:
 
     def pop(self, value: Value, stack: Expr) -> None:
         """`value` is the top of `stack` in each iteration. Comes before `row` and `rest`."""
+        self.mapping[value] = self.top(stack).value
+
+    def top(self, stack: Expr) -> Expr:
+        """The top of `stack` in each iteration. Comes before `row` and `rest`."""
         self.stacks.append(stack)
         carried = Expr(self.builder, self.builder.add_arg(stack.value.type), stack.locations)
         rest, top = popped(carried)
-        self.mapping[value] = top.value
         self.left.append(rest.value)
+        return top
 
     def row(self, value: Value, operand: Expr) -> None:
         """`value` comes as a row of `operand`."""
@@ -498,11 +480,17 @@ def gradient_of_while(s: Site) -> Sequence[Expr | None]:
 
 
 class _Loops:
-    """The forward loop that puts residuals on stacks, and the loop back."""
+    """The forward loop that puts residuals on stacks, and the loop back.
+
+    In a batch, rows leave the forward loop one by one, but each of its iterations is one of the
+    loop back for all rows: the count goes on for all, and the flags, a stack too, say of each
+    iteration which rows it was for. For others the loop back keeps the cotangents.
+    """
 
     def __init__(self, s: Site, j: Joint, kept: Residuals) -> None:
         self.s, self.j, self.kept = s, j, kept
         self.carries = int_attr(s.attrs, "carries")
+        self.in_batch = _in_batch.get()
 
     def _attrs(self, carries: int) -> dict[str, AttrValue]:
         return {**self.s.attrs, "carries": carries}
@@ -513,10 +501,12 @@ class _Loops:
         return self._back(count, stacks)
 
     def _forward(self) -> tuple[Expr, Sequence[Expr]]:
-        """The number of iterations, and a stack for each residual, from a loop that does what the
-        given one does."""
+        """The number of iterations, and a stack for each residual and for flags, from a loop that
+        does what the given one does."""
         s, carries = self.s, self.carries
         starts = [s.x.scalar(0, int64), *(new_stack(s.x, v.type) for v in self.kept.stored)]
+        if self.in_batch:
+            starts.append(new_stack(s.x, TensorType(bool_, ())))
         extra: list[Type] = [x.value.type for x in starts]
         test = s.op.regions[0]
         builder, mapping = copy_args(test.args, carries, extra)
@@ -534,28 +524,39 @@ class _Loops:
     def _body(self, extra: Sequence[Type]) -> Block:
         j, where = self.j, self.s.x.locations
         builder, mapping = copy_args(j.args, self.carries, extra)
-        before = (Expr(builder, v, where) for v in builder.args[self.carries :][: len(extra)])
-        count = next(before)
+        given = builder.args[self.carries :][: len(extra)]
+        count, *before = (Expr(builder, v, where) for v in given)
         copy_ops(builder, ops_for(j.ops, [*j.results, *self.kept.stored]), mapping)
         limit = int_attr(self.s.attrs, "gradient_memory")
         after = [
             pushed(stack, stack.wrap(mapping[value]), limit).value
-            for stack, value in zip(before, self.kept.stored, strict=True)
+            for stack, value in zip(before, self.kept.stored, strict=False)
         ]
-        return builder.block([*(mapping[v] for v in j.results), (count + 1).value, *after])
+        after_it = count + 1
+        if self.in_batch:
+            flag = (after_it > 0).op("loop_mark", live=True)
+            after.append(pushed(before[-1], flag, limit).value)
+            after_it = after_it.op("loop_mark", live=False)
+        return builder.block([*(mapping[v] for v in j.results), after_it.value, *after])
 
     def _back(self, count: Expr, stacks: Sequence[Expr]) -> Sequence[Expr | None]:
         """The loop back: it counts down to 0 and pops the stacks."""
         s, j, where = self.s, self.j, self.s.x.locations
         back = Backward(s, j, self.carries)
         builder = back.builder
-        for value, stack in zip(self.kept.stored, stacks, strict=True):
+        for value, stack in zip(self.kept.stored, stacks, strict=False):
             back.pop(value, stack)
+        flag = back.top(stacks[-1]) if self.in_batch else None
         k = Expr(builder, builder.add_arg(count.value.type), where) - 1
         for value, operand in zip(j.args[self.carries :], s.operands[self.carries :], strict=True):
             if value in self.kept.needs:
                 back.rest(value, operand)
+        if flag is not None:
+            back.mapping = {v: _guarded(x, flag) for v, x in back.mapping.items()}
         results = [*back.carried(self.kept), k.value]
+        if flag is not None:
+            kept = builder.args[: len(back.moving) + len(back.summed)]
+            results[: len(kept)] = map(partial(_where, flag), results, kept)
         starts = [*back.starts(), count.value]
         operands = [*starts, *(x.value for x in back.others)]
         test = Builder([v.type for v in operands])
@@ -565,6 +566,22 @@ class _Loops:
         values = s.x.builder.emit("while", operands, attrs, regions=regions, locations=where)
         firsts, sums = back.split(values)
         return [*firsts, *sums]
+
+
+def _guarded(value: Value, flag: Expr) -> Value:
+    """The value, with no cotangent where the flag is false."""
+    if not (isinstance(value.type, TensorType) and value.type.dtype.is_inexact):
+        return value
+    return flag.builder.emit1("row_guard", value, flag.value, locations=flag.locations)
+
+
+def _where(flag: Expr, yes: Value, no: Value) -> Value:
+    """`yes` where the flag is true, else `no`: of stacks always `yes`, an element on which is for
+    an iteration of all rows."""
+    if isinstance(yes.type, StackType):
+        return yes
+    a, b = flag.wrap(yes), flag.wrap(no)
+    return flag.broadcast_to(a.shape).where(a, b).value
 
 
 # ------------------------------------------------------------------------------------------- cond

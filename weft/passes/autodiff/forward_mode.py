@@ -53,6 +53,7 @@ LINEAR: Mapping[str, tuple[int, ...] | None] = {
         ("index_add", "scatter_nd_add", "scatter_nd_update", "scatter_along_axis_add"), (0, 2)
     ),
     "where": (1, 2),
+    "row_guard": (0,),
 }  # fmt: skip
 
 #: Ops that are linear in each of these operands alone.

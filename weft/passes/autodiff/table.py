@@ -28,10 +28,12 @@ from weft.ir.ops.io import FILE_TABLE, REPORT_TABLE
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.strings import TABLE as STRING_TABLE
 from weft.ir.ops.text_processing import TABLE as TEXT_TABLE
-from weft.ir.spec import AttrValue, add_dims, int_attr, ints_attr, shape_attr
+from weft.ir.spec import AttrValue, add_dims, ints_attr, shape_attr
 from weft.passes.autodiff import control_flow, linear_algebra
 from weft.passes.autodiff.collectives import COLLECTIVE_GRADIENTS
+from weft.passes.autodiff.custom import CUSTOM_GRADIENTS
 from weft.passes.autodiff.rule import Rule, Site, expand, sum_to
+from weft.passes.autodiff.switches import DATAFLOW_GRADIENTS
 from weft.passes.rewriting.expression import Expr, cos, exp, log, sin, sqrt, square
 
 DERIVATIVES: Mapping[str, Callable[[Expr, Expr], Expr]] = {
@@ -645,16 +647,6 @@ NO_UPDATE_GRADIENT = frozenset(
 )
 
 
-def _custom_gradient(s: Site) -> Sequence[Expr | None]:
-    """The region computes the cotangents of the inputs from those of the outputs."""
-    outputs, inputs = int_attr(s.attrs, "outputs"), int_attr(s.attrs, "inputs")
-    pairs = zip(s.results, s.cotangents, strict=True)
-    given = [(y.full(0) if g is None else g).value for y, g in pairs]
-    captures = [x.value for x in s.operands[outputs + inputs :]]
-    grads = s.x.builder.inline(s.op.regions[0], [*given, *captures])
-    return [*[None] * outputs, *map(s.x.wrap, grads), *[None] * len(captures)]
-
-
 def _fused(s: Site) -> Sequence[Expr | None]:
     """Compute the region once more in the open and differentiate that."""
     builder, xs = s.x.builder, [x.value for x in s.operands]
@@ -739,7 +731,7 @@ GRADIENTS: dict[str, Rule] = {
     **DYNAMIC_GRADIENTS,
     **UPDATE_GRADIENTS,
     **control_flow.STACK_GRADIENTS,
-    **control_flow.DATAFLOW_GRADIENTS,
+    **DATAFLOW_GRADIENTS,
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
     **dict.fromkeys(("attention", "attention_grad"), _made_by("fuse_attention")),
     "sparse_matmul": _made_by("fuse_sparse_products"),
@@ -748,7 +740,7 @@ GRADIENTS: dict[str, Rule] = {
     "tap": lambda s: [s.g],
     "optimization_barrier": lambda s: [s.g],
     "py_function": _of_py_function,
-    "custom_gradient": _custom_gradient,
+    **CUSTOM_GRADIENTS,
     **dict.fromkeys(("fused", "unrolled"), _fused),
 }
 
@@ -766,7 +758,7 @@ NO_GRADIENT: frozenset[str] = frozenset(
         *NO_DYNAMIC_GRADIENT,
         *control_flow.NO_STACK_GRADIENT,
         *NO_UPDATE_GRADIENT,
-        *("constant", "group", "stop_gradient"),
+        *("constant", "group", "stop_gradient", "loop_mark"),
         *("random_bits", "random_fold_in"),
     }
 )

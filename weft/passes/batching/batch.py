@@ -18,15 +18,17 @@ One walk in program order. A batched value has the batch axis first; an op none 
 batched stays as it is, so what all rows share is computed once. Rules by op are in `rules.py`; here
 is control flow. A branch whose predicate differs by row computes both sides and selects; if they
 hold loops or prints, a scan takes row by row. A loop whose test differs by row goes on as long as
-any row does, and rows that have ended keep their carries. An op without a rule is run row by row by
-a scan, and so are prints, checks and callbacks.
+any row does, and rows that have ended keep their carries; `loop_mark` in a body that keeps values
+for a gradient says what is one for all rows, and `row_guard` keeps cotangents of other rows out. An
+op without a rule is run row by row by a scan, and so are prints, checks and callbacks.
 
 Random numbers: what is drawn with a key that the block gets from a variable (a generator's state)
 differs by row; a key that all rows are given gives all the same numbers, as in JAX."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -38,11 +40,13 @@ from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.control_flow import CONTROL
+from weft.ir.ops.core import CustomRule
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import StackType, TensorType, TokenType, Type
 from weft.passes.batching.rules import (
     RULES,
+    SharedStack,
     Site,
     batched_type,
     collective,
@@ -70,22 +74,48 @@ def batch_block(
     axis: the name of the batch's axis, by which collectives in the block mean it.
     UnsupportedError for an op that cannot be done for many rows.
     """
-    walk = _Walk(builder, size, set(states), axis)
-    for arg, operand in zip(block.args, operands, strict=True):
-        walk.known[arg] = operand
-    for op in block.ops:
-        walk.op(op)
-    return [walk.known[v] for v in block.results]
+    start = len(builder.ops)
+    try:
+        return _Walk(builder, size, axis).block(block, operands, states)
+    except SharedStack:  # a stack of what all rows share meets one that differs: so be all stacks
+        del builder.ops[start:]
+        return _Walk(builder, size, axis, shares_stacks=False).block(block, operands, states)
 
 
 class _Walk:
-    """The state of the walk over one block: by old value, the new one and whether it is batched."""
+    """The state of the walk over one block: by old value, the new one and whether it is batched.
 
-    def __init__(self, builder: Builder, size: Dim, states: set[Value], axis: str) -> None:
-        self.builder, self.size, self.axis = builder, size, axis
+    live: of the body of a loop that rows leave one by one, for each row whether it is still in it.
+    shares_stacks: whether a stack may hold what is the same for all rows.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        size: Dim,
+        axis: str,
+        live: Value | None = None,
+        shares_stacks: bool = True,
+    ) -> None:
+        self.builder, self.size, self.axis, self.live = builder, size, axis, live
+        self.shares_stacks = shares_stacks
         self.known: dict[Value, Batched] = {}
         #: Old values that are keys from variables, or made of such.
-        self.states = set(filter(_may_be_key, states))
+        self.states: set[Value] = set()
+
+    def block(
+        self, block: Block, operands: Sequence[Batched], states: Iterable[Value]
+    ) -> list[Batched]:
+        """As `batch_block`."""
+        self.states.update(filter(_may_be_key, states))
+        self.known.update(zip(block.args, operands, strict=True))
+        for op in block.ops:
+            self.op(op)
+        return [self.known[v] for v in block.results]
+
+    def within(self, builder: Builder, live: Value | None = None) -> _Walk:
+        """A walk over a region."""
+        return _Walk(builder, self.size, self.axis, live, self.shares_stacks)
 
     def op(self, op: Operation) -> None:
         """Append what does the work of `op` for all rows."""
@@ -97,8 +127,17 @@ class _Walk:
             found = [(result.value, differs)]
         elif op.name in CONTROL and (self._any(op) or self._draws(op) or self._over_rows(op)):
             found = getattr(self, f"_{op.name}")(op)
+        elif op.name == "stack_new" and not self.shares_stacks:
+            (stack,) = self.builder.clone(op, {})
+            found = [(self._forced(self.builder, stack, False, op), True)]
+        elif op.name == "row_guard" and not self.known[op.operands[0]][1]:
+            found = [self.known[op.operands[0]]]
+        elif op.name == "loop_mark" and op.attrs["live"] and self.live is not None:
+            found = [(self._still_in(op, self.live), True)]
         elif op.name == "custom_gradient" and self._any(op):
             found = self._custom_gradient(op)
+        elif op.name == "custom_rule" and self._any(op):
+            found = self._custom_rule(op)
         elif op.name == "random_bits" and op.operands[0] in self.states and not self._any(op):
             found = [(draw_rows(self._site(op)).value, True)]
         elif not self._any(op):
@@ -222,7 +261,7 @@ class _Walk:
             raise UnsupportedError(
                 f"vmap: op '{op.name}' holds a stack, the memory of the gradient of a loop whose "
                 "length differs from row to row",
-                hint="take the gradient of the batched function: wf.grad outside, wf.vmap inside",
+                hint="differentiate within the function that wf.vmap is given, or around wf.vmap",
                 location=where,
             )
 
@@ -237,7 +276,12 @@ class _Walk:
         builder = Builder(kinds)
         given = list(zip(builder.args, flags, strict=True))
         states = self._states(region, operands)
-        return builder, batch_block(builder, region, given, self.size, states, self.axis)
+        try:
+            return builder, self.within(builder).block(region, given, states)
+        except SharedStack as error:
+            args = builder.args
+            error.number = args.index(error.value) if error.value in args else None
+            raise
 
     def _states(self, region: Block, operands: Sequence[Value]) -> list[Value]:
         """The arguments of a region that are keys from variables."""
@@ -292,10 +336,12 @@ class _Walk:
         """Both sides, and of each row what its predicate chooses."""
         operands = [self.known[v] for v in op.operands[1:]]
         sides = []
-        for region in op.regions:
+        rows = Expr(self.builder, pred, op.locations)
+        for region, flags in zip(op.regions, (rows, rows.op("logical_not")), strict=True):
             self._check_pure(op, region)
             states = self._states(region, op.operands[1:])
-            found = batch_block(self.builder, region, operands, self.size, states, self.axis)
+            given = [self._guarded(operand, flags) for operand in operands]
+            found = self.within(self.builder).block(region, given, states)
             sides.append([self._forced(self.builder, v, b, op) for v, b in found])
         pairs = zip(*sides, strict=True)
         return [(where_rows(self.builder, op, pred, yes, no), True) for yes, no in pairs]
@@ -316,14 +362,15 @@ class _Walk:
         known = [self.known[v] for v in op.operands]
         count = int_attr(op.attrs, "carries")
         flags = [b for _, b in known]
-        while True:
+        goes_on = [_goes_on(v) for v in op.regions[1].results]
+
+        def grown() -> list[bool]:
             test = self._region(op, 0, flags, None)[1][0]
             after = self._region(op, 1, flags, None)[1]
-            found = [test or a or b for a, b in zip(flags[:count], after, strict=True)]
-            if found == flags[:count]:
-                break
-            flags[:count] = found
-        if test:
+            return [b or (test and not steps) for b, steps in zip(after, goes_on, strict=True)]
+
+        _settle(flags, count, grown)
+        if self._region(op, 0, flags, None)[1][0]:
             regions = (self._any_row(op, flags), self._masked(op, flags, count))
         else:
             regions = (
@@ -343,25 +390,41 @@ class _Walk:
         builder, ((test, _),) = self._inner(op.regions[0], op.operands, flags)
         region = op.regions[1]
         self._check_pure(op, region)
-        given = list(zip(builder.args, flags, strict=True))
+        rows = Expr(builder, test, op.locations)
+        given = [self._guarded((v, b), rows) for v, b in zip(builder.args, flags, strict=True)]
         states = self._states(region, op.operands)
-        found = batch_block(builder, region, given, self.size, states, self.axis)
-        results = [
-            where_rows(builder, op, test, self._forced(builder, v, b, op), before)
-            for (v, b), before in zip(found, builder.args[:count], strict=True)
-        ]
+        found = self.within(builder, test).block(region, given, states)
+        results = []
+        for (v, b), before, old in zip(found, builder.args[:count], region.results, strict=True):
+            if _goes_on(old) or isinstance(old.type, StackType):  # an element for each iteration
+                results.append(v)
+            else:
+                results.append(
+                    where_rows(builder, op, test, self._forced(builder, v, b, op), before)
+                )
         return builder.block(results)
+
+    def _guarded(self, given: Batched, flags: Expr) -> Batched:
+        """A value for what is computed for some rows only: the others get no cotangent."""
+        value, batched = given
+        if not (batched and isinstance(value.type, TensorType) and value.type.dtype.is_inexact):
+            return given
+        made = flags.builder.emit1("row_guard", value, flags.value, locations=flags.locations)
+        return made, True
+
+    def _still_in(self, op: Operation, live: Value) -> Value:
+        """A flag of a loop that rows leave one by one, true for those that are still in it."""
+        value = self._forced(self.builder, *self.known[op.operands[0]], op)
+        x = Expr(self.builder, value, op.locations)
+        rows = x.wrap(live)
+        rows = rows.reshape((*rows.shape, *(1,) * (x.rank - 1))).broadcast_to(x.shape)
+        return x.op("logical_and", rows).op(op.name, live=True).value
 
     def _scan(self, op: Operation) -> list[Batched]:
         known = [self.known[v] for v in op.operands]
         count, rows = int_attr(op.attrs, "carries"), int_attr(op.attrs, "sequences")
         flags = [b for _, b in known]
-        while True:
-            after = self._region(op, 0, flags, None)[1]
-            found = [a or b for a, b in zip(flags[:count], after[:count], strict=True)]
-            if found == flags[:count]:
-                break
-            flags[:count] = found
+        after = _settle(flags, count, lambda: self._region(op, 0, flags, None)[1])
         forced = [*flags[:count], *after[count:]]
         region, _ = self._region(op, 0, flags, forced)
         for k in range(count, count + rows):
@@ -417,13 +480,33 @@ class _Walk:
         )
         return [(value, True) for value in made]
 
+    def _custom_rule(self, op: Operation) -> list[Batched]:
+        """A rule that is traced later: what it is for all rows then is made then, too."""
+        rule, size, axis = op.attrs["rule"], self.size, self.axis
+        if isinstance(rule, CustomRule):
+            rule = CustomRule(f"{rule}/vmap", partial(_batched_rule, rule, size, axis))
+        operands = [self._forced(self.builder, *self.known[v], op) for v in op.operands]
+        attrs = {**op.attrs, "rule": rule}
+        made = self.builder.emit(op.name, operands, attrs, locations=op.locations)
+        return [(value, True) for value in made]
+
+
+def _batched_rule(rule: CustomRule, size: Dim, axis: str, types: Sequence[Type]) -> Block:
+    """The block of a rule for a batch of `size`, all of whose operands have the batch axis."""
+    rows = [TensorType(t.dtype, t.shape[1:]) for t in types if isinstance(t, TensorType)]
+    builder = Builder(types)
+    operands = [(a, True) for a in builder.args]
+    found = batch_block(builder, rule.block(rows), operands, size, (), axis)
+    where = builder.ops[-1].locations if builder.ops else ()
+    return builder.block([v if b else with_rows(builder, v, size, where) for v, b in found])
+
 
 def where_rows(builder: Builder, op: Operation, pred: Value, yes: Value, no: Value) -> Value:
     """Of each row `yes` where the predicate, a bool for each row, is true, else `no`."""
     if isinstance(yes.type, StackType) or isinstance(no.type, StackType):
         raise UnsupportedError(
             "vmap: the gradient of a loop or branch whose length or side differs from row to row",
-            hint="take the gradient of the batched function: wf.grad outside, wf.vmap inside",
+            hint="differentiate within the function that wf.vmap is given, or around wf.vmap",
             location=op.locations,
         )
     a = Expr(builder, yes, op.locations)
@@ -436,6 +519,30 @@ def _swapped(builder: Builder, value: Value, op: Operation) -> Value:
     """The value with its first two axes exchanged."""
     x = Expr(builder, value, op.locations)
     return x.permute((1, 0, *range(2, x.rank))).value
+
+
+def _settle(flags: list[bool], count: int, grown: Callable[[], list[bool]]) -> list[bool]:
+    """Let flags of the `count` carries of a loop grow by those of the results of its body, which
+    `grown` gives for the flags as they are, until nothing changes; all that `grown` gives then."""
+    while True:
+        try:
+            after = grown()
+        except SharedStack as error:
+            k = error.number
+            if k is None or k >= count or flags[k]:
+                raise
+            flags[k] = True
+            continue
+        found = [a or b for a, b in zip(flags[:count], after, strict=False)]
+        if found == flags[:count]:
+            return after
+        flags[:count] = found
+
+
+def _goes_on(result: Value) -> bool:
+    """Whether a carry of a loop goes on for rows that have left it."""
+    op = result.op
+    return op is not None and op.name == "loop_mark" and not op.attrs["live"]
 
 
 def _one_by_one(region: Block) -> bool:

@@ -91,6 +91,14 @@ def batched_type(kind: Type, size: Dim) -> Type:
     raise UnsupportedError(f"vmap: a {kind} has no batch of rows")
 
 
+class SharedStack(UnsupportedError):
+    """A stack that all rows share is to hold what differs from row to row. number: of the argument
+    of a region that it is."""
+
+    value: Value
+    number: int | None = None
+
+
 def with_rows(builder: Builder, value: Value, size: Dim, where: Locations) -> Value:
     """The value repeated for all rows: of a stack, only one without elements."""
     if isinstance(value.type, TensorType):
@@ -99,11 +107,13 @@ def with_rows(builder: Builder, value: Value, size: Dim, where: Locations) -> Va
     if isinstance(value.type, StackType) and made is not None and made.name == "stack_new":
         shape = (size, *shape_attr(made.attrs, "shape"))
         return builder.emit("stack_new", (), {**made.attrs, "shape": shape}, locations=where)[0]
-    raise UnsupportedError(
+    error = SharedStack(
         f"vmap: a {value.type} that all rows share meets one that differs from row to row",
-        hint="take the gradient of the batched function: wf.grad outside, wf.vmap inside",
+        hint="differentiate within the function that wf.vmap is given, or around wf.vmap",
         location=where,
     )
+    error.value = value
+    raise error
 
 
 # ------------------------------------------------------------------------------ by the op's shape
@@ -421,6 +431,8 @@ RULES: Mapping[str, Rule] = {
             "identity",
             "stop_gradient",
             "tap",
+            "loop_mark",
+            "row_guard",
             "optimization_barrier",
             "psum",
             "pmax",

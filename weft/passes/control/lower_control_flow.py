@@ -406,7 +406,7 @@ def _unrolled(op: Operation) -> Operation:
     return Operation("unrolled", op.operands, {}, types, (region,), op.control, op.locations)
 
 
-_GRADIENT_ONLY = ("stop_gradient", "tap", "custom_gradient")
+_GRADIENT_ONLY = ("stop_gradient", "tap", "loop_mark", "row_guard", "custom_gradient")
 _HANDLES = (RefType, HandleType)
 
 

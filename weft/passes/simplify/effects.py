@@ -286,7 +286,8 @@ def _combined(builder: Builder, op: Operation, old: Value, given: list[Value]) -
 
 
 def strip_gradient_ops(graph: Graph) -> Graph:
-    """Replace `identity`, `stop_gradient`, `tap`, `custom_gradient` by the operands they pass on.
+    """Replace `identity`, `stop_gradient`, `tap`, `row_guard` and the like by the operands
+    they pass on.
 
     Orders effects first, or the order that such an op stands for would be lost, and expands
     updates, of which no later stage knows.
@@ -308,8 +309,8 @@ def strip_barriers(graph: Graph) -> Graph:
 
 def strip_mark(builder: Builder, op: Operation) -> Sequence[Value] | None:
     """The rule by which one mark goes; marks that take part in the order of effects stay."""
-    if op.name in ("identity", "stop_gradient", "tap"):
-        return op.operands
+    if op.name in ("identity", "stop_gradient", "tap", "loop_mark", "row_guard"):
+        return op.operands[:1]
     if op.name == "custom_gradient":
         return op.operands[: int_attr(op.attrs, "outputs")]
     return None

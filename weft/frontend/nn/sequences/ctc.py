@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.autodiff.gradients import custom_gradient
+from weft.frontend.autodiff.custom import custom_gradient
 from weft.frontend.control.loops import scan
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
