@@ -14,13 +14,13 @@ from weft.frontend.core import pytree
 from weft.frontend.core.operators import METHODS, Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace
-from weft.frontend.ops.dispatch import fresh_sizes, known_sizes, open_sizes, open_sizes_first
+from weft.frontend.ops.dispatch import fresh_sizes, known_sizes, open_sizes_first, sizes_from
 from weft.frontend.ops.elementwise import logical_and, minimum
-from weft.frontend.ops.promotion import cast, is_concrete, traced_sizes
+from weft.frontend.ops.promotion import cast, is_concrete
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, same
 from weft.ir.dtypes import int64, uint64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
@@ -103,8 +103,7 @@ def counted(
 
 def traced_length(what: str, length: Any) -> Dim:
     """The number of iterations that a scan's `length` is: an int, or a size of the graph that a
-    scalar tensor of integers becomes. InvalidArgumentError for others; UnsupportedError for a
-    traced one where all sizes must be known."""
+    scalar tensor of integers becomes. InvalidArgumentError for others."""
     if is_count(length):
         return int(length)
     t = _integer_scalar(length)
@@ -112,27 +111,12 @@ def traced_length(what: str, length: Any) -> Dim:
         if t._data is not None and int(t._data) >= 0:
             return int(t._data)
         if t._data is None:
-            known = traced_sizes(what.removeprefix("wf."), t, "length")
-            if known is None:
-                raise _needs_a_number(what)
-            return known[0]
+            return sizes_from(what.removeprefix("wf."), t, "length")[0]
     if isinstance(length, SymbolicDim):
         return length
     raise InvalidArgumentError(
         f"{what}: length is {length!r:.60}, not an int >= 0",
         hint="a scalar tensor of integers will do, too; wf.while_loop goes on by a condition",
-        location=caller_location(),
-    )
-
-
-def _needs_a_number(what: str) -> UnsupportedError:
-    trace = current_trace()
-    assert trace is not None
-    return UnsupportedError(
-        f"{what}: length is a tensor, but '{trace.root().name}' is compiled for a GPU, where "
-        "stacked results and sequences have known sizes",
-        hint="wf.fori_loop(0, length, ...) and wf.while_loop run as often as a tensor says; a "
-        "wf.Graph may have sizes that depend on values",
         location=caller_location(),
     )
 
@@ -215,17 +199,9 @@ def _shape(t: Tensor, given: Any, path: str) -> Shape:
 
 def opened_kinds(inputs: Sequence[Tensor], shapes: Sequence[Shape]) -> tuple[list[Kind], set[str]]:
     """What the loop variables are in every iteration, with a name for each size that may change;
-    and these names. UnsupportedError where all sizes must be known: in a compiled function."""
+    and these names."""
     trace = current_trace()
     assert trace is not None
-    if not open_sizes():
-        raise UnsupportedError(
-            "wf.while_loop: shape_invariants leaves sizes open, but "
-            f"'{trace.root().name}' is compiled for a GPU, where shapes are known",
-            hint="make room for the final shape from the start, and write with x.at[i].set(y); a "
-            "wf.Graph may have sizes that depend on values",
-            location=caller_location(),
-        )
     names = list(fresh_sizes(trace, "size", sum(d is None for s in shapes for d in s)))
     rest = iter(names)
     kinds = []

@@ -48,7 +48,6 @@ from weft.frontend.core.operators import METHODS
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, StateHandle, current_trace, graph_around, must_be_live
 from weft.frontend.core.user_errors import shows_as_seen
-from weft.frontend.ops.dispatch import open_sizes
 from weft.frontend.ops.manipulation import concat
 from weft.frontend.ops.promotion import TensorLike, cast, check_dtype
 from weft.ir.dims import Dim, Shape, same
@@ -93,7 +92,7 @@ def while_loop(
     loop gives constants to differentiation. swap_memory, name: taken for TensorFlow's sake.
 
     Raises TypeRuleError or ShapeError where a loop variable would change its dtype or shape,
-    InvalidArgumentError for wrong options, UnsupportedError for open shapes on a GPU.
+    InvalidArgumentError for wrong options.
     In a wf.Graph the body may act on queues and other objects of the host: once in each iteration,
     on one object in the order of the iterations. A loop without loop variables that acts is an
     Effect, and its body may return None or an Effect.
@@ -509,8 +508,6 @@ def _scan_counting(
         carry, y = _pair(what, f(state["carry"], xs))
         given[:] = [without_effects(y)]
         if pytree.flatten(given[0])[0]:
-            if not open_sizes():
-                traced_length(what, length)  # says that what is stacked needs a known size
             raise _StackedError
         return {"carry": carry}
 

@@ -205,7 +205,8 @@ def fresh_sizes(trace: Trace | None, what: str, count: int, hint: str = _WHERE) 
     """The names of `count` sizes that depend on values, made from `what`; () where no graph is
     being built: they are known at once.
 
-    TracerError in a trace whose sizes must all be known: that of a function compiled for a GPU.
+    TracerError in a trace whose sizes must all be known (`open_sizes`): an eager call that would be
+    one native plan goes op by op then.
     """
     if trace is None:
         return ()
@@ -213,7 +214,7 @@ def fresh_sizes(trace: Trace | None, what: str, count: int, hint: str = _WHERE) 
     if taken is None:
         raise TracerError(
             f"wf.{what}: a size of its result depends on values, which are not known while "
-            f"'{trace.root().name}' is traced: a function for a GPU has one shape for each result",
+            f"'{trace.root().name}' is traced",
             hint=hint,
             location=caller_location(),
         )
@@ -239,8 +240,8 @@ def fixed_sizes() -> Iterator[None]:
 
 
 def open_sizes() -> bool:
-    """Whether sizes may depend on values here: outside a trace, in a graph, in a compiled function
-    that may run on the dataflow executor, under an eager grad."""
+    """Whether sizes may depend on values here: everywhere but where an eager call is traced to be
+    one native plan."""
     trace = current_trace()
     return trace is None or trace.root().symbols is not None
 

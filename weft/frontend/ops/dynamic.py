@@ -2,8 +2,7 @@
 
 Outside a trace they run at once. In a `wf.Graph` and a compiled function such a size is a symbol
 (`x.shape[0]` prints its name), which a step knows when the op has run; the dataflow executor
-compiles what follows for the sizes that come. A function that is compiled for a GPU has one shape
-for each result: there they raise TracerError.
+compiles what follows for the sizes that come.
 
 `dim_tensor` gives an open size of an input (`wf.placeholder`, `input_signature=`) as a tensor.
 """

@@ -74,7 +74,6 @@ from weft.ir.errors import (
     BoundsError,
     InvalidArgumentError,
     ShapeError,
-    TracerError,
     TypeRuleError,
     UnsupportedError,
     WeftError,
@@ -178,12 +177,6 @@ def _item(item: Any) -> Any:
         raise _fail(
             f"{item!r} is not a valid index",
             "an index is an integer, a slice, None, '...', or an array of integers or bools",
-        )
-    if index.dtype.kind == "bool" and not is_concrete(index) and not open_sizes():
-        raise TracerError(
-            "a traced boolean mask cannot index a tensor: the result's shape would depend on it",
-            hint="wf.where(mask, x, 0) keeps the shape; x.at[mask].set(v) writes through a mask",
-            location=caller_location(),
         )
     return int(index.numpy()) if index.ndim == 0 and is_concrete(index) else index
 
@@ -305,9 +298,9 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     """x[key] with NumPy's rules for integers, slices, None, `...`, integer arrays and boolean
     masks.
 
-    Errors, at the caller's line: BoundsError for a key that does not fit the shape, TracerError
-    for a mask that is traced for a GPU. An index out of bounds in an array raises when it is used.
-    Part of a weak tensor is weak. In a graph bounds of slices may be tensors.
+    Errors, at the caller's line: BoundsError for a key that does not fit the shape. An index
+    out of bounds in an array raises when it is used. Part of a weak tensor is weak. In a graph
+    bounds of slices may be tensors.
     """
     made = quick_part(x, key)
     if made is None:

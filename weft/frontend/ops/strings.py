@@ -1,9 +1,8 @@
 """Functions on tensors of strings (wf.string: arbitrary bytes), with TensorFlow 1's names.
 
-They run eagerly, in a `wf.Graph` and in compiled functions, on the host; in functions for a GPU
-they are UnsupportedErrors. str becomes UTF-8. Errors, at the caller's line: TypeRuleError for
-numbers where strings are wanted, ShapeError for shapes that do not fit, InvalidArgumentError for
-text that stands for no number.
+They run eagerly, in a `wf.Graph` and in compiled functions, on the host. str becomes
+UTF-8. Errors, at the caller's line: TypeRuleError for numbers where strings are wanted, ShapeError
+for shapes that do not fit, InvalidArgumentError for text that stands for no number.
 """
 
 from __future__ import annotations

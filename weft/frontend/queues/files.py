@@ -1,7 +1,7 @@
 """Files in graphs, with TensorFlow 1's names: whole files, images and records as tensors, and
 readers, which give the records of files whose names come from a queue.
 
-Compiled functions hold their ops, too (not those for a GPU), but make no readers."""
+Compiled functions hold their ops, too, but make no readers."""
 
 from __future__ import annotations
 

@@ -18,18 +18,18 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace
 from weft.frontend.extend.debug import python_effect
 from weft.frontend.ops.creation import arange, zeros
-from weft.frontend.ops.dispatch import apply, apply_dynamic, fresh_sizes
+from weft.frontend.ops.dispatch import apply, apply_dynamic, fresh_sizes, sizes_from
 from weft.frontend.ops.elementwise import add, equal, greater_equal, less, maximum, multiply, where
 from weft.frontend.ops.indexing import as_indices
 from weft.frontend.ops.manipulation import concat, flatten, reshape, stack
-from weft.frontend.ops.promotion import cast, check_size, expand, traced_sizes
+from weft.frontend.ops.promotion import cast, check_size, expand
 from weft.frontend.ops.reduction import all as all_of
 from weft.frontend.ops.reduction import cumulative_sum
 from weft.frontend.ops.reduction import sum as sum_of
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product, same
 from weft.ir.dtypes import DType, int32, int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 
 
 def known_integers(x: Any) -> list[int]:
@@ -360,15 +360,8 @@ def _sizes(t: Tensor) -> list[Tensor]:
 
 def _integers(t: Tensor, what: str) -> list[Dim]:
     """The integers in a tensor as sizes."""
-    known = traced_sizes("tf1.TensorArray", t, what)
-    if known is not None:
-        return known
     if t._data is None:
-        raise UnsupportedError(
-            f"wf.tf1.TensorArray: {what} depends on values, which are not known in a function for "
-            "a GPU",
-            hint="a TensorArray whose elements have one shape can be read there; or use a wf.Graph",
-        )
+        return sizes_from("tf1.TensorArray", t, what)
     given: Sequence[int] = t._data.ravel().tolist()
     return [check_size("tf1.TensorArray", n, what) for n in given]
 

@@ -19,7 +19,7 @@ from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import current_trace
 from weft.frontend.ops.creation import zeros
-from weft.frontend.ops.dispatch import apply, open_sizes
+from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import less, where
 from weft.frontend.ops.indexing import as_indices
 from weft.frontend.ops.manipulation import reshape
@@ -232,17 +232,7 @@ class Rows:
 def new_value(
     dtype: DType, size: Any, name: str, element_shape: Any, *, dynamic: bool, same_shape: bool
 ) -> Rows | Ragged:
-    """An array for the trace that is current. UnsupportedError for what needs sizes that depend on
-    values, where all sizes must be known."""
-    for given, what in ((dynamic, "dynamic_size=True"), (not same_shape, "infer_shape=False")):
-        if given and not open_sizes():
-            raise UnsupportedError(
-                f"TensorArray '{name}': {what} needs sizes that depend on values, which a "
-                "function for a GPU does not have",
-                hint="make it as large as it may get, with elements of one shape; or use a "
-                "wf.Graph",
-                location=caller_location(),
-            )
+    """An array for the trace that is current."""
     count = _size(size, name)
     declared = one_shape(element_shape, f"TensorArray '{name}': element_shape")
     if dynamic or not same_shape:
@@ -263,8 +253,7 @@ def _size(size: Any, name: str) -> Dim:
     t = as_tensor(0 if size is None else size)
     if t._data is None or t.ndim or not t.dtype.is_integer or int(t._data) < 0:
         raise InvalidArgumentError(
-            f"TensorArray '{name}': size must be an integer >= 0, in a function for a GPU one "
-            f"that is known while it is traced, got {t.describe()}",
+            f"TensorArray '{name}': size must be an integer >= 0, got {t.describe()}",
             hint="take a size of a tensor's shape, such as x.shape[0]",
             location=caller_location(),
         )
@@ -305,7 +294,7 @@ class TensorArray:
     elements, which loops carry and gradients pass through. `ta = ta.write(i, x)` gives the array
     with x in it and leaves `ta` as it was; indices that are written twice are found where they are
     known. Elements have one shape, and their number is fixed: with infer_shape=False or
-    dynamic_size=True, neither (not in functions for a GPU), but then a write copies all that was
+    dynamic_size=True, neither, but then a write copies all that was
     written before, and loops that write have no gradient. Made outside, it lives on the host, and
     `write` gives the array itself; handed to a function or loop it becomes such a value.
 

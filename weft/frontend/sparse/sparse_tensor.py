@@ -20,6 +20,7 @@ from weft.frontend.ops.dispatch import (
     apply_dynamic,
     exact_sizes,
     nonzero_columns,
+    sizes_from,
 )
 from weft.frontend.ops.dynamic import argwhere, unique_inverse
 from weft.frontend.ops.elementwise import (
@@ -48,7 +49,6 @@ from weft.frontend.ops.promotion import (
     infer_shape,
     is_concrete,
     strong_tensor,
-    traced_sizes,
 )
 from weft.frontend.ops.reduction import argsort, cumulative_sum
 from weft.frontend.ops.strings import SparseTensorValue
@@ -68,6 +68,7 @@ from weft.ir.process import load as _load
 # these import the class: its operators load them when used
 _ENTRIES, _PRODUCTS = "weft.frontend.sparse.entries", "weft.frontend.sparse.products"
 _NOWHERE = int(np.iinfo(np.int64).max)  # an index that no axis has
+_SIZE = "a size in dense_shape"
 
 
 class SparseTensor:
@@ -302,37 +303,24 @@ def _sizes(given: Any) -> tuple[Any, ...]:
         )
     if is_concrete(t):
         return tuple(as_size(int(n)) for n in t.numpy())
-    return tuple(_traced_sizes(t))
+    return tuple(sizes_from("sparse.SparseTensor", t, _SIZE))
 
 
 def as_size(given: Any) -> Dim:
-    """A size: an int, one of the graph, or the value of a scalar. TracerError where no size may
-    depend on values: in a function that is compiled for a GPU."""
+    """A size: an int, one of the graph, or the value of a scalar."""
     if isinstance(given, SymbolicDim):
         return given
     if isinstance(given, Tensor) and not is_concrete(given):
-        return _traced_sizes(given)[0]
+        return sizes_from("sparse.SparseTensor", given, _SIZE)[0]
     if isinstance(given, Tensor):
         given = int(given.numpy())
-    size = check_int("sparse.SparseTensor", given, "a size in dense_shape")
+    size = check_int("sparse.SparseTensor", given, _SIZE)
     if size < 0:
         raise ShapeError(
             f"wf.sparse.SparseTensor: dense_shape has the negative size {size}",
             location=caller_location(),
         )
     return size
-
-
-def _traced_sizes(numbers: Tensor) -> list[Dim]:
-    found = traced_sizes("sparse.SparseTensor", numbers, "a size in dense_shape")
-    if found is None:
-        raise TracerError(
-            "wf.sparse.SparseTensor: dense_shape must be known when a function is compiled for a "
-            "GPU, but it is a traced tensor",
-            hint="give sizes; a function for the CPU may have sizes that depend on values",
-            location=caller_location(),
-        )
-    return found
 
 
 def _checked(indices: Tensor, shape: Sequence[Any], padded: bool) -> Tensor:
@@ -488,7 +476,7 @@ def from_dense(x: TensorLike, *, nse: int | None = None) -> SparseTensor:
 
     nse: so many entries, as in JAX's `BCOO.fromdense`: the first ones, then padding. Without it the
     number depends on values, which costs a compiled function its native call, and is a TracerError
-    in `wf.vmap` and on a GPU.
+    in `wf.vmap`.
 
     >>> wf.sparse.from_dense([[0, 7], [8, 0]])
     SparseTensor(indices=Tensor([[0, 1],
@@ -506,8 +494,8 @@ def from_dense(x: TensorLike, *, nse: int | None = None) -> SparseTensor:
     if nse is None:
         if not exact_sizes(needed=True) and not is_concrete(t):
             raise TracerError(
-                "wf.sparse.from_dense: how many entries there are depends on values, which are not "
-                "known while a function is compiled for a GPU, and would differ by example in vmap",
+                "wf.sparse.from_dense: how many entries there are depends on values, and would "
+                "differ by example in vmap",
                 hint="give their number: wf.sparse.from_dense(x, nse=100); the rest is padding",
                 location=caller_location(),
             )

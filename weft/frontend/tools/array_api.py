@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from weft.codegen.cuda.source.dtypes import DTYPES as GPU_DTYPES
-from weft.frontend.ops.dispatch import open_sizes
 from weft.frontend.ops.promotion import KINDS
 from weft.frontend.tools.devices import devices
 from weft.ir import dtypes
@@ -30,12 +29,10 @@ class NamespaceInfo:
     __slots__ = ()
 
     def capabilities(self) -> dict[str, bool | int | None]:
-        """ "boolean indexing" and "data-dependent shapes": True, and False while a function is
-        compiled for a GPU, whose results have one shape each; "max dimensions": 64."""
-        free = open_sizes()
+        """ "boolean indexing" and "data-dependent shapes": True; "max dimensions": 64."""
         return {
-            "boolean indexing": free,
-            "data-dependent shapes": free,
+            "boolean indexing": True,
+            "data-dependent shapes": True,
             "max dimensions": _MOST_AXES,
         }
 
