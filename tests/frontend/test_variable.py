@@ -378,6 +378,34 @@ def test_it_is_learned() -> None:
             np.testing.assert_array_equal(session.run(gradient), np.full(size, 12.0))
 
 
+@pytest.mark.parametrize("update", ["assign_add", "assign_sub", "scatter_add", "scatter_update"])
+@pytest.mark.parametrize("size", [3, 1])
+def test_gradients_go_through_its_updates(update: str, size: int) -> None:
+    """Of a sum of weighted squares of what the variable holds after one."""
+    rows = update.startswith("scatter")
+    start, at = np.arange(size, dtype=F32) + 1, np.array([0, size - 1])[: min(size, 2)]
+    given = np.arange(len(at) if rows else size, dtype=F32) + 0.5
+    after, sign = start.copy(), -1 if update == "assign_sub" else 1
+    if update == "scatter_update":
+        after[at] = given
+    elif rows:
+        after[at] += given
+    else:
+        after += sign * given
+    weights = np.cos(np.arange(size, dtype=F32))
+    whole = 2 * weights * after
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [None])
+        v = wf.Variable(x, validate_shape=False)
+        y = wf.placeholder(wf.float32, [None if not rows else len(at)])
+        made = getattr(v, update)(*([at] if rows else []), y)
+        loss = wf.sum(made * made * wf.cos(wf.astype(wf.arange(wf.shape(made)[0]), wf.float32)))
+        (gradient,) = wf.gradients(loss, [y])
+        session.run(v.initializer, {x: start})
+        found = session.run(gradient, {y: given})
+    np.testing.assert_allclose(found, sign * (whole[at] if rows else whole), rtol=1e-5)
+
+
 def test_it_is_saved_and_restored(tmp_path: Any) -> None:
     v, other = _open(name="v"), wf.Variable(1.0, name="other")
     saver = wf.train.Saver({"v": v, "other": other})

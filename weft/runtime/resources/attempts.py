@@ -218,10 +218,13 @@ class Resource:
         """Kind and name, for messages."""
         return f"{self.kind} '{self.name}'"
 
-    #: Of what holds elements: the shapes of their components, None for any.
-    shapes: Sequence[tuple[int | None, ...] | None] = ()
     #: How many axes what a graph put in last had.
     last_ranks: Sequence[int] = ()
+
+    @property
+    def shapes(self) -> Sequence[tuple[int | None, ...] | None]:
+        """Of what holds elements: the shapes of their components, None for any."""
+        return ()
 
     def ranks(self) -> Sequence[int]:
         """How many axes the components of an element have, as far as what it holds, or held last,

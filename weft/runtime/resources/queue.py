@@ -70,10 +70,6 @@ class Queue(Resource):
         """Those of the components."""
         return self.components.shapes
 
-    @shapes.setter
-    def shapes(self, given: object) -> None:
-        raise AttributeError("a queue keeps its shapes")
-
     def ranks(self) -> Sequence[int]:
         """Those of an element that is in the queue, else of what a graph put in last."""
         with self._lock:

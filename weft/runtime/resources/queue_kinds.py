@@ -24,6 +24,7 @@ from weft.runtime.resources.attempts import Attempt, CancelToken, Done
 from weft.runtime.resources.components import (
     Array,
     Components,
+    ComponentShape,
     Element,
     check_saved,
     rows,
@@ -180,6 +181,11 @@ class Barrier(PriorityQueue):
         self.parts = components
         self._incomplete: dict[bytes, _Incomplete] = {}
         self._next_index = _FIRST_INDEX
+
+    @property
+    def shapes(self) -> Sequence[ComponentShape]:
+        """None: what a graph inserts first does not say how many axes all components have."""
+        return ()
 
     def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `barrier`. UnsupportedError if the shapes of the components are not known."""

@@ -185,7 +185,6 @@ class Stack(Resource):
         self.dtype = dtype
         self.max_size = max_size
         self.shape = shape
-        self.shapes = (shape,)
         self._arrays: list[Array] | None = []
 
     def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
@@ -193,6 +192,11 @@ class Stack(Resource):
         bound = -1 if self.max_size is None else self.max_size
         shape = f"[...{ranks[0]}]" if self.shape is None else format_shape(self.shape)
         return "host_stack", {"parts": (f"{self.dtype.short}{shape}",), "max_size": bound}
+
+    @property
+    def shapes(self) -> Sequence[ComponentShape]:
+        """That of the values."""
+        return (self.shape,)
 
     def ranks(self) -> Sequence[int]:
         """That of the array on top, else of what a graph pushed last."""
