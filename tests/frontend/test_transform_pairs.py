@@ -319,3 +319,66 @@ class TestLoopsThatRowsLeave:
         xs = np.array([4.0, -1.0, 0.25])
         for run in (wf.vmap(wf.grad(fn)), wf.grad(lambda x: wf.sum(wf.vmap(fn)(x)))):
             assert_allclose(run(xs), [0.25, 3.0, 1.0])
+
+
+# ------------------------------------------------------------------------------------ random keys
+DRAWS: dict[str, Fn] = {
+    "normal": lambda key: wf.random.normal(key, (2, 3)),
+    "truncated_normal": lambda key: wf.random.truncated_normal(key, (4,)),
+    "gamma": lambda key: wf.random.gamma(key, 2.0, (4,)),
+    "beta": lambda key: wf.random.beta(key, 2.0, 1.0, (3,)),
+    "dirichlet": lambda key: wf.random.dirichlet(key, np.ones(3)),
+    "poisson": lambda key: wf.random.poisson(key, 3.0, (4,)),
+    "bernoulli": lambda key: wf.random.bernoulli(key, 0.5, (8,)),
+    "categorical": lambda key: wf.random.categorical(key, np.zeros(9)),
+    "randint": lambda key: wf.random.randint(key, (4,), 0, 99),
+    "permutation": lambda key: wf.random.permutation(key, 5),
+    "choice": lambda key: wf.random.choice(key, 50, (3,)),
+    "split": lambda key: wf.random.normal(wf.random.split(key, 2)[1]),
+    "in a batch": lambda key: wf.vmap(wf.random.normal)(wf.stack(wf.random.split(key, 2))),
+    "in a branch": lambda key: wf.cond(
+        wf.random.normal(key) > -1, lambda: wf.random.normal(key, (2,)), lambda: wf.zeros(2)
+    ),
+    "in a loop": lambda key: wf.while_loop(
+        lambda v, key: v < 1,
+        lambda v, key: (v + wf.random.uniform(key), wf.random.fold_in(key, 1)),
+        (wf.zeros(()), key),
+    )[0],
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_key_for_each_example(name: str) -> None:
+    """What each key gives alone."""
+    keys = wf.random.split(wf.random.key(3), 4)
+    want = np.stack([np.asarray(DRAWS[name](key)) for key in keys])
+    assert len(np.unique(want)) > 1
+    for run in (wf.vmap(DRAWS[name]), wf.compile(wf.vmap(DRAWS[name]))):
+        assert_allclose(run(wf.stack(keys)), want, rtol=1e-5, atol=1e-6)
+
+
+def test_keys_in_a_list_are_no_batch() -> None:
+    with pytest.raises(
+        wf.errors.TypeRuleError, match=r"(?s)a key is a uint32\[2\].*wf.stack\(keys"
+    ):
+        wf.vmap(wf.random.normal)(wf.random.split(wf.random.key(0), 3))
+
+
+def test_effects_of_a_branch_that_differs_by_example() -> None:
+    """What acts on Python runs for the rows that take the side; state that all share cannot."""
+    seen: list[float] = []
+
+    def note(x: Any) -> Any:
+        seen.append(float(x))
+        return x
+
+    def fn(x: Any) -> Any:
+        call = lambda: wf.py_function(note, [x], wf.float64, shapes=())  # noqa: E731
+        return wf.cond(x > 0, call, lambda: -x)
+
+    assert_allclose(wf.vmap(fn)(np.array([1.0, -2.0, 3.0])), [1, 2, 3])
+    assert seen == [1, 3]
+    v, generator = wf.Variable(1.0), wf.random.Generator(0)
+    for act in (lambda: v.assign(5.0), lambda: generator.normal()):
+        with pytest.raises(wf.errors.UnsupportedError, match="one value for each example"):
+            wf.vmap(lambda x, act=act: wf.cond(x > 0, act, lambda: wf.zeros(())))(np.ones(3))

@@ -439,6 +439,7 @@ def test_ops_without_a_reference_are_known() -> None:
         "read",
         "assign",
         "group",
+        "custom_rule",
         "fused",
         "unrolled",
         "cond",

@@ -103,7 +103,8 @@ def _check_key(op: str, k: TensorLike) -> Tensor:
         raise TypeRuleError(
             f"wf.random.{op}: a key is a uint32[2], got {t.dtype.name} of shape "
             f"{format_shape(t.shape)}",
-            hint="make one with wf.random.key(seed); split and fold_in derive others",
+            hint="make one with wf.random.key(seed); split and fold_in derive others. split gives "
+            "a list: a key for each example of wf.vmap is wf.stack(keys)",
             location=caller_location(),
         )
     return t

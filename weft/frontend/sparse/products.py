@@ -1,40 +1,58 @@
-"""Products of sparse matrices with dense tensors, and `CSRMatrix`, entries by rows.
+"""Products of sparse matrices with dense tensors and with each other, and `CSRMatrix`, entries by
+rows.
 
 A product is a sum of rows of the dense operand: out[i] += values[k] * dense[j] for entry k at
 (i, j). It is composed of a gather, a multiplication and a scatter, so gradients, `vmap` and all
-engines have it; on the CPU the pass `fuse_sparse_products` makes one kernel of the three."""
+engines have it; on the CPU the pass `fuse_sparse_products` makes one kernel of the three. That of
+two sparse matrices goes over the pairs of an entry of each that meet, as Gustavson's algorithm does
+(F. Gustavson, "Two fast algorithms for sparse matrices", 1978), and adds the products by place."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NoReturn
+from contextlib import nullcontext
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import suspend_trace
 from weft.frontend.eager.native import runs_native
-from weft.frontend.ops.creation import zeros
-from weft.frontend.ops.elementwise import add, conj, multiply
+from weft.frontend.ops.creation import iota, zeros
+from weft.frontend.ops.dispatch import exact_sizes
+from weft.frontend.ops.dynamic import unique_inverse
+from weft.frontend.ops.elementwise import (
+    add,
+    conj,
+    greater,
+    less,
+    multiply,
+    subtract,
+    where,
+)
 from weft.frontend.ops.indexing import getitem, take
 from weft.frontend.ops.manipulation import (
     concat,
     expand_dims,
     matrix_transpose,
     moveaxis,
+    repeat,
     reshape,
     stack,
 )
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
+    check_int,
     filled,
     is_concrete,
     promote_tensors,
     strong_tensor,
     widened,
 )
-from weft.frontend.ops.reduction import cumulative_sum
+from weft.frontend.ops.reduction import argsort, cumulative_sum, searchsorted
+from weft.frontend.ops.reduction import sum as summed
 from weft.frontend.ops.strings import SparseTensorValue
 from weft.frontend.sparse.sparse_tensor import (
     SparseTensor,
@@ -45,13 +63,21 @@ from weft.frontend.sparse.sparse_tensor import (
     column,
     flat_places,
     made,
+    nowhere,
     places,
     scattered,
     transpose,
+    unflat,
 )
 from weft.ir.dims import Dim, format_shape, product, same
 from weft.ir.dtypes import DType, int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
+from weft.ir.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    TracerError,
+    TypeRuleError,
+    UnsupportedError,
+)
 from weft.ir.locations import caller_location
 from weft.ir.spec import fits
 
@@ -168,10 +194,10 @@ class CSRMatrix:
             )
         return _made_csr(self.dense_shape, [self.indptr, self.indices, given])
 
-    def __matmul__(self, other: Any) -> Tensor:
+    def __matmul__(self, other: Any) -> Any:
         return matmul(self, other)
 
-    def __rmatmul__(self, other: Any) -> Tensor:
+    def __rmatmul__(self, other: Any) -> Any:
         return matmul(other, self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
@@ -246,14 +272,24 @@ def to_csr(x: Any) -> CSRMatrix:
 
 
 # ----------------------------------------------------------------------------------------- products
-def matmul(a: Any, b: Any, *, adjoint_a: bool = False, adjoint_b: bool = False) -> Tensor:
+def matmul(
+    a: Any, b: Any, *, adjoint_a: bool = False, adjoint_b: bool = False, nse: int | None = None
+) -> Any:
     """a @ b, of which one is sparse (a SparseTensor or CSRMatrix) and the other a tensor -> a
-    tensor.
+    tensor; or of two sparse matrices -> a SparseTensor.
 
     Shapes as for `wf.matmul`: [..., m, k] and [..., k, n], or a vector [k] of the tensor. A sparse
     matrix is multiplied with each matrix of a batch; a batch of sparse matrices [..., m, k] needs a
     tensor with the same axes in front. adjoint_a, adjoint_b: of the transposed, conjugated operand.
-    Gradients flow to values and to the tensor. UnsupportedError for two sparse operands.
+    Gradients flow to values and to the tensor.
+
+    Of two sparse matrices [m, k] and [k, n] the result has one entry for each place to which
+    products of entries add, in row-major order, also where they add to 0. If the indices are known,
+    as outside of compiled functions, or are constants there, these are all. Else their number
+    depends on values, which costs a compiled function its native call, and is a TracerError in
+    `wf.vmap` and on a GPU, without `nse`: room for so many products of two entries. Then the result
+    has so many entries, the last of them padding; with more products than room the values are NaN
+    (of integers, the rest is not there).
 
     >>> a = wf.sparse.SparseTensor([[0, 1], [2, 0]], [5.0, 7.0], (3, 2))
     >>> wf.sparse.matmul(a, [[1.0, 2.0], [3.0, 4.0]])
@@ -264,13 +300,17 @@ def matmul(a: Any, b: Any, *, adjoint_a: bool = False, adjoint_b: bool = False) 
     Tensor([7., 5.], dtype=float32)
     >>> wf.grad(lambda v: wf.sum(wf.sparse.matmul(a.with_values(v), [1.0, 10.0])))(a.values)
     Tensor([10.,  1.], dtype=float32)
+    >>> wf.sparse.matmul(a, a, adjoint_b=True)
+    SparseTensor(indices=Tensor([[0, 0],
+            [2, 2]], dtype=int64), values=Tensor([25., 49.], dtype=float32), dense_shape=(3, 3))
     """
     kinds = (SparseTensor, SparseTensorValue, CSRMatrix)
     left, right = (isinstance(x, kinds) for x in (a, b))
     if left and right:
-        raise UnsupportedError(
-            "wf.sparse.matmul of two sparse operands is not built",
-            hint="make one dense: b.to_dense()",
+        return _sparse_product(_matrix(a, adjoint_a), _matrix(b, adjoint_b), nse)
+    if nse is not None:
+        raise InvalidArgumentError(
+            "wf.sparse.matmul: nse is for two sparse operands; here the result is a tensor",
             location=caller_location(),
         )
     if left or not right:
@@ -288,6 +328,115 @@ def matmul(a: Any, b: Any, *, adjoint_a: bool = False, adjoint_b: bool = False) 
         sparse = _transposed("matmul", sparse)
     out = _product(sparse, t, False, False)
     return out if t.ndim == 1 else matrix_transpose(out)
+
+
+def _matrix(x: Any, adjoint: bool) -> SparseTensor:
+    """An operand of a product of two sparse matrices."""
+    sparse = as_sparse("matmul", x)
+    if sparse.ndim != 2:
+        raise ShapeError(
+            f"wf.sparse.matmul of two sparse operands: matrices have 2 axes, got {as_text(sparse)}",
+            hint="multiply the matrices of a batch one by one, or make one operand dense",
+            location=caller_location(),
+        )
+    if not adjoint:
+        return sparse
+    return _transposed("matmul", sparse.with_values(conj(sparse.values)))
+
+
+class _Pairs(NamedTuple):
+    """The numbers of the entries of a and b that meet, and which pairs are there (None: all).
+    total: how many there are."""
+
+    left: Tensor
+    right: Tensor
+    there: Tensor | None
+    total: Tensor
+
+
+def _sparse_product(a: SparseTensor, b: SparseTensor, nse: int | None) -> SparseTensor:
+    """a @ b of two sparse matrices."""
+    (rows, inner), (given, columns) = a.dense_shape, b.dense_shape
+    if not same(inner, given):
+        raise ShapeError(
+            f"wf.sparse.matmul: sparse operands of shapes {format_shape(a.dense_shape)} and "
+            f"{format_shape(b.dense_shape)} (after transposing)",
+            hint="[m, k] goes with [k, n]",
+            location=caller_location(),
+        )
+    x, y = promote_tensors(a.values, b.values, op="sparse.matmul")
+    shape = (rows, columns)
+    if nse is not None:
+        pairs = _pairs(a, b, check_int("sparse.matmul", nse, "nse"))
+        indices = nowhere(pairs.there, _meeting(a, b, pairs), shape)
+        values = _multiplied(x, y, pairs)
+        if values.dtype.is_inexact:
+            values = where(greater(pairs.total, nse), filled(np.nan, values.dtype, ()), values)
+        out = coalesce(made(indices, values, shape, padded=True))
+        return out.with_values(cast(out.values, x.dtype))
+    known = is_concrete(a.indices) and is_concrete(b.indices)
+    if not known and not exact_sizes(needed=True):
+        raise TracerError(
+            "wf.sparse.matmul of two sparse operands: how many entries the result has depends on "
+            "values, which are not known while a function is compiled for a GPU, and would differ "
+            "by example in vmap",
+            hint="say how many products of two entries there may be: nse=1000; the rest is padding",
+            location=caller_location(),
+        )
+    with suspend_trace() if known else nullcontext():
+        pairs = _pairs(a, b, None)
+        at = _meeting(a, b, pairs)
+        both = [getitem(at, (slice(None), k)) for k in range(2)]
+        flat = flat_places("matmul", both, shape, None)
+        found = unique_inverse(flat)
+        indices = unflat(found.values, shape)
+    total = scattered(found.values.shape, [found.inverse_indices], _multiplied(x, y, pairs), None)
+    return made(indices, cast(total, x.dtype), shape)
+
+
+def _pairs(a: SparseTensor, b: SparseTensor, nse: int | None) -> _Pairs:
+    """The pairs of entries of a and b that meet, in the order of those of a; nse: room for so
+    many."""
+    inner = b.dense_shape[0]
+    row = column(b, 0)  # of padding `inner`, behind all
+    order = argsort(row)
+    ordered, numbers = take(row, order), iota((inner,), 0, dtype=int64)
+    first = searchsorted(ordered, numbers)
+    counts = subtract(searchsorted(ordered, numbers, side="right"), first)
+    # padding of a meets none
+    first, counts = (concat([t, zeros((1,), dtype=int64)], axis=0) for t in (first, counts))
+    meets = column(a, 1)
+    each = take(counts, meets)
+    ends = cumulative_sum(each)
+    total = summed(each)
+    if nse is None:
+        left, there = repeat(iota((a.nse,), 0, dtype=int64), each), None
+        number = iota(left.shape, 0, dtype=int64)
+    else:
+        number = iota((nse,), 0, dtype=int64)
+        there = less(number, total)
+        left = where(there, searchsorted(ends, number, side="right"), 0)
+    if a.nse == 0 or b.nse == 0:
+        return _Pairs(zeros(left.shape, dtype=int64), zeros(left.shape, dtype=int64), there, total)
+    within = subtract(number, subtract(take(ends, left), take(each, left)))
+    at = add(take(first, take(meets, left)), within)
+    return _Pairs(left, take(order, at if there is None else where(there, at, 0)), there, total)
+
+
+def _meeting(a: SparseTensor, b: SparseTensor, pairs: _Pairs) -> Tensor:
+    """The places to which the products of pairs add, i64[n, 2]."""
+    if a.nse == 0 or b.nse == 0:
+        return zeros((*pairs.left.shape, 2), dtype=int64)
+    return stack([take(column(a, 0), pairs.left), take(column(b, 1), pairs.right)], axis=1)
+
+
+def _multiplied(x: Tensor, y: Tensor, pairs: _Pairs) -> Tensor:
+    """The products of pairs, 0 for those that are not there."""
+    x, y = widened(x), widened(y)
+    if 0 in (x.shape[0], y.shape[0]):
+        return zeros(pairs.left.shape, dtype=x.dtype)
+    found = multiply(take(x, pairs.left), take(y, pairs.right))
+    return found if pairs.there is None else where(pairs.there, found, filled(0, found.dtype, ()))
 
 
 def _transposed(op: str, x: SparseTensor) -> SparseTensor:

@@ -140,7 +140,8 @@ def sparse_tensor_dense_matmul(
             [5.]], dtype=float32)
     """
     sparse = sparse_tensor.as_sparse("matmul", sp_a)
-    return products.matmul(sparse, b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
+    out: Tensor = products.matmul(sparse, b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
+    return out
 
 
 def sparse_tensor_to_dense(
