@@ -76,6 +76,20 @@ def test_against_scipy(seed: int, form: Callable[[Any], Any]) -> None:
     check(exact, x @ y)
 
 
+@pytest.mark.parametrize("form", [coo, csr, lambda x: with_more(coo(x))], ids=["coo", "csr", "any"])
+def test_many_entries(form: Callable[[Any], Any]) -> None:
+    """So many that kernels find the pairs."""
+    x, y = random(150, 120, 0, density=0.1), random(120, 130, 1, density=0.1)
+    a, b = form(x), form(y)
+    assert min(a.nse, b.nse) > 1024  # half of `FEW_ELEMENTS`
+    for run in (wf.sparse.matmul, wf.compile(lambda a, b: wf.sparse.matmul(a, b))):
+        check(run(a, b), x @ y)
+    g = wf.grad(lambda v: wf.sum(wf.sparse.matmul(a.with_values(v), b).values))(a.values)
+    there = a.indices if isinstance(a, wf.SparseTensor) else a.to_coo().indices
+    sums = np.append(y.sum(axis=1), 0)  # padding has the gradient 0
+    assert_allclose(g, sums[there.numpy()[:, 1]])
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.complex128])
 def test_dtypes_and_adjoints(dtype: Any) -> None:
     x, y = (
