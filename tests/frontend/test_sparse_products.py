@@ -159,6 +159,25 @@ def test_gradients(room: int | None) -> None:
     assert_allclose(wf.hessian(loss)(*args), wf.hessian(truth)(*args), rtol=1e-9, atol=1e-9)
 
 
+def test_derivatives_where_the_number_depends_on_values() -> None:
+    """Forward and backward through a compiled function that is given the indices."""
+    x, y = coo(random(M, K, 0)), coo(random(K, N, 1))
+    v, t = x.values, np.random.default_rng(2).normal(size=x.nse)
+
+    def loss(a: Any, b: Any, v: Any) -> Any:
+        return wf.sum(wf.sparse.matmul(a.with_values(v), b).to_dense() ** 2)
+
+    def truth(v: Any) -> Any:
+        return wf.sum((x.with_values(v).to_dense() @ y.to_dense()) ** 2)
+
+    def both(f: Any, v: Any, t: Any) -> Any:
+        return wf.grad(f)(v), wf.jvp(f, (v,), (t,))[1]
+
+    run = wf.compile(lambda a, b, v, t: both(lambda v: loss(a, b, v), v, t))
+    for found, want in zip(run(x, y, v, t), both(truth, v, t), strict=True):
+        assert_allclose(found, want, rtol=1e-12)
+
+
 def test_known_indices_have_known_numbers() -> None:
     """In a compiled function and in a batch the values of constant indices need no room."""
     x, y = random(M, K, 0), random(K, N, 1)
