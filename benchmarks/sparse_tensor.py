@@ -1,9 +1,10 @@
 """Products of sparse matrices with dense ones on one thread, against SciPy: `wf.sparse.matmul`
-compiled, of a SparseTensor and of a CSRMatrix, and their gradient.
+compiled, of a SparseTensor and of a CSRMatrix, and their gradient; and products of two sparse ones.
 
 Entries are drawn without repetition and are in row-major order, as SciPy's CSR has them. The
 gradient is that of sum(c * (a @ b)) by values and b; SciPy has none, so what stands beside it is
-the same by hand: two products for b and a sum of gathered rows by NumPy for the values.
+the same by hand: two products for b and a sum of gathered rows by NumPy for the values. Of two
+sparse matrices weft gives the entries of each row in order; SciPy does so where it is asked to.
 
 python benchmarks/sparse_tensor.py [--json benchmarks/sparse_tensor.json] [--rounds 30]
 """
@@ -25,6 +26,12 @@ SHAPES = (
     (10_000, 10_000, 100_000, 64), (10_000, 10_000, 100_000, 1), (10_000, 10_000, 100_000, 0),
     (10_000, 10_000, 100_000, 8), (10_000, 10_000, 1_000_000, 64), (1_000, 50_000, 20_000, 128),
     (100_000, 100, 300_000, 16),
+)  # fmt: skip
+
+#: rows, inner, columns, entries of both sparse operands.
+SPARSE_SHAPES = (
+    (10_000, 10_000, 10_000, 100_000, 100_000), (1_000, 1_000, 1_000, 10_000, 10_000),
+    (100_000, 100, 1_000, 300_000, 2_000), (100, 100, 100, 500, 500),
 )  # fmt: skip
 
 
@@ -101,6 +108,32 @@ def lookup(size: tuple[int, ...], rounds: int) -> Comparison:
     return compare(title("embedding_lookup_sparse", size), contestants, rounds=rounds, inner=1)
 
 
+def sparse_product(size: tuple[int, ...], rounds: int) -> Comparison:
+    """a @ b, both sparse."""
+    rows, inner, columns, count, other = size
+    x, a = drawn(rows, inner, count, 0)[:2]
+    y, b = drawn(inner, columns, other, 0)[:2]
+    f = wf.compile(wf.sparse.matmul, threads=1)
+
+    def in_order() -> Any:
+        made = x @ y
+        made.sort_indices()
+        return made
+
+    want = in_order()
+    for made in (wf.sparse.matmul(a, b), f(a, b)):
+        np.testing.assert_array_equal(made.indices, np.stack(want.tocoo().coords, axis=1))
+        np.testing.assert_allclose(made.values, want.data, rtol=1e-3, atol=1e-3)
+    contestants: dict[str, Callable[[], Any]] = {
+        "weft": lambda: wf.sparse.matmul(a, b),
+        "weft compiled": lambda: f(a, b),
+        "scipy": lambda: x @ y,
+        "scipy, in order": in_order,
+    }
+    named = f"{rows}x{inner}, {count} entries, by {inner}x{columns}, {other}: {want.nnz}"
+    return compare(f"sparse product {named}", contestants, rounds=rounds, inner=1)
+
+
 def title(what: str, size: tuple[int, ...]) -> str:
     rows, columns, count, width = size
     dense = f"{columns}x{width}" if width else f"{columns}"
@@ -112,9 +145,11 @@ def main() -> None:
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
+    wf.set_num_threads(1)
     rows = [product(size, options.rounds) for size in SHAPES]
     rows += [gradient(size, options.rounds) for size in SHAPES[:1]]
     rows += [lookup(size, options.rounds) for size in SHAPES[:1]]
+    rows += [sparse_product(size, options.rounds) for size in SPARSE_SHAPES]
     report("Sparse products, float32, one thread", rows, options.json)
 
 

@@ -76,6 +76,20 @@ def test_against_scipy(seed: int, form: Callable[[Any], Any]) -> None:
     check(exact, x @ y)
 
 
+@pytest.mark.parametrize("form", [coo, csr, lambda x: with_more(coo(x))], ids=["coo", "csr", "any"])
+def test_many_entries(form: Callable[[Any], Any]) -> None:
+    """So many that kernels find the pairs."""
+    x, y = random(150, 120, 0, density=0.1), random(120, 130, 1, density=0.1)
+    a, b = form(x), form(y)
+    assert min(a.nse, b.nse) > 1024  # half of `FEW_ELEMENTS`
+    for run in (wf.sparse.matmul, wf.compile(lambda a, b: wf.sparse.matmul(a, b))):
+        check(run(a, b), x @ y)
+    g = wf.grad(lambda v: wf.sum(wf.sparse.matmul(a.with_values(v), b).values))(a.values)
+    there = a.indices if isinstance(a, wf.SparseTensor) else a.to_coo().indices
+    sums = np.append(y.sum(axis=1), 0)  # padding has the gradient 0
+    assert_allclose(g, sums[there.numpy()[:, 1]])
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.complex128])
 def test_dtypes_and_adjoints(dtype: Any) -> None:
     x, y = (
@@ -143,6 +157,25 @@ def test_gradients(room: int | None) -> None:
         for found, g in zip(run(*args), want, strict=True):
             assert_allclose(found, g, rtol=1e-9)
     assert_allclose(wf.hessian(loss)(*args), wf.hessian(truth)(*args), rtol=1e-9, atol=1e-9)
+
+
+def test_derivatives_where_the_number_depends_on_values() -> None:
+    """Forward and backward through a compiled function that is given the indices."""
+    x, y = coo(random(M, K, 0)), coo(random(K, N, 1))
+    v, t = x.values, np.random.default_rng(2).normal(size=x.nse)
+
+    def loss(a: Any, b: Any, v: Any) -> Any:
+        return wf.sum(wf.sparse.matmul(a.with_values(v), b).to_dense() ** 2)
+
+    def truth(v: Any) -> Any:
+        return wf.sum((x.with_values(v).to_dense() @ y.to_dense()) ** 2)
+
+    def both(f: Any, v: Any, t: Any) -> Any:
+        return wf.grad(f)(v), wf.jvp(f, (v,), (t,))[1]
+
+    run = wf.compile(lambda a, b, v, t: both(lambda v: loss(a, b, v), v, t))
+    for found, want in zip(run(x, y, v, t), both(truth, v, t), strict=True):
+        assert_allclose(found, want, rtol=1e-12)
 
 
 def test_known_indices_have_known_numbers() -> None:

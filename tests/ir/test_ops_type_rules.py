@@ -159,3 +159,22 @@ def test_bitcast_reads_the_same_bits() -> None:
     for bad in (dtypes.bool_, dtypes.complex64):
         with pytest.raises(TypeRuleError, match="op 'bitcast'"):
             evaluate_op("bitcast", [np.zeros(2, bad.numpy)], {"dtype": dtypes.uint8})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "sizes", "message"),
+    [
+        (dtypes.int32, (4, 2), (), r"indices i64\[n,2\], got i32\[4,2\]"),
+        (dtypes.int64, (4, 3), (), r"got i64\[4,3\]"),
+        (dtypes.int64, (8,), (), r"got i64\[8\]"),
+        (dtypes.int64, (4, 2), ("n",), "names 1 sizes, its results have 2"),
+    ],
+)
+def test_pairs_of_entries_take_indices_of_matrices(
+    dtype: DType, shape: tuple[int, ...], sizes: tuple[str, ...], message: str
+) -> None:
+    right = TensorType(dtypes.int64, (3, 2))
+    with pytest.raises(TypeRuleError, match=message):
+        OPS["sparse_pairs"].infer([right, TensorType(dtype, shape)], {"sizes": sizes}, ())
+    made = OPS["sparse_pairs"].infer([right, right], {"sizes": ("n", "p")}, ())
+    assert list(map(str, made)) == ["i64[n,2]", "i64[p]", "i64[p]", "i64[p]"]

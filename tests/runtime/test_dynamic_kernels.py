@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
 from weft.ir.dtypes import ALL, DType, as_dtype, float32, float64, int32, int64, string
-from weft.ir.errors import WeftError
+from weft.ir.errors import ResourceExhaustedError, WeftError
 from weft.ir.ops import HAVE_KERNELS, OPS
 from weft.ir.ops.strings import fingerprint64, murmur64, number_of
 from weft.ir.ops.text_processing import sip_hash
@@ -195,6 +196,45 @@ def test_unique_of_a_matrix() -> None:
     check("unique", [np.random.default_rng(0).integers(0, 9, (30, 40))])
 
 
+# ------------------------------------------------------------------------- entries of two matrices
+WIDE = (1, 3, 100, 70_000, 300_000, 2**40, 2**62)
+
+
+@examples(150)
+@given(st.data())
+def test_pairs_of_entries(data: st.DataObject) -> None:
+    """Of any order and with repetitions; rows and columns of few entries are renumbered."""
+    rows, inner, columns = (data.draw(st.sampled_from(WIDE)) for _ in range(3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    few = rng.integers(0, inner, 5)
+    a, b = (
+        np.stack([rng.integers(0, size, n), rng.choice(few, n)], axis=1)
+        for size, n in ((rows, rng.integers(1, 200)), (columns, rng.integers(1, 200)))
+    )
+    check("sparse_pairs", [a, np.ascontiguousarray(b[:, ::-1])])
+
+
+def test_many_pairs_are_scipy_s() -> None:
+    """The structure of SciPy's product, whose values are how many pairs add to each place."""
+    rng = np.random.default_rng(0)
+    for m, k, n, count in ((500, 300, 400, 9000), (40_000, 50, 9, 60_000), (9, 50, 500_000, 400)):
+        a, b = (np.unique(rng.integers(0, s, (count, 2)), axis=0) for s in ((m, k), (k, n)))
+        made = NATIVE["sparse_pairs"]([a, b], {})
+        assert made is not None
+        indices, left, right, place = made
+        x, y = (
+            scipy.sparse.csr_array((np.ones(len(i), int), tuple(i.T)), shape=shape)
+            for i, shape in ((a, (m, k)), (b, (k, n)))
+        )
+        want = x @ y
+        want.sort_indices()
+        assert_same([indices], [np.stack(want.tocoo().coords, axis=1).astype(np.int64)])
+        assert_same([np.bincount(place)], [want.data])
+        np.testing.assert_array_equal(a[left, 1], b[right, 0])
+        np.testing.assert_array_equal(indices[place], np.stack([a[left, 0], b[right, 1]], axis=1))
+        assert (np.diff(left) >= 0).all()
+
+
 # ------------------------------------------------------------------------------- what is as it was
 BAD: dict[str, tuple[str, list[Array], dict[str, Any]]] = {
     "a part that is not there": (
@@ -234,6 +274,15 @@ def test_repeats_that_are_too_many_are_left_alone() -> None:
     for count in (2**62, 2**45):  # whose sum would wrap, or does not fit into memory
         counts = np.full(8, count)
         assert selection.repeated_places(counts) is None
+
+
+def test_pairs_that_are_too_many_are_left_alone() -> None:
+    """2**42 of them: no kernel counts them one by one."""
+    ones = np.ones((2**21, 2), np.int64)
+    assert native_results("sparse_pairs", [ones, ones], {}) is None
+    t = wf.SparseTensor(ones, np.ones(2**21, np.float32), (2, 2))
+    with pytest.raises(ResourceExhaustedError, match=r"4\.398e\+12 pairs of entries are more"):
+        wf.sparse.matmul(t, t)
 
 
 def test_what_has_no_kernel_is_left_alone() -> None:
@@ -376,6 +425,7 @@ def test_the_same_bits_with_any_number_of_threads() -> None:
     rng = np.random.default_rng(0)
     x, parts = rng.integers(0, 2, 10 * CHUNK), rng.integers(0, 7, 10 * CHUNK)
     words = texts([b"%d" % i for i in range(5000)])
+    entries = rng.integers(0, 900, (9000, 2))
     before = wf.get_num_threads()
     found = []
     try:
@@ -384,6 +434,7 @@ def test_the_same_bits_with_any_number_of_threads() -> None:
             found.append([
                 *(selection.nonzero_columns(x) or []), *(selection.partition(x, parts, 7) or []),
                 *(NATIVE["unique"]([parts], {}) or []), selection.repeated_places(parts),
+                *(NATIVE["sparse_pairs"]([entries, entries], {}) or []),
                 *(NATIVE["string_to_hash_bucket"]([words], {"num_buckets": 99}) or []),
                 *(NATIVE["string_to_number"]([words], {"dtype": float32}) or []),
             ])  # fmt: skip
@@ -457,6 +508,7 @@ LONG: dict[str, Callable[[], object]] = {
     "partition": lambda: selection.partition(_MANY, _MANY, 1000),
     "stitch": lambda: selection.stitch([_MANY], [_MANY], None),
     "repeat": lambda: selection.repeated_places(_MANY[:4000]),
+    "pairs": lambda: NATIVE["sparse_pairs"]([_MANY[:40_000].reshape(-1, 2)] * 2, {}),
     "hash": lambda: NATIVE["string_to_hash_bucket_fast"]([_WORDS], {"num_buckets": 9}),
     "strong hash": lambda: NATIVE["string_to_hash_bucket_strong"](
         [_WORDS], {"num_buckets": 9, "key": (1, 2)}

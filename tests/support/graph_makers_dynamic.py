@@ -46,6 +46,11 @@ def repeat_index(m: GraphMaker, op: str) -> None:
     m.emit(op, [m.indices(m.pick([int32, int64]), (m.int(0, 3),), 4)], sizes=_names(m, 1))
 
 
+def sparse_pairs(m: GraphMaker, op: str) -> None:
+    operands = [m.indices(int64, (m.int(0, 4), 2), 3) for _ in range(2)]
+    m.emit(op, operands, sizes=_names(m, 2))
+
+
 def ensure_shape(m: GraphMaker, op: str) -> None:
     x = m.some()
     if any(d is None for d in x.type.shape):
@@ -74,6 +79,7 @@ MAKERS = {
     "dynamic_partition": dynamic_partition,
     "dynamic_stitch": dynamic_stitch,
     "repeat_index": repeat_index,
+    "sparse_pairs": sparse_pairs,
     "ensure_shape": ensure_shape,
     "dynamic_size": dynamic_size,
 }

@@ -5,7 +5,8 @@ A product is a sum of rows of the dense operand: out[i] += values[k] * dense[j] 
 (i, j). It is composed of a gather, a multiplication and a scatter, so gradients, `vmap` and all
 engines have it; on the CPU the pass `fuse_sparse_products` makes one kernel of the three. That of
 two sparse matrices goes over the pairs of an entry of each that meet, as Gustavson's algorithm does
-(F. Gustavson, "Two fast algorithms for sparse matrices", 1978), and adds the products by place."""
+(F. Gustavson, "Two fast algorithms for sparse matrices", 1978), and adds the products by place; the
+op `sparse_pairs` finds pairs and places, with `nse=` ops with known sizes do."""
 
 from __future__ import annotations
 
@@ -20,8 +21,7 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import suspend_trace
 from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.creation import iota, zeros
-from weft.frontend.ops.dispatch import exact_sizes
-from weft.frontend.ops.dynamic import unique_inverse
+from weft.frontend.ops.dispatch import apply_dynamic, exact_sizes, nonzero_columns
 from weft.frontend.ops.elementwise import (
     add,
     conj,
@@ -37,7 +37,6 @@ from weft.frontend.ops.manipulation import (
     expand_dims,
     matrix_transpose,
     moveaxis,
-    repeat,
     reshape,
     stack,
 )
@@ -62,12 +61,12 @@ from weft.frontend.sparse.sparse_tensor import (
     coalesce,
     column,
     flat_places,
+    is_there,
     made,
     nowhere,
     places,
     scattered,
     transpose,
-    unflat,
 )
 from weft.ir.dims import Dim, format_shape, product, same
 from weft.ir.dtypes import DType, int64
@@ -345,12 +344,12 @@ def _matrix(x: Any, adjoint: bool) -> SparseTensor:
 
 
 class _Pairs(NamedTuple):
-    """The numbers of the entries of a and b that meet, and which pairs are there (None: all).
-    total: how many there are."""
+    """The numbers of the entries of a and b that meet, and which pairs are there. total: how many
+    there are."""
 
     left: Tensor
     right: Tensor
-    there: Tensor | None
+    there: Tensor
     total: Tensor
 
 
@@ -384,19 +383,39 @@ def _sparse_product(a: SparseTensor, b: SparseTensor, nse: int | None) -> Sparse
             location=caller_location(),
         )
     with suspend_trace() if known else nullcontext():
-        pairs = _pairs(a, b, None)
-        at = _meeting(a, b, pairs)
-        both = [getitem(at, (slice(None), k)) for k in range(2)]
-        flat = flat_places("matmul", both, shape, None)
-        found = unique_inverse(flat)
-        indices = unflat(found.values, shape)
-    total = scattered(found.values.shape, [found.inverse_indices], _multiplied(x, y, pairs), None)
+        (at, of_a), (given, of_b) = _there(a), _there(b)
+        found = apply_dynamic("sparse_pairs", [at, given], what="sparse.matmul", count=2)
+        indices, left, right, place = found
+        left = left if of_a is None else take(of_a, left)
+        right = right if of_b is None else take(of_b, right)
+    total = _pairs_added(widened(x), widened(y), left, right, place, indices)
     return made(indices, cast(total, x.dtype), shape)
 
 
-def _pairs(a: SparseTensor, b: SparseTensor, nse: int | None) -> _Pairs:
-    """The pairs of entries of a and b that meet, in the order of those of a; nse: room for so
-    many."""
+def _there(x: SparseTensor) -> tuple[Tensor, Tensor | None]:
+    """The indices of the entries without padding, and their numbers (None: all)."""
+    there = is_there(x)
+    if there is None:
+        return x.indices, None
+    (chosen,) = nonzero_columns(there, "sparse")
+    return take(x.indices, chosen, axis=0), chosen
+
+
+@runs_native
+def _pairs_added(
+    x: TensorLike, y: TensorLike, left: TensorLike, right: TensorLike, place: TensorLike,
+    indices: TensorLike,
+) -> Tensor:  # fmt: skip
+    """The sums of x[left[k]] * y[right[k]] by place[k], one for each row of `indices`."""
+    first, second, out = as_tensor(x), as_tensor(y), (as_tensor(indices).shape[0],)
+    if 0 in (first.shape[0], second.shape[0]):
+        return zeros(out, dtype=first.dtype)
+    products = multiply(take(first, left), take(second, right))
+    return scattered(out, [as_tensor(place)], products, None)
+
+
+def _pairs(a: SparseTensor, b: SparseTensor, nse: int) -> _Pairs:
+    """The first `nse` pairs of entries of a and b that meet, in the order of those of a."""
     inner = b.dense_shape[0]
     row = column(b, 0)  # of padding `inner`, behind all
     order = argsort(row)
@@ -409,18 +428,14 @@ def _pairs(a: SparseTensor, b: SparseTensor, nse: int | None) -> _Pairs:
     each = take(counts, meets)
     ends = cumulative_sum(each)
     total = summed(each)
-    if nse is None:
-        left, there = repeat(iota((a.nse,), 0, dtype=int64), each), None
-        number = iota(left.shape, 0, dtype=int64)
-    else:
-        number = iota((nse,), 0, dtype=int64)
-        there = less(number, total)
-        left = where(there, searchsorted(ends, number, side="right"), 0)
+    number = iota((nse,), 0, dtype=int64)
+    there = less(number, total)
+    left = where(there, searchsorted(ends, number, side="right"), 0)
     if a.nse == 0 or b.nse == 0:
         return _Pairs(zeros(left.shape, dtype=int64), zeros(left.shape, dtype=int64), there, total)
     within = subtract(number, subtract(take(ends, left), take(each, left)))
     at = add(take(first, take(meets, left)), within)
-    return _Pairs(left, take(order, at if there is None else where(there, at, 0)), there, total)
+    return _Pairs(left, take(order, where(there, at, 0)), there, total)
 
 
 def _meeting(a: SparseTensor, b: SparseTensor, pairs: _Pairs) -> Tensor:
@@ -436,7 +451,7 @@ def _multiplied(x: Tensor, y: Tensor, pairs: _Pairs) -> Tensor:
     if 0 in (x.shape[0], y.shape[0]):
         return zeros(pairs.left.shape, dtype=x.dtype)
     found = multiply(take(x, pairs.left), take(y, pairs.right))
-    return found if pairs.there is None else where(pairs.there, found, filled(0, found.dtype, ()))
+    return where(pairs.there, found, filled(0, found.dtype, ()))
 
 
 def _transposed(op: str, x: SparseTensor) -> SparseTensor:

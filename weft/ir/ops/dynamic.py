@@ -39,7 +39,9 @@ from weft.ir.types import TensorType, Type
 
 _HOST = frozenset({"host", "no_fold"})
 #: The ops that have native kernels besides their references (`runtime/dynamic/`).
-BY_KERNELS = frozenset({"nonzero", "unique", "dynamic_partition", "dynamic_stitch", "repeat_index"})
+BY_KERNELS = frozenset({
+    "nonzero", "unique", "dynamic_partition", "dynamic_stitch", "repeat_index", "sparse_pairs",
+})  # fmt: skip
 #: Whoever repeats something more often has no memory for the result on any machine.
 MOST_REPEATED = 1 << 40
 #: The attribute of ops that make sizes.
@@ -258,6 +260,41 @@ def places_repeated(counts: Array) -> Array:
     return np.repeat(np.arange(len(counts)), counts.astype(np.int64))
 
 
+# ------------------------------------------------------------------------- entries of two matrices
+def _pairs_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    for t in tensors("sparse_pairs", types):
+        if t.dtype is not int64 or t.rank != 2 or not fits(t.shape[1:], (2,)):
+            raise TypeRuleError(f"op 'sparse_pairs' takes indices i64[n,2], got {t}")
+    names = size_names(attrs)
+    if len(names) not in (0, 2):
+        raise TypeRuleError(
+            f"op 'sparse_pairs': sizes= names {len(names)} sizes, its results have 2"
+        )
+    places, pairs = (SymbolicDim.symbol(n) for n in names) if names else (None, None)
+    return [TensorType(int64, (places, 2)), *[TensorType(int64, (pairs,))] * 3]
+
+
+def _pairs(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
+    a, b = arrays
+    by_rows, others = (np.argsort(x[:, 0], kind="stable") for x in arrays)
+    meets, given = a[by_rows, 1], b[others, 0]
+    first = np.searchsorted(given, meets)
+    counts = np.searchsorted(given, meets, side="right") - first
+    if counts.sum() > MOST_REPEATED:
+        raise MemoryError(f"{counts.sum():.4g} pairs of entries are more than fit into memory")
+    each = places_repeated(counts)
+    left = by_rows[each]
+    right = others[(first - np.cumsum(counts) + counts)[each] + np.arange(len(each))]
+    at = np.stack([a[left, 0], b[right, 1]], axis=1)
+    order = np.lexsort((at[:, 1], at[:, 0]))
+    ordered = at[order]
+    new = np.ones(len(at), np.bool_)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    place = np.empty(len(at), np.int64)
+    place[order] = np.cumsum(new) - 1
+    return [ordered[new], left, right, place]
+
+
 # ------------------------------------------------------------------------------------ naming a size
 def _ensure_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
     (x,) = tensors("ensure_shape", types)
@@ -319,6 +356,13 @@ TABLE = (
     OpSpec(
         "repeat_index", 1, _repeat_type, _repeat,
         "The index i operand[i] times, for each i in order.", SIZES, _HOST,
+    ),
+    OpSpec(
+        "sparse_pairs", 2, _pairs_type, _pairs,
+        "Of the indices of two sparse matrices: those of the entries of their product, in "
+        "row-major order; for each pair of entries that meet, by the rows of the left one, which "
+        "entry of each matrix it has, and to which of the product it adds.",
+        SIZES, _HOST,
     ),
     OpSpec(
         "ensure_shape", 1, _ensure_type, _ensure,

@@ -1,0 +1,213 @@
+"""Which entries of two sparse matrices meet, and where, in `native_language`: Gustavson's algorithm
+without the values.
+
+Both matrices come by rows. The entries of a row of the product are in the order of their columns,
+which a tree of bitmaps gives: a bit for each column, for each word of these one that says whether
+it is 0, and for each word of those. A unit is `span` rows of the left matrix, with a space of its
+own."""
+
+from __future__ import annotations
+
+from weft.codegen.dynamic.elements import least
+from weft.codegen.native_language import leading_zeros, load, store
+
+_FIRST = -(1 << 63)
+
+
+def count_rows(args: int, lo: int, hi: int) -> int:
+    """rows, stride, size, counts: how many of the entries are in each row."""
+    at = load(args)
+    end = at + load(args + 8) * load(args + 16)
+    counts = load(args + 24)
+    while at < end:
+        cell = counts + 8 * load(at)
+        store(cell, load(cell) + 1)
+        at += load(args + 8)
+    return 0
+
+
+def fill_by_rows(args: int, lo: int, hi: int) -> int:
+    """rows, stride, size, next, columns, stride of these, order, out: the numbers of the entries by
+    rows, and their columns. next: where each row's next entry goes."""
+    row = load(args)
+    size = load(args + 16)
+    column = load(args + 32)
+    order = load(args + 48)
+    out = load(args + 56)
+    i = 0
+    while i < size:
+        cell = load(args + 24) + 8 * load(row)
+        to = load(cell)
+        store(cell, to + 1)
+        store(order + 8 * to, i)
+        store(out + 8 * to, load(column))
+        row += load(args + 8)
+        column += load(args + 40)
+        i += 1
+    return 0
+
+
+def count_pairs(args: int, lo: int, hi: int) -> int:
+    """rows, span, starts and columns of the left matrix, of the right one, found, marks, columns:
+    how many pairs of entries meet in each unit, and in how many places. marks: a word for each of
+    the columns, 0 at first."""
+    rows = load(args)
+    span = load(args + 8)
+    starts = load(args + 16)
+    inner = load(args + 24)
+    others = load(args + 32)
+    columns = load(args + 40)
+    u = lo
+    while u < hi:
+        marks = load(args + 56) + 8 * u * load(args + 64)
+        pairs = 0
+        places = 0
+        r = u * span
+        last = least(r + span, rows)
+        e = load(starts + 8 * r)
+        while r < last:
+            r += 1
+            stop = load(starts + 8 * r)
+            while e < stop:
+                k = load(inner + 8 * e)
+                t = load(others + 8 * k)
+                end = load(others + 8 * k + 8)
+                pairs += end - t
+                while t < end:
+                    mark = marks + 8 * load(columns + 8 * t)
+                    places += load(mark) != r
+                    store(mark, r)
+                    t += 1
+                e += 1
+        store(load(args + 48) + 16 * u, pairs)
+        store(load(args + 48) + 16 * u + 8, places)
+        u += 1
+    return 0
+
+
+def fill_pairs(args: int, lo: int, hi: int) -> int:
+    """rows, span, starts and columns of the left matrix, of the right one, begins, marks, columns,
+    orders of both, the tree of each unit, words of its levels, left, right, place, indices, names
+    of rows and of columns (0: numbers), words of a tree with room for a row's columns behind it.
+    begins: of each unit's pairs and places."""
+    rows = load(args)
+    span = load(args + 8)
+    starts = load(args + 16)
+    inner = load(args + 24)
+    others = load(args + 32)
+    columns = load(args + 40)
+    words = load(args + 96)
+    middle = load(args + 104)
+    top = load(args + 112)
+    lefts = load(args + 120)
+    rights = load(args + 128)
+    places = load(args + 136)
+    order = load(args + 80)
+    u = lo
+    while u < hi:
+        marks = load(args + 56) + 8 * u * load(args + 64)
+        tree = load(args + 88) + 8 * u * load(args + 168)
+        listed = tree + 8 * (words + middle + top)
+        n = load(load(args + 48) + 16 * u)
+        m = load(load(args + 48) + 16 * u + 8)
+        r = u * span
+        last = least(r + span, rows)
+        e = load(starts + 8 * r)
+        while r < last:
+            stop = load(starts + 8 * r + 8)
+            first = n
+            while e < stop:
+                k = load(inner + 8 * e)
+                number = load(load(args + 72) + 8 * e)
+                t = load(others + 8 * k)
+                end = load(others + 8 * k + 8)
+                while t < end:
+                    c = load(columns + 8 * t)
+                    store(lefts + 8 * n, number)
+                    store(rights + 8 * n, load(order + 8 * t))
+                    store(places + 8 * n, c)
+                    put(tree, words, middle, c)
+                    n += 1
+                    t += 1
+                e += 1
+            if first < n:
+                end = take_columns(tree, words, middle, top, listed)
+                m = name_places(args, listed, end, marks, r, m)
+            while first < n:
+                store(places + 8 * first, load(marks + 8 * load(places + 8 * first)))
+                first += 1
+            r += 1
+        u += 1
+    return 0
+
+
+def put(tree: int, words: int, middle: int, c: int) -> int:
+    """Set the bit of column c. In most cases the word has no bit yet, and the word above has: only
+    the second is worth a branch."""
+    cell = tree + 8 * (c >> 6)
+    store(cell, load(cell) | (_FIRST >> (c & 63)))
+    cell = tree + 8 * (words + (c >> 12))
+    held = load(cell)
+    store(cell, held | (_FIRST >> ((c >> 6) & 63)))
+    if held == 0:
+        cell = tree + 8 * (words + middle + (c >> 18))
+        store(cell, load(cell) | (_FIRST >> ((c >> 12) & 63)))
+    return 0
+
+
+def take_columns(tree: int, words: int, middle: int, top: int, out: int) -> int:
+    """The columns that are set, in their order, and the end of these; the tree is empty then. Of a
+    word with one bit a second is written, too, which the next one replaces."""
+    k = 0
+    while k < top:
+        cell = tree + 8 * (words + middle + k)
+        upper = load(cell)
+        store(cell, 0)
+        while upper != 0:
+            j = leading_zeros(upper)
+            upper = upper ^ (_FIRST >> j)
+            j += k << 6
+            cell = tree + 8 * (words + j)
+            between = load(cell)
+            store(cell, 0)
+            while between != 0:
+                i = leading_zeros(between)
+                between = between ^ (_FIRST >> i)
+                i += j << 6
+                cell = tree + 8 * i
+                lower = load(cell)
+                store(cell, 0)
+                i = i << 6
+                c = leading_zeros(lower)
+                store(out, i + c)
+                lower = lower ^ (_FIRST >> c)
+                c = leading_zeros(lower)
+                store(out + 8, i + c)
+                out += 8 + 8 * (lower != 0)
+                lower = lower & (-1 - (_FIRST >> (c & 63)))
+                while lower != 0:
+                    c = leading_zeros(lower)
+                    lower = lower ^ (_FIRST >> c)
+                    store(out, i + c)
+                    out += 8
+        k += 1
+    return out
+
+
+def name_places(args: int, columns: int, end: int, marks: int, r: int, m: int) -> int:
+    """Number these columns from m on, and write where they are. The number that follows."""
+    names = load(args + 160)
+    if load(args + 152) != 0:
+        r = load(load(args + 152) + 8 * r)
+    out = load(args + 144) + 16 * m
+    while columns < end:
+        c = load(columns)
+        store(marks + 8 * c, m)
+        if names != 0:
+            c = load(names + 8 * c)
+        store(out, r)
+        store(out + 8, c)
+        out += 16
+        m += 1
+        columns += 8
+    return m
