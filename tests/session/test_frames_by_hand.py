@@ -88,6 +88,24 @@ def test_what_is_computed_outside_is_not_brought_in(graph: wf.Graph) -> None:
         session.run(made, {x: 1})
 
 
+def test_what_is_computed_of_constants_alone_is_brought_in(graph: wf.Graph) -> None:
+    """The number in an expression, repeated to the shape of a vector, through two frames."""
+    x = wf.placeholder(wf.float64, [3])
+
+    def double(name: str, value: Any, body: Callable[[Any], Any]) -> Any:
+        merged, _ = wf.merge([wf.enter(value, name)], loop=True)
+        stop, on = wf.switch(merged, wf.loop_cond(wf.sum(merged) < 20.0))
+        wf.next_iteration(body(on), merged)
+        return wf.exit(stop)
+
+    def body(on: Any) -> Any:
+        return double("inner", on + wf.asarray([1.0, 2.0, 3.0]), lambda v: 2.0 * v + wf.iota(3))
+
+    made = double("outer", x, body)
+    with wf.Session() as session:
+        assert session.run(made, {x: [0.0, 0.0, 0.0]}).tolist() == [4, 11, 18]
+
+
 def test_frames_of_one_name_are_told_apart(graph: wf.Graph) -> None:
     """Frames have a name within the frame around them."""
     zero = wf.constant(0)

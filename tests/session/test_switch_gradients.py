@@ -151,17 +151,6 @@ def test_as_cond(layers: list[tuple[int, int]], data: Any) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
-def test_loops_by_hand_have_none() -> None:
-    with wf.Graph().as_default():
-        start = wf.placeholder(wf.float64, [])
-        x, _ = wf.tf1.merge([wf.tf1.enter(start, "loop")], loop=True)
-        done, more = wf.tf1.switch(x, wf.tf1.loop_cond(x < 100.0))
-        wf.tf1.next_iteration(more * 2, x)
-        y = wf.tf1.exit(done)
-        with pytest.raises(wf.errors.GradientError, match=r"'exit' of a loop by hand.*while_loop"):
-            wf.gradients(y, start)
-
-
 def test_over_two_devices() -> None:
     """Cut into parts, dead values are sent as such."""
     servers = wf.train.Server.create_local_cluster({"ps": 1, "worker": 1})

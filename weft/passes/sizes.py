@@ -409,6 +409,40 @@ def needed_sizes(op: Operation, whole: frozenset[Dim] = frozenset()) -> set[str]
     return needed
 
 
+def needed_ops(
+    ops: Sequence[Operation], values: Iterable[Value], given: Container[Value] = ()
+) -> tuple[list[Operation], set[Value]]:
+    """The ops, in order, that compute or order `values`, or make sizes that these need, and every
+    value met on the way.
+
+    The search stops at the values that are `given`. A merge of a loop needs its next_iteration.
+    """
+    turns = {op.operands[1]: op.result for op in ops if op.name == "next_iteration"}
+    wanted = set(values)
+    while True:
+        kept, met = _reached(ops, wanted, given)
+        more = {turn for merged, turn in turns.items() if merged in met and merged not in given}
+        if more <= met:
+            return kept, met
+        wanted |= more
+
+
+def _reached(
+    ops: Sequence[Operation], values: Iterable[Value], given: Container[Value]
+) -> tuple[list[Operation], set[Value]]:
+    met = set(values)
+    sizes, whole = size_givers(ops, given)
+    kept: list[Operation] = []
+    for op in reversed(ops):
+        if any(r in met and r not in given for r in op.results):
+            kept.append(op)
+            met.update(op.operands)
+            met.update(op.control)
+            if sizes:
+                met.update(sizes[s] for s in needed_sizes(op, whole) if s in sizes)
+    return kept[::-1], met
+
+
 def _inside(op: Operation) -> Iterator[Operation]:
     for region in op.regions:
         for inner in region.ops:

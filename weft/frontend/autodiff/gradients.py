@@ -24,7 +24,6 @@ from weft.frontend.core.function_trace import (
     Linearized,
     function_name,
     linearize,
-    needed_ops,
     run_traced,
 )
 from weft.frontend.core.operators import Operators
@@ -46,6 +45,7 @@ from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.autodiff.reverse_mode import gradients as _graph_gradients
 from weft.passes.autodiff.reverse_mode import pull_back
+from weft.passes.sizes import needed_ops
 
 ArgNums = int | Sequence[int]
 

@@ -361,6 +361,9 @@ def enter(
 def exit(data: TensorLike) -> Tensor:
     """`data` in the frame around its own: what the loop gives, when it has ended.
 
+    A loop in which all next_iterations go by the one `loop_cond`, and all exits are of the false
+    sides of switches by it, has the gradients of a `wf.while_loop`; others raise a GradientError.
+
     >>> with wf.Graph().as_default(), wf.Session() as session:
     ...     x, _ = wf.tf1.merge([wf.tf1.enter(wf.asarray(1.0), "loop")], loop=True)
     ...     done, more = wf.tf1.switch(x, wf.tf1.loop_cond(x < 100.0))

@@ -1,13 +1,13 @@
 """Tracing of Python functions: one is run on symbolic arguments, and kept as a graph.
 
-`trace_function` makes the graph; `needed_ops` and `constant_value` look at the part of a trace that
-some values need; `run_traced` and `linearize` run traced functions at once in the interpreter,
-which is what eager `grad` and `vjp` stand on."""
+`trace_function` makes the graph; `constant_value` looks at the part of a trace that a value needs;
+`run_traced` and `linearize` run traced functions at once in the interpreter, which is what eager
+`grad` and `vjp` stand on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from typing import Any
@@ -29,7 +29,7 @@ from weft.ir.locations import Locations, caller_location, definition_location
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
-from weft.passes.sizes import deciding, is_symbolic, needed_sizes, size_givers, specialize_inputs
+from weft.passes.sizes import deciding, is_symbolic, needed_ops, specialize_inputs
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.resources.variables import VariableState
 
@@ -182,40 +182,6 @@ def identifier(text: str) -> str:
 
 
 _STATE = frozenset({"reads_state", "writes_state"})
-
-
-def needed_ops(
-    ops: Sequence[Operation], values: Iterable[Value], given: Container[Value] = ()
-) -> tuple[list[Operation], set[Value]]:
-    """The ops, in order, that compute or order `values`, or make sizes that these need, and every
-    value met on the way.
-
-    The search stops at the values that are `given`. A merge of a loop needs its next_iteration.
-    """
-    turns = {op.operands[1]: op.result for op in ops if op.name == "next_iteration"}
-    wanted = set(values)
-    while True:
-        kept, met = _reached(ops, wanted, given)
-        more = {turn for merged, turn in turns.items() if merged in met and merged not in given}
-        if more <= met:
-            return kept, met
-        wanted |= more
-
-
-def _reached(
-    ops: Sequence[Operation], values: Iterable[Value], given: Container[Value]
-) -> tuple[list[Operation], set[Value]]:
-    met = set(values)
-    sizes, whole = size_givers(ops, given)
-    kept: list[Operation] = []
-    for op in reversed(ops):
-        if any(r in met and r not in given for r in op.results):
-            kept.append(op)
-            met.update(op.operands)
-            met.update(op.control)
-            if sizes:
-                met.update(sizes[s] for s in needed_sizes(op, whole) if s in sizes)
-    return kept[::-1], met
 
 
 def constant_value(t: Tensor) -> np.ndarray[Any, Any] | None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.frontend.compile.specializations import Specialization
-from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.core.slow import note_unfused
 from weft.frontend.core.tensor import Array
 from weft.frontend.session.cpu_devices import compile_on_cpus, other_cpu
@@ -33,6 +32,7 @@ from weft.ir.locations import caller_location
 from weft.ir.program import Program
 from weft.ir.types import TensorType
 from weft.passes.manager import QUIET, PassOptions, PassReport
+from weft.passes.sizes import needed_ops
 from weft.runtime.compile_step import CompileOptions, choose, compile_step
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.local_devices import GpuUse, compile_gpu_step, gpu_use

@@ -13,7 +13,6 @@ from dataclasses import field
 
 import numpy as np
 
-from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.core.tensor import Array
 from weft.frontend.core.trace import Trace
 from weft.ir.analysis.deadness import Deadness
@@ -32,6 +31,7 @@ from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.process import ForkLock
 from weft.ir.types import TensorType, TokenType
+from weft.passes.sizes import needed_ops
 
 _ONCE = frozenset({"reads_state", "writes_state", "host", "no_dce"})
 _MOST_DEFINITIONS, _MOST_PARTS = 64, 256

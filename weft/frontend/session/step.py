@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.core.trace import Trace, unique_name
 from weft.ir.analysis.effects import accesses, state_key
 from weft.ir.dims import format_shape
@@ -22,7 +21,14 @@ from weft.ir.spec import ConstArray
 from weft.ir.types import RefType, TensorType
 from weft.passes.control.enter_invariants import enter_invariants
 from weft.passes.manager import AnyPass, BoundPass, PassOptions, PassReport, run_pipeline
-from weft.passes.sizes import has_sizes, infer_sizes, made_symbols, specialize, tie_sizes
+from weft.passes.sizes import (
+    has_sizes,
+    infer_sizes,
+    made_symbols,
+    needed_ops,
+    specialize,
+    tie_sizes,
+)
 
 Feed = tuple[Value, tuple[int, ...]]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeAlias
 
-from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace
 from weft.frontend.nn.initial_values import Initializer as NamedInitializer
@@ -37,6 +36,7 @@ from weft.ir.locations import Locations, caller_location
 from weft.ir.ops import lookup
 from weft.ir.process import ForkLock
 from weft.passes.rewriting.rewrite import with_control
+from weft.passes.sizes import needed_ops
 
 
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Effect:

@@ -17,7 +17,7 @@ from typing import cast as cast_type
 
 import numpy as np
 
-from weft.frontend.core.function_trace import constant_value, needed_ops
+from weft.frontend.core.function_trace import constant_value
 from weft.frontend.core.operators import METHODS, Operators, array_function
 from weft.frontend.core.tensor import Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import (
@@ -49,6 +49,7 @@ from weft.ir.interpreter.state import check_initialized
 from weft.ir.locations import caller_location
 from weft.ir.spec import fits
 from weft.ir.types import TensorType
+from weft.passes.sizes import needed_ops
 from weft.runtime.resources.variables import VariableState, copy_name
 
 

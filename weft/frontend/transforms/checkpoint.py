@@ -21,7 +21,8 @@ from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.locations import caller_location
 from weft.ir.ops.builder import Builder
-from weft.passes.autodiff.reverse_mode import is_inexact, pull_back
+from weft.passes.autodiff.reverse_mode import pull_back
+from weft.passes.autodiff.rule import is_inexact
 from weft.passes.rewriting.expression import Expr
 
 #: Ops whose results the policy "products" saves: they take most of the time.

@@ -32,7 +32,8 @@ from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.spec import AttrValue, int_attr
 from weft.ir.types import StackType
-from weft.passes.autodiff.reverse_mode import is_inexact, pull_back
+from weft.passes.autodiff.reverse_mode import pull_back
+from weft.passes.autodiff.rule import is_inexact
 from weft.passes.autodiff.table import BINARY, DERIVATIVES, NO_GRADIENT
 from weft.passes.rewriting.expression import Expr
 

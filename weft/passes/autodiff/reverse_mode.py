@@ -28,7 +28,7 @@ here is found what the results owe to the operands that way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 
@@ -42,7 +42,8 @@ from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.spec import AttrValue, fits, int_attr
 from weft.ir.types import RefType, StackType, TensorType
-from weft.passes.autodiff.rule import Site, accumulate
+from weft.passes.autodiff.raised_loops import raised
+from weft.passes.autodiff.rule import Placed, Site, accumulate, is_inexact
 from weft.passes.autodiff.table import GRADIENTS, NO_GRADIENT
 from weft.passes.control.loops import LOOPS, Loop
 from weft.passes.rewriting.expression import Expr
@@ -257,10 +258,6 @@ class _Flow:
             self._join(op.operands[k], op.results[k])
 
 
-#: Called with an op and the ops that carry cotangents through it.
-Placed = Callable[[Operation, Sequence[Operation]], None]
-
-
 def gradients(
     builder: Builder,
     ys: Sequence[Value],
@@ -363,7 +360,9 @@ def pull_back(
     stopped: Collection[Value] = (),
 ) -> list[Value | None]:
     """The cotangents of `xs` from those of `ys`, by way of `ops` only, and through none of the
-    values that are `stopped`."""
+    values that are `stopped`. Loops by hand among the ops are raised (`raised_loops`)."""
+    seeded = [y for y, seed in zip(ys, given, strict=True) if seed is not None]
+    ops = raised(builder, ops, seeded, xs, stopped, placed)
     active = _depends_on(xs, ops)
     cotangents: dict[Value, Expr] = {}
 
@@ -395,12 +394,6 @@ def _depends_on(xs: Iterable[Value], ops: Sequence[Operation]) -> set[Value]:
         if op.name not in NO_GRADIENT and any(v in active for v in op.operands):
             active.update(r for r in op.results if is_inexact(r))
     return active
-
-
-def is_inexact(value: Value) -> bool:
-    """Whether it can have a cotangent or a tangent."""
-    held = value.type.tensor if isinstance(value.type, StackType) else value.type
-    return isinstance(held, TensorType) and held.dtype.is_inexact
 
 
 def _apply_rule(

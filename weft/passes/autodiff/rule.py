@@ -15,7 +15,7 @@ from weft.ir.dims import Shape
 from weft.ir.graph import Operation, Value
 from weft.ir.ops.builder import Builder
 from weft.ir.spec import Attrs, ints_attr
-from weft.ir.types import StackType
+from weft.ir.types import StackType, TensorType
 from weft.passes.rewriting.expression import Expr
 
 #: (builder, ops, ys, cotangents of ys, xs) -> cotangents of xs, through those ops only.
@@ -25,6 +25,8 @@ PullBack = Callable[
 ]
 #: (xs, ops) -> the xs and what depends on them by way of differentiable ops.
 Active = Callable[[Iterable[Value], Sequence[Operation]], set[Value]]
+#: Called with an op and the ops that carry cotangents through it.
+Placed = Callable[[Operation, Sequence[Operation]], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +81,12 @@ class Site:
 
 
 Rule = Callable[[Site], Sequence[Expr | None]]
+
+
+def is_inexact(value: Value) -> bool:
+    """Whether it can have a cotangent or a tangent."""
+    held = value.type.tensor if isinstance(value.type, StackType) else value.type
+    return isinstance(held, TensorType) and held.dtype.is_inexact
 
 
 def sum_to(g: Expr, shape: Shape) -> Expr:

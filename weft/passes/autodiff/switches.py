@@ -1,5 +1,5 @@
 """Gradients of the ops that branches and loops become, for graphs written with `wf.tf1.switch` and
-`wf.tf1.merge`."""
+`wf.tf1.merge`. Loops of them are differentiated as `while` ops (`raised_loops`)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ from weft.passes.autodiff.rule import Rule, Site
 from weft.passes.rewriting.expression import Expr
 
 
-def _of_loop(s: Site) -> GradientError:
-    return GradientError(
-        f"op '{s.op.name}' of a loop by hand has no gradient: gradients are taken of wf.while_loop",
-        hint="write the loop with wf.while_loop, wf.fori_loop or wf.scan",
+def _of_frame(s: Site) -> Sequence[Expr | None]:
+    """Loops whose exits are differentiated are raised before (`raised_loops`), so what is
+    differentiated here is in the loop."""
+    raise GradientError(
+        f"the gradient of a value in a loop by hand leads through op '{s.op.name}' out of its "
+        "iteration",
+        hint="take the gradient of what comes out by wf.tf1.exit, or with respect to values of the "
+        "same iteration",
         location=s.op.locations,
     )
-
-
-def _of_frame(s: Site) -> Sequence[Expr | None]:
-    raise _of_loop(s)
 
 
 def _switch(s: Site) -> Sequence[Expr | None]:
     """Merge the cotangents of the two sides, each switched by the same predicate: one that does not
     come from its side is live on both (TensorFlow's _SwitchGrad)."""
     data, pred = s.operands
-    if pred.value.op is not None and pred.value.op.name == "loop_cond":
-        raise _of_loop(s)
     sides = [data.full(0) if g is None else g for g in s.cotangents]
     switched = [
         data.builder.emit("switch", (g.value, pred.value), locations=data.locations)[i]
@@ -42,7 +40,7 @@ def _merge(s: Site) -> Sequence[Expr | None]:
     """Each operand gets the cotangent where it was the one that was live (TensorFlow's
     _MergeGrad)."""
     if s.attrs["loop"]:
-        raise _of_loop(s)
+        return _of_frame(s)
     g, index = s.cotangents[0], s.results[1]
     if g is None:
         return [None] * len(s.operands)
@@ -55,7 +53,7 @@ def _merge(s: Site) -> Sequence[Expr | None]:
     return found
 
 
-#: Of the ops that branches and loops become. Those of frames have no gradient.
+#: Of the ops that branches and loops become.
 DATAFLOW_GRADIENTS: dict[str, Rule] = {
     **dict.fromkeys(sorted(DATAFLOW), _of_frame),
     "switch": _switch,

@@ -1,8 +1,9 @@
 """Constant enters for the frames of hand-made loops: constants and handles that their ops use.
 
 A handle of a variable or queue is no tensor, so nobody can bring it into a frame by `wf.tf1.enter`,
-and a constant needs no value of the loop. Where an op of a frame uses one, or comes after something
-outside, a constant enter is added.
+and a constant needs no value of the loop, nor does what is computed of constants alone, such as the
+2.0 of `2.0 * x`, repeated to the shape of x. Where an op of a frame uses one, or comes after
+something outside, a constant enter is added.
 
 Before::
 
@@ -17,14 +18,18 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import numpy as np
 
 from weft.ir.analysis.frames import Frame, Frames, find_frames
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import HandleType, RefType
+from weft.passes.rewriting.rewrite import has_effect
 
 
 def enter_invariants(graph: Graph) -> Graph:
@@ -32,11 +37,17 @@ def enter_invariants(graph: Graph) -> Graph:
     are outside of them; itself if it has no frames. Other faults in its frames stay."""
     if not any(op.name == "enter" for op in graph.ops):
         return graph
+    return with_enters(graph)[0]
+
+
+def with_enters(graph: Graph) -> tuple[Graph, dict[Value, Value]]:
+    """The graph with enters, a copy, and what each value has become in it."""
     made = _Enters(graph)
     for op in graph.ops:
         made.copy(op)
     results = [made.mapping[v] for v in graph.results]
-    return made.builder.graph(graph.name, graph.arg_names, results, graph.stage)
+    done = made.builder.graph(graph.name, graph.arg_names, results, graph.stage)
+    return done, made.mapping
 
 
 class _Enters:
@@ -45,17 +56,20 @@ class _Enters:
         self.builder = Builder([a.type for a in graph.args])
         self.mapping: dict[Value, Value] = dict(zip(graph.args, self.builder.args, strict=True))
         self.entered: dict[tuple[Value, Frame], Value] = {}
+        self.invariant: set[Value] = set()
 
     def copy(self, op: Operation) -> None:
         """Append `op`, after the enters that it needs."""
+        if _is_invariant(op, self.invariant):
+            self.invariant.update(op.results)
         here = self.frames.of_op[op]
         inside: dict[Value, Value] = {}
         for value in op.operands:
-            if self._is_around(value, here) and _is_invariant(value):
+            if self._is_around(value, here) and value in self.invariant:
                 inside[value] = self._in(value, here, op.locations)
         for value in op.control:
             if self._is_around(value, here) and value not in inside:
-                what = value if _is_invariant(value) else self._after(value, op.locations)
+                what = value if value in self.invariant else self._after(value, op.locations)
                 inside[value] = self._in(what, here, op.locations)
         results = self.builder.clone(op, {**self.mapping, **inside})
         self.mapping.update(zip(op.results, results, strict=True))
@@ -90,8 +104,9 @@ class _Enters:
         return made
 
 
-def _is_invariant(value: Value) -> bool:
-    op = value.op
-    if op is None or op.operands or op.control:
+def _is_invariant(op: Operation, invariant: Container[Value]) -> bool:
+    """Whether an op gives a handle, or computes something of constants alone."""
+    if op.control or op.name in DATAFLOW or not all(v in invariant for v in op.operands):
         return False
-    return op.name == "constant" or isinstance(value.type, (RefType, HandleType))
+    handles = all(isinstance(r.type, (RefType, HandleType)) for r in op.results)
+    return not has_effect(op) or (handles and not op.operands)
