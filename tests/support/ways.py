@@ -710,7 +710,7 @@ WAYS: dict[str, Way] = {
     ),
     "compiled for a GPU, with a host": Way(
         called(lambda c: wf.compile(c.function, device="gpu:0"), _emulated),
-        _CALL | _ON_GPU, like="eager", near=2e-5, share=16,
+        _CALL | _ON_GPU, like="compiled", near=2e-5, share=16,
     ),
     # one process
     "native": Way(on_graphs(_native), _NATIVE, "native"),
