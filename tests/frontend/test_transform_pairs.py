@@ -266,6 +266,37 @@ ORDERS: dict[str, Callable[[Fn], Fn]] = {
 LONG = ("third", "grad of vmap of grad")
 
 
+@wf.custom_gradient
+def own_rule(w: Any, v: Any) -> Any:
+    return w * v, lambda d: (d * v * 2.0, d * w * 3.0)
+
+
+def shared(step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A loop of n steps on a vector, whose quotient is infinite once it has ended."""
+
+    def fn(w: Any, n: Any) -> Any:
+        def body(i: Any, v: Any) -> Any:
+            return i + 1.0, wf.tanh(step(w, v / wf.sqrt(n - i)))
+
+        start = wf.asarray(0.0, dtype=wf.float64), wf.asarray(np.array([0.7, 1.2]))
+        return wf.sum(wf.while_loop(lambda i, v: i < n, body, start)[1])
+
+    return fn
+
+
+#: Of weights that all rows share, and of a number of steps for each.
+SHARED: dict[str, Callable[[Any, Any], Any]] = {
+    "product": shared(lambda w, v: v @ w),
+    "product with a vector": shared(lambda w, v: w @ v),
+    "elementwise": shared(lambda w, v: w[0] * v + w[1] ** 2 / (1.0 + v)),
+    "scan": shared(lambda w, v: wf.scan(lambda c, r: (c * w[1] + r, c), v, w)[0]),
+    "branch": shared(lambda w, v: wf.cond(v[0] > 0.5, lambda: v @ w, lambda: v * w[0])),
+    "rule": shared(lambda w, v: own_rule(w[1], v)),
+    "solve": shared(wf.linalg.solve),
+    "solve for shared": shared(lambda w, v: wf.linalg.solve(w + v, w[1])),
+}
+
+
 class TestLoopsThatRowsLeave:
     """The truth is the loop over the examples. The last one never enters the loop."""
 
@@ -309,6 +340,52 @@ class TestLoopsThatRowsLeave:
                     want = per_example(wf.asarray(w), wf.asarray(x), wf.asarray(s, dtype=w.dtype))
                     assert_allclose(of_w[k, m], want[0], rtol=1e-9, atol=1e-12)
                     assert_allclose(of_s[k, m], want[1], rtol=1e-9, atol=1e-12)
+
+    @pytest.mark.parametrize("name", SHARED)
+    def test_gradients_of_what_all_rows_share(self, name: str) -> None:
+        """Rows that left go on with derivatives that are infinite; no part of them is in the
+        sum."""
+        fn, w = SHARED[name], wf.asarray(np.array([[0.4, 0.3], [-0.2, 0.9]]))
+        ns = np.array([1.0, 3.0, 6.0])
+
+        def total(w: Any) -> Any:
+            return wf.sum(wf.vmap(fn, in_axes=(None, 0))(w, ns))
+
+        def over_scales(w: Any) -> Any:
+            rows = wf.vmap(fn, in_axes=(None, 0))
+            both = wf.vmap(lambda n: rows(w, n), in_axes=1)
+            return wf.sum(both(wf.asarray(np.stack([ns, ns[::-1] + 1], 1))))
+
+        of_each = {
+            n: np.asarray(wf.grad(fn)(w, wf.asarray(n))) for n in (1.0, 2.0, 3.0, 4.0, 6.0, 7.0)
+        }
+        want = sum(of_each[n] for n in (1.0, 3.0, 6.0))
+        assert np.isfinite(want).all()
+        for run in (wf.grad(total), wf.compile(wf.grad(total))):
+            assert_allclose(run(w), want, rtol=1e-9)
+        want = want + sum(of_each[n] for n in (2.0, 4.0, 7.0))
+        assert_allclose(wf.compile(wf.grad(over_scales))(w), want, rtol=1e-9)
+        hessian = sum(np.asarray(wf.hessian(fn)(w, wf.asarray(n))) for n in ns)
+        assert_allclose(wf.compile(wf.hessian(total))(w), hessian, rtol=1e-8)
+
+    def test_loops_within_end_for_rows_that_left(self) -> None:
+        """The loop within would go on for ever where the outer one has ended."""
+
+        def fn(n: Any) -> Any:
+            def body(n: Any) -> Any:
+                grown = wf.while_loop(lambda v: v < 100.0, lambda v: v * (n + 0.5), 1.0)
+                return n - 1.0 + grown * 1e-3
+
+            return wf.while_loop(lambda n: n > 0.9, body, n)
+
+        ns = np.array([1.0, 2.0, 3.0])
+        want = [float(fn(wf.asarray(n))) for n in ns]
+        slopes = [float(wf.grad(fn)(wf.asarray(n))) for n in ns]
+        for change in (lambda f: f, wf.compile):
+            assert_allclose(change(wf.vmap(fn))(ns), want, rtol=1e-9)
+            assert_allclose(change(wf.vmap(wf.grad(fn)))(ns), slopes, rtol=1e-9)
+            outside = wf.grad(lambda n: wf.sum(wf.vmap(fn)(n)))
+            assert_allclose(change(outside)(ns), slopes, rtol=1e-9)
 
     def test_branches_that_rows_do_not_take(self) -> None:
         """The side that a row does not take has no derivative for it."""

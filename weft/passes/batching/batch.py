@@ -19,8 +19,10 @@ batched stays as it is, so what all rows share is computed once. Rules by op are
 is control flow. A branch whose predicate differs by row computes both sides and selects; if they
 hold loops or prints, a scan takes row by row. A loop whose test differs by row goes on as long as
 any row does, and rows that have ended keep their carries; `loop_mark` in a body that keeps values
-for a gradient says what is one for all rows, and `row_guard` keeps cotangents of other rows out. An
-op without a rule is run row by row by a scan, and so are prints, checks and callbacks.
+for a gradient says what is one for all rows, and `row_guard` keeps cotangents of other rows out.
+Regions in such a body or side get the rows that it is for as a last operand: no other rows take
+part in their loops. An op without a rule is run row by row by a scan, and so are prints, checks and
+callbacks.
 
 Random numbers: what is drawn with a key that the block gets from a variable (a generator's state)
 differs by row; a key that all rows are given gives all the same numbers, as in JAX."""
@@ -28,6 +30,7 @@ differs by row; a key that all rows are given gives all the same numbers, as in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -57,6 +60,9 @@ from weft.passes.rewriting.expression import Expr
 
 Batched = tuple[Value, bool]
 _TRUE = ConstArray(np.array(True))
+#: Ops that are linear in each operand; and those that are so in their last one.
+_PRODUCTS = frozenset({"matmul", "conv", "conv_input", "conv_kernel"})
+_SOLVES = frozenset({"lu_solve", "triangular_solve"})
 
 
 def batch_block(
@@ -86,6 +92,7 @@ class _Walk:
     """The state of the walk over one block: by old value, the new one and whether it is batched.
 
     live: of the body of a loop that rows leave one by one, for each row whether it is still in it.
+    rows: of such a body, or of a side of a branch, the rows that it is for.
     shares_stacks: whether a stack may hold what is the same for all rows.
     """
 
@@ -95,9 +102,11 @@ class _Walk:
         size: Dim,
         axis: str,
         live: Value | None = None,
+        rows: Expr | None = None,
         shares_stacks: bool = True,
     ) -> None:
-        self.builder, self.size, self.axis, self.live = builder, size, axis, live
+        self.builder, self.size, self.axis = builder, size, axis
+        self.live, self.rows = live, rows
         self.shares_stacks = shares_stacks
         self.known: dict[Value, Batched] = {}
         #: Old values that are keys from variables, or made of such.
@@ -113,9 +122,11 @@ class _Walk:
             self.op(op)
         return [self.known[v] for v in block.results]
 
-    def within(self, builder: Builder, live: Value | None = None) -> _Walk:
+    def within(
+        self, builder: Builder, live: Value | None = None, rows: Expr | None = None
+    ) -> _Walk:
         """A walk over a region."""
-        return _Walk(builder, self.size, self.axis, live, self.shares_stacks)
+        return _Walk(builder, self.size, self.axis, live, rows, self.shares_stacks)
 
     def op(self, op: Operation) -> None:
         """Append what does the work of `op` for all rows."""
@@ -130,8 +141,6 @@ class _Walk:
         elif op.name == "stack_new" and not self.shares_stacks:
             (stack,) = self.builder.clone(op, {})
             found = [(self._forced(self.builder, stack, False, op), True)]
-        elif op.name == "row_guard" and not self.known[op.operands[0]][1]:
-            found = [self.known[op.operands[0]]]
         elif op.name == "loop_mark" and op.attrs["live"] and self.live is not None:
             found = [(self._still_in(op, self.live), True)]
         elif op.name == "custom_gradient" and self._any(op):
@@ -180,11 +189,34 @@ class _Walk:
             (x, _), axis = self.known[op.operands[0]], int_attr(op.attrs, "axis")
             size = self.builder.emit1("dim_size", x, locations=op.locations, axis=axis + 1)
             return [(size, False)]
-        rule = RULES.get(op.name)
-        made = None if rule is None else rule(self._site(op))
+        rule, site = RULES.get(op.name), self._site(op)
+        if self.rows is not None:
+            site = self._for_some(site, self.rows)
+        made = None if rule is None else rule(site)
         if made is None:
             return self._row_by_row(op)
         return [(x.value, True) for x in made]
+
+    def _for_some(self, site: Site, rows: Expr) -> Site:
+        """An op that is computed for some rows only: what all rows share gets no cotangent from the
+        others, in which the op may have an infinite derivative. An operand of a product stays
+        shared: the rows it is not for are multiplied as zeros."""
+        operands, batched = list(site.operands), list(site.batched)
+        needed = [not b and _has_cotangent(x.value) for x, b in zip(operands, batched, strict=True)]
+        if not any(needed):
+            return site
+        name = site.op.name
+        if name in _PRODUCTS or (name in _SOLVES and not any(batched[:-1])):
+            for k, x in enumerate(operands):
+                if batched[k]:
+                    operands[k] = _of_rows(rows, x)
+        elif name in _SOLVES or "elementwise" in lookup(name).traits:
+            for k, x in enumerate(operands):
+                if needed[k]:
+                    own = with_rows(self.builder, x.value, self.size, site.op.locations)
+                    operands[k] = x.wrap(self._guarded((own, True), rows)[0])
+                    batched[k] = True
+        return replace(site, operands=tuple(operands), batched=tuple(batched))
 
     # -- one row after the other ------------------------------------------------------------------
 
@@ -271,17 +303,27 @@ class _Walk:
         self, region: Block, operands: Sequence[Value], flags: Sequence[bool]
     ) -> tuple[Builder, list[Batched]]:
         """A builder with a region's ops for arguments that are batched as `flags` say, and what its
-        results are; operands: the old values that its arguments stand for."""
+        results are; operands: the old values that its arguments stand for. It has `_more` as
+        further arguments."""
         kinds = [self._kind(a.type, b) for a, b in zip(region.args, flags, strict=True)]
-        builder = Builder(kinds)
-        given = list(zip(builder.args, flags, strict=True))
+        builder = Builder([*kinds, *(v.type for v in self._more())])
+        given = list(zip(builder.args[: len(kinds)], flags, strict=True))
         states = self._states(region, operands)
         try:
-            return builder, self.within(builder).block(region, given, states)
+            rows = self._rows_in(builder)
+            return builder, self.within(builder, rows=rows).block(region, given, states)
         except SharedStack as error:
             args = builder.args
             error.number = args.index(error.value) if error.value in args else None
             raise
+
+    def _more(self) -> list[Value]:
+        """The further operands of an op whose regions are done for some rows only: which ones."""
+        return [] if self.rows is None else [self.rows.value]
+
+    def _rows_in(self, builder: Builder) -> Expr | None:
+        """The rows that a region is for, its last argument; None: all."""
+        return None if self.rows is None else Expr(builder, builder.args[-1], self.rows.locations)
 
     def _states(self, region: Block, operands: Sequence[Value]) -> list[Value]:
         """The arguments of a region that are keys from variables."""
@@ -322,7 +364,7 @@ class _Walk:
         regions = [self._region(op, k, flags, forced)[0] for k in range(2)]
         made = self.builder.emit(
             "cond",
-            [pred[0], *(v for v, _ in operands)],
+            [pred[0], *(v for v, _ in operands), *self._more()],
             regions=regions,
             control=self._control(op),
             locations=op.locations,
@@ -341,7 +383,8 @@ class _Walk:
             self._check_pure(op, region)
             states = self._states(region, op.operands[1:])
             given = [self._guarded(operand, flags) for operand in operands]
-            found = self.within(self.builder).block(region, given, states)
+            inner = flags if self.rows is None else flags.op("logical_and", self.rows)
+            found = self.within(self.builder, rows=inner).block(region, given, states)
             sides.append([self._forced(self.builder, v, b, op) for v, b in found])
         pairs = zip(*sides, strict=True)
         return [(where_rows(self.builder, op, pred, yes, no), True) for yes, no in pairs]
@@ -379,21 +422,27 @@ class _Walk:
             )
         return self._looped(op, known, flags, count, regions)
 
+    def _test(self, op: Operation, flags: Sequence[bool]) -> tuple[Builder, Expr]:
+        """The test of a loop for each row: those that it is not for are not in it, either."""
+        builder, ((test, _),) = self._inner(op.regions[0], op.operands, flags)
+        found, rows = Expr(builder, test, op.locations), self._rows_in(builder)
+        return builder, found if rows is None else found.op("logical_and", rows)
+
     def _any_row(self, op: Operation, flags: Sequence[bool]) -> Block:
         """The test of a loop that goes on as long as any row does."""
-        builder, ((test, _),) = self._inner(op.regions[0], op.operands, flags)
-        row = builder.emit1("any", test, locations=op.locations, axes=(0,), keepdims=False)
+        builder, test = self._test(op, flags)
+        row = builder.emit1("any", test.value, locations=op.locations, axes=(0,), keepdims=False)
         return builder.block([row])
 
     def _masked(self, op: Operation, flags: Sequence[bool], count: int) -> Block:
         """The body of such a loop: rows that have ended keep their carries."""
-        builder, ((test, _),) = self._inner(op.regions[0], op.operands, flags)
-        region = op.regions[1]
+        builder, rows = self._test(op, flags)
+        region, test = op.regions[1], rows.value
         self._check_pure(op, region)
-        rows = Expr(builder, test, op.locations)
-        given = [self._guarded((v, b), rows) for v, b in zip(builder.args, flags, strict=True)]
+        pairs = zip(builder.args[: len(flags)], flags, strict=True)
+        given = [self._guarded((v, b), rows) for v, b in pairs]
         states = self._states(region, op.operands)
-        found = self.within(builder, test).block(region, given, states)
+        found = self.within(builder, test, rows).block(region, given, states)
         results = []
         for (v, b), before, old in zip(found, builder.args[:count], region.results, strict=True):
             if _goes_on(old) or isinstance(old.type, StackType):  # an element for each iteration
@@ -450,7 +499,7 @@ class _Walk:
         ]
         made = self.builder.emit(
             op.name,
-            operands,
+            [*operands, *self._more()],
             op.attrs,
             regions=regions,
             control=self._control(op),
@@ -467,14 +516,17 @@ class _Walk:
         marks = [True] * outputs + flags[outputs + inputs :]
         old = [*op.operands[:outputs], *op.operands[outputs + inputs :]]
         builder, made_of = self._inner(op.regions[0], old, marks)
-        found = []
+        found, rows = [], self._rows_in(builder)
         for (v, b), is_batched in zip(made_of, flags[outputs : outputs + inputs], strict=True):
             g = Expr(builder, self._forced(builder, v, b, op), op.locations)
-            found.append(g.value if is_batched else g.sum((0,)).value)
+            if not is_batched:
+                g = (g if rows is None else _of_rows(rows, g)).sum((0,))
+            found.append(g.value)
         operands = [
             self._forced(self.builder, v, b, op) if k < outputs else v
             for k, (v, b) in enumerate(known)
         ]
+        operands += self._more()
         made = self.builder.emit(
             op.name, operands, op.attrs, regions=(builder.block(found),), locations=op.locations
         )
@@ -537,6 +589,18 @@ def _settle(flags: list[bool], count: int, grown: Callable[[], list[bool]]) -> l
         if found == flags[:count]:
             return after
         flags[:count] = found
+
+
+def _of_rows(rows: Expr, x: Expr) -> Expr:
+    """x for some rows, zeros for the others."""
+    flags = rows.reshape((*rows.shape, *(1,) * (x.rank - 1)))
+    return flags.broadcast_to(x.shape).where(x, x.full(0))
+
+
+def _has_cotangent(value: Value) -> bool:
+    """Whether a value may get a cotangent."""
+    is_number = isinstance(value.type, TensorType) and value.type.dtype.is_inexact
+    return is_number and (value.op is None or value.op.name != "constant")
 
 
 def _goes_on(result: Value) -> bool:
