@@ -374,7 +374,8 @@ def test_a_result_takes_the_memory_of_an_argument() -> None:
 
 
 _LAST = st.lists(
-    st.sampled_from(["put", "take", "mask", "add", "variable", "branch", "both"]), max_size=6
+    st.sampled_from(["put", "take", "mask", "add", "variable", "branch", "pass", "both"]),
+    max_size=6,
 )
 
 
@@ -401,6 +402,10 @@ def test_donation_changes_no_bit(steps: list[str], size: int) -> None:
                     z = z - variable
                 elif step == "branch":
                     z = wf.cond(wf.sum(b[b > 1.0]) > 0, lambda z=z: z + a, lambda z=z: z - b)
+                elif step == "pass":
+                    same = wf.cond(wf.sum(b[b > 0.4]) > 0, lambda: a, lambda: queue.dequeue())
+                    y = a + wf.flip(same)
+                    more.append(same)
                 else:
                     queue.enqueue(y)
                     more.append(y)
@@ -421,6 +426,43 @@ def test_donation_changes_no_bit(steps: list[str], size: int) -> None:
             found.append([*map(np.asarray, made), variable.numpy(), *there])
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_what_a_branch_passes_on_is_not_written_over(taken: bool) -> None:
+    queue = _queue(shape=(_SIZE,))
+    queue.enqueue(np.full(_SIZE, 7, F32))
+
+    @wf.compile(donate="x")
+    def step(p: wf.Tensor, x: wf.Tensor) -> tuple[wf.Tensor, wf.Tensor]:
+        y = wf.cond(p, lambda: x, queue.dequeue)
+        return x + wf.flip(y), y
+
+    x = np.arange(_SIZE, dtype=F32)
+    same = x if taken else np.full(_SIZE, 7, F32)
+    sums, passed = step(np.array(taken), wf.asarray(x, copy=True))
+    np.testing.assert_array_equal(passed, same)
+    np.testing.assert_array_equal(sums, x + same[::-1])
+
+
+def test_what_a_loop_passes_on_is_not_written_over() -> None:
+    queue = _queue(shape=(_SIZE,))
+
+    @wf.compile(donate="x")
+    def step(n: wf.Tensor, x: wf.Tensor) -> tuple[wf.Tensor, wf.Tensor]:
+        def body(i: wf.Tensor, y: wf.Tensor) -> tuple[wf.Tensor, wf.Tensor]:
+            queue.enqueue(y)
+            return i + 1, y
+
+        i, y = wf.while_loop(lambda i, y: i < n, body, (wf.asarray(0), x))
+        return x + wf.flip(y) + wf.cast(i, wf.float32), y
+
+    x = np.arange(_SIZE, dtype=F32)
+    sums, passed = step(2, wf.asarray(x, copy=True))
+    np.testing.assert_array_equal(passed, x)
+    np.testing.assert_array_equal(sums, x + x[::-1] + F32(2))
+    for _ in range(2):
+        np.testing.assert_array_equal(queue.dequeue(), x)
 
 
 def test_what_no_result_can_take_goes_back() -> None:

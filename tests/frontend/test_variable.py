@@ -459,6 +459,54 @@ def test_it_is_shared_copied_and_each_sessions_own() -> None:
         assert session.run("read:0").shape == (4,)
 
 
+def test_updates_are_broadcast_as_eagerly() -> None:
+    given: list[tuple[str, Any]] = [
+        ("assign_add", 1.0),
+        ("assign_sub", np.arange(2, dtype=F32)),
+        ("assign_add", np.array([[1.0], [2.0], [3.0]], F32)),
+        ("assign_add", np.ones((1, 1), F32)),
+    ]
+    rows = [2.0, np.ones((2, 1), F32), np.array([5.0, 7.0], F32), np.ones((1, 2), F32)]
+    shape = (3, 2)
+    for op, value in [*given, *(("scatter_add", r) for r in rows), ("scatter_update", 4.0)]:
+        more = (np.array([0, 2]),) if op.startswith("scatter") else ()
+        eager, ours, of_graph = (_open(np.ones(shape)) for _ in range(3))
+        getattr(eager, op)(*more, value)
+        made = wf.compile(lambda *g, v=ours, op=op: getattr(v, op)(*g))(*more, value)
+        np.testing.assert_array_equal(made, eager)
+        np.testing.assert_array_equal(ours, eager)
+        with wf.Graph().as_default(), wf.Session() as session:
+            new = getattr(of_graph, op)(*more, value)
+            np.testing.assert_array_equal(session.run(new), eager)
+    scaled = wf.compile(lambda v, s: wf.grad(lambda s: wf.sum(v.assign_add(s) ** 2))(s))
+    np.testing.assert_allclose(scaled(_open(np.ones(shape)), 2.0), 2 * 3 * 6)
+
+
+def test_rows_that_do_not_fit_are_an_error() -> None:
+    v = _open(np.ones((3, 3, 2)))
+    add = wf.compile(lambda i, rows: v.scatter_add(i, rows))
+    for shape in ((2, 2, 3), (2, 3, 7), (0, 7, 2)):
+        with pytest.raises(ShapeError, match=rf"shape \[{shape[0]}, 3, 2\] of a variable"):
+            add(np.zeros(shape[0], np.int32), np.ones(shape, F32))
+    np.testing.assert_array_equal(v, np.ones((3, 3, 2)))
+
+
+def test_gradients_of_a_graph_that_was_read() -> None:
+    with wf.Graph().as_default() as graph:
+        v = _open(name="v")
+        wf.name_tensor(v * v * 1.5, "y")
+        wf.name_tensor(v.assign_add(1.0), "more")
+    with wf.Graph.from_text(graph.as_text()).as_default() as graph:
+        (v,) = wf.global_variables()
+        (dy,) = wf.gradients(graph.get_tensor_by_name("y:0"), [v])
+        with wf.Session() as session:
+            session.run(wf.global_variables_initializer())
+            session.run("more:0")
+            np.testing.assert_array_equal(session.run(dy), [6, 9, 12])
+            session.run(v.assign(np.ones(5, F32)))
+            np.testing.assert_array_equal(session.run(dy), [3] * 5)
+
+
 def test_updates_of_many_threads_are_whole() -> None:
     v = _open(np.zeros(1000))
     add = wf.compile(lambda: v.assign_add(wf.ones((1000,))))

@@ -253,6 +253,21 @@ def test_copies_that_a_transfer_guard_disallows() -> None:
             f(np.ones(3, F32))
         with pytest.raises(refused, match=r"a step of 'lambda' copies .* from gpu:0 to cpu:0"):
             f(x)
+    queue = wf.tf1.FIFOQueue(9, [wf.float32, wf.string], [(), ()])
+    queue.enqueue([4.0, "a"])
+
+    @wf.compile(device="gpu:0")
+    def taken(x: wf.Tensor) -> Any:
+        number, text = queue.dequeue()
+        return x + 1.0, text, number
+
+    with (
+        wf.transfer_guard("disallow"),
+        pytest.raises(refused, match=r"result 2 of 'taken', f32\[\] \(made at .* to gpu:0"),
+    ):
+        taken(x)
+    assert int(queue.size()) == 1  # nothing ran
+    assert float(taken(x)[2]) == 4
     part = wf.compile(lambda x: _on_gpu(x))
     with wf.transfer_guard("disallow"), pytest.raises(refused, match="from gpu:0 to cpu:0"):
         part(np.ones(3, F32))

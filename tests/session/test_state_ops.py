@@ -699,9 +699,9 @@ def test_what_is_refused() -> None:
             ),
             (lambda: wf.Variable(y), E.ShapeError, "not known"),
             (
-                lambda: wf.Variable(START, validate_shape=False).assign_add(wf.ones(5)),
+                lambda: wf.Variable(START, validate_shape=False).assign_add(wf.ones((5, 1, 1))),
                 E.ShapeError,
-                r"\[5\] does not fit variable 'variable' \(f32\[\?,\?\]\)",
+                r"\[5,1,1\] does not fit variable 'variable' \(f32\[\?,\?\]\)",
             ),
             (
                 lambda: wf.tf1.get_variable("g", initializer=y),

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.frontend.core.device_array import DeviceArray, check_copies, guarded, transfer
+from weft.frontend.core.device_array import (
+    DeviceArray,
+    check_copies,
+    guarded,
+    made_at,
+    transfer,
+)
 from weft.frontend.core.tensor import Tensor, contiguous
 from weft.ir.analysis.effects import is_string
 from weft.ir.device import is_local, local_gpu, named_device
@@ -97,6 +103,7 @@ class PartsCall:
             if guarded():
                 check_inputs(self._graph, device, arrays, there)
                 check_copies(step)
+                self._check_results(step, device)
             given = [
                 a if far and not isinstance(a, np.ndarray) else contiguous(_on_host(a))
                 for a, far in zip(arrays, there, strict=True)
@@ -106,6 +113,20 @@ class PartsCall:
             return [self._result(r, given, device, i) for i, r in enumerate(made)]
         except WeftError as error:
             raise error.at(caller_location()) from None
+
+    def _check_results(self, step: Step, device: Device) -> None:
+        """FailedPreconditionError for a result that the host makes, where none must be copied."""
+        graph, there = self._graph, {i for i, _ in step.results_on_gpus()}
+        for i, value in enumerate(graph.results):
+            if i in there or is_string(value.type):
+                continue
+            op = value.op
+            transfer(
+                f"result {i} of '{graph.name}', {value.type}"
+                f"{made_at(op.locations) if op is not None else ''}, is made on the host and "
+                f"copied to {device.name.lstrip('/')}",
+                'make it on the GPU, or run it in `with wf.transfer_guard("allow"):`',
+            )
 
     def _result(self, made: Any, given: Sequence[Any], device: Device, number: int) -> Any:
         """A result as an array of the device that shares no memory with an argument."""

@@ -409,13 +409,14 @@ def _is_state(op: Operation) -> bool:
 
 def _note_access(trace: Trace, op: Operation) -> None:
     """Later reads of the variable are this one, and gradients with respect to it find it."""
-    if op.name != "read" and op.name not in UPDATES:
+    updates = op.name in UPDATES or op.name == "update_open"
+    if not updates and op.name not in ("read", "read_open"):
         return
     effects = trace.effects
     variable = next((v for v, ref in effects.refs.items() if ref is op.operands[0]), None)
     if variable is None:
         return
-    if op.name in UPDATES:
+    if updates:
         effects.updates.setdefault(variable, []).append(op.result)
         return
     effects.reads.setdefault(variable, []).append(op.result)

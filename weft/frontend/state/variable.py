@@ -190,14 +190,25 @@ def _converted(variable: Variable, op: str, value: Any) -> Tensor:
     return cast(held, dtype)
 
 
-def _spread(variable: Variable, op: str, value: Tensor, shape: Shape, what: str) -> Tensor:
-    try:
-        if broadcast_shapes(value.shape, shape) == shape:
-            return expand(value, shape)
-    except WeftError:
-        pass
-    if variable.state.open is not None and fits(value.shape, shape):
-        return value
+def _spread(
+    variable: Variable, op: str, value: Tensor, what: str, lead: Shape = (), first: int = 0
+) -> Tensor:
+    """`value` as large as the axes of the variable from `first` on, after those of `lead`."""
+    shape = (*lead, *variable.state.type.shape[first:])
+    if variable.state.open is not None:
+        given: Shape = (*(1,) * (len(shape) - value.ndim), *value.shape)
+        kept = [(n, d) for n, d in zip(given, shape, strict=False) if n != 1]
+        if len(given) == len(shape) and fits(tuple(n for n, _ in kept), tuple(d for _, d in kept)):
+            if 1 not in given:
+                return value
+            now = (*lead, *variable.read().shape[first:])
+            return expand(value, tuple(d if n == 1 else n for n, d in zip(given, now, strict=True)))
+    else:
+        try:
+            if broadcast_shapes(value.shape, shape) == shape:
+                return expand(value, shape)
+        except WeftError:
+            pass
     known = all(isinstance(n, int) for n in (*value.shape, *shape))
     raise ShapeError(
         f"{op}: a value of shape {format_shape(value.shape)} does not fit {what}variable "
@@ -213,7 +224,7 @@ def _spread(variable: Variable, op: str, value: Tensor, shape: Shape, what: str)
 def _whole(op: str) -> Callable[..., list[Tensor]]:
     def operands(variable: Variable, delta: Any) -> list[Tensor]:
         value = _converted(variable, op, delta)
-        return [_spread(variable, op, value, variable.state.type.shape, "")]
+        return [_spread(variable, op, value, "")]
 
     return operands
 
@@ -221,9 +232,8 @@ def _whole(op: str) -> Callable[..., list[Tensor]]:
 def _rows(op: str) -> Callable[..., list[Tensor]]:
     def operands(variable: Variable, indices: Any, updates: Any) -> list[Tensor]:
         index = checked_indices(variable, op, indices)
-        shape = (*index.shape, *variable.state.type.shape[1:])
         value = _converted(variable, op, updates)
-        return [index, _spread(variable, op, value, shape, "the rows of ")]
+        return [index, _spread(variable, op, value, "the rows of ", index.shape, 1)]
 
     return operands
 

@@ -225,10 +225,12 @@ def updated(update: str, old: Array, given: Sequence[Array]) -> Array:
     negative operand."""
     name, negated = _MEANING[update]
     *indices, value = given
-    if not indices and value.shape != old.shape:
+    wanted = (*indices[0].shape, *old.shape[1:]) if indices else old.shape
+    if value.shape != wanted:
         raise ShapeError(
-            f"{update}: a value of shape {list(value.shape)} for a variable of shape "
-            f"{list(old.shape)}",
+            f"{update}: a value of shape {list(value.shape)} for "
+            + (f"rows of shape {list(wanted)} of " if indices else "")
+            + f"a variable of shape {list(old.shape)}",
             hint="only assign gives a variable another shape",
         )
     rows = [i[..., np.newaxis] for i in indices]  # of one axis each

@@ -400,7 +400,7 @@ class _Builder:
 
     def _taken(self, region: Region) -> dict[int, int]:
         """The inputs of a region that are donated feeds of which it is the last reader, with the
-        feeds' numbers."""
+        feeds' numbers. What a switch or a loop takes has other names after it, and is none."""
         given = [i for i, v in enumerate(region.inputs) if v in self.donated]
         if region.frames or not given:
             return {}
@@ -413,8 +413,9 @@ class _Builder:
                 todo += _before(item, self.owner)
         found: dict[int, int] = {}
         for i in given:
-            readers = [op and self.owner.get(op, op) for op in self.users[region.inputs[i]]]
-            if done.issuperset(readers):
+            ops = self.users[region.inputs[i]]
+            passed_on = any(op is not None and op.name in _KINDS for op in ops)
+            if not passed_on and done.issuperset(op and self.owner.get(op, op) for op in ops):
                 found[i] = self.donated[region.inputs[i]]
         return found
 
