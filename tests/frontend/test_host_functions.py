@@ -416,7 +416,8 @@ def test_donation_changes_no_bit(steps: list[str], size: int) -> None:
     makers = []
     for donate in ((), ("a", "b")):
         queue, variable = _queue(shape=(size,)), wf.Variable(np.ones(size, F32))
-        queue.enqueue(np.full(size, 7, F32))
+        for k in range(12):  # six steps of two calls may take one each
+            queue.enqueue(np.full(size, 7 + k, F32))
         makers.append((wf.compile(program(queue, variable), donate=donate), queue, variable))
     for i in range(3):
         found = []
