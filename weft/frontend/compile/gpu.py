@@ -77,7 +77,7 @@ class GpuCall:
                 step = step.at(tuple([tuple(a.shape) for a in arrays]))
             if guarded():
                 device = step.device()
-                check_inputs(self._graph, device, arrays, [True] * len(arrays))
+                _check_inputs(self._graph, device, arrays, [True] * len(arrays))
             return step.call(arrays)
         except WeftError as error:  # of the device, such as too little memory
             raise error.at(caller_location()) from None
@@ -101,7 +101,7 @@ class PartsCall:
                 step = step.at(tuple([tuple(a.shape) for a in arrays]))
             there = [bool(gpus) for gpus in step.feeds_on_gpus(len(arrays))]
             if guarded():
-                check_inputs(self._graph, device, arrays, there)
+                _check_inputs(self._graph, device, arrays, there)
                 check_copies(step)
                 self._check_results(step, device)
             given = [
@@ -109,7 +109,6 @@ class PartsCall:
                 for a, far in zip(arrays, there, strict=True)
             ]
             made = step.run(given, context)
-            # after step.run: a result is on the device already, but where the host made it
             return [self._result(r, given, device, i) for i, r in enumerate(made)]
         except WeftError as error:
             raise error.at(caller_location()) from None
@@ -129,7 +128,8 @@ class PartsCall:
             )
 
     def _result(self, made: Any, given: Sequence[Any], device: Device, number: int) -> Any:
-        """A result as an array of the device that shares no memory with an argument."""
+        """A result as an array of the device, where it is unless the host made it, that shares no
+        memory with an argument; strings stay on the host."""
         if not isinstance(made, np.ndarray):
             return made.copy() if any(made is a for a in given) else made.on(device)
         if made.dtype.hasobject:
@@ -145,7 +145,7 @@ def _on_host(given: Any) -> Any:
     return given if isinstance(given, np.ndarray) else given.numpy()
 
 
-def check_inputs(
+def _check_inputs(
     graph: Graph, device: Device, arrays: Sequence[Any], there: Sequence[bool]
 ) -> None:
     """FailedPreconditionError for an argument of a call that is copied, where none must be. there:

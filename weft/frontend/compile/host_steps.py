@@ -133,7 +133,7 @@ def _check_not_donated(graph: Graph, how: CompileOptions, gpu: int | None = None
         raise UnsupportedError(
             f"'{graph.name}' has donate=, and {why_executor(graph, gpu)}: parts on several devices "
             "take no memory of arguments",
-            hint="compile it without donate=, or the whole of it for one device",
+            hint="compile it without donate=",
             location=caller_location(),
         )
 
