@@ -594,6 +594,8 @@ def test_ssim(size: int, sigma: float) -> None:
           1e-4)  # fmt: skip
     with pytest.raises(ShapeError, match=r"at least 20 x 20 pixels(.|\n)*filter_size= makes"):
         I.ssim(x, y, 1.0, 20)
+    with pytest.raises(InvalidArgumentError, match="filter_size must be at least 1"):
+        I.ssim(x, y, 1.0, 0)
 
 
 MULTISCALE: list[tuple[Any, int, float]] = [

@@ -297,6 +297,10 @@ def test_choice_takes_values_with_their_probabilities() -> None:
         wf.random.choice(KEY, whole, (9,)), wf.random.choice(KEY, 5, (9,))
     )
     assert sorted(wf.random.permutation(KEY, whole).tolist()) == [0, 1, 2, 3, 4]
+    for draw in (wf.random.choice, wf.random.permutation):
+        for fraction in (2.5, wf.asarray(2.5)):  # is no number of values
+            with pytest.raises(wf.errors.BoundsError, match="axis 0 is out of range"):
+                draw(KEY, fraction)
 
 
 def test_choice_without_replacement() -> None:

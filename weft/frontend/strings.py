@@ -1,10 +1,10 @@
 """`wf.strings`: functions on tensors of strings (wf.string: arbitrary bytes; str becomes UTF-8).
 
-They run eagerly, in a `wf.Graph` and in compiled functions, on the host; in functions for a GPU
-they are UnsupportedErrors. Where characters count, strings are UTF-8; bytes that are none count as
-one character each and stay as they are. Errors, at the caller's line: TypeRuleError for numbers
-where strings are wanted, ShapeError for shapes that do not fit, InvalidArgumentError for what a
-string, a pattern or an encoding is not.
+They run eagerly, in a `wf.Graph` and in compiled functions, on the host, also in functions for a
+GPU. Where characters count, strings are UTF-8; bytes that are none count as one character each and
+stay as they are. Errors, at the caller's line: TypeRuleError for numbers where strings are wanted,
+ShapeError for shapes that do not fit, InvalidArgumentError for what a string, a pattern or an
+encoding is not.
 
 What makes several strings of each gives `Rows`: all values one after the other and where each row
 begins. Nothing is filled up, and only one size depends on what the strings are."""

@@ -6,11 +6,12 @@ first stage, so every vector is full; a long line along the last axis is done by
 
 Real numbers of an even length n are n / 2 complex ones, two neighbours each, whose transform Z is
 untangled: with w = exp(-2 pi i / n), 2 X[k] = Z[k] + conj(Z[n/2-k]) - i w**k (Z[k] -
-conj(Z[n/2-k])); `irfft` does that backwards. Of an odd length n = r m, r one of 7, 5 and 3, they
-are (r + 1) / 2 complex transforms of m points: those of w**(p c) A[c] for c <= r / 2, A the
-transforms of the r numbers x[p + m i], have X[c + r j] as element j, and the others are conjugates,
-as X[n-k] = conj(X[k]). `irfft` does that backwards, too. Of any other odd length they are n complex
-ones. An inverse transform is one with real and imaginary parts exchanged, before and after.
+conj(Z[n/2-k])); `irfft` does that backwards. Of an odd length n = r m, r one of 7, 5 and 3, without
+a prime factor beyond 71, they are (r + 1) / 2 complex transforms of m points: those of w**(p c)
+A[c] for c <= r / 2, A the transforms of the r numbers x[p + m i], have X[c + r j] as element j, and
+the others are conjugates, as X[n-k] = conj(X[k]). `irfft` does that backwards, too. Of any other
+odd length they are n complex ones. An inverse transform is one with real and imaginary parts
+exchanged, before and after.
 
 A length m with a prime factor beyond 71 is a convolution of a length M >= 2 m - 1 without: with
 c[j] = exp(-pi i j**2 / m), X[k] = c[k] sum_j (x[j] c[j]) conj(c[k-j]) (Bluestein, A linear

@@ -26,6 +26,7 @@ from weft.codegen.llvm.link import (
 from weft.codegen.nests.writer import TILE, transpose
 from weft.codegen.scalar.element_access import constant
 from weft.codegen.scalar.elementwise import emit_scalar
+from weft.codegen.vector.float_builder import BIAS, MANTISSA_BITS
 
 
 def want_one_thread(e: Emitter, words: ir.Value, wanted: bool) -> None:
@@ -138,14 +139,14 @@ class Matrices:
 
     def powers(self, most: ir.Value) -> tuple[ir.Value, ir.Value]:
         """A power of two whose product with numbers of at most this magnitude (its bits) is near 1,
-        and 1 by it."""
+        and its inverse."""
         b, bits = self.b, most.type
-        places, bias = (23, 127) if self.real == "f32" else (52, 1023)
-        shift, least, most_ = (ir.Constant(bits, k) for k in (places, 1, 2 * bias - 1))
+        places, last = MANTISSA_BITS[self.real], 2 * BIAS[self.real]  # of a number's exponent
+        shift, least, limit = (ir.Constant(bits, k) for k in (places, 1, last - 1))
         exponent = b.lshr(most, shift)
         exponent = b.select(b.icmp_unsigned("<", exponent, least), least, exponent)
-        exponent = b.select(b.icmp_unsigned(">", exponent, most_), most_, exponent)
-        other = b.sub(ir.Constant(bits, 2 * bias), exponent)
+        exponent = b.select(b.icmp_unsigned(">", exponent, limit), limit, exponent)
+        other = b.sub(ir.Constant(bits, last), exponent)
         kind = memory_type(self.real)
         down, up = (b.bitcast(b.shl(x, shift), kind) for x in (other, exponent))
         return down, up

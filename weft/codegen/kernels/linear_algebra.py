@@ -3,12 +3,12 @@ but for batches of small real matrices (`codegen/interleaved`).
 
 The units are the matrices of a batch. LAPACK works in place on column-major matrices: a kernel
 copies each matrix, transposed, into the scratch memory of its thread, calls the routine, and copies
-what it made into the results (`lapack.py`). Nothing is transposed
-where the transpose will do: a lower triangle in row-major order is an upper one in column-major
-order (Cholesky factors, triangular solves, operands of `eigh`), and a matrix with no more rows than
-columns has the singular values of its transpose, whose V is its U. (Of one with more rows the
-transpose is decomposed more slowly than it is copied.) How much work space a routine wants is asked
-of it when the call is planned, for each shape once.
+what it made into the results (`lapack.py`). Nothing is transposed where the transpose will do: a
+lower triangle in row-major order is an upper one in column-major order (Cholesky factors,
+triangular solves, operands of `eigh`), and a matrix with no more rows than columns has the singular
+values of its transpose, whose V is its U. (Of one with more rows the transpose is decomposed more
+slowly than it is copied.) How much work space a routine wants is asked of it when the call is
+planned, for each shape once.
 
 A matrix with elements that are not finite, where the routine could loop or stop, is not given to
 it; that one's results are NaN, as they are where the routine finds no decomposition.

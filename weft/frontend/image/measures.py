@@ -43,6 +43,7 @@ from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
     check_int,
+    check_positive,
     iinfo,
     inexact_tensor,
     widened,
@@ -189,10 +190,10 @@ def _weights(given: Sequence[float]) -> list[float]:
 
 def _window_size(op: str, x: Tensor, filter_size: int, levels: int) -> int:
     """The size of the window. ShapeError for images that are smaller, at the last of `levels`."""
-    size = check_int(f"image.{op}", filter_size, "filter_size")
+    size = check_positive(f"image.{op}", filter_size, "filter_size")
     least = (size - 1) * 2 ** (levels - 1) + 1
     known = [d for d in x.shape[-3:] if isinstance(d, int)]
-    if size < 1 or len(known) < 3 or min(known[:2]) < least:
+    if len(known) < 3 or min(known[:2]) < least:
         raise ShapeError(
             f"wf.image.{op}: images of known sizes, at least {least} x {least} pixels, are needed, "
             f"got {type_of(x)}",

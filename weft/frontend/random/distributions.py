@@ -546,10 +546,12 @@ def choice(
 
 def _values(x: TensorLike) -> Tensor:
     """What is put in order or chosen from: of a number n 0 .. n-1."""
-    given = x if isinstance(x, (int, np.integer, SymbolicDim)) else strong_tensor(x)
-    if isinstance(given, Tensor) and given.ndim == 0 and given.dtype.is_integer:
-        given = int(given.numpy()) if is_concrete(given) else given
-    return given if isinstance(given, Tensor) and given.ndim else arange(given)
+    if isinstance(x, (int, np.integer, SymbolicDim)):
+        return arange(x)
+    t = strong_tensor(x)
+    if t.ndim or not t.dtype.is_integer:
+        return t
+    return arange(int(t.numpy()) if is_concrete(t) else t)
 
 
 def _counts(size: Dim, count: Dim, replace: bool) -> tuple[Dim, Dim]:

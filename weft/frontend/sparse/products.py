@@ -286,9 +286,9 @@ def matmul(
     products of entries add, in row-major order, also where they add to 0. If the indices are known,
     as outside of compiled functions, or are constants there, these are all. Else their number
     depends on values, which costs a compiled function its native call, and is a TracerError in
-    `wf.vmap` and on a GPU, without `nse`: room for so many products of two entries. Then the result
-    has so many entries, the last of them padding; with more products than room the values are NaN
-    (of integers, the rest is not there).
+    `wf.vmap`, without `nse`: room for so many products of two entries. Then the result has so many
+    entries, the last of them padding; with more products than room the values are NaN (of integers,
+    the rest is not there).
 
     >>> a = wf.sparse.SparseTensor([[0, 1], [2, 0]], [5.0, 7.0], (3, 2))
     >>> wf.sparse.matmul(a, [[1.0, 2.0], [3.0, 4.0]])
@@ -377,8 +377,7 @@ def _sparse_product(a: SparseTensor, b: SparseTensor, nse: int | None) -> Sparse
     if not known and not exact_sizes(needed=True):
         raise TracerError(
             "wf.sparse.matmul of two sparse operands: how many entries the result has depends on "
-            "values, which are not known while a function is compiled for a GPU, and would differ "
-            "by example in vmap",
+            "values, and would differ by example in vmap",
             hint="say how many products of two entries there may be: nse=1000; the rest is padding",
             location=caller_location(),
         )

@@ -37,7 +37,7 @@ from weft.frontend.ops.elementwise import (
     remainder,
     where,
 )
-from weft.frontend.ops.indexing import getitem, take
+from weft.frontend.ops.indexing import NOWHERE, from_the_front, getitem, take
 from weft.frontend.ops.manipulation import concat, expand_dims, stack
 from weft.frontend.ops.manipulation import reshape as reshaped
 from weft.frontend.ops.promotion import (
@@ -67,7 +67,6 @@ from weft.ir.process import load as _load
 
 # these import the class: its operators load them when used
 _ENTRIES, _PRODUCTS = "weft.frontend.sparse.entries", "weft.frontend.sparse.products"
-_NOWHERE = int(np.iinfo(np.int64).max)  # an index that no axis has
 _SIZE = "a size in dense_shape"
 
 
@@ -327,7 +326,7 @@ def _checked(indices: Tensor, shape: Sequence[Any], padded: bool) -> Tensor:
     """`indices`, which must be in range. Where they are not known yet, negative ones become such
     that the op that uses them says so: others count from the end of an axis."""
     if not is_concrete(indices):
-        return where(less(indices, 0), _NOWHERE, indices)
+        return from_the_front(indices)
     check_range(np.asarray(indices.numpy()), shape, padded)
     return indices
 
@@ -564,7 +563,7 @@ def _order_keys(what: str, x: SparseTensor) -> Tensor:
     """Numbers that are in the order of the places; those of padding the largest."""
     there, columns = places(x)
     flat = flat_places(what, columns, x.dense_shape, x.nse)
-    return flat if there is None else where(there, flat, _NOWHERE)
+    return flat if there is None else where(there, flat, NOWHERE)
 
 
 def coalesce(x: Any) -> SparseTensor:
@@ -597,8 +596,8 @@ def _coalesced_in_place(x: SparseTensor) -> SparseTensor:
     before = concat([filled(-1, int64, (1,)), getitem(keys, slice(None, -1))], axis=0)
     place = add(cumulative_sum(cast(not_equal(keys, before), int64)), -1) if n else keys
     total = scattered((n,), [place], values, None)
-    at = scattered((n,), [place], keys, None, how="scatter_nd_update", fill=_NOWHERE)
-    there = less(at, _NOWHERE)
+    at = scattered((n,), [place], keys, None, how="scatter_nd_update", fill=NOWHERE)
+    there = less(at, NOWHERE)
     indices = nowhere(there, unflat(where(there, at, 0), shape), shape)
     return made(indices, where(there, total, filled(0, x.dtype, (n,))), shape, padded=True)
 
