@@ -191,6 +191,16 @@ def test_results_share_no_memory_and_arrays_of_another_gpu_are_copied() -> None:
     np.testing.assert_array_equal(x.numpy(), np.ones(3))
 
 
+def test_arguments_that_are_only_passed_on_strings_among_them() -> None:
+    f = wf.compile(lambda words, x: (words, x), device="gpu:0")
+    words, x = np.array([b"a", b"b"], object), np.ones(3, F32)
+    text, same = f(words, x)
+    words[0], x[0] = b"c", 2.0
+    assert text.numpy().tolist() == [b"a", b"b"]
+    assert same.device == "gpu:0"
+    np.testing.assert_array_equal(same.numpy(), np.ones(3))
+
+
 def _until(x: wf.Tensor) -> wf.Tensor:
     return wf.while_loop(lambda h: wf.sum(h) < 9, lambda h: wf.concat([h, h]), x, (None,))
 
@@ -241,6 +251,19 @@ def test_open_sizes_with_ops_of_the_host() -> None:
     for n in (3, 5):
         made = f(np.arange(n, dtype=F32) / 2)
         np.testing.assert_array_equal(made.numpy(), 2 * np.unique(np.arange(n) // 2))
+
+
+def test_open_sizes_are_recorded_and_replayed(tmp_path: Path) -> None:
+    @wf.compile(device="gpu:0", input_signature=[wf.TensorType(wf.float32, (None,))])
+    def f(x: wf.Tensor) -> wf.Tensor:
+        return wf.unique_values(wf.floor(x)) * 2.0
+
+    with wf.record(str(tmp_path), steps=10) as files:
+        for n in (3, 5):
+            f(np.arange(n, dtype=F32) / 2)
+    assert len(files) == 2
+    for file in files:
+        assert not wf.replay(file).differences("recorded")
 
 
 def test_copies_that_a_transfer_guard_disallows() -> None:

@@ -201,8 +201,8 @@ class _Called:
             own = args[: len(args) - extra]
             known = dict(zip(self.outer.tensors, args[len(own) :], strict=True))
             region.knows(known)
-            count = len([x for x in self.leaves if isinstance(x, _Leaf)])
-            seeds, tensors = own[: len(own) - count], iter(own[len(own) - count :])
+            first = len(own) - sum(isinstance(x, _Leaf) for x in self.leaves)
+            seeds, tensors = own[:first], iter(own[first:])
             given = [next(tensors) if isinstance(x, _Leaf) else x for x in self.leaves]
             for t, leaf in zip(given, self.leaves, strict=True):
                 if isinstance(leaf, _Leaf):
@@ -211,7 +211,7 @@ class _Called:
             with _tracing(_Rules(self.functions, outer)):
                 arguments = pytree.unflatten(self.structure, given)
                 y, grad_fn = _result_tensors(self.fn(*arguments, **self.kwargs), self.fn)
-                found = called(grad_fn, seeds, pytree.flatten(y)[1])
+                found = _cotangents(grad_fn, seeds, pytree.flatten(y)[1])
                 fitted = _Fitted(region.name, self.structure, given)
                 results = [region.lift(t) for t in fitted.gradients(found)]
         return region.builder.block(results)
@@ -279,7 +279,9 @@ def _is_moving(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.dtype.is_inexact
 
 
-def called(grad_fn: Callable[..., Any], seeds: Sequence[Tensor], nesting: pytree.Structure) -> Any:
+def _cotangents(
+    grad_fn: Callable[..., Any], seeds: Sequence[Tensor], nesting: pytree.Structure
+) -> Any:
     """What the function of a gradient gives for the leaves of a cotangent."""
     tree = pytree.unflatten(nesting, list(seeds))
     spread = nesting is not None and nesting.cls in (tuple, list)
@@ -324,7 +326,7 @@ class _Region:
         region = self.region
         with region.scope():
             seeds = [region.tensor(region.add_arg(y._type, "cotangent")) for y in ys]
-            found = called(grad_fn, seeds, nesting)
+            found = _cotangents(grad_fn, seeds, nesting)
             fitted = _Fitted(region.name, self.structure, self.given)
             results = [region.lift(t) for t in fitted.gradients(found)]
         return region.builder.block(results), list(region.captures)
@@ -358,10 +360,7 @@ class _Fitted:
                 grads = [None] * len(mine)
             else:
                 pytree.same_structure(f"{self.name}: argument {number}", child, structure)
-            wanted = [
-                (x, g) for x, g in zip(mine, grads, strict=True)
-                if isinstance(x, Tensor) and x.dtype.is_inexact
-            ]  # fmt: skip
+            wanted = [(x, g) for x, g in zip(mine, grads, strict=True) if _is_moving(x)]
             out += [self._fit(g, x, number) for x, g in wanted]
         return out
 

@@ -12,6 +12,7 @@ from weft.frontend.core.device_array import (
     DeviceArray,
     check_copies,
     guarded,
+    host_array,
     made_at,
     transfer,
 )
@@ -105,7 +106,7 @@ class PartsCall:
                 check_copies(step)
                 self._check_results(step, device)
             given = [
-                a if far and not isinstance(a, np.ndarray) else contiguous(_on_host(a))
+                a if far and not isinstance(a, np.ndarray) else host_array(a)
                 for a, far in zip(arrays, there, strict=True)
             ]
             made = step.run(given, context)
@@ -139,10 +140,6 @@ class PartsCall:
 
         what = f"results of '{self._graph.name}'"
         return DeviceValue.of(contiguous(made), device, what, f"result {number}")
-
-
-def _on_host(given: Any) -> Any:
-    return given if isinstance(given, np.ndarray) else given.numpy()
 
 
 def _check_inputs(

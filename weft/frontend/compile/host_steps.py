@@ -19,9 +19,8 @@ import numpy as np
 
 from weft.frontend.compile.gpu import PartsCall
 from weft.frontend.compile.watched_call import pipeline_name
-from weft.frontend.core.device_array import check_copies, guarded
+from weft.frontend.core.device_array import check_copies, guarded, host_array
 from weft.frontend.core.function_trace import Traced
-from weft.frontend.core.tensor import contiguous
 from weft.ir.analysis.effects import host_op_of
 from weft.ir.errors import ShapeError, UnsupportedError
 from weft.ir.graph import Graph
@@ -113,10 +112,13 @@ def _step_with_gpu(made: Compiled, how: CompileOptions, graph: Graph) -> Step:
         )
     _check_not_donated(graph, how, made.gpu)
     gpu(made.gpu)  # says if there is none
+    auto = replace(how, passes=passes, control_flow="auto", in_order=True, results_stay=True)
+    states, resources = made.traced.variables, made.traced.resources
+    if not graph.ops:  # arguments that are passed on, strings among them: nothing is for the GPU
+        return compile_step(graph, states, resources, auto)
     first = host_op_of(graph, made.gpu) or graph.ops[0]
     use = GpuUse(made.gpu, first, why_executor(graph, made.gpu))
-    auto = replace(how, passes=passes, control_flow="auto", in_order=True, results_stay=True)
-    return compile_gpu_step(graph, use, made.traced.variables, made.traced.resources, auto)
+    return compile_gpu_step(graph, use, states, resources, auto)
 
 
 #: By the name of a pipeline, what does the same for the processor.
@@ -174,7 +176,7 @@ class HostCall:
         self._kept = step.taken
 
     def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
-        given = [contiguous(a if isinstance(a, np.ndarray) else a.numpy()) for a in arrays]
+        given = [host_array(a) for a in arrays]
         try:
             if guarded():
                 step: Any = self._step

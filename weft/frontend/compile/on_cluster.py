@@ -13,10 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
+from weft.frontend.core.device_array import host_array
 from weft.frontend.core.function_trace import Traced
-from weft.frontend.core.tensor import contiguous
 from weft.ir.errors import TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Graph, Value
 from weft.ir.locations import caller_location
@@ -79,7 +77,7 @@ class Connection:
                         del new[name]
                         self._sent.add(state)
             if new:
-                values = [contiguous(state.read()) for state in new.values()]
+                values = [host_array(state.read()) for state in new.values()]
                 self._run(_assigns(new), keys, values, pipeline)
                 self._sent.update(new.values())
 
@@ -155,7 +153,7 @@ class ClusterCall:
         self._sent = False
 
     def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
-        given = [contiguous(a if isinstance(a, np.ndarray) else a.numpy()) for a in arrays]
+        given = [host_array(a) for a in arrays]
         try:
             if not self._sent:
                 self._connection.send_values(self._states, self._pipeline)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from weft.codegen.engines import engine
 from weft.codegen.llvm.target import isa
+from weft.ir.errors import WeftError
 from weft.passes.control.program_order import program_order
 from weft.passes.manager import Pass
 from weft.passes.pipelines import PASSES, PIPELINES
 from weft.runtime.local_devices import gpu_use
 from weft.runtime.record.traced_step import TracedStep, Watcher, Way, run_watched
+from weft.runtime.sized_step import Shapes
 
 if TYPE_CHECKING:
     from weft.frontend.compile.compiled import Compiled
@@ -27,26 +30,36 @@ def pipeline_name(passes: Sequence[Pass]) -> str:
 
 def watched_call(made: Compiled, watchers: Sequence[Watcher]) -> Callable[[list[Any]], list[Any]]:
     """What runs a specialisation on arrays through watchers."""
-    known: list[TracedStep] = []  # from the first call on
+    known: dict[Shapes, TracedStep] = {}  # the last one, from the first call on
+    by_sizes = made.on_host and made.is_open and made.cluster is None
 
     def call(arrays: list[Any]) -> list[Any]:
-        if not known:
-            known.append(traced_step(made))
-        return run_watched(watchers, known[0], made.run_logged, arrays)
+        shapes = tuple([tuple(a.shape) for a in arrays]) if by_sizes else ()
+        step = known.get(shapes)
+        if step is None:
+            step = traced_step(made, shapes)
+            known.clear()
+            known[shapes] = step
+        return run_watched(watchers, step, made.run_logged, arrays)
 
     return call
 
 
-def traced_step(made: Compiled) -> TracedStep:
-    """A specialisation as its watchers see it."""
+def traced_step(made: Compiled, shapes: Shapes) -> TracedStep:
+    """A specialisation as its watchers see it. shapes: those that it is called with, where each set
+    of sizes has a step of its own; else ()."""
     traced, pipeline = made.traced, pipeline_name(made.pipeline)
     graph, gpu, flow = traced.graph, made.gpu, "native"
     kind = "gpu" if made.on_gpu else "native"
     if made.on_host:
-        step = made.executable()
+        step: Any = made.executable()
+        if shapes:
+            with suppress(WeftError):  # the call meets the error, too
+                step = step.at(shapes)
         kind, flow = step.kind, "auto"
         use = gpu_use(graph, flow, follow=False)
         gpu = use.number if gpu is None and use is not None else gpu
+        gpu = None if kind == "dataflow" else gpu  # nothing in it was for the GPU
         placement = getattr(step, "placement", None)
         graph = program_order(graph) if placement is None else placement.graph
     with made.target():

@@ -16,7 +16,14 @@ import numpy as np
 
 from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
-from weft.frontend.core.tensor import Array, DonatedMemory, Tensor, as_tensor, foreign_array
+from weft.frontend.core.tensor import (
+    Array,
+    DonatedMemory,
+    Tensor,
+    as_tensor,
+    contiguous,
+    foreign_array,
+)
 from weft.ir.device import is_local, local_gpu, named_device, short
 from weft.ir.dims import Shape
 from weft.ir.dlpack import CPU, is_on_gpu
@@ -133,6 +140,11 @@ def check_copies(step: Step) -> None:
 def made_at(locations: Locations) -> str:
     """Where a value was made, for errors: " (made at model.py:3)"; "" if that is not known."""
     return f" (made at {locations[0].file}:{locations[0].line})" if locations else ""
+
+
+def host_array(given: Any) -> Array:
+    """What a call is given, an array or one on a device, as a contiguous array of the host."""
+    return contiguous(given if isinstance(given, np.ndarray) else given.numpy())
 
 
 _READ = "x.numpy() copies it to the host, and may be used where transfers are disallowed"

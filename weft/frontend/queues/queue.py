@@ -133,8 +133,7 @@ class QueueBase:
 
         OutOfRangeError if the queue is closed and empty.
         """
-        queue = self._queue
-        shapes = element_shapes(queue) if queue.any_rank else queue.components.shapes
+        shapes = element_shapes(self._queue)
         return self._given(self._op("dequeue", shapes=shapes, timeout=timeout, cancel=cancel))
 
     @eager_or_graph

@@ -382,19 +382,18 @@ def element_shapes(resource: Resource, given: Sequence[int] = ()) -> Sequence[Co
     if trace is None or None not in shapes:
         return shapes
     known = trace.root().element_ranks
-    if resource not in known:
-        known[resource] = tuple(given or resource.ranks())
-    if given:
-        resource.last_ranks = tuple(given)
-    if not known[resource]:
-        del known[resource]
+    ranks = known.get(resource) or tuple(given or resource.ranks())
+    if not ranks:
         raise UnsupportedError(
             f"{resource.describe()} holds elements of any shape; a graph must know how many axes "
             "they have",
             hint="what is put in first says it: add that op before this one, or give their shape "
             "when it is made, with None for sizes that vary",
         )
-    pairs = zip(shapes, known[resource], strict=True)
+    if given:
+        resource.last_ranks = tuple(given)
+    known[resource] = ranks
+    pairs = zip(shapes, ranks, strict=True)
     return [(None,) * rank if shape is None else shape for shape, rank in pairs]
 
 

@@ -41,7 +41,7 @@ from weft.ir.spec import AttrValue, int_attr
 from weft.ir.types import StackType, TensorType, Type
 from weft.passes.autodiff.rule import Rule, Site, accumulate
 from weft.passes.control.loops import LOOPS, hoist
-from weft.passes.rewriting.expression import Expr
+from weft.passes.rewriting.expression import Expr, guarded
 from weft.passes.rewriting.rewrite import with_operands
 from weft.passes.simplify.cse_dce import cse_block
 from weft.passes.sizes import depends_on, made_in
@@ -294,9 +294,7 @@ def _pop(s: Site) -> Sequence[Expr | None]:
 def _row_guard(s: Site) -> Sequence[Expr | None]:
     """The cotangent where the flags are true, else 0: of a row that a loop or branch is not for,
     what the body computes may be NaN."""
-    flags = s.operands[1]
-    rows = flags.reshape((*flags.shape, *(1,) * (s.g.rank - flags.rank)))
-    return [rows.broadcast_to(s.g.shape).where(s.g, s.g.full(0)), None]
+    return [s.operands[1].spread(s.g.shape).where(s.g, 0), None]
 
 
 STACK_GRADIENTS: dict[str, Rule] = {
@@ -552,7 +550,7 @@ class _Loops:
             if value in self.kept.needs:
                 back.rest(value, operand)
         if flag is not None:
-            back.mapping = {v: _guarded(x, flag) for v, x in back.mapping.items()}
+            back.mapping = {v: guarded(x, flag) for v, x in back.mapping.items()}
         results = [*back.carried(self.kept), k.value]
         if flag is not None:
             kept = builder.args[: len(back.moving) + len(back.summed)]
@@ -566,13 +564,6 @@ class _Loops:
         values = s.x.builder.emit("while", operands, attrs, regions=regions, locations=where)
         firsts, sums = back.split(values)
         return [*firsts, *sums]
-
-
-def _guarded(value: Value, flag: Expr) -> Value:
-    """The value, with no cotangent where the flag is false."""
-    if not (isinstance(value.type, TensorType) and value.type.dtype.is_inexact):
-        return value
-    return flag.builder.emit1("row_guard", value, flag.value, locations=flag.locations)
 
 
 def _where(flag: Expr, yes: Value, no: Value) -> Value:

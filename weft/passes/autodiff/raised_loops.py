@@ -381,16 +381,17 @@ class _Scope:
             label = self.loops.frames.label(value)
             raise refused(op, f"{label} may be dead where it is used, as "
                           f"{self.loops.deadness.why_dead(value)}")  # fmt: skip
+        sure = self._sure(op) if op.name == "merge" else None
         match op.name:
             case "switch":
                 return op.operands[:1]
-            case "merge" if self._sure(op) is not None:
-                return op.operands[self._sure(op) or 0 :][:1]
+            case "merge" if sure is not None:
+                return [op.operands[sure]]
             case "merge":
                 pred, _ = self.loops.predicate(self.here, op)
                 return [pred, *self._frontier(op)]
             case "exit":
-                return [*self._entered(self.loops.frames.of_op[op])]
+                return list(self._entered(self.loops.frames.of_op[op]))
             case "enter" if _constant(op) is not None:
                 return ()
         if op.name == "enter" or has_effect(op):

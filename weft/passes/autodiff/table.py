@@ -500,9 +500,7 @@ def last_updates(x: Expr, g: Expr, index: Expr, update: Expr) -> Expr:
     number = x.iota((product(rows),), 0, int64).reshape(rows)
     written = number.full(0, _indexed_shape(x, index)).op("scatter_nd_update", index, number)
     last = written.op("gather_nd", index).equals(number)
-    ones: Shape = (1,) * (update.rank - len(rows))
-    last = last.reshape((*rows, *ones)).broadcast_to(update.shape)
-    return last.where(g.op("gather_nd", index), 0)
+    return last.spread(update.shape).where(g.op("gather_nd", index), 0)
 
 
 def _indexed_shape(x: Expr, index: Expr) -> Shape:
@@ -598,9 +596,7 @@ def _stitch(s: Site) -> Sequence[Expr | None]:
             continue
         last = source.op("take", index, axis=0).equals(sources[k])
         last = last.op("logical_and", number.op("take", index, axis=0).equals(numbers[k]))
-        ones = (1,) * (rows.rank - index.rank)
-        last = last.reshape((*index.shape, *ones)).broadcast_to(rows.shape)
-        grads.append(last.where(s.g.op("take", index, axis=0), 0))
+        grads.append(last.spread(rows.shape).where(s.g.op("take", index, axis=0), 0))
     return [*[None] * count, *grads]
 
 

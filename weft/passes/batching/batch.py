@@ -56,7 +56,7 @@ from weft.passes.batching.rules import (
     draw_rows,
     with_rows,
 )
-from weft.passes.rewriting.expression import Expr
+from weft.passes.rewriting.expression import Expr, guarded
 
 Batched = tuple[Value, bool]
 _TRUE = ConstArray(np.array(True))
@@ -456,17 +456,13 @@ class _Walk:
     def _guarded(self, given: Batched, flags: Expr) -> Batched:
         """A value for what is computed for some rows only: the others get no cotangent."""
         value, batched = given
-        if not (batched and isinstance(value.type, TensorType) and value.type.dtype.is_inexact):
-            return given
-        made = flags.builder.emit1("row_guard", value, flags.value, locations=flags.locations)
-        return made, True
+        return (guarded(value, flags), True) if batched else given
 
     def _still_in(self, op: Operation, live: Value) -> Value:
         """A flag of a loop that rows leave one by one, true for those that are still in it."""
         value = self._forced(self.builder, *self.known[op.operands[0]], op)
         x = Expr(self.builder, value, op.locations)
-        rows = x.wrap(live)
-        rows = rows.reshape((*rows.shape, *(1,) * (x.rank - 1))).broadcast_to(x.shape)
+        rows = x.wrap(live).spread(x.shape)
         return x.op("logical_and", rows).op(op.name, live=True).value
 
     def _scan(self, op: Operation) -> list[Batched]:
@@ -562,9 +558,7 @@ def where_rows(builder: Builder, op: Operation, pred: Value, yes: Value, no: Val
             location=op.locations,
         )
     a = Expr(builder, yes, op.locations)
-    mask = a.wrap(pred)
-    mask = mask.reshape((*mask.shape, *(1,) * (a.rank - 1))).broadcast_to(a.shape)
-    return mask.where(a, a.wrap(no)).value
+    return a.wrap(pred).spread(a.shape).where(a, a.wrap(no)).value
 
 
 def _swapped(builder: Builder, value: Value, op: Operation) -> Value:
@@ -593,8 +587,7 @@ def _settle(flags: list[bool], count: int, grown: Callable[[], list[bool]]) -> l
 
 def _of_rows(rows: Expr, x: Expr) -> Expr:
     """x for some rows, zeros for the others."""
-    flags = rows.reshape((*rows.shape, *(1,) * (x.rank - 1)))
-    return flags.broadcast_to(x.shape).where(x, x.full(0))
+    return rows.spread(x.shape).where(x, 0)
 
 
 def _has_cotangent(value: Value) -> bool:

@@ -163,8 +163,7 @@ def _pad(s: Site) -> Sequence[Expr]:
     inside = x.scalar(True, bool_).broadcast_to(x.shape)
     mask = inside.op("pad", inside.scalar(False), lo=lo, hi=hi)
     padded = s(x, x.scalar(0), lo=lo, hi=hi)
-    around = fill.reshape((s.size, *(1,) * (x.rank - 1))).broadcast_to(padded.shape)
-    return [mask.where(padded, around)]
+    return [mask.where(padded, fill.spread(padded.shape))]
 
 
 # ----------------------------------------------------------------------------------------- indices

@@ -152,7 +152,7 @@ class Device:
         return "" if other is None else f"has no kernel for {self.kind} on {other}"
 
     def leaves_to_host(self, op: Operation) -> bool:
-        """Whether only a processor does the op, whatever kernels the device has."""
+        """Whether the op is one of the host that it does not do on behalf of this device."""
         if self.kind == CPU or not _is_of_host(op):
             return False
         has = self.kernels is None or op.name in self.kernels

@@ -141,6 +141,11 @@ class Expr:
         """Repeated to `shape`."""
         return self if shape == self.shape else self.op("broadcast_to", shape=shape)
 
+    def spread(self, shape: Shape) -> Expr:
+        """Repeated to `shape`, whose first axes are those of this value."""
+        ones = (1,) * (len(shape) - self.rank)
+        return self.reshape((*self.shape, *ones)).broadcast_to(shape)
+
     def reshape(self, shape: Shape) -> Expr:
         """The same elements in another shape."""
         return self if shape == self.shape else self.op("reshape", shape=shape)
@@ -166,6 +171,13 @@ class Expr:
         starts[axis], stops[axis] = start, stop
         steps = (1,) * self.rank
         return self.op("slice", starts=tuple(starts), stops=tuple(stops), steps=steps)
+
+
+def guarded(value: Value, flags: Expr) -> Value:
+    """The value, with no cotangent where the flags for its first axes are false."""
+    if not (isinstance(value.type, TensorType) and value.type.dtype.is_inexact):
+        return value
+    return flags.builder.emit1("row_guard", value, flags.value, locations=flags.locations)
 
 
 def sqrt(x: Expr) -> Expr:
