@@ -164,6 +164,8 @@ def test_with_what_is_registered(tmp_path: Path) -> None:
     with pytest.raises(wf.errors.FailedPreconditionError, match="op 'needed_double' ") as caught:
         wf.replay(files[0])
     assert str(caught.value.hint).endswith(f"weft replay {files[0]} --import {__name__}")
+    with wf.record(tmp_path):  # `f`, which is still there, is none of its calls
+        assert wf.compile(wf.tanh)(np.float32(0)) == 0
 
 
 def test_without_a_kernel_another_one_does(

@@ -62,7 +62,8 @@ class Compiled(Specialization):
     __slots__ = (
         "_engine", "_executable", "_isa", "_lock", "_passes", "_reports", "_run", "cluster",
         "connection", "donated", "gpu", "is_open", "location", "math_mode", "native",
-        "native_tried", "pack", "reasons", "run", "signature", "threads", "traced", "watched",
+        "native_tried", "on_host", "pack", "reasons", "run", "signature", "threads", "traced",
+        "watched",
     )  # fmt: skip
 
     def __init__(
@@ -98,15 +99,12 @@ class Compiled(Specialization):
         self.watched = False  # whether its calls run through watchers
         #: Whether sizes of its inputs are open.
         self.is_open = has_open_inputs(traced.graph)
+        #: Whether it may need more than one plan for its device: ops of the host, several devices,
+        #: a cluster. Found once: the rows of the user's own ops may be gone later.
+        self.on_host = cluster is not None or needs_host(traced.graph, gpu)
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
-
-    @property
-    def on_host(self) -> bool:
-        """Whether it may need more than one plan for its device: ops of the host, several devices,
-        a cluster."""
-        return self.cluster is not None or needs_host(self.traced.graph, self.gpu)
 
     def executable(self) -> Step:
         """The code, compiled on first use. UnsupportedError for an op that has none."""
