@@ -107,6 +107,8 @@ if TYPE_CHECKING:
     )
     from weft.frontend.extend.ops import register_gradient, register_kernel, register_op
     from weft.frontend.extend.py_function import py_function, register_function
+    from weft.frontend.bundle.export import export
+    from weft.frontend.bundle.load import load
     from weft.frontend.extend.record import record, replay
     from weft.frontend.extend.scalar_functions import elementwise
     from weft.frontend.extend.scalar_reducer import reducer
@@ -152,6 +154,8 @@ _LATER = {
         "assert_finite check debug_callback print tap",
     "weft.frontend.extend.ops": "register_gradient register_kernel register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
+    "weft.frontend.bundle.export": "export",
+    "weft.frontend.bundle.load": "load",
     "weft.frontend.extend.record": "record replay",
     "weft.frontend.extend.scalar_functions": "elementwise",
     "weft.frontend.extend.scalar_reducer": "reducer",
@@ -244,16 +248,16 @@ __all__ = [
     "cumulative_sum", "custom_gradient", "custom_jvp", "data", "debug_callback", "deg2rad",
     "device", "devices", "diag", "diagonal", "diff", "digamma", "divide", "dot", "e", "einsum",
     "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv",
-    "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fft", "finfo", "flatten", "flip",
-    "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop", "from_dlpack",
-    "full", "full_like", "get_num_threads", "global_variables_initializer", "grad",
+    "errors", "exp", "exp2", "expand_dims", "expm1", "export", "eye", "fft", "finfo", "flatten",
+    "flip", "float16", "float32", "float64", "floor", "floor_divide", "fma", "fori_loop",
+    "from_dlpack", "full", "full_like", "get_num_threads", "global_variables_initializer", "grad",
     "gradients", "greater", "greater_equal", "group", "hessian", "hvp", "hypot", "iinfo", "imag",
     "image",
     "inf", "initializers", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",
     "isdtype", "isfinite", "isin", "isinf", "isnan", "jacfwd", "jacrev", "jvp", "less",
-    "less_equal", "lgamma", "linalg", "linearize", "linspace", "log", "log10", "log1p", "log2",
-    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lookup",
-    "losses", "map_fn", "matmul", "matrix_transpose", "max",
+    "less_equal", "lgamma", "linalg", "linearize", "linspace", "load", "log", "log10", "log1p",
+    "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
+    "lookup", "losses", "map_fn", "matmul", "matrix_transpose", "max",
     "maximum", "mean", "meshgrid", "metrics", "min", "minimum", "moveaxis", "multiply",
     "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis", "nextafter", "nn",
     "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer", "pad",

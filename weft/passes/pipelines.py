@@ -38,6 +38,7 @@ from weft.passes.simplify.effects import (
     strip_marks,
 )
 from weft.passes.simplify.fold import fold, fold_exactly
+from weft.passes.simplify.scales import fold_scales
 from weft.passes.simplify.sparse_updates import sparse_updates
 from weft.passes.sizes import tie_sizes
 
@@ -79,6 +80,7 @@ PASSES: dict[str, Pass] = {
     "fuse_elementwise": fuse_elementwise,
     "fuse_folds": fuse_folds,
     "tie_sizes": tie_sizes,
+    "fold_scales": fold_scales,
     "unroll": BoundPass("unroll", partial(unroll, is_unrolled=lambda op: True)),
 }
 

@@ -66,7 +66,7 @@ class InputSignature:
     ) -> tuple[LeafKey, ...]:
         """The keys of a call's leaves with open sizes in place of their own. Python numbers become
         arrays of the type that is given. InvalidArgumentError for what does not fit."""
-        if structure != self.structure:
+        if not pytree.alike(structure, self.structure):
             raise InvalidArgumentError(
                 f"'{self._function}' was called with {pytree.describe(structure)}, but its "
                 f"input_signature says {pytree.describe(self.structure)}",

@@ -322,6 +322,19 @@ def same_structure(what: str, first: Structure, second: Structure) -> None:
         )
 
 
+def alike(first: Structure, second: Structure) -> bool:
+    """Whether two structures are equal, namedtuples of the same name and fields taken as one
+    class."""
+    if first == second:
+        return True
+    if first is None or second is None or first.meta != second.meta:
+        return False
+    names = [(n.cls.__name__, getattr(n.cls, "_fields", None)) for n in (first, second)]
+    same = first.cls is second.cls or (names[0] == names[1] and names[0][1] is not None)
+    pairs = zip(first.children, second.children, strict=False)
+    return same and len(first.children) == len(second.children) and all(alike(*p) for p in pairs)
+
+
 def _difference(first: Structure, second: Structure, root: str) -> str:
     if first is None or second is None or (first.cls, first.meta) != (second.cls, second.meta):
         return root

@@ -41,6 +41,7 @@ from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.text.lexer import NAME, format_array, format_float, quote
 from weft.ir.types import TensorType
 
+_FOLDERS = re.compile(r".*[/\\]", re.DOTALL)
 #: Remarks under ops, for people: they print as comments.
 Notes = Mapping[Operation, str]
 
@@ -50,15 +51,19 @@ def print_graph(
     locations: bool = True,
     notes: Notes | None = None,
     names: Mapping[Value, str] | None = None,
+    folders: bool = True,
 ) -> str:
     """The text of `graph`, ending in a newline.
 
     locations: whether to print `loc(...)`; without them, parsing gives a graph without locations.
+    folders: whether paths of files have their folders.
     notes: comments to print under ops.
     names: names such as `%5` to print in place of numbers; they must be distinct in each block.
     A broken graph prints too (an undefined value as `%undefined`), so that it can be shown.
     """
-    return "\n".join(Printer(locations, notes or {}, names or {}).graph(graph)) + "\n"
+    printer = Printer(locations, notes or {}, names or {})
+    printer.folders = folders
+    return "\n".join(printer.graph(graph)) + "\n"
 
 
 def print_program(
@@ -172,6 +177,7 @@ class Printer:
         self.notes = notes
         self.given = given
         self.files: dict[str, str] = {}
+        self.folders = True
         #: Of the line that was given last.
         self.op_of_line: Operation | None = None
 
@@ -194,7 +200,7 @@ class Printer:
         for collection, items in graph.collections:
             yield f"collection {_bare(collection)} [{', '.join(map(quote, items))}]"
         for file, alias in self.files.items():
-            yield f"file {alias} = {quote(file)}"
+            yield f"file {alias} = {quote(file if self.folders else _FOLDERS.sub('', file))}"
         self.files = {}
 
     def block(self, block: Block, indent: str) -> Iterator[str]:

@@ -10,7 +10,8 @@ After: ``%1 = constant() {value=f32[] 1.4142135}``, ``%2 = broadcast_to(%1) {sha
 
 A value whose elements are all the same (a *uniform* value) is kept as `broadcast_to` of a scalar:
 it costs no memory. Other constants never grow: a result is folded if it has at most LIMIT elements
-or no more than the largest operand. An op that fails on its constants is left to fail when it runs.
+or no more than the largest constant among the operands, of which others may be constants that are
+repeated. An op that fails on its constants is left to fail when it runs.
 """
 
 from __future__ import annotations
@@ -161,16 +162,30 @@ def _takes_elements(op: Operation) -> bool:
 def _fold_constants(builder: Builder, op: Operation) -> Sequence[Value] | None:
     constants = [c.array for v in op.operands if (c := constant_of(v)) is not None]
     result = op.results[0].type
-    if len(constants) != len(op.operands) or len(op.results) != 1:
+    if not constants or len(op.results) != 1:
         return None
+    arrays = [_known(v) for v in op.operands]
     size = result.size if isinstance(result, TensorType) else None
     largest = max(c.size for c in constants)
     if not isinstance(size, int) or (op.name == "broadcast_to" and size > largest):
         return None
     if size > max(LIMIT, largest):
         return None
-    found = _computed(builder, op, constants)
+    known = [a for a in arrays if a is not None]
+    found = _computed(builder, op, known) if len(known) == len(arrays) else None
     return None if found is None else [found]
+
+
+def _known(value: Value) -> Array | None:
+    """The elements of a constant, or of one that is repeated; None for any other value."""
+    made = value.op
+    shape = shape_of(value) if isinstance(value.type, TensorType) else ()
+    if made is not None and made.name == "broadcast_to":
+        value = made.operands[0]
+    held = constant_of(value)
+    if held is None or not all(isinstance(d, int) for d in shape):
+        return None
+    return np.broadcast_to(held.array, shape)  # type: ignore[arg-type]
 
 
 def _computed(builder: Builder, op: Operation, arrays: Sequence[Array]) -> Value | None:

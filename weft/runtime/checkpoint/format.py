@@ -461,6 +461,8 @@ class CheckpointFile:
         # more than one mark: a flipped bit must not make a file look like one that others wrote
         self.verified = any(key.startswith("weft.") for key in metadata)
         self._digests: dict[str, str] = {}
+        #: The sha256 of its metadata, which have those of all arrays; "" where others wrote it.
+        self.digest = metadata.get(_DIGEST, "")
         self.notes: dict[str, Any] = {}
         dtypes: dict[str, str] = {}
         if self.verified:

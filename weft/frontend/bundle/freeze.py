@@ -1,0 +1,66 @@
+"""Freezing: variables become constants, and what is known then is computed.
+
+What a frozen function writes to variables is left out, so its results may not depend on it: a
+random generator or a counter that a call moves on is an error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.frontend.bundle.signature import Exported, Weights
+from weft.ir.errors import UnsupportedError
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops.builder import make_op
+from weft.ir.spec import ConstArray
+from weft.passes.manager import Pass
+from weft.passes.rewriting.rewrite import bind, with_operands
+from weft.passes.simplify.algebra import simplify
+from weft.passes.simplify.cse_dce import cse, dce
+from weft.passes.simplify.effects import strip_gradient_ops
+from weft.passes.simplify.fold import fold
+from weft.passes.simplify.scales import fold_scales
+
+#: In this order: scales and offsets of batch normalisation are constants only once they are folded.
+_PASSES: tuple[Pass, ...] = (strip_gradient_ops, dce, fold, simplify, cse, fold_scales, dce)
+
+
+def frozen(given: Exported, weights: Weights) -> Exported:
+    """The signature with constants in place of variables. UnsupportedError if results depend on a
+    variable that it also writes."""
+    graph, start = given.graph, given.inputs
+    own = len(graph.results) - len(given.updates)
+    changing = [name for name in given.updates if _is_read(graph, own, given, name)]
+    if changing:
+        raise UnsupportedError(
+            f"wf.export(freeze=True): the results of '{graph.name}' depend on the variable "
+            f"'{changing[0]}', which each call changes",
+            hint="a random generator, or a counter: leave it out of what is exported, or do not "
+            "freeze",
+        )
+    ops: list[Operation] = []
+    mapping: dict[Value, Value] = {}
+    place = next((op.locations for op in graph.ops), ())
+    for arg, name in zip(graph.args[start:], given.weights, strict=True):
+        value = {"value": ConstArray(weights.arrays[name])}
+        made = make_op("constant", attrs=value, locations=place)
+        ops.append(made)
+        mapping[arg] = made.result
+    for op in graph.ops:
+        new = with_operands(op, mapping)
+        bind(mapping, op, new.results)
+        ops.append(new)
+    results = tuple([mapping.get(v, v) for v in graph.results[:own]])
+    block = Block(graph.args[:start], tuple(ops), results)
+    made_graph = Graph(graph.name, block, graph.arg_names[:start], graph.stage)
+    for run in _PASSES:
+        made_graph = run(made_graph)
+    return replace(given, graph=made_graph, weights=(), updates=())
+
+
+def _is_read(graph: Graph, own: int, given: Exported, name: str) -> bool:
+    """Whether results depend on the value of a variable."""
+    needed = set(graph.results[:own])
+    for op in reversed(graph.ops):
+        if not needed.isdisjoint(op.results):
+            needed.update(op.operands)
+    return graph.args[given.inputs + list(given.weights).index(name)] in needed

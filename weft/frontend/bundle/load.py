@@ -1,0 +1,300 @@
+"""`wf.load`: a bundle as compiled functions.
+
+Each signature is a compiled function that adds the graph of the bundle to the trace that it is
+called in, with variables and constants of the bundle in place of its weights; so it can be called,
+differentiated, mapped and made a part of other functions, sessions included."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from weft.frontend.bundle.files import BundleFiles, PathLike, damaged, read_bundle
+from weft.frontend.bundle.signature import DEFAULT, type_from_json
+from weft.frontend.bundle.structure import structure_from_json
+from weft.frontend.compile.decorator import compile
+from weft.frontend.compile.function import CompiledFunction
+from weft.frontend.core import pytree
+from weft.frontend.core.tensor import Array, Tensor
+from weft.frontend.core.trace import Trace, current_trace, suspend_trace, unique_name
+from weft.frontend.state.variable import Variable
+from weft.ir.analysis.verify import verify
+from weft.ir.dataclass import dataclass
+from weft.ir.dims import Dim, SymbolicDim
+from weft.ir.dtypes import as_dtype
+from weft.ir.errors import (
+    DataLossError,
+    NotFoundError,
+    PermissionDeniedError,
+    ShapeError,
+    TypeRuleError,
+    UnsupportedError,
+    WeftError,
+    suggest,
+)
+from weft.ir.graph import Graph, Value
+from weft.ir.locations import caller_location
+from weft.ir.ops.io import PYTHON_CALLS
+from weft.ir.text.parser import parse_graph
+from weft.ir.types import TensorType
+from weft.passes.sizes import made_symbols, specialize
+from weft.runtime.files.permissions import AllowFiles, grant
+
+
+class Bundle:
+    """A model that `wf.load` has read: calling it calls its signature "serving_default".
+
+    signatures: compiled functions by name. variables: by name, with the values that they were
+    exported with; the functions read and write them, gradients with respect to them are taken as of
+    any variables, and a `wf.train.Saver` saves them.
+    """
+
+    def __init__(self, path: str, files: BundleFiles, allow_files: AllowFiles) -> None:
+        self.path = path
+        self.manifest = files.manifest
+        with _checked(path):
+            self.variables: Mapping[str, Variable] = _variables(files)
+            given: dict[str, Variable | Array] = {**files.weights, **self.variables}
+            self.signatures: Mapping[str, CompiledFunction[..., Any]] = {
+                str(name): _function(str(name), entry, files, given, allow_files)
+                for name, entry in files.manifest["signatures"].items()
+            }
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self[DEFAULT](*args, **kwargs)
+
+    def __getitem__(self, name: str) -> CompiledFunction[..., Any]:
+        if name not in self.signatures:
+            raise NotFoundError(
+                f"the bundle '{self.path}' has no signature {name!r:.60}"
+                f"{suggest(str(name), list(self.signatures))}",
+                hint=f"it has: {', '.join(self.signatures)}",
+                location=caller_location(),
+            )
+        return self.signatures[name]
+
+    def trainable_variables(self) -> list[Variable]:
+        """Those that optimizers change by default: for `optimizer.minimize(loss, ...)`."""
+        return [v for v in self.variables.values() if v.trainable]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}{f._signature}" for name, f in self.signatures.items())
+        return f"<bundle {self.path}: {shown}; {len(self.variables)} variables>"
+
+
+def load(path: PathLike, *, allow_files: AllowFiles = None) -> Bundle:
+    """A bundle that `wf.export` wrote, as compiled functions. The source of the model need not be
+    there. path: its folder, or the URL of one.
+
+    allow_files: the folder, or folders, whose files its ops may read and write (True: all that the
+    process may use); without it PermissionDeniedError for a bundle with such ops.
+
+    Everything is checked before it is used, as a bundle may come from anywhere: NotFoundError where
+    there is none, UnsupportedError for a later format, DataLossError for files that are damaged or
+    do not fit together, ResourceExhaustedError for weights that do not fit into memory.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/line"
+    >>> slope = wf.Variable(3.0, name="slope")
+    >>> wf.export(lambda x: slope * x, path, example=wf.TensorType(wf.float32, ("n",)))
+    >>> model = wf.load(path)
+    >>> model
+    <bundle .../line: serving_default(x); 1 variables>
+    >>> model(wf.asarray([1.0, 2.0]))
+    Tensor([3., 6.], dtype=float32)
+    >>> wf.compile(lambda x: wf.grad(lambda x: wf.sum(model(x)))(x))(wf.asarray([1.0, 2.0]))
+    Tensor([3., 3.], dtype=float32)
+    """
+    with suspend_trace():
+        return Bundle(str(path), read_bundle(path), allow_files)
+
+
+@contextmanager
+def _checked(path: str) -> Iterator[None]:
+    """What does not fit together is a DataLossError."""
+    try:
+        yield
+    except (DataLossError, PermissionDeniedError, UnsupportedError) as error:
+        raise error.at(caller_location()) from None
+    except (WeftError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        what = error.what if isinstance(error, WeftError) else repr(error)
+        raise damaged(path, what) from error
+
+
+def _variables(files: BundleFiles) -> dict[str, Variable]:
+    made: dict[str, Variable] = {}
+    for name, entry in files.manifest["weights"].items():
+        kind, array = type_from_json(entry), files.weights[name]
+        if kind != TensorType(as_dtype(array.dtype), array.shape):
+            raise DataLossError(f"the weight '{name}' is no {kind}")
+        if entry["trainable"] is not None:
+            made[name] = Variable(array, name=name, trainable=bool(entry["trainable"]))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """A signature of a bundle. weights: in the order of the graph's arguments after its inputs;
+    updates: the variables that its results after its own are for."""
+
+    graph: Graph
+    inputs: tuple[TensorType, ...]
+    result: pytree.Structure
+    order: Sequence[int]
+    weak: Sequence[bool]
+    weights: Sequence[Variable | Array]
+    updates: Sequence[Variable]
+
+    def add(self, name: str, given: Sequence[Tensor]) -> Any:
+        """The graph as a part of the current trace; its result."""
+        trace = current_trace()
+        assert trace is not None
+        values = [trace.lift(t) for t in given]
+        for i, (value, kind) in enumerate(zip(values, self.inputs, strict=True)):
+            _check_fits(self.graph.arg_names[i], name, kind, value)
+        for weight in self.weights:
+            is_variable = isinstance(weight, Variable)
+            values.append(
+                trace.lift(weight.read()) if is_variable else trace.constant(weight)  # type: ignore[union-attr,arg-type]
+            )
+        sizes = _sizes(self.graph, self.inputs, values, trace)
+        graph = specialize(self.graph, sizes) if sizes else self.graph  # type: ignore[arg-type]
+        trace.root().made_sizes.update(made_symbols(graph))
+        results = trace.builder.inline(graph.block, values)
+        own = len(results) - len(self.updates)
+        for variable, value in zip(self.updates, results[own:], strict=True):
+            variable.assign(trace.tensor(value))
+        tensors = [trace.tensor(v, w) for v, w in zip(results, self.weak, strict=False)]
+        return pytree.unflatten(self.result, [tensors[i] for i in self.order])
+
+
+def _check_fits(argument: str, name: str, wanted: TensorType, given: Value) -> None:
+    """TypeRuleError or ShapeError for a tensor that is not of the type of the argument."""
+    kind = given.type
+    assert isinstance(kind, TensorType)
+    fits = kind.rank == wanted.rank and all(
+        isinstance(w, SymbolicDim) or d == w for d, w in zip(kind.shape, wanted.shape, strict=True)
+    )
+    if kind.dtype is not wanted.dtype or not fits:
+        raise (TypeRuleError if fits else ShapeError)(
+            f"the argument '{argument}' of '{name}' is {kind}, but its signature says {wanted}",
+            hint="convert it with wf.astype or wf.reshape",
+            location=caller_location(),
+        )
+
+
+def _sizes(
+    graph: Graph, wanted: Sequence[TensorType], given: Sequence[Value], trace: Trace
+) -> dict[str, Dim]:
+    """What the symbols of the graph are here: sizes of what is given, and new names for sizes that
+    depend on values. ShapeError where a symbol has two sizes."""
+    found: dict[str, Dim] = {}
+    for kind, value in zip(wanted, given, strict=False):
+        assert isinstance(value.type, TensorType)
+        for dim, here in zip(kind.shape, value.type.shape, strict=True):
+            if not isinstance(dim, SymbolicDim) or here is None:
+                continue
+            (symbol,) = dim.symbols
+            if found.setdefault(symbol, here) != here:
+                raise ShapeError(
+                    f"'{graph.name}' was given the sizes {found[symbol]} and {here} for '{symbol}'",
+                    location=caller_location(),
+                )
+    taken = trace.root().symbols
+    for symbol in sorted(made_symbols(graph)):
+        if taken is None:
+            continue
+        fresh = unique_name(symbol, dict.fromkeys(taken))
+        taken.add(fresh)
+        found[symbol] = SymbolicDim.symbol(fresh)
+    return {s: d for s, d in found.items() if d != SymbolicDim.symbol(s)}
+
+
+def _function(
+    name: str,
+    entry: Mapping[str, Any],
+    files: BundleFiles,
+    weights: Mapping[str, Variable | Array],
+    allow_files: AllowFiles,
+) -> CompiledFunction[..., Any]:
+    """The compiled function of a signature."""
+    inputs = tuple([type_from_json(one) for one in entry["inputs"]])
+    outputs = [type_from_json(one) for one in entry["outputs"]]
+    graph = _graph(files, entry["graph"], allow_files)
+    held = [weights[w] for w in entry["weights"]]
+    updates = [weights[w] for w in entry["updates"]]
+    types = [TensorType(as_dtype(w.dtype), tuple(w.shape)) for w in held]
+    written = [TensorType(as_dtype(w.dtype), tuple(w.shape)) for w in updates]
+    if [a.type for a in graph.args] != [*inputs, *types]:
+        raise DataLossError(f"the inputs of '{name}' are not those of its graph")
+    if [r.type for r in graph.results] != [*outputs, *written]:
+        raise DataLossError(f"the outputs of '{name}' are not those of its graph")
+    variables = [v for v in updates if isinstance(v, Variable)]
+    if len(variables) < len(updates):
+        raise DataLossError(f"'{name}' writes what is no variable")
+    for kind in inputs:
+        if any(isinstance(d, SymbolicDim) and d != _symbol(d) for d in kind.shape):
+            raise DataLossError(f"an input of '{name}' has a size that is no name: {kind}")
+    result, order = structure_from_json(entry["result"])
+    if len(order) != len(outputs):
+        raise DataLossError(f"the result of '{name}' does not hold its outputs")
+    signature = _Signature(
+        graph, inputs, result, order, [one["weak"] is True for one in entry["outputs"]], held,
+        variables,
+    )  # fmt: skip
+    return _compiled(name, entry["parameters"], signature)
+
+
+def _symbol(dim: SymbolicDim) -> Dim:
+    return SymbolicDim.symbol(next(iter(dim.symbols))) if len(dim.symbols) == 1 else 0
+
+
+def _graph(files: BundleFiles, name: str, allow_files: AllowFiles) -> Graph:
+    graph = parse_graph(files.texts[name], name)
+    verify(graph)
+    calls = next((op for op in graph.walk() if op.name in PYTHON_CALLS), None)
+    if calls is not None:
+        raise UnsupportedError(
+            f"{name} calls a Python function (op '{calls.name}'), which no bundle may",
+            location=calls.locations,
+        )
+    return grant(graph, allow_files)
+
+
+def _compiled(
+    name: str, parameters: Sequence[Mapping[str, Any]], signature: _Signature
+) -> CompiledFunction[..., Any]:
+    """A compiled function with the parameters that the exported one had."""
+    given: list[inspect.Parameter] = []
+    trees: list[Any] = []
+    numbers: list[int] = []
+    for one in parameters:
+        structure, order = structure_from_json(one["structure"])
+        leaves = [one["first_input"] + i for i in order]
+        numbers += leaves
+        trees.append(pytree.unflatten(structure, [signature.inputs[i] for i in leaves]))
+        only = one["keyword_only"] is True
+        kind = inspect.Parameter.KEYWORD_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        given.append(inspect.Parameter(one["name"], kind))
+    if sorted(numbers) != list(range(len(signature.inputs))):
+        raise DataLossError(f"the parameters of '{name}' do not hold its inputs")
+    shown = inspect.Signature(given)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bound = shown.bind(*args, **kwargs)
+        leaves, structure = pytree.flatten(tuple(bound.arguments.values()))
+        if not pytree.alike(wanted, structure):
+            pytree.same_structure(f"'{name}' of the bundle", wanted, structure)
+        ordered: list[Any] = [None] * len(leaves)
+        for number, leaf in zip(numbers, leaves, strict=True):
+            ordered[number] = leaf
+        return signature.add(name, ordered)
+
+    _, wanted = pytree.flatten(tuple(trees))
+    call.__name__ = call.__qualname__ = name
+    call.__signature__ = shown  # type: ignore[attr-defined]
+    call.__doc__ = f"The signature '{name}' of a bundle."
+    made: CompiledFunction[..., Any] = compile(call, input_signature=trees)
+    return made
