@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.frontend.bundle.files import _digest
+from weft.frontend.bundle.files import digest_of
 from weft.frontend.bundle.structure import structure_from_json, structure_to_json
 from weft.frontend.core import pytree
 from weft.ir.errors import DataLossError, UnsupportedError, WeftError
@@ -57,7 +57,7 @@ def changed(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change the manifest of a bundle."""
     manifest = json.loads((path / JSON).read_text())
     change(manifest)
-    manifest["sha256"] = _digest(manifest)
+    manifest["sha256"] = digest_of(manifest)
     (path / JSON).write_text(json.dumps(manifest))
 
 
@@ -142,7 +142,7 @@ def test_other_values_in_the_manifest(written: Path, data: st.DataObject, value:
     places = [*_places(manifest)]
     holder, key = data.draw(st.sampled_from(places))
     holder[key] = value
-    manifest["sha256"] = _digest(manifest)
+    manifest["sha256"] = digest_of(manifest)
     (bundle / JSON).write_text(json.dumps(manifest))
     try:
         model = wf.load(bundle)

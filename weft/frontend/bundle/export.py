@@ -119,18 +119,22 @@ def export(
             if freeze:
                 found = frozen(found, weights)
             made[name] = _with_large_constants(found, weights)
+    _write(path, made, weights, replace)
+
+
+def _write(path: PathLike, made: Mapping[str, Exported], weights: Weights, replace: bool) -> None:
+    """The signatures, and the weights that any of them uses, as the files of a bundle."""
     used = {name for one in made.values() for name in one.weights}
+    arrays = {name: array for name, array in weights.arrays.items() if name in used}
     manifest = {
         "weft": str(importlib.import_module("weft").__version__),
         "signatures": {name: signature_to_json(name, one) for name, one in made.items()},
         "weights": {
             name: {**type_to_json(type_of(array)), "trainable": weights.trainable.get(name)}
-            for name, array in weights.arrays.items()
-            if name in used
+            for name, array in arrays.items()
         },
     }
     texts = {name + GRAPH: print_graph(one.graph, folders=False) for name, one in made.items()}
-    arrays = {name: array for name, array in weights.arrays.items() if name in used}
     write_bundle(path, manifest, texts, arrays, replace=replace)
 
 

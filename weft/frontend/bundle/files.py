@@ -126,12 +126,12 @@ def _write_files(
     with CheckpointFile(folder / WEIGHTS) as written:
         files[WEIGHTS] = {"sha256_of_metadata": written.digest}
     whole = {"weft_bundle": FORMAT, **manifest, "files": files}
-    whole["sha256"] = _digest(whole)
+    whole["sha256"] = digest_of(whole)
     text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
     write_atomically(folder / MANIFEST, [memoryview(text.encode())])
 
 
-def _digest(manifest: Mapping[str, Any]) -> str:
+def digest_of(manifest: Mapping[str, Any]) -> str:
     """The sha256 of what a manifest says, however it is written."""
     said = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
@@ -197,7 +197,7 @@ def _manifest(place: Path) -> dict[str, Any]:
             hint=f"it was written by weft {manifest.get('weft')!r:.40}",
             location=caller_location(),
         )
-    if manifest.get("sha256") != _digest(manifest):
+    if manifest.get("sha256") != digest_of(manifest):
         raise damaged(place, f"{MANIFEST} is not the file that was written")
     return manifest
 

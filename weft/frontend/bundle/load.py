@@ -80,7 +80,7 @@ class Bundle:
         return [v for v in self.variables.values() if v.trainable]
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}{f._signature}" for name, f in self.signatures.items())
+        shown = ", ".join(f"{name}{inspect.signature(f)}" for name, f in self.signatures.items())
         return f"<bundle {self.path}: {shown}; {len(self.variables)} variables>"
 
 
