@@ -265,6 +265,11 @@ def _begin(
     return done
 
 
+def machine_code(kernel: Kernel) -> CachedObject:
+    """The kernel's object, from disk or compiled now, for others to link."""
+    return _make(kernel)
+
+
 def _make(kernel: Kernel) -> CachedObject:
     """Load, or compile and store at once: the process may end before anybody asks for it."""
     cache = kernel_cache()

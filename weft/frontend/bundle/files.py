@@ -53,6 +53,11 @@ _LONGEST_TEXT = 256 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
+def is_bundle(path: PathLike) -> bool:
+    """Whether a bundle is there."""
+    return is_there(path_of(path) / MANIFEST)
+
+
 def checked_name(name: object, what: str) -> str:
     """`name`, if signatures, and the files of their graphs, may be called so. InvalidArgumentError
     otherwise."""
@@ -159,7 +164,7 @@ def read_bundle(path: PathLike) -> BundleFiles:
     that are missing, damaged, or not those that were written together, ResourceExhaustedError for
     weights that do not fit into memory."""
     place = path_of(path)
-    if not is_there(place / MANIFEST):
+    if not is_bundle(path):
         raise NotFoundError(
             f"wf.load: '{place}' is no bundle: it has no {MANIFEST}",
             hint="wf.export(model, path) writes one",

@@ -5,9 +5,11 @@ random generator or a counter that a call moves on is an error."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.frontend.bundle.signature import Exported, Weights
+from weft.frontend.core.tensor import Array
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import make_op
@@ -37,24 +39,30 @@ def frozen(given: Exported, weights: Weights) -> Exported:
             hint="a random generator, or a counter: leave it out of what is exported, or do not "
             "freeze",
         )
+    made_graph = with_constants(graph, start, [weights.arrays[n] for n in given.weights], own)
+    for run in _PASSES:
+        made_graph = run(made_graph)
+    return replace(given, graph=made_graph, weights=(), updates=())
+
+
+def with_constants(graph: Graph, inputs: int, arrays: Sequence[Array], results: int) -> Graph:
+    """The graph with constants in place of its arguments after the first `inputs`; its first
+    `results` alone."""
     ops: list[Operation] = []
     mapping: dict[Value, Value] = {}
     place = next((op.locations for op in graph.ops), ())
-    for arg, name in zip(graph.args[start:], given.weights, strict=True):
-        value = {"value": ConstArray(weights.arrays[name])}
-        made = make_op("constant", attrs=value, locations=place)
+    for arg, array in zip(graph.args[inputs:], arrays, strict=True):
+        made = make_op("constant", attrs={"value": ConstArray(array)}, locations=place)
         ops.append(made)
         mapping[arg] = made.result
     for op in graph.ops:
         new = with_operands(op, mapping)
         bind(mapping, op, new.results)
         ops.append(new)
-    results = tuple([mapping.get(v, v) for v in graph.results[:own]])
-    block = Block(graph.args[:start], tuple(ops), results)
-    made_graph = Graph(graph.name, block, graph.arg_names[:start], graph.stage)
-    for run in _PASSES:
-        made_graph = run(made_graph)
-    return replace(given, graph=made_graph, weights=(), updates=())
+    values = tuple([mapping.get(v, v) for v in graph.results[:results]])
+    block = Block(graph.args[:inputs], tuple(ops), values)
+    names = graph.result_names[:results]
+    return Graph(graph.name, block, graph.arg_names[:inputs], graph.stage, result_names=names)
 
 
 def _is_read(graph: Graph, own: int, given: Exported, name: str) -> bool:

@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from weft.frontend.bundle.files import BundleFiles, PathLike, damaged, read_bundle
+from weft.frontend.bundle.freeze import with_constants
 from weft.frontend.bundle.signature import DEFAULT, type_from_json
 from weft.frontend.bundle.structure import structure_from_json
 from weft.frontend.compile.decorator import compile
@@ -57,9 +60,13 @@ class Bundle:
         with _checked(path):
             self.variables: Mapping[str, Variable] = _variables(files)
             given: dict[str, Variable | Array] = {**files.weights, **self.variables}
-            self.signatures: Mapping[str, CompiledFunction[..., Any]] = {
-                str(name): _function(str(name), entry, files, given, allow_files)
+            self.held = {
+                str(name): _signature(str(name), entry, files, given, allow_files)
                 for name, entry in files.manifest["signatures"].items()
+            }
+            self.signatures: Mapping[str, CompiledFunction[..., Any]] = {
+                name: _compiled(name, files.manifest["signatures"][name]["parameters"], one)
+                for name, one in self.held.items()
             }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -109,6 +116,26 @@ def load(path: PathLike, *, allow_files: AllowFiles = None) -> Bundle:
     """
     with suspend_trace():
         return Bundle(str(path), read_bundle(path), allow_files)
+
+
+def bundle_graph(path: PathLike, signature: str = "", allow_files: AllowFiles = None) -> Graph:
+    """The graph of a signature with its weights as constants, for programs that take graphs.
+
+    signature: its name; "": "serving_default", or the only one. NotFoundError for one that is none,
+    UnsupportedError for one that writes variables; else as `load`."""
+    bundle = load(path, allow_files=allow_files)
+    names = list(bundle.signatures)
+    chosen = signature or (names[0] if len(names) == 1 else DEFAULT)
+    bundle[chosen]  # an error for one that is none
+    found = bundle.held[chosen]
+    if found.updates:
+        raise UnsupportedError(
+            f"the signature '{chosen}' of '{path}' writes the variable "
+            f"'{found.updates[0].name}', which a graph by itself does not keep",
+            hint="wf.export(..., freeze=True) leaves that out; wf.load runs it",
+        )
+    arrays = [np.asarray(w.read()) if isinstance(w, Variable) else w for w in found.weights]
+    return with_constants(found.graph, len(found.inputs), arrays, len(found.graph.results))
 
 
 @contextmanager
@@ -212,14 +239,14 @@ def _sizes(
     return {s: d for s, d in found.items() if d != SymbolicDim.symbol(s)}
 
 
-def _function(
+def _signature(
     name: str,
     entry: Mapping[str, Any],
     files: BundleFiles,
     weights: Mapping[str, Variable | Array],
     allow_files: AllowFiles,
-) -> CompiledFunction[..., Any]:
-    """The compiled function of a signature."""
+) -> _Signature:
+    """A signature, checked."""
     inputs = tuple([type_from_json(one) for one in entry["inputs"]])
     outputs = [type_from_json(one) for one in entry["outputs"]]
     graph = _graph(files, entry["graph"], allow_files)
@@ -240,11 +267,10 @@ def _function(
     result, order = structure_from_json(entry["result"])
     if len(order) != len(outputs):
         raise DataLossError(f"the result of '{name}' does not hold its outputs")
-    signature = _Signature(
+    return _Signature(
         graph, inputs, result, order, [one["weak"] is True for one in entry["outputs"]], held,
         variables,
     )  # fmt: skip
-    return _compiled(name, entry["parameters"], signature)
 
 
 def _symbol(dim: SymbolicDim) -> Dim:

@@ -1,5 +1,6 @@
-"""`weft compile`: the kernels of a graph as machine code for GPUs that need not be here; `weft
-cache`: kernels, cubins, choices, scalar functions and plans on disk, listed and removed."""
+"""`weft compile`: a graph as a shared library for the CPU, or its kernels as machine code for GPUs
+that need not be here; `weft cache`: kernels, cubins, choices, scalar functions and plans on disk,
+listed and removed."""
 
 from __future__ import annotations
 
@@ -12,10 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from weft.codegen.llvm.cache import CacheFile, KernelCache, cache_folder, cache_limit, read_name
+from weft.codegen.llvm.target import LEVELS, NATIVE, checked_isa
 from weft.frontend.session.compiling import fetched_step
 from weft.frontend.tools.run import named_pairs, variable_types, writing
 from weft.ir.dtypes import DType
-from weft.ir.errors import InvalidArgumentError, NotFoundError, ToolchainError, suggest
+from weft.ir.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    ToolchainError,
+    suggest,
+)
 from weft.ir.graph import Graph
 from weft.passes.differential import random_sizes
 from weft.passes.manager import Pass
@@ -27,19 +34,22 @@ _TARGET = re.compile(r"sm_(\d{1,2})(\d)")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of `weft compile`."""
-    parser.add_argument("file", help="IR text; - reads standard input")
+    parser.add_argument(
+        "file", help="IR text, or a bundle, FOLDER:SIGNATURE; - reads standard input"
+    )
     parser.add_argument(
         "--target",
         action="append",
         required=True,
-        metavar="sm_90,...",
-        help="the architectures: sm_90 is an H100 (repeatable)",
+        metavar="cpu,sm_90,...",
+        help="cpu, or its instruction set (x86-64-v3): a shared library and a C header; GPU "
+        "architectures, sm_90 is an H100 (repeatable)",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="DIR",
-        help="the folder for the cubins and manifest.json (default: FILE's name with .cubins)",
+        help="the folder for what is written (default: FILE's name with .cubins, or .lib)",
     )
     parser.add_argument(
         "--fetch",
@@ -66,8 +76,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterator[str]:
-    """Write the cubins of the kernels that `passes` lead to; yields a line for each kernel and
-    architecture.
+    """Write the library, or the cubins of the kernels that `passes` lead to; yields a line for each
+    of them.
 
     Raises InvalidArgumentError or NotFoundError for options that do not fit, a graph that launches
     no kernel and a folder that cannot be written to, UnsupportedError for an op without a GPU
@@ -75,6 +85,10 @@ def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterat
     # other commands do not wait for these modules
     from weft.runtime.device.execution.ahead import compile_ahead
 
+    names = [name.strip() for text in args.target for name in text.split(",")]
+    if any(name == "cpu" or name in LEVELS for name in names):
+        yield from _library(graph, args, names)
+        return
     targets = targets_of(args.target)
     check_targets(targets)
     given = named_pairs(args.size, "--size")
@@ -95,6 +109,27 @@ def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterat
         f"wrote {ahead.kernels} kernels for {', '.join(ahead.targets)} to {folder}: "
         f"{ahead.nbytes:,} bytes; WEFT_CUBINS={folder} uses them"
     )
+
+
+def _library(graph: Graph, args: Namespace, targets: Sequence[str]) -> Iterator[str]:
+    """Write a shared library and its header. Errors as `write_library`."""
+    from weft.runtime.native.library import write_library
+
+    if len(targets) > 1 or args.fetch:
+        raise InvalidArgumentError(
+            f"--target {','.join(targets)}: a library is of one instruction set, for all results",
+            hint="compile for each target by itself; no --fetch",
+        )
+    static = specialize(graph, sizes_of(graph, named_pairs(args.size, "--size")))
+    name = re.sub(r"\W", "_", Path(args.file.partition(":")[0]).stem, flags=re.ASCII) or "model"
+    stem = name if not name[0].isdigit() else f"model_{name}"
+    folder = Path(args.output or f"{stem}.lib")
+    outputs = graph.result_names or [f"result_{k}" for k in range(len(graph.results))]
+    target = NATIVE if targets[0] == "cpu" else checked_isa(targets[0], "--target")
+    with writing(folder):
+        made = write_library(static, outputs, folder, stem, target)
+    yield f"wrote {made.library} ({made.nbytes:,} bytes, {made.kernels} kernels, {made.isa})"
+    yield f"wrote {made.header}: weft_model_run(inputs, outputs)"
 
 
 def targets_of(given: Sequence[str]) -> list[tuple[int, int]]:
@@ -149,7 +184,7 @@ def sizes_of(
     if missing:
         raise InvalidArgumentError(
             f"the size of the symbolic dimension '{missing[0]}' is not known",
-            hint=f"give --size {missing[0]}=N: kernels for a GPU are chosen by sizes",
+            hint=f"give --size {missing[0]}=N: kernels are chosen by sizes",
         )
     return {name: int(text) for name, text in given.items()}
 

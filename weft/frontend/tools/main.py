@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from weft.frontend.bundle.files import is_bundle
 from weft.frontend.compile.explain import in_sections, ir_text
 from weft.frontend.tools import bench as cli_bench
 from weft.frontend.tools import cluster, explain, view
@@ -59,13 +60,19 @@ class Command:
 
 
 def read_program(path: str) -> Program:
-    """The program in the file `path` (`-`: standard input), of one graph or of several parts.
+    """The program in the file `path` (`-`: standard input), of one graph or of several parts; or
+    that of a bundle's signature, `FOLDER` or `FOLDER:SIGNATURE`.
 
     Raises NotFoundError or InvalidArgumentError for an unreadable file, ParseError for bad text.
     """
     try:
         if path == "-":
             return parse_program(sys.stdin.read(), "<stdin>")
+        if is_bundle(path.partition(":")[0]):
+            from weft.frontend.bundle.load import bundle_graph  # others do not wait for it
+
+            folder, _, signature = path.partition(":")
+            return Program.of(bundle_graph(folder, signature))
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {path}") from None
