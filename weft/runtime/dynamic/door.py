@@ -4,12 +4,13 @@ worth it."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_STRINGS
+from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_STRINGS, MANY_EXAMPLES
 from weft.ir.ops import HAVE_KERNELS, strings
 from weft.ir.spec import Array, Attrs
+from weft.ir.types import TensorType
 
 
 class _Limit(threading.local):
@@ -19,6 +20,12 @@ class _Limit(threading.local):
 
 
 LIMIT = _Limit()
+
+
+class Examples:
+    """How many this process was to parse so far."""
+
+    seen = 0
 
 
 def with_threads(start: Callable[..., None], most: int) -> Callable[..., None]:
@@ -70,3 +77,18 @@ def native_csv(
     from weft.runtime.dynamic.strings import csv_columns
 
     return csv_columns(records, defaults, delimiter, quote, na_value, columns)
+
+
+def native_examples(
+    serialized: Array, names: Sequence[str], types: Sequence[TensorType],
+    defaults: Mapping[int, Array],
+) -> list[Array] | None:  # fmt: skip
+    """The features of Examples, as `parse_examples` of `runtime/files/decoding.py` gives them; None
+    where that is to do it: for bad arguments, and until so many Examples came that loading the
+    kernels takes less."""
+    Examples.seen += serialized.size
+    if Examples.seen < MANY_EXAMPLES:
+        return None
+    from weft.runtime.dynamic.examples import example_features
+
+    return example_features(serialized, names, types, defaults)
