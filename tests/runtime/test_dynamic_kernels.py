@@ -521,6 +521,7 @@ LONG: dict[str, Callable[[], object]] = {
     "raw": lambda: NATIVE["decode_raw"](
         [_WORDS[1000:9000]], {"out_type": as_dtype("uint8"), "shape": (4,), "little_endian": True}
     ),
+    "words": lambda: NATIVE["string_split"]([_WORDS], {"delimiter": "1", "skip_empty": True}),
     "examples": lambda: example_features(_RECORDS, ["x", "n"], _PARTS, {}),
 }
 

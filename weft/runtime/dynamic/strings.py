@@ -11,7 +11,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from weft.ir.errors import InvalidArgumentError
 from weft.ir.ops.strings import number_of
 from weft.ir.spec import Array, Attrs, ints_attr
 from weft.runtime.dynamic.calls import CHUNK, behaved, chunks_of, per_chunk, run_kernel
+from weft.runtime.dynamic.new_strings import put_strings
 from weft.runtime.files.decoding import csv_field
 from weft.runtime.native.ahead import address
 
@@ -140,6 +140,8 @@ def csv_columns(
     kinds = [_KINDS.get(as_dtype(d.dtype)) for d in defaults]
     if None in kinds or not all(map(behaved, defaults)):
         return None
+    if not all(are_bytes(d) for d in defaults if d.dtype.hasobject and d.size):
+        return None
     made = [_Column(records, kind, d) for kind, d in zip(kinds, defaults, strict=True)]
     fields = np.full(max(chosen) + 1, -1, np.int64)
     fields[chosen] = np.arange(len(chosen))
@@ -185,12 +187,8 @@ class _Column:
             for i in np.flatnonzero(self._odd).tolist():
                 self._out.flat[i] = number_of(field(i), dtype)
             return self._out
-        given = self._default.flat[0] if self._default.size else b""
-        made: Any = np.empty(self._records.size, object)
-        begins, ends = self._out.T.tolist()
-        places = zip(self._records.reshape(-1).tolist(), begins, ends, strict=True)
-        made[:] = [
-            record[at:end] if end >= 0 and at >= 0 else given if at < 0 else field(i)
-            for i, (record, at, end) in enumerate(places)
-        ]
-        return np.asarray(made.reshape(self._records.shape))
+        made: Array = np.empty(self._records.shape, object)
+        put_strings(self._out, made)
+        for i in np.flatnonzero(self._out[:, 0] == 0).tolist():
+            made.flat[i] = field(i)
+        return made
