@@ -1,4 +1,5 @@
-"""Native kernels that cut strings: words, substrings and lengths are what the references give."""
+"""Native kernels that cut and make strings: words, substrings, lengths, joined strings and those in
+another case are what the references give."""
 
 from __future__ import annotations
 
@@ -78,6 +79,36 @@ def test_substrings_and_lengths(values: list[bytes], data: st.DataObject) -> Non
     check("string_length", [x.reshape(1, -1)])
 
 
+@examples(300)
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=9), st.sampled_from(["", *MARKS]))
+def test_joined_strings(rows: list[tuple[bytes, ...]], separator: str) -> None:
+    columns = [texts([row[k] for row in rows]) for k in range(3)]
+    for count in (1, 2, 3):
+        check("string_join", columns[:count], separator=separator)
+    check("string_join", [c.reshape(1, -1, 1) for c in columns], separator=separator)
+
+
+@examples(300)
+@given(st.lists(st.binary(max_size=40), max_size=9), st.sampled_from(["lower", "upper"]))
+def test_cases(values: list[bytes], case: str) -> None:
+    """Of single bytes, too, whose objects CPython shares; and of all bytes."""
+    x = texts([*values, *(bytes([c]) for c in range(256)), bytes(range(256)) * 9])
+    check("string_case", [x], case=case, ascii=True)
+    plain = texts([bytes(c & 127 for c in v) for v in x.tolist()])
+    check("string_case", [plain], case=case, ascii=False)
+    assert NATIVE["string_case"]([x], {"case": case, "ascii": False}) is None
+    assert [bytes([c]) for c in range(256)] == x[len(values) : -1].tolist()
+
+
+def test_single_bytes_that_cpython_shares_stay_as_they_are() -> None:
+    x = texts([b"a", b"", b"B"] * 20)
+    (made,) = NATIVE["string_case"]([x], {"case": "upper", "ascii": True}) or []
+    assert made.tolist() == [b"A", b"", b"B"] * 20
+    (made,) = NATIVE["string_join"]([x, texts([b""] * 60)], {"separator": ""}) or []
+    assert made.tolist() == x.tolist()
+    assert [bytes([c]).decode() for c in b"aAbB"] == ["a", "A", "b", "B"]
+
+
 @pytest.mark.parametrize("count", [STRINGS - 1, STRINGS, 3 * STRINGS + 5])
 def test_many_strings(count: int) -> None:
     x = texts([b" ".join([b"w%d" % (i + j) for j in range(i % 5)]) for i in range(count)])
@@ -87,6 +118,8 @@ def test_many_strings(count: int) -> None:
     at = np.arange(count) % 3
     check("substr", [texts([b"abc"] * count), at, at])
     check("string_length", [x])
+    check("string_join", [x, x[::-1].copy()], separator="/")
+    check("string_case", [x], case="upper", ascii=False)
 
 
 @pytest.mark.parametrize("at", [-4, 4, -(2**63), 2**63 - 1])
@@ -106,6 +139,9 @@ def test_other_ways_to_cut_are_left_alone() -> None:
         assert NATIVE["string_split_rows"]([x], {**how, **other}) is None
     assert NATIVE["string_split"]([x], {"delimiter": "", "skip_empty": True}) is None
     assert NATIVE["string_split_rows"]([texts([b"a", "b"])], how) is None
+    assert NATIVE["string_join"]([x, x[:1]], {"separator": ""}) is None
+    assert NATIVE["string_join"]([x, texts(["a"] * 40)], {"separator": ""}) is None
+    assert NATIVE["string_case"]([texts(["a"] * 40)], {"case": "upper", "ascii": True}) is None
     assert native_results("string_split_rows", [x[:3]], how) is None  # few
     assert native_results("string_split_rows", [x], how) is not None
 
@@ -128,10 +164,16 @@ def test_sessions_and_eager_calls() -> None:
 def test_no_object_is_lost_or_kept() -> None:
     x = texts([b"one two %d" % i for i in range(2000)])
     how = {"delimiter": " ", "skip_empty": True}
-    NATIVE["string_split"]([x], how)
+    run = [
+        lambda: NATIVE["string_split"]([x], how),
+        lambda: NATIVE["string_case"]([x], {"case": "upper", "ascii": True}),
+        lambda: NATIVE["string_join"]([x, x], {"separator": "-"}),
+    ]
+    for call in run:
+        call()
     gc.collect()
     before = sys.getrefcount(None), sys.getallocatedblocks()
-    for _ in range(10):
-        NATIVE["string_split"]([x], how)
+    for call in run * 10:
+        call()
     after = sys.getrefcount(None), sys.getallocatedblocks()
     assert all(abs(b - a) < 500 for a, b in zip(before, after, strict=True))

@@ -15,14 +15,14 @@ AT_ONCE = 1024
 
 
 def make_strings(args: int, lo: int, hi: int) -> int:
-    """places, out, PyBytes_FromStringAndSize, Py_DecRef, whether there are long ones: the objects
-    lo to hi. An exception is set if there is no memory."""
+    """places, out, PyBytes_FromStringAndSize, Py_DecRef, whether there are long ones, bytes of the
+    longest that are filled: the objects lo to hi. An exception is set if there is no memory."""
     i = lo
     while i < hi:
         text = load(load(args) + PLACE_BYTES * i + P_TEXT)
         if text != 0:
             size = load(load(args) + PLACE_BYTES * i + P_SIZE)
-            if size > AT_ONCE:
+            if size > load(args + 40):
                 text = 0
                 store(args + 32, 1)
             made = call(load(args + 16), text, size)

@@ -1,4 +1,5 @@
-"""Where the parts of strings lie, in `native_language`: words between separators, and substrings.
+"""Parts of strings, and strings of parts, in `native_language`: where words between separators and
+substrings lie, and what is in the objects of joined strings, and of those in another case.
 
 A part is a row as `new_strings.py` takes it: the address and the size of its bytes."""
 
@@ -8,13 +9,17 @@ from weft.codegen.dynamic.elements import least
 from weft.codegen.dynamic.new_strings import P_SIZE, P_TEXT, PLACE_BYTES
 from weft.codegen.dynamic.parsing import same_bytes
 from weft.codegen.dynamic.text_hash import BYTES_DATA, BYTES_SIZE
-from weft.codegen.native_language import load, load8, store, store32
+from weft.codegen.native_language import below, copy, load, load8, store, store8, store32
 
 #: How text is cut: into what is not empty between the bytes of a set; at each byte of a set; at
 #: each separator of several bytes.
 RUNS, AT_BYTES, AT_SEPARATORS = 0, 1, 2
 #: Which of them.
 CUT = 0
+#: The first letter of those that change their case.
+LETTERS = 65
+#: Whether it matters if there are others than ASCII's.
+OTHERS = 1
 
 
 def count_words(args: int, lo: int, hi: int) -> int:
@@ -154,5 +159,90 @@ def count_bytes(args: int, lo: int, hi: int) -> int:
     end = least(hi * load(args + 16), load(args + 8))
     while i < end:
         store32(load(args + 24) + 4 * i, load(load(load(args) + 8 * i) + BYTES_SIZE))
+        i += 1
+    return 0
+
+
+# ------------------------------------------------------------------------------------------ joining
+def measure_joined(args: int, lo: int, hi: int) -> int:
+    """arrays of strings, size, chunk, count of arrays, places, separator, its size: the size of
+    each joined string, at an address that is not 0."""
+    i = lo * load(args + 16)
+    end = least(hi * load(args + 16), load(args + 8))
+    count = load(args + 24)
+    while i < end:
+        size = (count - 1) * load(args + 48)
+        k = 0
+        while k < count:
+            size += load(load(load(load(args) + 8 * k) + 8 * i) + BYTES_SIZE)
+            k += 1
+        store(load(args + 32) + PLACE_BYTES * i + P_TEXT, 1)
+        store(load(args + 32) + PLACE_BYTES * i + P_SIZE, size)
+        i += 1
+    return 0
+
+
+def fill_joined(args: int, lo: int, hi: int) -> int:
+    """The same with the objects for the places."""
+    i = lo * load(args + 16)
+    end = least(hi * load(args + 16), load(args + 8))
+    between = load(args + 48)
+    while i < end:
+        to = load(load(args + 32) + 8 * i) + BYTES_DATA
+        k = 0
+        while k < load(args + 24):
+            if k > 0:
+                copy(to, load(args + 40), between)
+                to += between
+            text = load(load(load(args) + 8 * k) + 8 * i)
+            size = load(text + BYTES_SIZE)
+            copy(to, text + BYTES_DATA, size)
+            to += size
+            k += 1
+        i += 1
+    return 0
+
+
+# --------------------------------------------------------------------------------------------- case
+def measure_ascii(args: int, lo: int, hi: int) -> int:
+    """strings, size, chunk, other, places: where each string lies. other: whether one of the chunk
+    has bytes that are not ASCII."""
+    chunk = load(args + 16)
+    c = lo
+    while c < hi:
+        i = c * chunk
+        end = least(i + chunk, load(args + 8))
+        seen = 0
+        while i < end:
+            s = load(load(args) + 8 * i) + BYTES_DATA
+            size = load(s - BYTES_DATA + BYTES_SIZE)
+            store(load(args + 32) + PLACE_BYTES * i + P_TEXT, s)
+            store(load(args + 32) + PLACE_BYTES * i + P_SIZE, size)
+            k = 0
+            if OTHERS == 0:
+                k = size
+            while k < size:
+                seen = seen | load8(s + k)
+                k += 1
+            i += 1
+        store(load(args + 24) + 8 * c, seen >> 7)
+        c += 1
+    return 0
+
+
+def fill_case(args: int, lo: int, hi: int) -> int:
+    """strings, size, chunk, objects: each string with its letters from `LETTERS` on in the other
+    case."""
+    i = lo * load(args + 16)
+    end = least(hi * load(args + 16), load(args + 8))
+    while i < end:
+        s = load(load(args) + 8 * i) + BYTES_DATA
+        to = load(load(args + 24) + 8 * i) + BYTES_DATA
+        size = load(s - BYTES_DATA + BYTES_SIZE)
+        k = 0
+        while k < size:
+            c = load8(s + k)
+            store8(to + k, c ^ (below(c - LETTERS, 26) << 5))
+            k += 1
         i += 1
     return 0

@@ -45,6 +45,8 @@ BY_KERNELS = frozenset(
         "string_split_rows",
         "substr",
         "string_length",
+        "string_join",
+        "string_case",
     }
 )
 _M = (1 << 64) - 1

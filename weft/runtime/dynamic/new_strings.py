@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 
+from weft.codegen.dynamic.new_strings import AT_ONCE
 from weft.ir.process import cpython
 from weft.ir.spec import Array
 from weft.runtime.dynamic.calls import chunks_of, run_holding, run_kernel
@@ -26,9 +27,19 @@ _NEW, _DROP = _function("PyBytes_FromStringAndSize"), _function("Py_DecRef")
 def put_strings(places: Array, out: Array) -> None:
     """Write into an object array of n elements the objects of the bytes at `places`: i64[n, 2],
     the address and the size of each; an address of 0: the element stays. MemoryError."""
-    args = (ctypes.c_int64 * 5)(address(places), address(out), _NEW, _DROP, 0)
-    for lo in range(0, len(places), _MADE):
-        run_holding("make_strings", args, lo, min(lo + _MADE, len(places)))
-    if args[4]:
+    if _make(places, out, AT_ONCE):
         given = (address(places), len(places), _COPIED, address(out))
         run_kernel("copy_long", (), given, chunks_of(len(places), _COPIED))
+
+
+def put_blank_strings(places: Array, out: Array) -> None:
+    """The same, but what the objects hold is for the caller to write before anybody sees them."""
+    _make(places, out, 0)
+
+
+def _make(places: Array, out: Array, at_once: int) -> bool:
+    """Make the objects, and fill those of up to so many bytes. Whether there are longer ones."""
+    args = (ctypes.c_int64 * 6)(address(places), address(out), _NEW, _DROP, 0, at_once)
+    for lo in range(0, len(places), _MADE):
+        run_holding("make_strings", args, lo, min(lo + _MADE, len(places)))
+    return bool(args[4])

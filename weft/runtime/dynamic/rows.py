@@ -21,4 +21,5 @@ NATIVE: Mapping[str, Run] = {
     "string_to_number": strings.numbers_op, "decode_raw": strings.raw_op,
     "string_split": words.split_op, "string_split_rows": words.split_rows_op,
     "substr": words.substr_op, "string_length": words.length_op,
+    "string_join": words.join_op, "string_case": words.case_op,
 }  # fmt: skip

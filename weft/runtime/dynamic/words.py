@@ -1,5 +1,5 @@
-"""Words and substrings of strings, by kernels: where they lie is found without the GIL, then they
-become objects. What is cut in another way the references do."""
+"""Words and substrings of strings, joined strings, and letters in the other case, by kernels: only
+objects are made under the GIL. What is cut in another way the references do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.codegen.dynamic import words as native
 from weft.codegen.dynamic.text_hash import BYTES_DATA
 from weft.ir.spec import Array, Attrs, as_bytes
 from weft.runtime.dynamic.calls import chunks_of, per_chunk, run_kernel, starts_of
-from weft.runtime.dynamic.new_strings import put_strings
+from weft.runtime.dynamic.new_strings import put_blank_strings, put_strings
 from weft.runtime.dynamic.strings import STRINGS, are_bytes
 from weft.runtime.native.ahead import address
 
@@ -91,4 +91,35 @@ def length_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
     out = np.empty(x.shape, np.int32)
     given = (address(x), x.size, STRINGS, address(out))
     run_kernel("count_bytes", (), given, chunks_of(x.size, STRINGS))
+    return [out]
+
+
+def join_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
+    """The strings of the operands one after the other, with a separator in between."""
+    first, separator = arrays[0], as_bytes(str(attrs["separator"]))
+    if any(x.shape != first.shape for x in arrays) or not all(map(are_bytes, arrays)):
+        return None
+    places, out = np.empty((first.size, 2), np.int64), np.empty(first.shape, object)
+    held = np.array([address(x) for x in arrays], np.int64)
+    given = (address(held), first.size, STRINGS, len(arrays))
+    how, chunks = (id(separator) + BYTES_DATA, len(separator)), chunks_of(first.size, STRINGS)
+    run_kernel("measure_joined", (), (*given, address(places), *how), chunks)
+    put_blank_strings(places, out)
+    run_kernel("fill_joined", (), (*given, address(out), *how), chunks)
+    return [out]
+
+
+def case_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
+    """Strings in lower or upper case: of ASCII, or if only ASCII's letters are to change."""
+    (x,) = arrays
+    if attrs["case"] not in ("lower", "upper") or not are_bytes(x):
+        return None
+    places, out = np.empty((x.size, 2), np.int64), np.empty(x.shape, object)
+    others = (("OTHERS", int(not attrs["ascii"])),)
+    if per_chunk("measure_ascii", others, x, address(places), chunk=STRINGS).any():
+        return None
+    put_blank_strings(places, out)
+    letters = (("LETTERS", ord("A" if attrs["case"] == "lower" else "a")),)
+    given = (address(x), x.size, STRINGS, address(out))
+    run_kernel("fill_case", letters, given, chunks_of(x.size, STRINGS))
     return [out]
