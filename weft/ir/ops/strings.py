@@ -49,6 +49,8 @@ BY_KERNELS = frozenset(
         "string_case",
     }
 )
+#: Those of them whose references are quick: a function of CPython's for each string.
+QUICK = frozenset({"string_split_rows", "string_length", "string_join", "string_case"})
 _M = (1 << 64) - 1
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 _SEED = 0xDECAFCAFFE

@@ -7,7 +7,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_STRINGS, MANY_EXAMPLES
+from weft.ir.cost.thresholds import (
+    FEW_ELEMENTS,
+    FEW_QUICK_STRINGS,
+    FEW_STRINGS,
+    MANY_EXAMPLES,
+)
 from weft.ir.ops import HAVE_KERNELS, strings
 from weft.ir.spec import Array, Attrs
 from weft.ir.types import TensorType
@@ -54,6 +59,8 @@ def native_results(
     text = op in strings.BY_KERNELS
     if op == "sparse_pairs":  # the results are larger than the operands
         few = min(few, FEW_ELEMENTS)
+    if op in strings.QUICK:
+        few_strings = max(few_strings, FEW_QUICK_STRINGS)
     if max(a.size for a in arrays) < (few_strings if text else few):
         return None
     if arrays[0].dtype.hasobject != text:  # unique strings, say
