@@ -26,10 +26,12 @@ from weft.ir.ops import HAVE_KERNELS, OPS
 from weft.ir.ops.strings import fingerprint64, murmur64, number_of
 from weft.ir.ops.text_processing import sip_hash
 from weft.ir.text.parser import parse_graph
+from weft.ir.types import TensorType
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dynamic import calls, selection, strings, unique
 from weft.runtime.dynamic.calls import CHUNK
 from weft.runtime.dynamic.door import native_results
+from weft.runtime.dynamic.examples import example_features
 from weft.runtime.dynamic.rows import NATIVE
 from weft.runtime.files.decoding import decode_csv
 
@@ -501,6 +503,8 @@ def progress_of_another_thread(run: Callable[[], object], most: int) -> int:
 _RNG = np.random.default_rng(0)
 _MANY = _RNG.integers(0, 1000, 10**6)
 _WORDS = texts([b"%d" % n for n in range(20000)])
+_RECORDS = texts([wf.data.encode_example({"x": np.arange(99.0), "n": n}) for n in range(3000)])
+_PARTS = [TensorType(float32, (99,)), TensorType(int64, (None,))]
 LONG: dict[str, Callable[[], object]] = {
     "nonzero": lambda: selection.nonzero_columns(_MANY),
     "a mask": lambda: selection.chosen_rows(_MANY, _MANY > 3),
@@ -517,6 +521,8 @@ LONG: dict[str, Callable[[], object]] = {
     "raw": lambda: NATIVE["decode_raw"](
         [_WORDS[1000:9000]], {"out_type": as_dtype("uint8"), "shape": (4,), "little_endian": True}
     ),
+    "words": lambda: NATIVE["string_split"]([_WORDS], {"delimiter": "1", "skip_empty": True}),
+    "examples": lambda: example_features(_RECORDS, ["x", "n"], _PARTS, {}),
 }
 
 

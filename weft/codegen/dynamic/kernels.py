@@ -12,13 +12,25 @@ from types import ModuleType
 
 import numpy as np
 
-from weft.codegen.dynamic import elements, pairs, parsing, selection, text_hash, unique
+from weft.codegen.dynamic import (
+    elements,
+    examples,
+    new_strings,
+    pairs,
+    parsing,
+    selection,
+    text_hash,
+    unique,
+    words,
+)
 from weft.codegen.llvm.emitter import I64, Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source, parse
 from weft.ir.dtypes import DType
 
-_MODULES: tuple[ModuleType, ...] = (elements, selection, unique, pairs, text_hash, parsing)
+_MODULES: tuple[ModuleType, ...] = (
+    elements, selection, unique, pairs, text_hash, parsing, examples, new_strings, words
+)  # fmt: skip
 #: By kind and bytes of a part: the bits of infinity.
 _INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF0000000000000}
 _PARTS = {"c64": "f32", "c128": "f64"}

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.ir.spec import Array, Attrs
-from weft.runtime.dynamic.calls import CHUNK, address, behaved, run_kernel
+from weft.runtime.dynamic.calls import CHUNK, behaved, run_kernel
 from weft.runtime.dynamic.unique import unique_ascending
+from weft.runtime.native.ahead import address
 
 #: Rows of the left matrix are cut into so many spans at most.
 _MOST_SPANS = 16

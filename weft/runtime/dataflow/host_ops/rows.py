@@ -32,7 +32,7 @@ from weft.runtime.dataflow.host_ops.row import (
     waits,
     without_object,
 )
-from weft.runtime.dynamic.door import native_csv, native_results
+from weft.runtime.dynamic.door import native_csv, native_examples, native_results
 from weft.runtime.files.decoding import decode_csv, decode_sized, matching_files, parse_examples
 from weft.runtime.files.paths import is_url, open_path
 from weft.runtime.files.permissions import confined
@@ -312,7 +312,9 @@ def _csv(arrays: list[Array], attrs: Attrs) -> Sequence[Array]:
 def _example(arrays: list[Array], attrs: Attrs) -> Sequence[Array]:
     types = [part_type(p) for p in strs_attr(attrs, "parts")]
     defaults = dict(zip(ints_attr(attrs, "defaults"), arrays[1:], strict=True))
-    return parse_examples(arrays[0], strs_attr(attrs, "names"), types, defaults)
+    given = (arrays[0], strs_attr(attrs, "names"), types, defaults)
+    made = native_examples(*given)
+    return parse_examples(*given) if made is None else made
 
 
 def _image(arrays: list[Array], attrs: Attrs) -> Array:
