@@ -143,6 +143,27 @@ def quick_stitched(indices: Sequence[Any], data: Sequence[Any]) -> Tensor | None
     return tensor_of(out)
 
 
+def quick_pairs_added(
+    x: Any, y: Any, left: Any, right: Any, place: Any, indices: Any
+) -> Tensor | None:
+    """The sums of x[left[k]] * y[right[k]] by place[k], which is a row of `indices`, of few pairs;
+    all of these are in range."""
+    a, b, i, j, to, rows = map(_array, (x, y, left, right, place, indices))
+    if a is None or b is None or i is None or j is None or to is None or rows is None:
+        return None
+    if to.size >= LARGE:
+        return None
+    if a.dtype is not b.dtype or a.dtype.char not in PLAIN_CHARS:
+        return None
+    return tensor_of(QUIET.run(_added, a.take(i), b.take(j), to, len(rows)))
+
+
+def _added(a: Array, b: Array, place: Array, count: int) -> Array:
+    out = np.zeros(count, a.dtype)
+    np.add.at(out, place, a * b)
+    return out
+
+
 # ---------------------------------------------------------------------------------- each value once
 def distinct_values(x: Any) -> Tensor | None:
     """The distinct elements in ascending order, each NaN a distinct one."""

@@ -484,6 +484,18 @@ def together(parts: Sequence[SparseTensor]) -> SparseTensor:
     )
 
 
+def check_count(op: str, given: Any, what: str) -> int:
+    """An int that is not negative. TypeRuleError or InvalidArgumentError."""
+    count = check_int(op, given, what)
+    if count < 0:
+        raise InvalidArgumentError(
+            f"wf.{op}: {what}={count} must not be negative",
+            hint=f"{what} is a number of entries: there is room for so many",
+            location=caller_location(),
+        )
+    return count
+
+
 # -------------------------------------------------------------------------------- to and from dense
 def from_dense(x: TensorLike, *, nse: int | None = None) -> SparseTensor:
     """The elements of `x` that are not 0, in row-major order.
@@ -515,7 +527,7 @@ def from_dense(x: TensorLike, *, nse: int | None = None) -> SparseTensor:
             )
         (found,) = apply_dynamic("nonzero", [t], what="from_dense")
         return made(found, apply("gather_nd", t, found), t.shape)
-    count = check_int("sparse.from_dense", nse, "nse")
+    count = check_count("sparse.from_dense", nse, "nse")
     found = argwhere(t, size=count, fill_value=-1)
     there = greater_equal(getitem(found, (slice(None), 0)), 0)
     if any(d == 0 for d in t.shape):  # no element to take
@@ -638,16 +650,29 @@ def _is_in_order(x: SparseTensor) -> bool:
 
 
 def _summed_in_place(x: SparseTensor, keys: Tensor, vectors: Sequence[Tensor]) -> Summed:
-    n, shape = x.nse, x.dense_shape
+    n = x.nse
     order = argsort(keys)
-    keys = take(keys, order)
+    found, place = numbered(take(keys, order), x.dense_shape)
+    sums = [scattered((n,), [place], take(v, order), None) for v in vectors]
+    zero = [where(found.there, t, filled(0, t.dtype, (n,))) for t in sums]
+    return Summed(found.indices, zero, True)
+
+
+class Found(NamedTuple):
+    """The distinct indices, as many as there are keys; there: which are no padding."""
+
+    indices: Tensor
+    there: Tensor
+
+
+def numbered(keys: Tensor, shape: Sequence[Any]) -> tuple[Found, Tensor]:
+    """The distinct indices of sorted `order_keys`, and for each key which of them it is."""
+    n = keys.shape[0]
     before = concat([filled(-1, int64, (1,)), getitem(keys, slice(None, -1))], axis=0)
     place = add(cumulative_sum(cast(not_equal(keys, before), int64)), -1) if n else keys
     at = scattered((n,), [place], keys, None, how="scatter_nd_update", fill=NOWHERE)
     there = less(at, NOWHERE)
-    indices = nowhere(there, unflat(where(there, at, 0), shape), shape)
-    sums = [scattered((n,), [place], take(v, order), None) for v in vectors]
-    return Summed(indices, [where(there, t, filled(0, t.dtype, (n,))) for t in sums], True)
+    return Found(nowhere(there, unflat(where(there, at, 0), shape), shape), there), place
 
 
 # ------------------------------------------------------------------------------------ moving places

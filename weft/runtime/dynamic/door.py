@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_STRINGS
+from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_PAIRED, FEW_STRINGS
 from weft.ir.ops import HAVE_KERNELS, strings
 from weft.ir.spec import Array, Attrs
 
@@ -46,7 +46,7 @@ def native_results(
         return None
     text = op in strings.BY_KERNELS
     if op == "sparse_pairs":  # the results are larger than the operands
-        few = min(few, FEW_ELEMENTS)
+        few = min(few, FEW_PAIRED)
     if max(a.size for a in arrays) < (few_strings if text else few):
         return None
     if arrays[0].dtype.hasobject != text:  # unique strings, say
