@@ -231,3 +231,7 @@ def test_errors() -> None:
         wf.sparse.matmul(wf.sparse.expand_dims(a, 0), b)
     with pytest.raises(InvalidArgumentError, match="nse is for two sparse operands"):
         wf.sparse.matmul(a, b.to_dense(), nse=3)
+    with pytest.raises(InvalidArgumentError, match=r"wf\.sparse\.matmul: nse=-1 must not be"):
+        wf.sparse.matmul(a, b, nse=-1)
+    with pytest.raises(InvalidArgumentError, match=r"wf\.sparse\.from_dense: nse=-2 must not be"):
+        wf.sparse.from_dense(b.to_dense(), nse=-2)

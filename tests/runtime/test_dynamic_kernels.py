@@ -27,7 +27,7 @@ from weft.ir.ops.strings import fingerprint64, murmur64, number_of
 from weft.ir.ops.text_processing import sip_hash
 from weft.ir.text.parser import parse_graph
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dynamic import calls, selection, strings, unique
+from weft.runtime.dynamic import calls, pairs, selection, strings, unique
 from weft.runtime.dynamic.calls import CHUNK
 from weft.runtime.dynamic.door import native_results
 from weft.runtime.dynamic.rows import NATIVE
@@ -211,7 +211,16 @@ def test_pairs_of_entries(data: st.DataObject) -> None:
         np.stack([rng.integers(0, size, n), rng.choice(few, n)], axis=1)
         for size, n in ((rows, rng.integers(1, 200)), (columns, rng.integers(1, 200)))
     )
-    check("sparse_pairs", [a, np.ascontiguousarray(b[:, ::-1])])
+    given = [a, np.ascontiguousarray(b[:, ::-1])]
+    check("sparse_pairs", given)
+    with pytest.MonkeyPatch.context() as patch:  # as if they were many
+        patch.setattr(pairs, "FEW_ENTRIES", 0)
+        check("sparse_pairs", given)
+
+
+def test_few_entries_with_many_pairs() -> None:
+    a = np.stack([np.arange(600), np.zeros(600, int)], axis=1)
+    check("sparse_pairs", [a, np.ascontiguousarray(a[:, ::-1])])
 
 
 def test_many_pairs_are_scipy_s() -> None:
