@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sparse_ways import SEEDS, Array, check, dense, entries, in_session, interpreted, padded, plain
 
 import weft as wf
+from weft.runtime.dynamic.pairs import merged_rows
 
 
 def pair(seed: int, rank: int, *, repeated: bool = True) -> tuple[Any, ...]:
@@ -205,6 +206,62 @@ def test_without_entries(counts: tuple[int, int]) -> None:
     for n in ((0,), (2, 0)):
         empty = wf.SparseTensor(np.zeros((0, len(n)), np.int64), np.zeros(0, np.float32), n)
         assert (empty * empty).dense_shape == wf.sparse.maximum(empty, empty).dense_shape == n
+
+
+def many(seed: int, rank: int) -> tuple[Any, ...]:
+    """Two of one shape with so many entries that a kernel merges them, in row-major order."""
+    rng = np.random.default_rng(seed)
+    shape = ((300,), (30, 20), (7, 9, 8))[rank - 1]
+    a, b = (
+        np.where(rng.random(shape) < 0.3, rng.integers(-9, 10, shape), 0).astype(np.float32)
+        for _ in range(2)
+    )
+    return wf.sparse.from_dense(a), wf.sparse.from_dense(b), a, b
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", [*OPS, "divide"])
+def test_many_entries_in_order(name: str, rank: int) -> None:
+    """At once, and of known indices in a compiled function, where nothing is padded then; as the
+    same entries in another order, which are not merged."""
+    x, y, a, b = many(rank, rank)
+    f = getattr(wf.sparse, name)
+    with np.errstate(all="ignore"):
+        wanted = np.where(a != 0, a / b, 0) if name == "divide" else NUMPY[name](a, b)
+    if rank == 2 and name in OPS:
+        np.testing.assert_array_equal(OPS[name][1](a, b), wanted)
+    found = f(x, y)
+    compiled = wf.compile(lambda v: f(x.with_values(v), y))(x.values)
+    turned = wf.SparseTensor(x.indices.numpy()[::-1], x.values.numpy()[::-1], x.dense_shape)
+    for made in (found, compiled, f(turned, y), f(x, y.with_values(wf.astype(y.values, wf.int32)))):
+        np.testing.assert_array_equal(plain(made), wanted)
+        assert not made.padded
+        np.testing.assert_array_equal(made.indices, found.indices)
+    assert found.nse == len(np.unique(found.indices.numpy(), axis=0))
+    rows = wf.vmap(lambda v: f(x.with_values(v), y).to_dense())(wf.stack([x.values, x.values]))
+    np.testing.assert_array_equal(rows, np.stack([wanted, wanted]))
+    if name != "divide":
+        weights = np.random.default_rng(2).normal(size=a.shape).astype(np.float32)
+        g = wf.grad(lambda v: wf.sum(f(x.with_values(v), y).to_dense() * weights))(x.values)
+        of_dense_form = wf.grad(lambda t: wf.sum(getattr(wf, name)(t, b) * weights))(a)
+        # where both are 0 an extremum's gradient is shared; no entry of x is 0
+        np.testing.assert_allclose(g, of_dense_form.numpy()[a != 0], rtol=1e-6)
+
+
+@examples(60)
+@given(SEEDS, st.integers(1, 3), st.integers(0, 40), st.integers(0, 40))
+def test_rows_are_merged(seed: int, rank: int, n: int, m: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = (np.unique(rng.integers(0, 5, (k, rank)), axis=0) for k in (n, m))
+    found = merged_rows(a, b)
+    assert found is not None
+    rows, left, right = found
+    np.testing.assert_array_equal(rows, np.unique(np.concatenate([a, b]), axis=0))
+    np.testing.assert_array_equal(rows[left], a)
+    np.testing.assert_array_equal(rows[right], b)
+    if len(a) > 1:
+        assert merged_rows(a[::-1].copy(), b) is None
+        assert merged_rows(b, np.concatenate([a, a[-1:]])) is None
 
 
 # -------------------------------------------------------------------------------------- derivatives

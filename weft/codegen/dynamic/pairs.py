@@ -383,3 +383,75 @@ def room_pairs(args: int, lo: int, hi: int) -> int:
         store(cell + 8, load(args + _COLUMNS))
         cell += 16
     return 0
+
+
+# ------------------------------------------------------------------------------- entries of a union
+def merge_rows(args: int, lo: int, hi: int) -> int:
+    """rows of indices, how many, the same of others, words of a row, found, out, places of both:
+    the rows of either in their order, each once, and for each row of both which of them it is.
+    found: how many there are, -1 if rows are not in order."""
+    i = load(args)
+    j = load(args + 16)
+    words = load(args + 32)
+    width = 8 * words
+    last = i + width * load(args + 8)
+    end = j + width * load(args + 24)
+    out = load(args + 48)
+    left = load(args + 56)
+    right = load(args + 64)
+    found = load(args + 40)
+    n = 0
+    if ascends(i, last, words) + ascends(j, end, words) < 2:
+        store(found, -1)
+        return 0
+    while i < last or j < end:
+        order = 1
+        if i == last:
+            order = 0
+        elif j < end:
+            order = precedes(i, j, words)
+        row = i
+        if order == 0:
+            row = j
+        else:
+            store(left, n)
+            left += 8
+        if order != 1:
+            store(right, n)
+            right += 8
+            j += width
+        if order != 0:
+            i += width
+        k = 0
+        while k < words:
+            store(out, load(row + 8 * k))
+            out += 8
+            k += 1
+        n += 1
+    store(found, n)
+    return 0
+
+
+def precedes(i: int, j: int, words: int) -> int:
+    """1 if row i comes first, 0 if row j does, 2 if they are equal."""
+    k = 0
+    while k < words:
+        x = load(i + 8 * k)
+        y = load(j + 8 * k)
+        if x < y:
+            return 1
+        if x > y:
+            return 0
+        k += 1
+    return 2
+
+
+def ascends(i: int, end: int, words: int) -> int:
+    """Whether each row comes after the one before it."""
+    following = i + 8 * words
+    while following < end:
+        if precedes(i, following, words) != 1:
+            return 0
+        i = following
+        following += 8 * words
+    return 1

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.eager.by_value import Array, merged_indices, spread_values
 from weft.frontend.ops.creation import iota, zeros
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import abs as absolute
@@ -44,6 +47,7 @@ from weft.frontend.sparse.sparse_tensor import (
     as_sparse,
     as_text,
     coalesce,
+    is_in_order,
     is_there,
     kept,
     made,
@@ -83,8 +87,7 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
         return _added_to_dense("add", x, b)
     y = as_sparse("add", b)
     _same_shape("add", x.dense_shape, y.dense_shape)
-    left, right = promote_tensors(x.values, y.values, op="sparse.add")
-    total = coalesce(together([x.with_values(left), y.with_values(right)]))
+    total = _of_either("add", added, x, y)
     if type(threshold) in (int, float) and threshold == 0:
         return total
     keep = greater_equal(absolute(total.values), threshold)
@@ -155,11 +158,47 @@ def _of_either(op: str, f: Callable[[Any, Any], Tensor], a: Any, b: Any) -> Spar
     x, y = as_sparse(op, a), as_sparse(op, b)
     _same_shape(op, x.dense_shape, y.dense_shape)
     left, right = promote_tensors(x.values, y.values, op=f"sparse.{op}")
+    merged = _merged(x, y)
+    if merged is not None:
+        sides = (left, merged.left), (right, merged.right)
+        values = f(*(_spread(v, place, len(merged.indices)) for v, place in sides))
+        return made(Tensor(merged.indices), values, x.dense_shape)
     both = together([x.with_values(left), y.with_values(right)])
     none_of_x, none_of_y = zeros((y.nse,), dtype=left.dtype), zeros((x.nse,), dtype=left.dtype)
     vectors = [concat([left, none_of_x], axis=0), concat([none_of_y, right], axis=0)]
     found = summed_by_index(op, both, vectors)
     return made(found.indices, f(*found.sums), x.dense_shape, found.padded)
+
+
+class _Merged(NamedTuple):
+    """The indices of either of two, and for each entry of both which of them it has."""
+
+    indices: Array
+    left: Array
+    right: Array
+
+
+def _merged(x: SparseTensor, y: SparseTensor) -> _Merged | None:
+    """Of two whose indices are known, in order and without repetitions; None of others."""
+    if x.padded or y.padded or not (is_concrete(x.indices) and is_concrete(y.indices)):
+        return None
+    found = merged_indices(x.indices, y.indices)
+    if found is not None:
+        return _Merged(*found)
+    if not (is_in_order(x) and is_in_order(y)):
+        return None
+    both = np.concatenate([x.indices.numpy(), y.indices.numpy()])
+    rows, places = np.unique(both, axis=0, return_inverse=True)
+    left, right = np.split(places.reshape(-1), [len(x.indices.numpy())])
+    return _Merged(rows, left, right)
+
+
+def _spread(values: Tensor, place: Array, count: int) -> Tensor:
+    """A vector with the values at these places, and 0 elsewhere."""
+    made_at_once = spread_values(values, place, count)
+    if made_at_once is not None:
+        return made_at_once
+    return scattered((count,), [as_tensor(place)], values, None)
 
 
 # ----------------------------------------------------------------- entries of both, or of the first
@@ -180,11 +219,23 @@ def multiply(x: Any, y: Any) -> SparseTensor:
     """
     if _is_sparse(x) and _is_sparse(y):
         first, second = _broadcast("multiply", as_sparse("multiply", x), as_sparse("multiply", y))
+        merged = _merged(first, second)
+        if merged is not None:
+            return _product_of(first, second, merged)
         found = _looked_up("multiply", first, second)
         out = found.x.with_values(multiplied(found.x.values, found.other))
         return kept(out, found.there, out.indices, out.dense_shape)
     sparse, other = _at_entries("multiply", *(x, y) if _is_sparse(x) else (y, x))
     return sparse.with_values(multiplied(sparse.values, other))
+
+
+def _product_of(x: SparseTensor, y: SparseTensor, merged: _Merged) -> SparseTensor:
+    of_y = np.full(len(merged.indices), -1)
+    of_y[merged.right] = np.arange(len(merged.right))
+    right = of_y[merged.left]
+    left = np.flatnonzero(right >= 0)
+    values = multiplied(take(x.values, Tensor(left)), take(y.values, Tensor(right[left])))
+    return made(Tensor(merged.indices[merged.left[left]]), values, x.dense_shape)
 
 
 def divide(x: Any, y: Any) -> SparseTensor:
@@ -213,6 +264,10 @@ def divide(x: Any, y: Any) -> SparseTensor:
             location=caller_location(),
         )
     first, second = _broadcast("divide", as_sparse("divide", x), as_sparse("divide", y))
+    merged = _merged(first, second)
+    if merged is not None:
+        other = _spread(second.values, merged.right, len(merged.indices))
+        return first.with_values(divided(first.values, take(other, Tensor(merged.left))))
     found = _looked_up("divide", first, second)
     quotient = divided(found.x.values, found.other)
     there = is_there(found.x)

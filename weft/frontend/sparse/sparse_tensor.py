@@ -621,7 +621,7 @@ class Summed(NamedTuple):
 def summed_by_index(what: str, x: SparseTensor, vectors: Sequence[Tensor]) -> Summed:
     """The distinct indices of the entries of `x`, and of each vector [n], which has a number for
     each entry, the sums by index; of padding 0. In a compiled function as many as `x` has."""
-    if _is_in_order(x):
+    if is_in_order(x):
         return Summed(x.indices, list(vectors), False)
     keys, shape = order_keys(what, x), x.dense_shape
     if not exact_sizes():
@@ -636,7 +636,7 @@ def summed_by_index(what: str, x: SparseTensor, vectors: Sequence[Tensor]) -> Su
     return Summed(unflat(found.values, shape), sums, False)
 
 
-def _is_in_order(x: SparseTensor) -> bool:
+def is_in_order(x: SparseTensor) -> bool:
     """Whether the indices are known and each is behind the one before it."""
     if x.padded or not is_concrete(x.indices) or not all(isinstance(n, int) for n in x.dense_shape):
         return False

@@ -136,3 +136,18 @@ def _pairs(rows: _Axis, left: _ByRows, right: _ByRows, columns: _Axis) -> list[A
     )  # fmt: skip
     run_kernel("fill_pairs", (), (*given, *more), spans)
     return [indices, *outs]
+
+
+def merged_rows(a: Array, b: Array) -> tuple[Array, Array, Array] | None:
+    """The rows of either of two i64[n, rank] in their order, each once, and for each row of both
+    which of them it is. None if those of one are not in order, or repeat."""
+    if not behaved(a, b):
+        return None
+    found = np.empty(1, np.int64)
+    rows, left, right = (
+        np.empty(shape, np.int64) for shape in ((len(a) + len(b), a.shape[1]), len(a), len(b))
+    )
+    given = (address(a), len(a), address(b), len(b), a.shape[1])
+    run_kernel("merge_rows", (), (*given, *map(address, (found, rows, left, right))))
+    count = int(found[0])
+    return None if count < 0 else (rows[:count].copy(), left, right)
