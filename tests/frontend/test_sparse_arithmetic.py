@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from sparse_ways import SEEDS, Array, check, dense, entries, in_session, interpreted, padded, plain
 
 import weft as wf
+from weft.frontend.eager.numpy_calls import SWITCH
 from weft.runtime.dynamic.pairs import merged_rows
+
+
+@pytest.fixture(params=["interpreter", "native"])
+def eager(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager calls op by op, and with what is quick and what is large as users have it."""
+    monkeypatch.setattr(SWITCH, "on", request.param == "native")
 
 
 def pair(seed: int, rank: int, *, repeated: bool = True) -> tuple[Any, ...]:
@@ -156,6 +163,7 @@ def _known_shapes(
         )
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.complex64, np.int32, np.uint8])
 @pytest.mark.parametrize("name", ["multiply", "subtract", "maximum"])
 def test_dtypes(name: str, dtype: Any) -> None:
@@ -175,6 +183,7 @@ def test_dtypes(name: str, dtype: Any) -> None:
     assert mixed.dtype is wf.result_type(x.values, wf.float32)
 
 
+@pytest.mark.usefixtures("eager")
 def test_what_is_not_finite() -> None:
     """NaN and infinity count where they meet an entry, and nowhere else."""
     x = wf.SparseTensor([[0], [1], [3]], np.array([np.nan, 2, -1], np.float32), (5,))
@@ -219,6 +228,7 @@ def many(seed: int, rank: int) -> tuple[Any, ...]:
     return wf.sparse.from_dense(a), wf.sparse.from_dense(b), a, b
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("name", [*OPS, "divide"])
 def test_many_entries_in_order(name: str, rank: int) -> None:
@@ -273,6 +283,7 @@ def of_dense(name: str, x: Any, y: Any) -> Any:
     return getattr(wf, name)(a, b)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", [*OPS, "divide"])
 def test_gradients(name: str) -> None:
     x, y, *_ = pair(5, 2, repeated=name != "divide")
