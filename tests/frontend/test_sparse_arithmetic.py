@@ -16,7 +16,6 @@ from sparse_ways import SEEDS, Array, check, dense, entries, in_session, interpr
 
 import weft as wf
 from weft.frontend.eager.numpy_calls import SWITCH
-from weft.runtime.dynamic.pairs import merged_rows
 
 
 @pytest.fixture(params=["interpreter", "native"])
@@ -256,22 +255,6 @@ def test_many_entries_in_order(name: str, rank: int) -> None:
         of_dense_form = wf.grad(lambda t: wf.sum(getattr(wf, name)(t, b) * weights))(a)
         # where both are 0 an extremum's gradient is shared; no entry of x is 0
         np.testing.assert_allclose(g, of_dense_form.numpy()[a != 0], rtol=1e-6)
-
-
-@examples(60)
-@given(SEEDS, st.integers(1, 3), st.integers(0, 40), st.integers(0, 40))
-def test_rows_are_merged(seed: int, rank: int, n: int, m: int) -> None:
-    rng = np.random.default_rng(seed)
-    a, b = (np.unique(rng.integers(0, 5, (k, rank)), axis=0) for k in (n, m))
-    found = merged_rows(a, b)
-    assert found is not None
-    rows, left, right = found
-    np.testing.assert_array_equal(rows, np.unique(np.concatenate([a, b]), axis=0))
-    np.testing.assert_array_equal(rows[left], a)
-    np.testing.assert_array_equal(rows[right], b)
-    if len(a) > 1:
-        assert merged_rows(a[::-1].copy(), b) is None
-        assert merged_rows(b, np.concatenate([a, a[-1:]])) is None
 
 
 # -------------------------------------------------------------------------------------- derivatives

@@ -223,6 +223,22 @@ def test_few_entries_with_many_pairs() -> None:
     check("sparse_pairs", [a, np.ascontiguousarray(a[:, ::-1])])
 
 
+@examples(60)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(0, 40), st.integers(0, 40))
+def test_rows_are_merged(seed: int, rank: int, n: int, m: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = (np.unique(rng.integers(0, 5, (k, rank)), axis=0) for k in (n, m))
+    found = pairs.merged_rows(a, b)
+    assert found is not None
+    rows, left, right = found
+    np.testing.assert_array_equal(rows, np.unique(np.concatenate([a, b]), axis=0))
+    np.testing.assert_array_equal(rows[left], a)
+    np.testing.assert_array_equal(rows[right], b)
+    if len(a) > 1:
+        assert pairs.merged_rows(a[::-1].copy(), b) is None
+        assert pairs.merged_rows(b, np.concatenate([a, a[-1:]])) is None
+
+
 def test_many_pairs_are_scipy_s() -> None:
     """The structure of SciPy's product, whose values are how many pairs add to each place."""
     rng = np.random.default_rng(0)

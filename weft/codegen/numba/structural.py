@@ -324,19 +324,8 @@ def sparse_matmul(op: Operation, in_place: bool) -> list[KernelSource]:
     return [template(key, op.name, params, text, {"wrapped", "fault"}, checks=True)]
 
 
-def padded_pairs(op: Operation, in_place: bool) -> list[KernelSource]:
-    """Row by row of the first matrix: the pairs, and then their columns in order."""
-    a, b = op.operands[:2]
-    n, m, room = tensor(a).static_shape[0], tensor(b).static_shape[0], int_attr(op.attrs, "room")
-    names = ("indices", "left", "right", "place")
-    params: list[Param] = [
-        dense(name, v, written=True) for name, v in zip(names, op.results, strict=True)
-    ]
-    params += [dense("a", a, (n, 2)), dense("b", b, (m, 2)), Number("n", n), Number("m", m),
-               Number("room", room)]  # fmt: skip
-    sizes = zip(("rows", "inner", "columns"), static_attr(op.attrs, "shape"), strict=True)
-    params += [Number(name, size) for name, size in sizes]
-    text = """
+#: The entries of both by rows, then the pairs and the places of each row.
+_PADDED_PAIRS = """
     lines = np.zeros(rows + 2, np.int64)
     starts = np.zeros(inner + 2, np.int64)
     entries = np.empty(n, np.int64)
@@ -388,7 +377,21 @@ def padded_pairs(op: Operation, in_place: bool) -> list[KernelSource]:
     for k in range(places, room):
         indices[k, 0] = rows
         indices[k, 1] = columns"""
-    return [template("numba-sparse-pairs-padded", op.name, params, text, set())]
+
+
+def padded_pairs(op: Operation, in_place: bool) -> list[KernelSource]:
+    """Row by row of the first matrix: the pairs, and then their columns in order."""
+    a, b = op.operands[:2]
+    n, m, room = tensor(a).static_shape[0], tensor(b).static_shape[0], int_attr(op.attrs, "room")
+    names = ("indices", "left", "right", "place")
+    params: list[Param] = [
+        dense(name, v, written=True) for name, v in zip(names, op.results, strict=True)
+    ]
+    params += [dense("a", a, (n, 2)), dense("b", b, (m, 2)), Number("n", n), Number("m", m),
+               Number("room", room)]  # fmt: skip
+    sizes = zip(("rows", "inner", "columns"), static_attr(op.attrs, "shape"), strict=True)
+    params += [Number(name, size) for name, size in sizes]
+    return [template("numba-sparse-pairs-padded", op.name, params, _PADDED_PAIRS, set())]
 
 
 PRINTERS: dict[str, Printer] = {
