@@ -22,6 +22,7 @@ from sparse_ways import (
     in_session,
     interpreted,
     padded,
+    plain,
 )
 
 import weft as wf
@@ -524,6 +525,8 @@ def test_names_of_tensorflow() -> None:
     assert joined.shape == (2, 6)
     assert joined.indices.numpy().tolist() == [[0, 0], [0, 2], [0, 3], [0, 5], [1, 1], [1, 4]]
     assert wf.tf1.sparse_add(x, x, thresh=3).nse == 0
+    assert plain(wf.tf1.sparse_maximum(x, -x)).tolist() == np.maximum(plain(x), -plain(x)).tolist()
+    assert plain(wf.tf1.sparse_minimum(x, -x)).tolist() == np.minimum(plain(x), -plain(x)).tolist()
     assert wf.tf1.sparse_retain(x, [True, False, True]).nse == 2
     assert wf.tf1.sparse_slice(x, [0, 1], [1, 2]).to_dense().numpy().tolist() == [[0, 1]]
     assert wf.tf1.sparse_softmax(x).values.numpy().tolist() == [0.5, 0.5, 1]
