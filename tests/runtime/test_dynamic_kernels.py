@@ -28,7 +28,7 @@ from weft.ir.ops.text_processing import sip_hash
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dynamic import calls, selection, strings, unique
+from weft.runtime.dynamic import calls, pairs, selection, strings, unique
 from weft.runtime.dynamic.calls import CHUNK
 from weft.runtime.dynamic.door import native_results
 from weft.runtime.dynamic.examples import example_features
@@ -213,7 +213,32 @@ def test_pairs_of_entries(data: st.DataObject) -> None:
         np.stack([rng.integers(0, size, n), rng.choice(few, n)], axis=1)
         for size, n in ((rows, rng.integers(1, 200)), (columns, rng.integers(1, 200)))
     )
-    check("sparse_pairs", [a, np.ascontiguousarray(b[:, ::-1])])
+    given = [a, np.ascontiguousarray(b[:, ::-1])]
+    check("sparse_pairs", given)
+    with pytest.MonkeyPatch.context() as patch:  # as if they were many
+        patch.setattr(pairs, "FEW_ENTRIES", 0)
+        check("sparse_pairs", given)
+
+
+def test_few_entries_with_many_pairs() -> None:
+    a = np.stack([np.arange(600), np.zeros(600, int)], axis=1)
+    check("sparse_pairs", [a, np.ascontiguousarray(a[:, ::-1])])
+
+
+@examples(60)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(0, 40), st.integers(0, 40))
+def test_rows_are_merged(seed: int, rank: int, n: int, m: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = (np.unique(rng.integers(0, 5, (k, rank)), axis=0) for k in (n, m))
+    found = pairs.merged_rows(a, b)
+    assert found is not None
+    rows, left, right = found
+    np.testing.assert_array_equal(rows, np.unique(np.concatenate([a, b]), axis=0))
+    np.testing.assert_array_equal(rows[left], a)
+    np.testing.assert_array_equal(rows[right], b)
+    if len(a) > 1:
+        assert pairs.merged_rows(a[::-1].copy(), b) is None
+        assert pairs.merged_rows(b, np.concatenate([a, a[-1:]])) is None
 
 
 def test_many_pairs_are_scipy_s() -> None:

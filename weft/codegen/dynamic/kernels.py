@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import ModuleType
 
@@ -103,6 +103,14 @@ def scalar_kernel(entry: str, constants: Constants = ()) -> Kernel:
         e.builder.call(made, [e.builder.ptrtoint(e.arguments, I64), e.lo, e.hi])
 
     return Kernel(f"dynamic-{entry}-{hashlib.sha256(text.encode()).hexdigest()}", entry, emit)
+
+
+def room_words(left: int, right: int, sizes: Sequence[int]) -> int:
+    """Words of scratch that `begin_pairs` and `fill_room` need for so many entries, and rows, inner
+    size and columns: the entries by rows, and a mark, a place in a list, and up to a word of a tree
+    for each column."""
+    rows, inner, columns = sizes
+    return rows + inner + 2 * (left + right) + 3 * columns + 16
 
 
 def powers_of_ten() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.ir.cost.thresholds import (
     FEW_ELEMENTS,
+    FEW_PAIRED,
     FEW_QUICK_STRINGS,
     FEW_STRINGS,
     MANY_EXAMPLES,
@@ -58,7 +59,7 @@ def native_results(
         return None
     text = op in strings.BY_KERNELS
     if op == "sparse_pairs":  # the results are larger than the operands
-        few = min(few, FEW_ELEMENTS)
+        few = min(few, FEW_PAIRED)
     if op in strings.QUICK:
         few_strings = max(few_strings, FEW_QUICK_STRINGS)
     if max(a.size for a in arrays) < (few_strings if text else few):
