@@ -80,7 +80,8 @@ class DataflowStep(Step):
                 donated,
             )
             self.tables = Tables(self.built.nodes, self.built.frames)
-        self.taken = frozenset(self.built.donated.values())
+        there = elsewhere is None or elsewhere.results_stay
+        self.taken = frozenset(self.built.taken if there else ())
         self._inputs, self._names = len(graph.args), graph.arg_names
         self._idle: list[Running] = []
         self._keys: Mapping[Operation, HostKey] | None = None  # of its ops, once a log asked
@@ -101,8 +102,9 @@ class DataflowStep(Step):
             noted = NodeTrace(trace, Labels(self.built, self.tables), running.state)
         try:
             results = running.run(
-                inputs, context.timeout, context.token(), noted, self._logged(context.log)
-            )
+                inputs, context.timeout, context.token(), noted, self._logged(context.log),
+                context.donation,
+            )  # fmt: skip
             if there is not None:
                 there.settle()
         finally:
