@@ -219,19 +219,19 @@ class Resource:
         return f"{self.kind} '{self.name}'"
 
     #: How many axes what a graph put in last had.
-    last_ranks: Sequence[int] = ()
+    last_ranks: Sequence[int | None] = ()
 
     @property
     def shapes(self) -> Sequence[tuple[int | None, ...] | None]:
         """Of what holds elements: the shapes of their components, None for any."""
         return ()
 
-    def ranks(self) -> Sequence[int]:
+    def ranks(self) -> Sequence[int | None]:
         """How many axes the components of an element have, as far as what it holds, or held last,
         says it; () where nothing does."""
         return self.last_ranks
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op that stands for it in graphs, and that op's attributes but for the name.
 
         ranks: how many axes the components have in the graph, where elements may have any shape.
