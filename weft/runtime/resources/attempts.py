@@ -32,6 +32,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Operation
+from weft.ir.locations import caller_location
 from weft.ir.process import around_fork, in_child
 from weft.ir.spec import AttrValue
 
@@ -217,6 +218,16 @@ class Resource:
     def describe(self) -> str:
         """Kind and name, for messages."""
         return f"{self.kind} '{self.name}'"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """UnsupportedError: threads wait for this one, so a copy, and a pickle, is none of it."""
+        raise UnsupportedError(
+            f"{self.describe()} cannot be copied or pickled: it is what threads of this process "
+            "share",
+            hint="share the object itself (copy.copy does); state_dict() is what it holds, for "
+            "load_state_dict of another one",
+            location=caller_location(),
+        )
 
     #: How many axes what a graph put in last had.
     last_ranks: Sequence[int | None] = ()
