@@ -321,6 +321,27 @@ def test_a_failed_call_keeps_what_it_has_written_to(device: str) -> None:
     np.testing.assert_array_equal(b.numpy(), ones)
 
 
+@pytest.mark.usefixtures("two")
+def test_a_copy_on_a_gpu_is_nothing_of_the_callers() -> None:
+    """A failed call has written to the copy of a tensor of the host, and not to that."""
+    queue = queue_of(())
+    queue.close()
+
+    def f(a: wf.Tensor) -> wf.Tensor:
+        queue.enqueue(wf.sum(a))  # of the region in which `a + 1.0` is
+        return a + 1.0
+
+    step = wf.compile(f, donate="a", device="gpu:0")
+    a = fresh(np.ones(SIZE))
+    with pytest.raises(CancelledError, match="closed"):
+        step(a)
+    np.testing.assert_array_equal(a.numpy(), np.ones(SIZE, F32))
+    there = wf.to_device(a.numpy(), "gpu:0")
+    with pytest.raises(CancelledError, match="closed"):
+        step(there)
+    gone(there, "f")
+
+
 def test_nothing_is_taken_once_a_call_is_over() -> None:
     donation = Donation()
     part = donation.part([4, 7])

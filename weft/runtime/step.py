@@ -47,8 +47,8 @@ class Donation:
                 raise CancelledError("the call whose donated arguments were to be used has ended")
             self._taken.update(numbers)
 
-    def part(self, feeds: Sequence[int]) -> PartOfDonation:
-        """The same for a part of the step, whose inputs are these of the whole."""
+    def part(self, feeds: Sequence[int | None]) -> PartOfDonation:
+        """The same for a part of the step, whose inputs are these of the whole (None: copies)."""
         return PartOfDonation(self, feeds)
 
     def close(self) -> frozenset[int]:
@@ -59,20 +59,21 @@ class Donation:
 
 
 class PartOfDonation:
-    """`Donation` as the part of a step sees it. feeds: the number in the whole of each input."""
+    """`Donation` as the part of a step sees it. feeds: the number in the whole of each input, None
+    for a copy, which is the part's own."""
 
     __slots__ = ("_feeds", "_whole")
 
-    def __init__(self, whole: Donation, feeds: Sequence[int]) -> None:
+    def __init__(self, whole: Donation, feeds: Sequence[int | None]) -> None:
         self._whole, self._feeds = whole, feeds
 
     def take(self, numbers: Iterable[int]) -> None:
         """As `Donation.take`."""
-        self._whole.take([self._feeds[i] for i in numbers])
+        self._whole.take([n for n in (self._feeds[i] for i in numbers) if n is not None])
 
-    def part(self, feeds: Sequence[int]) -> PartOfDonation:
+    def part(self, feeds: Sequence[int | None]) -> PartOfDonation:
         """As `Donation.part`."""
-        return PartOfDonation(self._whole, [self._feeds[i] for i in feeds])
+        return PartOfDonation(self._whole, [None if i is None else self._feeds[i] for i in feeds])
 
 
 @dataclass(frozen=True, slots=True)

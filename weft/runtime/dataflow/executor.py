@@ -91,9 +91,14 @@ class DataflowStep(Step):
         InvalidArgumentError if a result is dead, or a loop never ended.
         """
         running, there, trace = self.take(), self.built.elsewhere, context.recorder
+        donation = context.donation
         if there is not None:
-            rows = zip(inputs, self.built.brought, self._names, strict=True)
+            given = inputs
+            rows = zip(given, self.built.brought, self._names, strict=True)
             inputs = [there.bring(a, f"'{n}'") if far else a for a, far, n in rows]
+            if donation is not None:
+                pairs = enumerate(zip(given, inputs, strict=True))
+                donation = donation.part([i if a is b else None for i, (a, b) in pairs])
         noted = None
         if trace is not None:
             # who takes no traces does not wait for this module
@@ -103,7 +108,7 @@ class DataflowStep(Step):
         try:
             results = running.run(
                 inputs, context.timeout, context.token(), noted, self._logged(context.log),
-                context.donation,
+                donation,
             )  # fmt: skip
             if there is not None:
                 there.settle()
