@@ -10,11 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import CancelledError
-from weft.ir.process import ForkLock
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.run_log import RunLog
@@ -37,7 +37,7 @@ class Donation:
     __slots__ = ("_lock", "_over", "_taken")
 
     def __init__(self) -> None:
-        self._lock, self._over = ForkLock(), False
+        self._lock, self._over = Lock(), False
         self._taken: set[int] = set()
 
     def take(self, numbers: Iterable[int]) -> None:
@@ -99,14 +99,15 @@ class RunContext:
 
     def __post_init__(self) -> None:
         asked = (self.timeout, self.recorder, self.keep, self.log)
-        plain = all(one is None for one in asked)
-        object.__setattr__(self, "is_plain", plain)
+        if asked != _NOTHING_ASKED:
+            object.__setattr__(self, "is_plain", False)
 
     def token(self) -> CancelToken:
         """`cancel`, or one that nobody cancels."""
         return self.cancel or CancelToken()
 
 
+_NOTHING_ASKED = (None, None, None, None)
 #: To the end, without a record.
 PLAIN = RunContext()
 
