@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from weft.frontend.metrics.functions import confusion_matrix
     from weft.frontend.ops.creation import constant
     from weft.frontend.ops.dynamic import (
-        boolean_mask, dynamic_partition, dynamic_stitch, unique, unique_with_counts,
+        boolean_mask, dynamic_partition, dynamic_stitch, rank, unique, unique_with_counts,
     )
     from weft.frontend.ops.elementwise import add_n, squared_difference
     from weft.frontend.ops.index_arithmetic import (
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
         scatter_nd_update,
     )
-    from weft.frontend.ops.manipulation import rank
     from weft.frontend.ops.statistics import (
         bincount, digitize, histogram, histogram_fixed_width, median, nanmax, nanmean, nanmin,
         nansum, percentile, quantile,
@@ -113,14 +112,13 @@ _LATER = {
     "weft.frontend.metrics.functions": "confusion_matrix",
     "weft.frontend.ops.creation": "constant",
     "weft.frontend.ops.dynamic":
-        "boolean_mask dynamic_partition dynamic_stitch unique unique_with_counts",
+        "boolean_mask dynamic_partition dynamic_stitch rank unique unique_with_counts",
     "weft.frontend.ops.elementwise": "add_n squared_difference",
     "weft.frontend.ops.index_arithmetic":
         "batch_gather invert_permutation ravel_multi_index unravel_index",
     "weft.frontend.ops.indexing":
         "gather "
         "gather_nd scatter_nd scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update",
-    "weft.frontend.ops.manipulation": "rank",
     "weft.frontend.ops.statistics":
         "bincount digitize histogram histogram_fixed_width median nanmax nanmean nanmin nansum "
         "percentile quantile",
