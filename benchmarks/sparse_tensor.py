@@ -1,18 +1,22 @@
 """Products of sparse matrices with dense ones on one thread, against SciPy: `wf.sparse.matmul`
-compiled, of a SparseTensor and of a CSRMatrix, and their gradient; and products of two sparse ones.
+compiled, of a SparseTensor and of a CSRMatrix, and their gradient; products of two sparse ones, and
+their elementwise arithmetic.
 
 Entries are drawn without repetition and are in row-major order, as SciPy's CSR has them. The
 gradient is that of sum(c * (a @ b)) by values and b; SciPy has none, so what stands beside it is
 the same by hand: two products for b and a sum of gathered rows by NumPy for the values. Of two
-sparse matrices weft gives the entries of each row in order; SciPy does so where it is asked to.
+sparse matrices weft gives the entries of each row in order; SciPy does so where it is asked to. For
+elementwise ops half of the entries of two are at the same places; compiled, weft does not know that
+they are in order.
 
-python benchmarks/sparse_tensor.py [--json benchmarks/sparse_tensor.json] [--rounds 30]
+python benchmarks/sparse_tensor.py [--json FILE] [--rounds 30] [--only sparse_product elementwise]
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +36,11 @@ SHAPES = (
 SPARSE_SHAPES = (
     (10_000, 10_000, 10_000, 100_000, 100_000), (1_000, 1_000, 1_000, 10_000, 10_000),
     (100_000, 100, 1_000, 300_000, 2_000), (100, 100, 100, 500, 500),
+)  # fmt: skip
+
+#: Rows, columns, entries of both; 0.
+ELEMENTWISE_SHAPES = (
+    (100, 100, 500, 0), (1_000, 1_000, 10_000, 0), (10_000, 10_000, 100_000, 0),
 )  # fmt: skip
 
 
@@ -114,6 +123,8 @@ def sparse_product(size: tuple[int, ...], rounds: int) -> Comparison:
     x, a = drawn(rows, inner, count, 0)[:2]
     y, b = drawn(inner, columns, other, 0)[:2]
     f = wf.compile(wf.sparse.matmul, threads=1)
+    room = int(np.diff(y.indptr)[x.indices].sum())
+    with_room = wf.compile(lambda a, b: wf.sparse.matmul(a, b, nse=room), threads=1)
 
     def in_order() -> Any:
         made = x @ y
@@ -124,14 +135,53 @@ def sparse_product(size: tuple[int, ...], rounds: int) -> Comparison:
     for made in (wf.sparse.matmul(a, b), f(a, b)):
         np.testing.assert_array_equal(made.indices, np.stack(want.tocoo().coords, axis=1))
         np.testing.assert_allclose(made.values, want.data, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(wf.sparse.coalesce(with_room(a, b)).values, want.data, rtol=1e-3,
+                               atol=1e-3)  # fmt: skip
     contestants: dict[str, Callable[[], Any]] = {
         "weft": lambda: wf.sparse.matmul(a, b),
         "weft compiled": lambda: f(a, b),
+        "weft compiled, nse": lambda: with_room(a, b),
         "scipy": lambda: x @ y,
         "scipy, in order": in_order,
     }
     named = f"{rows}x{inner}, {count} entries, by {inner}x{columns}, {other}: {want.nnz}"
     return compare(f"sparse product {named}", contestants, rounds=rounds, inner=1)
+
+
+def elementwise(size: tuple[int, ...], rounds: int) -> list[Comparison]:
+    """Ops of two sparse matrices, and a square."""
+    rows, columns, count, _ = size
+    x, a = drawn(*size)[:2]
+    rng = np.random.default_rng(1)
+    places = rng.choice(rows * columns, count, replace=False)
+    places[::2] = (a.indices.numpy() @ [columns, 1])[::2]
+    places = np.unique(places)
+    values = rng.standard_normal(len(places), dtype=np.float32)
+    at = places // columns, places % columns
+    y = scipy.sparse.csr_matrix((values, at), shape=(rows, columns))
+    b = wf.SparseTensor(np.stack(at, axis=1), values, (rows, columns))
+    ops: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
+        "add": (wf.sparse.add, lambda: x + y),
+        "multiply": (wf.sparse.multiply, lambda: x.multiply(y)),
+        "maximum": (wf.sparse.maximum, lambda: x.maximum(y)),
+        "square": (lambda a, b: a**2, lambda: x.power(2)),
+    }
+    found = []
+    for name, (f, scipys) in ops.items():
+        compiled = wf.compile(f, threads=1)
+        for run in (f, compiled):
+            made = wf.sparse.coalesce(run(a, b))
+            at = tuple(made.indices.numpy().T)
+            own = scipy.sparse.csr_matrix((made.values.numpy(), at), shape=x.shape)
+            assert abs(own - scipys()).max() < 1e-5, name
+        contestants: dict[str, Callable[[], Any]] = {
+            "weft": partial(f, a, b),
+            "weft compiled": partial(compiled, a, b),
+            "scipy": scipys,
+        }
+        named = f"{name} {rows}x{columns}, {count} entries and {len(places)}"
+        found.append(compare(named, contestants, rounds=rounds, inner=1))
+    return found
 
 
 def title(what: str, size: tuple[int, ...]) -> str:
@@ -144,12 +194,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", nargs="*", help="names of functions of this file")
     options = parser.parse_args()
     wf.set_num_threads(1)
-    rows = [product(size, options.rounds) for size in SHAPES]
-    rows += [gradient(size, options.rounds) for size in SHAPES[:1]]
-    rows += [lookup(size, options.rounds) for size in SHAPES[:1]]
-    rows += [sparse_product(size, options.rounds) for size in SPARSE_SHAPES]
+    groups: dict[Callable[..., Any], tuple[tuple[int, ...], ...]] = {
+        product: SHAPES, gradient: SHAPES[:1], lookup: SHAPES[:1],
+        sparse_product: SPARSE_SHAPES, elementwise: ELEMENTWISE_SHAPES,
+    }  # fmt: skip
+    rows: list[Comparison] = []
+    for measure, sizes in groups.items():
+        if options.only and measure.__name__ not in options.only:
+            continue
+        for size in sizes:
+            found = measure(size, options.rounds)
+            rows += found if isinstance(found, list) else [found]
     report("Sparse products, float32, one thread", rows, options.json)
 
 

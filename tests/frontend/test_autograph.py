@@ -300,7 +300,23 @@ def beside_a_list(a: Any, b: Any, n: Any) -> Any:
     return total
 
 
+def beside_numbers(a: Any, b: Any, n: Any) -> Any:
+    total = 0.0
+    for w, x in zip([0.5, -1.0, 2.0], a):  # noqa: B905
+        total = total + w * x
+    for i, (x, k, y) in enumerate(zip(a, (3, 1, 4, 1), b)):  # noqa: B905
+        if x > n:
+            continue
+        total = total + i * k * x - y
+    for _ in zip([], a):  # noqa: B905
+        total = total + 1000
+    for one, x in zip([n + 1, n - 1], b):  # noqa: B905
+        total = total + one * x
+    return total
+
+
 OVER_ROWS: list[Callable[[Any, Any, Any], Any]] = [
+    beside_numbers,
     enumerated,
     zipped,
     both_and_nested,
@@ -394,6 +410,53 @@ def test_what_enumerate_and_zip_refuse() -> None:
         first = function.__code__.co_firstlineno
         assert first < place.line < first + 4
     assert float(wf.compile(zips_strictly, autograph=True, input_signature=of)(three, three)) == 3
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numbers_of_a_list_take_the_dtype_of_what_they_meet(dtype: Any) -> None:
+    """As where the loop is unrolled."""
+
+    def weighted(x: Any) -> Any:
+        total = x[0] * 0
+        for w, row in zip([0.5, 3.0, 0.1], x):  # noqa: B905
+            total = total + w * row
+        return total
+
+    x = np.array([[1, 2], [3, 4], [5, 6], [7, 8]], dtype)
+    kinds = [wf.TensorType(dtype, (None, 2))]
+    for rows in (1, 2, 3, 4):
+        made = wf.compile(weighted, autograph=True, input_signature=kinds)(x[:rows])
+        assert made.dtype.numpy == dtype
+        wanted = wf.compile(weighted, autograph=True)(x[:rows])
+        np.testing.assert_allclose(made.numpy(), wanted.numpy(), rtol=1e-3)
+
+
+def test_gradients_go_to_tensors_of_a_list() -> None:
+    def f(w: Any, x: Any) -> Any:
+        total = 0.0
+        for one, row in zip([w[0], w[1] * 2.0], x, strict=True):
+            total = total + one * wf.sum(row)
+        return total
+
+    kinds = [wf.TensorType(wf.float32, (2,)), wf.TensorType(wf.float32, (None, 3))]
+    run = wf.compile(wf.grad(wf.compile(f, autograph=True)), input_signature=kinds)
+    x = np.arange(6, dtype=F32).reshape(2, 3)
+    np.testing.assert_array_equal(run(np.ones(2, F32), x).numpy(), [3, 24])
+    with pytest.raises(wf.errors.WeftError, match="argument 2 is not as long as the first"):
+        run(np.ones(2, F32), np.ones((3, 3), F32))
+
+
+@pytest.mark.parametrize("given", [[1, 2.0], ["a"], [np.ones(2), np.ones(3)], {"a": 1}, [1, True]])
+def test_lists_that_are_no_tensor(given: Any) -> None:
+    def f(x: Any) -> Any:
+        total = 0.0
+        for _, row in zip(given, x):  # noqa: B905
+            total = total + row
+        return total
+
+    kinds = [wf.TensorType(wf.float32, (None,))]
+    with pytest.raises(wf.errors.UnsupportedError, match=r"(?s)is open.*of one dtype and shape"):
+        wf.compile(f, autograph=True, input_signature=kinds)(np.ones(3, F32))
 
 
 def test_they_are_branches_and_loops_of_the_graph() -> None:

@@ -284,12 +284,22 @@ ENTRIES = {
     "test_products": "matmul",
     "test_csr_against_scipy": "CSRMatrix to_csr",
 }
-NAMES_OF_TENSORFLOW = """add concat fill_empty_rows reduce_max reduce_sum reorder reset_shape
-    reshape retain slice softmax tensor_dense_matmul tensor_to_dense to_dense transpose"""
+NAMES_OF_TENSORFLOW = """add concat fill_empty_rows maximum minimum reduce_max reduce_sum reorder
+    reset_shape reshape retain slice softmax tensor_dense_matmul tensor_to_dense to_dense
+    transpose"""
 ELSEWHERE |= {
     f"sparse.{name}": ("NumPy on the dense tensor", "test_sparse_tensor.py", test)
     for test, names in ENTRIES.items()
     for name in names.split()
+}
+ELSEWHERE |= {
+    f"sparse.{name}": ("SciPy, NumPy on the dense tensors", "test_sparse_arithmetic.py", test)
+    for name, test in {
+        "maximum": "test_two_sparse_operands",
+        "minimum": "test_two_sparse_operands",
+        "subtract": "test_two_sparse_operands",
+        "pow": "test_powers",
+    }.items()
 }
 ELSEWHERE |= {
     "nn.embedding_lookup_sparse": (

@@ -490,29 +490,6 @@ def test_what_no_result_can_take_goes_back() -> None:
     assert text.count("goes back when it ends") == 2
 
 
-def test_a_call_that_fails_has_taken_what_was_donated() -> None:
-    queue = _queue(shape=(_SIZE,))
-    queue.close()
-    step = wf.compile(lambda a: a + queue.dequeue(), donate="a")
-    a = _given()
-    with pytest.raises(OutOfRangeError):
-        step(a)
-    with pytest.raises(FailedPreconditionError, match="was donated"):
-        a + 1.0
-
-
-def test_donated_beside_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
-
-    def parts(x: wf.Tensor) -> wf.Tensor:
-        with wf.device("gpu:0"):
-            y = wf.exp(x)
-        return y + x
-
-    with pytest.raises(UnsupportedError, match=r"donate=, and op 'exp'.*several devices"):
-        wf.compile(parts, donate="x")(_given())
-
-
 def test_a_function_in_another_one() -> None:
     queue = _queue()
 

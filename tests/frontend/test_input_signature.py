@@ -18,7 +18,6 @@ from weft.ir.errors import (
     InvalidArgumentError,
     ShapeError,
     TypeRuleError,
-    UnsupportedError,
 )
 from weft.ir.text.parser import parse_graph
 from weft.passes.sizes import specialize_inputs
@@ -243,5 +242,3 @@ def test_signatures_that_are_none() -> None:
         wf.compile(layer, input_signature=X)  # type: ignore[call-overload]
     with pytest.raises(TypeRuleError, match="has 3 at x"):
         wf.compile(layer, input_signature=[3, W])
-    with pytest.raises(UnsupportedError, match="donate="):
-        wf.compile(layer, input_signature=[X, W], donate="x")

@@ -76,7 +76,8 @@ ELSEWHERE = {
         "test_file_ops"),
     "local_variables_initializer": "test_input_producers",
     **dict.fromkeys(
-        ["sparse_add", "sparse_concat", "sparse_fill_empty_rows", "sparse_placeholder",
+        ["sparse_add", "sparse_concat", "sparse_fill_empty_rows", "sparse_maximum",
+         "sparse_minimum", "sparse_placeholder",
          "sparse_reduce_max", "sparse_reduce_sum", "sparse_reorder", "sparse_reset_shape",
          "sparse_reshape", "sparse_retain", "sparse_slice", "sparse_softmax",
          "sparse_tensor_dense_matmul", "sparse_tensor_to_dense", "sparse_to_dense",

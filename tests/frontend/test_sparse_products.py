@@ -12,11 +12,18 @@ import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 
 import weft as wf
+from weft.frontend.eager.numpy_calls import SWITCH
 from weft.ir.errors import InvalidArgumentError, ShapeError, TracerError
 
 Array = np.ndarray[Any, Any]
 M, K, N = 6, 5, 7
 ROOM = 60
+
+
+@pytest.fixture(params=["interpreter", "native"])
+def eager(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager calls op by op, and with what is quick and what is large as users have it."""
+    monkeypatch.setattr(SWITCH, "on", request.param == "native")
 
 
 def random(
@@ -60,6 +67,7 @@ def check(found: wf.SparseTensor, want: Any) -> None:
         assert_array_equal(found.indices.numpy(), np.stack(want.tocoo().coords, axis=1))
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("form", [coo, csr, lambda x: with_more(coo(x))], ids=["coo", "csr", "any"])
 def test_against_scipy(seed: int, form: Callable[[Any], Any]) -> None:
@@ -76,6 +84,7 @@ def test_against_scipy(seed: int, form: Callable[[Any], Any]) -> None:
     check(exact, x @ y)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("form", [coo, csr, lambda x: with_more(coo(x))], ids=["coo", "csr", "any"])
 def test_many_entries(form: Callable[[Any], Any]) -> None:
     """So many that kernels find the pairs."""
@@ -90,6 +99,7 @@ def test_many_entries(form: Callable[[Any], Any]) -> None:
     assert_allclose(g, sums[there.numpy()[:, 1]])
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.complex128])
 def test_dtypes_and_adjoints(dtype: Any) -> None:
     x, y = (
@@ -102,6 +112,7 @@ def test_dtypes_and_adjoints(dtype: Any) -> None:
     assert_allclose(made.to_dense().numpy(), want, rtol=1e-6)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(("m", "k", "n"), [(0, 3, 2), (2, 0, 3), (3, 2, 0), (2, 3, 4)])
 def test_without_entries(m: int, k: int, n: int) -> None:
     def empty(rows: int, columns: int) -> wf.SparseTensor:
@@ -114,12 +125,14 @@ def test_without_entries(m: int, k: int, n: int) -> None:
         assert_array_equal(made.to_dense().numpy(), np.zeros((m, n)))
 
 
+@pytest.mark.usefixtures("eager")
 def test_entries_that_add_to_nothing_stay() -> None:
     a = wf.SparseTensor([[0, 0], [0, 1]], [1.0, -1.0], (1, 2))
     made = wf.sparse.matmul(a, wf.SparseTensor([[0, 0], [1, 0]], [2.0, 2.0], (2, 1)))
     assert (made.indices.tolist(), made.values.tolist()) == ([[0, 0]], [0.0])
 
 
+@pytest.mark.usefixtures("eager")
 def test_nan_meets_only_its_own() -> None:
     """A NaN that no entry meets is in no sum; in a dense product it would be in a whole row."""
     a = wf.SparseTensor([[0, 0], [0, 1]], [np.nan, 2.0], (1, 2))
@@ -138,6 +151,7 @@ def test_too_little_room_is_seen() -> None:
     assert np.isnan(with_room(count - 1).to_dense().numpy()).any()
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("room", [None, ROOM])
 def test_gradients(room: int | None) -> None:
     """Of both, and again: the Hessian has what meets of both."""
@@ -231,3 +245,7 @@ def test_errors() -> None:
         wf.sparse.matmul(wf.sparse.expand_dims(a, 0), b)
     with pytest.raises(InvalidArgumentError, match="nse is for two sparse operands"):
         wf.sparse.matmul(a, b.to_dense(), nse=3)
+    with pytest.raises(InvalidArgumentError, match=r"wf\.sparse\.matmul: nse=-1 must not be"):
+        wf.sparse.matmul(a, b, nse=-1)
+    with pytest.raises(InvalidArgumentError, match=r"wf\.sparse\.from_dense: nse=-2 must not be"):
+        wf.sparse.from_dense(b.to_dense(), nse=-2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,18 @@ def test_a_file_is_read_as_large_as_it_is(keeping: dict[str, bytes]) -> None:
         keeping["a.txt"] = data  # another process has written it
         assert wf.tf1.read_file(url).item() == data
         assert list(wf.data.read_lines(url)) == data.split()
+
+
+def test_readers_at_the_same_time_have_positions_of_their_own(folder: str) -> None:
+    wanted = [str(n).encode() * 50 for n in range(20_000)]  # more than any buffer holds
+    url = put(f"{folder}/lines", b"\n".join(wanted))
+    pairs = zip(wf.data.read_lines(url), wf.data.read_lines(url), wanted, strict=True)
+    assert all(one == other == line for one, other, line in pairs)
+    w = wf.Variable(np.arange(1 << 20, dtype=np.float32), name="w")
+    path = wf.train.Saver([w]).save(None, f"{folder}/m")
+    readers = ThreadPoolExecutor(4)
+    for found in readers.map(lambda _: wf.train.load_variable(path, "w"), range(20)):
+        np.testing.assert_array_equal(found, w.numpy())
 
 
 def test_each_format(folder: str) -> None:
@@ -351,20 +365,92 @@ def test_event_files_that_a_store_refuses(folder: str, monkeypatch: pytest.Monke
     shutil.rmtree(os.path.dirname(local))
 
 
-# ----------------------------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------------- monitored sessions
+def train(folder: str, steps: int, **given: Any) -> float:
+    """A monitored session that halves a variable so many times more; its value then."""
+    with wf.Graph().as_default():
+        count, w = wf.train.create_global_step(), wf.Variable(1.0, name="w")
+        wf.summary.scalar("w", w)
+        halve = wf.group([w.assign(w * 0.5), count.assign_add(1)])
+        stop = wf.train.StopAtStepHook(num_steps=steps)
+        hooks = [stop, *given.pop("hooks", [])]
+        with wf.train.MonitoredTrainingSession(
+            checkpoint_dir=folder, hooks=hooks, **given
+        ) as session:
+            while not session.should_stop():
+                session.run(halve)
+        return float(wf.train.load_variable(folder, "w"))
+
+
+def test_a_monitored_session(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"{folder}/run/"
+    assert train(url, 3, save_checkpoint_steps=2, save_summaries_steps=1) == 0.125
+    assert wf.train.latest_checkpoint(url) == f"{folder}/run/model-3.safetensors"
+    assert train(url, 2, save_summaries_steps=1) == 0.125 / 4  # goes on from there
+    assert wf.train.latest_checkpoint(url) == f"{folder}/run/model-5.safetensors"
+    first, second = events_of(f"{folder}/run")
+    assert first == second + 1 >= 5  # of three steps, and of two
+    assert list(tmp_path.iterdir()) == []  # no folder called "memory:"
+
+
+def test_checkpoints_of_a_monitored_session_as_ops(folder: str) -> None:
+    def go(steps: int) -> int:
+        with wf.Graph().as_default():
+            add = wf.train.create_global_step().assign_add(1)
+            scaffold = wf.train.Scaffold(saver=wf.train.Saver())
+            scaffold.save_ops = scaffold.saver.build()
+            stop = wf.train.StopAtStepHook(num_steps=steps)
+            with wf.train.MonitoredTrainingSession(
+                checkpoint_dir=folder, scaffold=scaffold, hooks=[stop]
+            ) as session:
+                while not session.should_stop():
+                    made = session.run(add)
+        return int(made)
+
+    assert go(3) == 3
+    assert wf.train.latest_checkpoint(folder) == f"{folder}/model-3.safetensors"
+    assert go(4) == 7
+
+
+def test_hooks_of_one_url_share_a_writer(folder: str) -> None:
+    """However it ends: two writers of one folder in a process are an error."""
+    with wf.Graph().as_default():
+        count = wf.train.create_global_step()
+        wf.summary.scalar("count", wf.astype(count, wf.float32))
+        add = count.assign_add(1)
+        hooks = [
+            wf.train.SummarySaverHook(save_steps=1, output_dir=f"{folder}/"),
+            wf.train.StepCounterHook(every_n_steps=1, output_dir=folder),
+            wf.train.ProfilerHook(save_steps=100, output_dir=f"{folder}/traces"),
+        ]
+        with wf.train.MonitoredTrainingSession(hooks=hooks) as session:
+            for _ in range(3):
+                session.run(add)
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    names = [name.rpartition("/")[2] for name in system.ls(folder, detail=False)]
+    assert len([n for n in names if n.startswith("events.")]) == 1
+    (trace,) = system.ls(f"{folder}/traces", detail=False)
+    assert trace.endswith("/timeline-1.json")
+    assert json.loads(system.cat_file(trace))["traceEvents"]
+    wf.summary.FileWriter(folder).close()  # nobody has it open
+
+
 @pytest.mark.parametrize(
     "use",
     [
         lambda url: wf.train.SummarySaverHook(output_dir=url, save_steps=1),
         lambda url: wf.train.ProfilerHook(output_dir=url, save_steps=1),
+        lambda url: wf.train.CheckpointSaverHook(url, save_steps=1, scaffold=wf.train.Scaffold()),
     ],
 )
-def test_what_is_not_built_for_urls(use: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_folders_that_nothing_opens(use: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(wf.errors.UnsupportedError, match="not built for URLs: s3://bucket/m") as e:
-        use("s3://bucket/m")
+    with pytest.raises(wf.errors.UnsupportedError, match="nosuch://bucket/m: fsspec cannot") as e:
+        use("nosuch://bucket/m")
     assert "test_url_files.py" in str(e.value)
-    assert list(tmp_path.iterdir()) == []  # no folder called "s3:"
+    assert list(tmp_path.iterdir()) == []  # no folder called "nosuch:"
 
 
 def test_without_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:

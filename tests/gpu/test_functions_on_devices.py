@@ -96,8 +96,6 @@ def test_a_device_that_is_not_there() -> None:
     with pytest.raises(wf.errors.WeftError, match=r"op 'exp' is to run on /gpu:7") as caught:
         f(np.ones(3, F32))
     assert caught.value.locations[0].file == __file__
-    with pytest.raises(wf.errors.UnsupportedError, match=r"donate=, and op 'exp'.*/gpu:0"):
-        wf.compile(lambda x: _on_gpu(x), donate="x")(wf.asarray(np.ones(3, F32), copy=True))
 
 
 def _on_gpu(x: wf.Tensor) -> wf.Tensor:
@@ -299,9 +297,5 @@ def test_copies_that_a_transfer_guard_disallows() -> None:
 def test_what_a_function_for_a_gpu_with_ops_of_the_host_refuses() -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="WEFT_EMULATE_GPU"):
         wf.compile(wf.unique_values, device="gpu:5")(np.ones(3, F32))
-    with pytest.raises(wf.errors.UnsupportedError, match="donate=, and op 'unique'"):
-        wf.compile(lambda x: wf.unique_values(x), device="gpu:0", donate="x")(
-            wf.to_device(np.ones(3, F32), "gpu:0")
-        )
     with pytest.raises(wf.errors.UnsupportedError, match="passes for the processor, too"):
         wf.compile(lambda x: wf.unique_values(x), device="gpu:0", passes="dce,cse")(np.ones(3, F32))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shares import every
 
 from weft.ir.analysis.verify import verify
-from weft.ir.dtypes import as_dtype, float32, float64, int32, int64, string
+from weft.ir.dtypes import as_dtype, bool_, float32, float64, int32, int64, string
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter.evaluate import interpret, type_of
@@ -167,7 +167,7 @@ ROW_BY_ROW = {
     "custom_gradient", "custom_rule", "cond", "while", "scan", "stack_new", "fused", "unrolled",
     "arena_add", "arena_pop", "arena_push", "axis_index", *DATAFLOW,
     "substr_utf8", "string_split_rows", "unicode_decode", "unicode_encode", "string_reduce_join",
-    "string_format", "decode_json", "sparse_matmul",
+    "string_format", "decode_json", "sparse_matmul", "sparse_pairs_padded",
 }  # fmt: skip
 
 
@@ -183,6 +183,19 @@ def test_ops_without_a_rule_run_row_by_row() -> None:
     made = batched(graph, [True])
     assert [op.name for op in made.ops] == ["scan"]
     check(graph, [np.array([1, 2, 1, 8])], [True], exact=True)
+
+
+def test_the_gradient_of_a_shared_bool_is_no_sum() -> None:
+    kind, flag = TensorType(float32, ()), TensorType(bool_, ())
+    body = Builder([kind, flag])
+    builder = Builder([kind, flag])
+    x, b = builder.args
+    (y,) = builder.emit(
+        "custom_gradient", [x, b, b], {"outputs": 1, "inputs": 1},
+        regions=(body.block([body.args[1]]),),
+    )  # fmt: skip
+    check(builder.graph("op", ["x", "b"], [y]), [np.ones((), np.float32), np.array(True)], [True, False],
+          exact=True)  # fmt: skip
 
 
 def test_shapes_are_checked_for_all_rows() -> None:

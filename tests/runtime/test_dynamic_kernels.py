@@ -26,10 +26,12 @@ from weft.ir.ops import HAVE_KERNELS, OPS
 from weft.ir.ops.strings import fingerprint64, murmur64, number_of
 from weft.ir.ops.text_processing import sip_hash
 from weft.ir.text.parser import parse_graph
+from weft.ir.types import TensorType
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dynamic import calls, selection, strings, unique
+from weft.runtime.dynamic import calls, pairs, selection, strings, unique
 from weft.runtime.dynamic.calls import CHUNK
 from weft.runtime.dynamic.door import native_results
+from weft.runtime.dynamic.examples import example_features
 from weft.runtime.dynamic.rows import NATIVE
 from weft.runtime.files.decoding import decode_csv
 
@@ -211,7 +213,32 @@ def test_pairs_of_entries(data: st.DataObject) -> None:
         np.stack([rng.integers(0, size, n), rng.choice(few, n)], axis=1)
         for size, n in ((rows, rng.integers(1, 200)), (columns, rng.integers(1, 200)))
     )
-    check("sparse_pairs", [a, np.ascontiguousarray(b[:, ::-1])])
+    given = [a, np.ascontiguousarray(b[:, ::-1])]
+    check("sparse_pairs", given)
+    with pytest.MonkeyPatch.context() as patch:  # as if they were many
+        patch.setattr(pairs, "FEW_ENTRIES", 0)
+        check("sparse_pairs", given)
+
+
+def test_few_entries_with_many_pairs() -> None:
+    a = np.stack([np.arange(600), np.zeros(600, int)], axis=1)
+    check("sparse_pairs", [a, np.ascontiguousarray(a[:, ::-1])])
+
+
+@examples(60)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(0, 40), st.integers(0, 40))
+def test_rows_are_merged(seed: int, rank: int, n: int, m: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = (np.unique(rng.integers(0, 5, (k, rank)), axis=0) for k in (n, m))
+    found = pairs.merged_rows(a, b)
+    assert found is not None
+    rows, left, right = found
+    np.testing.assert_array_equal(rows, np.unique(np.concatenate([a, b]), axis=0))
+    np.testing.assert_array_equal(rows[left], a)
+    np.testing.assert_array_equal(rows[right], b)
+    if len(a) > 1:
+        assert pairs.merged_rows(a[::-1].copy(), b) is None
+        assert pairs.merged_rows(b, np.concatenate([a, a[-1:]])) is None
 
 
 def test_many_pairs_are_scipy_s() -> None:
@@ -501,6 +528,8 @@ def progress_of_another_thread(run: Callable[[], object], most: int) -> int:
 _RNG = np.random.default_rng(0)
 _MANY = _RNG.integers(0, 1000, 10**6)
 _WORDS = texts([b"%d" % n for n in range(20000)])
+_RECORDS = texts([wf.data.encode_example({"x": np.arange(99.0), "n": n}) for n in range(3000)])
+_PARTS = [TensorType(float32, (99,)), TensorType(int64, (None,))]
 LONG: dict[str, Callable[[], object]] = {
     "nonzero": lambda: selection.nonzero_columns(_MANY),
     "a mask": lambda: selection.chosen_rows(_MANY, _MANY > 3),
@@ -517,6 +546,8 @@ LONG: dict[str, Callable[[], object]] = {
     "raw": lambda: NATIVE["decode_raw"](
         [_WORDS[1000:9000]], {"out_type": as_dtype("uint8"), "shape": (4,), "little_endian": True}
     ),
+    "words": lambda: NATIVE["string_split"]([_WORDS], {"delimiter": "1", "skip_empty": True}),
+    "examples": lambda: example_features(_RECORDS, ["x", "n"], _PARTS, {}),
 }
 
 

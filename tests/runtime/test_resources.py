@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle  # noqa: TID251
 import threading
 from typing import Any
 
@@ -21,6 +23,29 @@ def refused(call: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text) as error:
         call()
     assert __file__ in str(error.value)
+
+
+# ------------------------------------------------------------------------------------------- copies
+MAKERS = [
+    lambda: wf.tf1.FIFOQueue(9, wf.float32), lambda: wf.tf1.RandomShuffleQueue(9, 0, wf.float32),
+    lambda: wf.Barrier(wf.float32), lambda: wf.ConditionalAccumulator(wf.float32),
+    lambda: wf.MutableHashTable(wf.string, wf.int64, 0), lambda: wf.Stack(wf.float32),
+    lambda: wf.tf1.TextLineReader(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_no_copies_but_of_the_reference(make: Any) -> None:
+    held = make()
+    for call in (copy.deepcopy, pickle.dumps, lambda x: copy.deepcopy({"a": [x]})):
+        refused(lambda call=call: call(held), E.UnsupportedError, "cannot be copied or pickled")
+
+
+def test_a_shallow_copy_is_the_same_queue() -> None:
+    queue = wf.tf1.FIFOQueue(9, wf.float32)
+    copy.copy(queue).enqueue(3.0)
+    assert float(queue.dequeue()) == 3
+    assert copy.copy([queue])[0] is queue
 
 
 # ----------------------------------------------------------------------------------------- barriers

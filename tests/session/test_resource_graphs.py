@@ -147,7 +147,7 @@ def test_barrier_refusals(graph: wf.Graph, session: wf.Session) -> None:
     refused(lambda: b.insert_many(0, ["a", "b"], [[1.0, 2.0]]), E.ShapeError, "'pairs'")
     refused(lambda: b.take_many(1, timeout=1), E.InvalidArgumentError, "RunOptions")
     anything = wf.Barrier([wf.float32])
-    refused(lambda: anything.insert_many(0, ["a"], [1.0]), E.UnsupportedError, "any shape")
+    refused(lambda: anything.take_many(1), E.UnsupportedError, "any shape")
     with pytest.raises(E.InvalidArgumentError, match="already"):
         session.run(b.insert_many(1, ["k", "k"], [1, 2]))
 

@@ -51,6 +51,11 @@ def sparse_pairs(m: GraphMaker, op: str) -> None:
     m.emit(op, operands, sizes=_names(m, 2))
 
 
+def sparse_pairs_padded(m: GraphMaker, op: str) -> None:
+    operands = [m.indices(int64, (m.int(0, 4), 2), 3) for _ in range(2)]
+    m.emit(op, operands, shape=tuple(m.int(0, 4) for _ in range(3)), room=m.int(0, 9))
+
+
 def ensure_shape(m: GraphMaker, op: str) -> None:
     x = m.some()
     if any(d is None for d in x.type.shape):
@@ -80,6 +85,7 @@ MAKERS = {
     "dynamic_stitch": dynamic_stitch,
     "repeat_index": repeat_index,
     "sparse_pairs": sparse_pairs,
+    "sparse_pairs_padded": sparse_pairs_padded,
     "ensure_shape": ensure_shape,
     "dynamic_size": dynamic_size,
 }

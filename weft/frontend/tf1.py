@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from weft.frontend.metrics.functions import confusion_matrix
     from weft.frontend.ops.creation import constant
     from weft.frontend.ops.dynamic import (
-        boolean_mask, dynamic_partition, dynamic_stitch, unique, unique_with_counts,
+        boolean_mask, dynamic_partition, dynamic_stitch, rank, unique, unique_with_counts,
     )
     from weft.frontend.ops.elementwise import add_n, squared_difference
     from weft.frontend.ops.index_arithmetic import (
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
         scatter_nd_update,
     )
-    from weft.frontend.ops.manipulation import rank
     from weft.frontend.ops.statistics import (
         bincount, digitize, histogram, histogram_fixed_width, median, nanmax, nanmean, nanmin,
         nansum, percentile, quantile,
@@ -91,10 +90,10 @@ if TYPE_CHECKING:
     from weft.frontend.session.sparse_values import sparse_placeholder
     from weft.frontend.sparse.sparse_tensor import SparseTensor
     from weft.frontend.sparse.tf_names import (
-        sparse_add, sparse_concat, sparse_fill_empty_rows, sparse_reduce_max, sparse_reduce_sum,
-        sparse_reorder, sparse_reset_shape, sparse_reshape, sparse_retain, sparse_slice,
-        sparse_softmax, sparse_tensor_dense_matmul, sparse_tensor_to_dense, sparse_to_dense,
-        sparse_transpose,
+        sparse_add, sparse_concat, sparse_fill_empty_rows, sparse_maximum, sparse_minimum,
+        sparse_reduce_max, sparse_reduce_sum, sparse_reorder, sparse_reset_shape, sparse_reshape,
+        sparse_retain, sparse_slice, sparse_softmax, sparse_tensor_dense_matmul,
+        sparse_tensor_to_dense, sparse_to_dense, sparse_transpose,
     )
     from weft.frontend.state.resources import container
     from weft.frontend.state.scopes import colocate_with
@@ -113,14 +112,13 @@ _LATER = {
     "weft.frontend.metrics.functions": "confusion_matrix",
     "weft.frontend.ops.creation": "constant",
     "weft.frontend.ops.dynamic":
-        "boolean_mask dynamic_partition dynamic_stitch unique unique_with_counts",
+        "boolean_mask dynamic_partition dynamic_stitch rank unique unique_with_counts",
     "weft.frontend.ops.elementwise": "add_n squared_difference",
     "weft.frontend.ops.index_arithmetic":
         "batch_gather invert_permutation ravel_multi_index unravel_index",
     "weft.frontend.ops.indexing":
         "gather "
         "gather_nd scatter_nd scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update",
-    "weft.frontend.ops.manipulation": "rank",
     "weft.frontend.ops.statistics":
         "bincount digitize histogram histogram_fixed_width median nanmax nanmean nanmin nansum "
         "percentile quantile",
@@ -159,10 +157,10 @@ _LATER = {
     "weft.frontend.session.sparse_values": "sparse_placeholder",
     "weft.frontend.sparse.sparse_tensor": "SparseTensor",
     "weft.frontend.sparse.tf_names":
-        "sparse_add sparse_concat sparse_fill_empty_rows sparse_reduce_max sparse_reduce_sum "
-        "sparse_reorder sparse_reset_shape sparse_reshape sparse_retain sparse_slice "
-        "sparse_softmax sparse_tensor_dense_matmul sparse_tensor_to_dense sparse_to_dense "
-        "sparse_transpose",
+        "sparse_add sparse_concat sparse_fill_empty_rows sparse_maximum sparse_minimum "
+        "sparse_reduce_max sparse_reduce_sum sparse_reorder sparse_reset_shape sparse_reshape "
+        "sparse_retain sparse_slice sparse_softmax sparse_tensor_dense_matmul "
+        "sparse_tensor_to_dense sparse_to_dense sparse_transpose",
     "weft.frontend.state.resources": "container",
     "weft.frontend.state.scopes": "colocate_with",
     "weft.frontend.train.parameter_servers": "create_partitioned_variables",
@@ -218,10 +216,11 @@ __all__ = [
     "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "report_uninitialized_variables",
     "reset_default_graph", "scatter_add", "scatter_nd", "scatter_nd_add", "scatter_nd_max",
     "scatter_nd_min", "scatter_nd_update", "scatter_sub", "scatter_update", "set_random_seed",
-    "sparse_add", "sparse_concat", "sparse_fill_empty_rows", "sparse_placeholder",
-    "sparse_reduce_max", "sparse_reduce_sum", "sparse_reorder", "sparse_reset_shape",
-    "sparse_reshape", "sparse_retain", "sparse_slice", "sparse_softmax",
-    "sparse_tensor_dense_matmul", "sparse_tensor_to_dense", "sparse_to_dense", "sparse_transpose",
+    "sparse_add", "sparse_concat", "sparse_fill_empty_rows", "sparse_maximum",
+    "sparse_minimum", "sparse_placeholder", "sparse_reduce_max", "sparse_reduce_sum",
+    "sparse_reorder", "sparse_reset_shape", "sparse_reshape", "sparse_retain", "sparse_slice",
+    "sparse_softmax", "sparse_tensor_dense_matmul", "sparse_tensor_to_dense", "sparse_to_dense",
+    "sparse_transpose",
     "squared_difference", "string_join", "string_length", "string_split", "string_to_hash_bucket",
     "string_to_hash_bucket_fast", "string_to_number", "substr", "switch", "trainable_variables",
     "truncated_normal", "unique", "unique_with_counts", "unravel_index", "variable_scope",

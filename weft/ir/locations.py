@@ -8,6 +8,7 @@ locations."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import stat
@@ -74,7 +75,7 @@ def caller_location() -> Locations:
 #: with `wf.compile(autograph=True)`.
 WRAPPERS = (
     "call", "__call__", "operation", "converted_call", "if_stmt", "if_exp", "while_stmt",
-    "for_stmt", "assert_stmt", "print_", "taken", "once",
+    "for_stmt", "assert_stmt", "print_", "taken", "once", "deepcopy",
 )  # fmt: skip
 #: Functions that are no scope: those that are an op (`ir/ops` adds their names).
 NO_SCOPES: set[str] = set()
@@ -114,7 +115,8 @@ def gradient_locations(locations: Locations, op: str) -> Locations:
 @cache
 def is_ours(file: str) -> bool:
     """Whether a source file is weft's own, or runs only what is."""
-    return file.startswith(_PACKAGE) or file == contextlib.__file__  # which runs our generators
+    # those run our generators, and our __deepcopy__
+    return file.startswith(_PACKAGE) or file in (contextlib.__file__, copy.__file__)
 
 
 _MOST_PLACES = 4096

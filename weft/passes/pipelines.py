@@ -24,7 +24,11 @@ from weft.passes.fusion.product_operands import (
 )
 from weft.passes.fusion.prologues import fuse_prologues
 from weft.passes.fusion.recompute import recompute, rematerialize
-from weft.passes.fusion.sparse_products import fuse_sparse_products
+from weft.passes.fusion.sparse_products import (
+    fuse_sparse_products,
+    pairs_by_kernel,
+    pairs_by_ops,
+)
 from weft.passes.manager import BoundPass, Pass
 from weft.passes.memory.schedule import schedule
 from weft.passes.simplify.algebra import contract, simplify, simplify_exactly
@@ -47,6 +51,8 @@ PASSES: dict[str, Pass] = {
     "expand_updates": expand_updates,
     "order_effects": order_effects,
     "strip_gradient_ops": strip_gradient_ops,
+    "pairs_by_kernel": pairs_by_kernel,
+    "pairs_by_ops": pairs_by_ops,
     "merge_reads": merge_reads,
     "strip_marks": strip_marks,
     "strip_barriers": strip_barriers,
@@ -94,6 +100,7 @@ STANDARD: tuple[Pass, ...] = (
     order_effects,  # afterwards pure ops may be moved and rewritten by their data alone
     lower_stacks,  # gradients have been taken: nothing that follows need know what is a stack
     strip_gradient_ops,  # and the marks for them only stand in the way
+    pairs_by_kernel,  # before dce, which drops the other way to the same results
     dce,  # gradients that nobody asked for: less work for all that follows
     fold,  # scalars and sizes; constants that repeat one element become broadcasts of it
     simplify,  # algebra, views of views, transposes into matmul's flags
@@ -126,6 +133,7 @@ REPRODUCIBLE: tuple[Pass, ...] = (
     order_effects,
     lower_stacks,
     strip_gradient_ops,
+    pairs_by_kernel,
     dce,
     fold_exactly,
     simplify_exactly,
@@ -152,13 +160,16 @@ _OF_CPU_PRODUCTS = (
 _OF_GPU_PRODUCTS: dict[Pass, Pass] = {
     fuse_matmul: fuse_epilogues,
     stride_products: stride_all_products,
+    pairs_by_kernel: pairs_by_ops,
 }
 GPU: tuple[Pass, ...] = tuple(
     _OF_GPU_PRODUCTS.get(p, p) for p in STANDARD if p not in _OF_CPU_PRODUCTS
 )
 #: The same of REPRODUCIBLE: a product is a kernel by itself, whatever reads it.
 _OF_PRODUCTS = (fuse_matmul, stride_products, fuse_prologues, narrow_products)
-GPU_REPRODUCIBLE: tuple[Pass, ...] = tuple(p for p in REPRODUCIBLE if p not in _OF_PRODUCTS)
+GPU_REPRODUCIBLE: tuple[Pass, ...] = tuple(
+    _OF_GPU_PRODUCTS.get(p, p) for p in REPRODUCIBLE if p not in _OF_PRODUCTS
+)
 
 #: What the passes of a pipeline are on a step that is placed and cut afterwards; others wait for
 #: the parts. They work by the data alone: ops of the host may run beside each other yet, so effects
@@ -166,7 +177,7 @@ GPU_REPRODUCIBLE: tuple[Pass, ...] = tuple(p for p in REPRODUCIBLE if p not in _
 _BEFORE_PLACEMENT: dict[Pass, Pass] = {
     order_effects: merge_reads,
     strip_gradient_ops: strip_marks,
-    **{p: p for p in (dce, cse, sparse_updates)},
+    **{p: p for p in (dce, cse, sparse_updates, pairs_by_kernel, pairs_by_ops)},
     **{p: p for p in (fold, simplify, fold_exactly, simplify_exactly)},
 }
 

@@ -141,7 +141,9 @@ def _native(
         # who has no open sizes does not wait for this module
         from weft.runtime.native.size_plan import native_step_of_any_size
 
-        return native_step_of_any_size(graph, variables, options.threads, options.passes)
+        return native_step_of_any_size(
+            graph, variables, options.threads, options.passes, donated=options.donated
+        )
     return compile_graph(
         graph, variables, name=graph.name, passes=options.passes, threads=options.threads,
         donated=options.donated, options=options.passing,
@@ -156,8 +158,11 @@ def _for_gpu(
         from weft.runtime.sized_step import SizedGraph, SizedStep
 
         return SizedStep(
-            maker_for_gpu(SizedGraph.of(graph), variables, gpu, options.passes, options.math_mode)
-        )
+            maker_for_gpu(
+                SizedGraph.of(graph), variables, gpu, options.passes, options.math_mode,
+                options.donated,
+            )
+        )  # fmt: skip
     from weft.runtime.device.execution.executable import compile_for_device
 
     return compile_for_device(
@@ -172,11 +177,13 @@ def maker_for_gpu(
     number: int,
     passes: Sequence[Pass],
     math_mode: MathMode = "ieee",
+    donated: Sequence[int] = (),
 ) -> DeviceMaker:
-    """What makes plans for GPU `number` of a graph for the sizes that come."""
+    """What makes plans for GPU `number` of a graph for the sizes that come. donated: as of
+    `DeviceMaker`."""
     from weft.runtime.device.execution.size_plan import DeviceMaker
 
-    return DeviceMaker(graph, variables, find_gpu(number), passes, math_mode)
+    return DeviceMaker(graph, variables, find_gpu(number), passes, math_mode, donated=donated)
 
 
 def find_gpu(number: int) -> Callable[[], Device]:

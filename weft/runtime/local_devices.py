@@ -155,8 +155,10 @@ def _whole(
     states: Mapping[str, VariableState],
     how: CompileOptions,
 ) -> DeviceStep:
-    """One plan for one GPU."""
-    graph, how = on_local_device(step, use.number), replace(how, passes=gpu_passes(how.passes))
+    """One plan for one GPU. Its inputs come from the host, and their copies are its own: it needs
+    no donated ones."""
+    graph = on_local_device(step, use.number)
+    how = replace(how, passes=gpu_passes(how.passes), donated=())
     made = compile_step(graph, states, options=how, gpu=use.number)
     assert made.kind == "gpu"
     try:

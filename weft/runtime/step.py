@@ -8,11 +8,13 @@ which of them it has.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.ir.dataclass import dataclass
+from weft.ir.errors import CancelledError
 from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.run_log import RunLog
@@ -25,6 +27,55 @@ if TYPE_CHECKING:
 Kind = Literal["native", "sized", "gpu", "dataflow", "devices", "cluster"]
 
 
+class Donation:
+    """The donated inputs of one call: which of them the step has begun to write to.
+
+    A step says so before it writes (`take`). Once the call is over (`close`) nothing more can be
+    taken: a part of a failed step that still runs must not write to what its caller has back.
+    """
+
+    __slots__ = ("_lock", "_over", "_taken")
+
+    def __init__(self) -> None:
+        self._lock, self._over = Lock(), False
+        self._taken: set[int] = set()
+
+    def take(self, numbers: Iterable[int]) -> None:
+        """These inputs are about to be written to. CancelledError if the call is over."""
+        with self._lock:
+            if self._over:
+                raise CancelledError("the call whose donated arguments were to be used has ended")
+            self._taken.update(numbers)
+
+    def part(self, feeds: Sequence[int | None]) -> PartOfDonation:
+        """The same for a part of the step, whose inputs are these of the whole (None: copies)."""
+        return PartOfDonation(self, feeds)
+
+    def close(self) -> frozenset[int]:
+        """What was taken; nothing is from now on."""
+        with self._lock:
+            self._over = True
+            return frozenset(self._taken)
+
+
+class PartOfDonation:
+    """`Donation` as the part of a step sees it. feeds: the number in the whole of each input, None
+    for a copy, which is the part's own."""
+
+    __slots__ = ("_feeds", "_whole")
+
+    def __init__(self, whole: Donation, feeds: Sequence[int | None]) -> None:
+        self._whole, self._feeds = whole, feeds
+
+    def take(self, numbers: Iterable[int]) -> None:
+        """As `Donation.take`."""
+        self._whole.take([n for n in (self._feeds[i] for i in numbers) if n is not None])
+
+    def part(self, feeds: Sequence[int | None]) -> PartOfDonation:
+        """As `Donation.part`."""
+        return PartOfDonation(self._whole, [None if i is None else self._feeds[i] for i in feeds])
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """The options of one run of a step.
@@ -33,8 +84,8 @@ class RunContext:
     interrupted. cancel: ends it with CancelledError; one native plan looks at it only where there
     is a timeout. recorder: what `Step.new_recorder` gave; gets an event for each kernel or node.
     keep: is given what must live as long as the stacks among the results are used. is_plain:
-    whether nothing but a cancellation is asked for. log: is told what ops of
-    the host give, or gives it in their place.
+    whether nothing but a cancellation is asked for. log: is told what ops of the host give, or
+    gives it in their place. donation: is told which donated inputs are written to.
     """
 
     timeout: float | None = None
@@ -42,19 +93,21 @@ class RunContext:
     recorder: Any = None
     keep: Callable[[Any], object] | None = None
     log: RunLog | None = None
+    donation: Donation | PartOfDonation | None = None
 
     is_plain: bool = field(init=False, repr=False, default=True)
 
     def __post_init__(self) -> None:
         asked = (self.timeout, self.recorder, self.keep, self.log)
-        plain = all(one is None for one in asked)
-        object.__setattr__(self, "is_plain", plain)
+        if asked != _NOTHING_ASKED:
+            object.__setattr__(self, "is_plain", False)
 
     def token(self) -> CancelToken:
         """`cancel`, or one that nobody cancels."""
         return self.cancel or CancelToken()
 
 
+_NOTHING_ASKED = (None, None, None, None)
 #: To the end, without a record.
 PLAIN = RunContext()
 
@@ -93,7 +146,7 @@ class Step(ABC):
 
     kind: Kind
     name: str
-    #: On the executor: the donated inputs whose memory holds results after a run.
+    #: The donated inputs whose memory holds results after a run.
     taken: Collection[int] = ()
 
     @abstractmethod

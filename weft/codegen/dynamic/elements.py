@@ -33,6 +33,12 @@ def least(a: int, b: int) -> int:
     return b
 
 
+def most(a: int, b: int) -> int:
+    if a > b:
+        return a
+    return b
+
+
 def bits_of(base: int, i: int) -> int:
     """The bits of element i, of two words the first; of a bool 0 or 1: memory that became bools
     may hold any bytes."""

@@ -6,19 +6,31 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import ModuleType
 
 import numpy as np
 
-from weft.codegen.dynamic import elements, pairs, parsing, selection, text_hash, unique
+from weft.codegen.dynamic import (
+    elements,
+    examples,
+    new_strings,
+    pairs,
+    parsing,
+    selection,
+    text_hash,
+    unique,
+    words,
+)
 from weft.codegen.llvm.emitter import I64, Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source, parse
 from weft.ir.dtypes import DType
 
-_MODULES: tuple[ModuleType, ...] = (elements, selection, unique, pairs, text_hash, parsing)
+_MODULES: tuple[ModuleType, ...] = (
+    elements, selection, unique, pairs, text_hash, parsing, examples, new_strings, words
+)  # fmt: skip
 #: By kind and bytes of a part: the bits of infinity.
 _INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF0000000000000}
 _PARTS = {"c64": "f32", "c128": "f64"}
@@ -91,6 +103,14 @@ def scalar_kernel(entry: str, constants: Constants = ()) -> Kernel:
         e.builder.call(made, [e.builder.ptrtoint(e.arguments, I64), e.lo, e.hi])
 
     return Kernel(f"dynamic-{entry}-{hashlib.sha256(text.encode()).hexdigest()}", entry, emit)
+
+
+def room_words(left: int, right: int, sizes: Sequence[int]) -> int:
+    """Words of scratch that `begin_pairs` and `fill_room` need for so many entries, and rows, inner
+    size and columns: the entries by rows, and a mark, a place in a list, and up to a word of a tree
+    for each column."""
+    rows, inner, columns = sizes
+    return rows + inner + 2 * (left + right) + 3 * columns + 16
 
 
 def powers_of_ten() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:

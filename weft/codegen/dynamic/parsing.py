@@ -246,10 +246,10 @@ C_KIND, C_OUT, C_DEFAULT, C_ODD, COLUMN_BYTES = 0, 8, 16, 24, 32
 
 def parse_csv(args: int, lo: int, hi: int) -> int:
     """records, size, chunk, bad, delimiter, quote, na, na_size, fields, used, columns, exact,
-    powers: the fields of each record, those of text as where they begin and end in the record (-1:
-    the default; an end below 0: quotes in it are doubled). fields: of each field the number of its
-    column, or -1; used: how many there are; exact: whether there may be no further ones. bad: 1 if
-    a record of the chunk is not so."""
+    powers: the fields of each record, those of text as their address (0: quotes in it are doubled,
+    it is left) and size. fields: of each field the number of its column, or -1; used: how many
+    there are; exact: whether there may be no further ones. bad: 1 if a record of the chunk is not
+    so."""
     chunk = load(args + 16)
     scratch = stack(4)
     c = lo
@@ -279,7 +279,7 @@ def parse_record(args: int, i: int, scratch: int) -> int:
             column = load(load(args + 64) + 8 * number)
             if column >= 0:
                 row = load(args + 80) + COLUMN_BYTES * column
-                if put_field(args, row, i, start, scratch) == 0:
+                if put_field(args, row, i, scratch) == 0:
                     return 0
         number += 1
         if after == end:
@@ -327,7 +327,7 @@ def field_end(s: int, end: int, delimiter: int, quote: int, found: int) -> int:
     return s
 
 
-def put_field(args: int, column: int, i: int, start: int, scratch: int) -> int:
+def put_field(args: int, column: int, i: int, scratch: int) -> int:
     """The field at `scratch` + 8 into its column; whether that is possible."""
     s = load(scratch + 8)
     end = load(scratch + 16)
@@ -343,17 +343,18 @@ def put_field(args: int, column: int, i: int, start: int, scratch: int) -> int:
         if load(column + C_DEFAULT) == 0:
             return 0
         if kind == TO_TEXT:
-            store(to + 16 * i, -1)
+            text = load(load(column + C_DEFAULT))
+            store(to + 16 * i, text + BYTES_DATA)
+            store(to + 16 * i + 8, load(text + BYTES_SIZE))
             return 1
         width = item_size(kind)
         copy(to + width * i, load(column + C_DEFAULT), width)
         return 1
     if kind == TO_TEXT:
-        store(to + 16 * i, s - start)
+        store(to + 16 * i, s)
         if doubled != 0:
-            store(to + 16 * i + 8, start - end)
-        else:
-            store(to + 16 * i + 8, end - start)
+            store(to + 16 * i, 0)
+        store(to + 16 * i + 8, end - s)
         return 1
     decided = 0
     if doubled == 0:

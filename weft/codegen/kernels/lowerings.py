@@ -31,7 +31,7 @@ from weft.codegen.kernels.linear_algebra import (
 from weft.codegen.kernels.random import lower_random_bits, lower_random_fold_in
 from weft.codegen.kernels.scan import cumulative_calls, position_calls
 from weft.codegen.kernels.sort import lower_searchsorted, sort_calls
-from weft.codegen.kernels.sparse import lower_sparse_matmul
+from weft.codegen.kernels.sparse import lower_padded_pairs, lower_sparse_matmul
 from weft.codegen.kernels.stack import lower_add, lower_pop, lower_push
 from weft.codegen.nests.nest import Nest
 from weft.codegen.products.calls import (
@@ -65,6 +65,7 @@ LOWERINGS: dict[str, Lowering] = {
     "attention": attention_calls,
     "attention_grad": attention_grad_calls,
     "sparse_matmul": lower_sparse_matmul,
+    "sparse_pairs_padded": lower_padded_pairs,
     "cholesky": lower_cholesky,
     "lu": lower_lu,
     "lu_solve": lower_solve,

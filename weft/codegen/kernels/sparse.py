@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, KernelCall, Status, cut_call
+from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status, cut_call
+from weft.codegen.dynamic.kernels import room_words, scalar_kernel
 from weft.codegen.kernels.data_movement import checked_index, report_index, tensor
 from weft.codegen.llvm.emitter import I64, Emitter
 from weft.codegen.llvm.jit import Kernel
@@ -22,7 +23,7 @@ from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.cost.rates import NS_PER_GATHERED, NS_PER_INDEX, streamed
 from weft.ir.cost.thresholds import SPARSE_ROW_BYTES
 from weft.ir.graph import Operation
-from weft.ir.spec import int_attr
+from weft.ir.spec import int_attr, static_attr
 
 
 def lower_sparse_matmul(op: Operation) -> list[KernelCall]:
@@ -47,6 +48,16 @@ def lower_sparse_matmul(op: Operation) -> list[KernelCall]:
     units = 1 if vector else columns
     runs = -(-SPARSE_ROW_BYTES // itemsize)
     return [cut_call(kernel, args, units, total / max(columns, 1), runs)]
+
+
+def lower_padded_pairs(op: Operation) -> list[KernelCall]:
+    """args: those of `codegen.dynamic.pairs`' kernels of one unit."""
+    a, b = op.operands[:2]
+    left, right = (tensor(t).static_shape[0] for t in (a, b))
+    sizes, room = static_attr(op.attrs, "shape"), int_attr(op.attrs, "room")
+    args: list[Arg] = [Address(a), left, Address(b), right, *sizes, room]
+    args += [Scratch(8 * room_words(left, right, sizes)), Scratch(16), *map(Address, op.results)]
+    return [KernelCall(scalar_kernel("room_pairs"), tuple(args))] if room else []
 
 
 class _Entries:

@@ -27,7 +27,7 @@ from weft.ir.analysis.index_maps import contiguous_strides, index_sizes
 from weft.ir.cost.rates import streamed
 from weft.ir.graph import Operation, Value
 from weft.ir.ops.data_movement import COMBINES
-from weft.ir.spec import int_attr, ints_attr
+from weft.ir.spec import int_attr, ints_attr, static_attr
 
 #: An op's kernels, in order. True: the result lies where the first operand does.
 Printer = Callable[[Operation, bool], list[KernelSource]]
@@ -324,8 +324,78 @@ def sparse_matmul(op: Operation, in_place: bool) -> list[KernelSource]:
     return [template(key, op.name, params, text, {"wrapped", "fault"}, checks=True)]
 
 
+#: The entries of both by rows, then the pairs and the places of each row.
+_PADDED_PAIRS = """
+    lines = np.zeros(rows + 2, np.int64)
+    starts = np.zeros(inner + 2, np.int64)
+    entries = np.empty(n, np.int64)
+    order = np.empty(m, np.int64)
+    for k in range(n):
+        if 0 <= a[k, 0] < rows and 0 <= a[k, 1] < inner:
+            lines[a[k, 0] + 2] += 1
+    for k in range(m):
+        if 0 <= b[k, 0] < inner and 0 <= b[k, 1] < columns:
+            starts[b[k, 0] + 2] += 1
+    for k in range(rows):
+        lines[k + 2] += lines[k + 1]
+    for k in range(inner):
+        starts[k + 2] += starts[k + 1]
+    for k in range(n):
+        if 0 <= a[k, 0] < rows and 0 <= a[k, 1] < inner:
+            entries[lines[a[k, 0] + 1]] = k
+            lines[a[k, 0] + 1] += 1
+    for k in range(m):
+        if 0 <= b[k, 0] < inner and 0 <= b[k, 1] < columns:
+            order[starts[b[k, 0] + 1]] = k
+            starts[b[k, 0] + 1] += 1
+    marks = np.empty(columns + 1, np.int64)
+    pairs = 0
+    places = 0
+    for r in range(rows):
+        first = pairs
+        for e in range(lines[r], lines[r + 1]):
+            i = entries[e]
+            for t in range(starts[a[i, 1]], starts[a[i, 1] + 1]):
+                if pairs < room:
+                    left[pairs] = i
+                    right[pairs] = order[t]
+                    place[pairs] = b[order[t], 1]
+                    pairs += 1
+        met = np.sort(place[first:pairs])
+        for k in range(met.size):
+            if k == 0 or met[k] != met[k - 1]:
+                marks[met[k]] = places
+                indices[places, 0] = r
+                indices[places, 1] = met[k]
+                places += 1
+        for k in range(first, pairs):
+            place[k] = marks[place[k]]
+    for k in range(pairs, room):
+        left[k] = 0
+        right[k] = 0
+        place[k] = room - 1
+    for k in range(places, room):
+        indices[k, 0] = rows
+        indices[k, 1] = columns"""
+
+
+def padded_pairs(op: Operation, in_place: bool) -> list[KernelSource]:
+    """Row by row of the first matrix: the pairs, and then their columns in order."""
+    a, b = op.operands[:2]
+    n, m, room = tensor(a).static_shape[0], tensor(b).static_shape[0], int_attr(op.attrs, "room")
+    names = ("indices", "left", "right", "place")
+    params: list[Param] = [
+        dense(name, v, written=True) for name, v in zip(names, op.results, strict=True)
+    ]
+    params += [dense("a", a, (n, 2)), dense("b", b, (m, 2)), Number("n", n), Number("m", m),
+               Number("room", room)]  # fmt: skip
+    sizes = zip(("rows", "inner", "columns"), static_attr(op.attrs, "shape"), strict=True)
+    params += [Number(name, size) for name, size in sizes]
+    return [template("numba-sparse-pairs-padded", op.name, params, _PADDED_PAIRS, set())]
+
+
 PRINTERS: dict[str, Printer] = {
-    "sparse_matmul": sparse_matmul,
+    "sparse_matmul": sparse_matmul, "sparse_pairs_padded": padded_pairs,
     "concat": concat, "pad": pad, "slice_update": slice_update, "dim_size": dim_size,
     "take": along_axis, "index_add": along_axis, "take_along_axis": along_axis,
     "scatter_along_axis_add": along_axis, "first_occurrence": first_occurrence,

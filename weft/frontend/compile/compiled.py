@@ -4,11 +4,14 @@ called.
 `donate=`: arguments whose memory a call takes for its results. A donated argument is a tensor that
 nobody sees the memory of in another way: then overwriting it cannot be noticed, and the tensor
 itself says what became of it. NumPy arrays are refused, because the caller would see the array
-change. On the dataflow executor a result is written there if the region that reads the argument
-last computes it and nothing else reads it; else the memory goes back when the call ends. On a GPU a
-result is written where a donated array is, or else its memory goes back to the device's pool when
-the step has read it. It is taken before the call begins, so that no other thread can hand it to
-one; a call that fails before the device is asked for anything gives it back."""
+change. A native function refuses what no result can take; where sizes are open those that come
+decide, and what no result takes goes back when the call ends. On the dataflow executor a result is
+written there if the region that reads the argument last computes it and nothing else reads it; else
+the memory goes back. So it is where parts run on several devices, for what one part alone reads. On
+a GPU a result is written where a donated array is, or else its memory goes back to the device's
+pool when the step has read it; an array there is taken before the call begins, so that no other
+thread can hand it to one. A call that fails gives back what nothing was written to
+(`step.Donation`)."""
 
 from __future__ import annotations
 
@@ -44,9 +47,8 @@ from weft.runtime.compile_step import CompileOptions, compile_step
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable
-from weft.runtime.native.python_calls import logged
 from weft.runtime.run_log import RunLog
-from weft.runtime.step import PLAIN, RunContext, Step
+from weft.runtime.step import PLAIN, Donation, PartOfDonation, RunContext, Step
 
 if TYPE_CHECKING:
     from weft.frontend.compile.on_cluster import Connection
@@ -82,7 +84,7 @@ class Compiled(Specialization):
         super().__init__()
         self.signature = signature
         self.traced = traced
-        self.run: Callable[[list[Any]], list[Any]] = self._first_run
+        self.run: Callable[..., list[Any]] = self._first_run
         self._run: Callable[..., list[Any]] = self._first_run
         kinds = None if gpu is None else result_kinds(traced.graph)
         self.pack = packer(traced.structure, traced.weak, kinds)
@@ -156,14 +158,17 @@ class Compiled(Specialization):
             run = watched_call(self, made)
         self.run = partial(self._checked_run, run) if self.traced.limits else run
 
-    def run_logged(self, arrays: list[Any], log: RunLog | None) -> list[Any]:
-        """A call without watchers; the log is told what comes from outside, and what goes there."""
-        if log is None:
+    def run_logged(
+        self,
+        arrays: list[Any],
+        log: RunLog | None,
+        donation: Donation | PartOfDonation | None = None,
+    ) -> list[Any]:
+        """A call without watchers; the log is told what comes from outside, and what goes there.
+        donation: as of `RunContext`."""
+        if log is None and donation is None:
             return self._run(arrays)
-        if self.on_gpu:
-            with logged(log):
-                return self._run(arrays)
-        return self._run(arrays, RunContext(log=log))
+        return self._run(arrays, RunContext(log=log, donation=donation))
 
     @property
     def pipeline(self) -> Sequence[Pass]:
@@ -258,18 +263,20 @@ class Compiled(Specialization):
         native = self.native is not None and self.native.take_used()
         return super().take_used() or native
 
-    def _first_run(self, arrays: list[Any]) -> list[Any]:
+    def _first_run(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
         self.executable()
-        return self.run(arrays)
+        return self.run(arrays, context)
 
-    def _checked_run(self, run: Callable[[list[Any]], list[Any]], arrays: list[Any]) -> list[Any]:
+    def _checked_run(
+        self, run: Callable[..., list[Any]], arrays: list[Any], context: RunContext = PLAIN
+    ) -> list[Any]:
         """`run` with a check of the Python integers that are converted to a narrower dtype."""
         for limit in self.traced.limits:
             given = arrays[limit.index]
             value = (given if isinstance(given, np.ndarray) else given.numpy()).item()
             if not limit.low <= value <= limit.high:
                 raise limit.error(value)
-        return run(arrays)
+        return run(arrays, context)
 
     def _run_sized(
         self, step: NativeSizedStep, arrays: list[Any], context: RunContext = PLAIN
@@ -395,22 +402,26 @@ def run_donated(
         )
     found.executable()  # says if it cannot use the memory
     paths = partial(found.signature.paths, parameters)
-    check_donated(function, found.donated, paths, given, arrays, found.on_gpu)
+    check_donated(function, found.donated, paths, given, arrays, found.gpu is not None)
     there = [i for i in found.donated if isinstance(given[i], DeviceArray)]
+    on_host = [i for i in found.donated if i not in there]
     _take(function, there, given, arrays)
+    donation = Donation()
     try:
         for i in there:
             if why := _why_not_there(arrays[i]):
                 raise _seen(function, paths()[i], why, True)
-        try:
-            return found.pack(found.run(arrays))
-        finally:
-            bury(function, [i for i in found.donated if i not in there], given)
+        made = found.pack(found.run(arrays, RunContext(donation=donation)))
     except BaseException:
+        taken = donation.close()
         for i in there:
-            if not arrays[i].taken:
+            if i not in taken and not arrays[i].taken:
                 given[i]._give(arrays[i])
+        bury(function, [i for i in on_host if i in taken], given)
+        arrays.clear()  # whoever holds the error holds this list, and what was given back with it
         raise
+    bury(function, on_host, given)
+    return made
 
 
 def _take(

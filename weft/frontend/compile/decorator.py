@@ -135,8 +135,8 @@ def compile(
     need one that ends with "fuse". threads: one call uses at most so many, and never more than
     `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
     call takes for results of the same type; their tensors cannot be used afterwards, and it is an
-    error if someone else sees it, or if no result can take it (GPU and executor give it back).
-    Both name parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as
+    error if someone else sees it, or if no result can take it (GPU, executor, open sizes give it
+    back). Both name parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as
     `wf.device` names them: the function runs there, but for ops of the host; its results stay there
     as `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
     copied there (docs/guide/gpu.md). UnsupportedError for a device of another task. math: "tf32"
@@ -148,7 +148,7 @@ def compile(
     them), None or a name in its shape for a size that is open: the function is traced once, with
     sizes that are symbols, and a size that never came before costs a fraction of a new trace.
     Arguments that do not fit are an InvalidArgumentError; a Python number becomes an array of the
-    given dtype. No open sizes with donate=. In another function's trace it takes what is there.
+    given dtype. In another function's trace it takes what is there.
     x64: False makes float64 and complex128 in the function, its arguments and results a
     TypeRuleError with their line. engine: "llvm" (or WEFT_ENGINE's), "numba" (docs/guide/numba.md).
     cluster: a `wf.train.Cluster`, or the address of a task: ops run on the task that `wf.device` in

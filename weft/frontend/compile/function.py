@@ -468,7 +468,6 @@ class CompiledFunction(Inspection, Generic[P, R]):
         if input_signature is not None:
             dynamic = [n for n in self._parameters if n not in self._static]
             self._input_signature = InputSignature(self._name, dynamic, input_signature)
-            self._input_signature.check_donated(bool(self._donate))
         self._named_calls = NamedCalls(self._signature, self._static, gpu is not None)
         self._specializations: Specializations[Compiled] = Specializations(self._name)
         self._fast: dict[Any, Compiled] = {}

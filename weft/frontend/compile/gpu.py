@@ -23,6 +23,7 @@ from weft.ir.errors import UnsupportedError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.native.python_calls import logged
 from weft.runtime.step import PLAIN, RunContext, Step
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class GpuCall:
     def __init__(self, step: DeviceStep | DeviceSizedStep, graph: Graph) -> None:
         self._step, self._graph = step, graph
 
-    def __call__(self, arrays: list[Any]) -> list[Any]:
+    def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
+        """The results. Arrays of the device say themselves whether they were taken."""
         step = self._step
         try:
             if step.kind == "sized":
@@ -79,7 +81,8 @@ class GpuCall:
             if guarded():
                 device = step.device()
                 _check_inputs(self._graph, device, arrays, [True] * len(arrays))
-            return step.call(arrays)
+            with logged(context.log):
+                return step.call(arrays)
         except WeftError as error:  # of the device, such as too little memory
             raise error.at(caller_location()) from None
 
@@ -96,6 +99,7 @@ class PartsCall:
 
     def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
         step: Any = self._step
+        given: list[Any] = []
         try:
             device = self._find()
             if step.kind == "sized":
@@ -105,7 +109,7 @@ class PartsCall:
                 _check_inputs(self._graph, device, arrays, there)
                 check_copies(step)
                 self._check_results(step, device)
-            given = [
+            given += [
                 a if far and not isinstance(a, np.ndarray) else host_array(a)
                 for a, far in zip(arrays, there, strict=True)
             ]
@@ -113,6 +117,8 @@ class PartsCall:
             return [self._result(r, given, device, i) for i, r in enumerate(made)]
         except WeftError as error:
             raise error.at(caller_location()) from None
+        finally:
+            given.clear()  # whoever holds an error holds this list, and donated arrays with it
 
     def _check_results(self, step: Step, device: Device) -> None:
         """FailedPreconditionError for a result that the host makes, where none must be copied."""

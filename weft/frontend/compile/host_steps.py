@@ -43,8 +43,7 @@ def compile_host_step(made: Compiled, how: CompileOptions) -> Step:
     """The step of a function on a cluster, or for which `needs_host` holds; a native one if it
     only names the CPU. Where sizes of its inputs are open, one is made for each set that comes.
 
-    UnsupportedError for inputs that are donated to several devices; else errors as
-    `compile_gpu_step` and `compile_step`.
+    Errors as `compile_gpu_step` and `compile_step` have.
     """
     traced = made.traced
     graph = traced.graph
@@ -91,7 +90,6 @@ def _local_step(traced: Traced, how: CompileOptions, graph: Graph) -> Step:
     auto = replace(how, control_flow="auto", in_order=True)
     states, resources = traced.variables, traced.resources
     if use is not None:
-        _check_not_donated(graph, how)
         return compile_gpu_step(graph, use, states, resources, auto, follow=False)
     graph = on_local_device(graph)
     if not choose(graph, "native").executor:
@@ -110,7 +108,6 @@ def _step_with_gpu(made: Compiled, how: CompileOptions, graph: Graph) -> Step:
             hint=f"take one of the pipelines {', '.join(_OF_PROCESSOR)}",
             location=caller_location(),
         )
-    _check_not_donated(graph, how, made.gpu)
     gpu(made.gpu)  # says if there is none
     auto = replace(how, passes=passes, control_flow="auto", in_order=True, results_stay=True)
     states, resources = made.traced.variables, made.traced.resources
@@ -128,16 +125,6 @@ _OF_PROCESSOR = {
     "gpu_reproducible": REPRODUCIBLE,
     "reproducible": REPRODUCIBLE,
 }
-
-
-def _check_not_donated(graph: Graph, how: CompileOptions, gpu: int | None = None) -> None:
-    if how.donated:
-        raise UnsupportedError(
-            f"'{graph.name}' has donate=, and {why_executor(graph, gpu)}: parts on several devices "
-            "take no memory of arguments",
-            hint="compile it without donate=",
-            location=caller_location(),
-        )
 
 
 def why_executor(graph: Graph, gpu: int | None = None) -> str:
@@ -173,21 +160,23 @@ class HostCall:
 
     def __init__(self, step: Step) -> None:
         self._step = step
-        self._kept = step.taken
 
     def __call__(self, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
         given = [host_array(a) for a in arrays]
+        step: Any = self._step
         try:
+            if step.kind == "sized":
+                step = step.at(tuple([a.shape for a in given]))
             if guarded():
-                step: Any = self._step
-                sized = step.kind == "sized"
-                check_copies(step.at(tuple([a.shape for a in given])) if sized else step)
-            results = self._step.run(given, context)
+                check_copies(step)
+            results = step.run(given, context)
+            kept = step.taken
+            others = [a for i, a in enumerate(given) if i not in kept] if kept else given
+            return [_own(result, others) for result in results]
         except ShapeError as error:  # sizes that differ and must be equal
             raise error.at(caller_location()) from None
-        if self._kept:
-            given = [a for i, a in enumerate(given) if i not in self._kept]
-        return [_own(result, given) for result in results]
+        finally:
+            given.clear()  # whoever holds an error holds this list, and donated arrays with it
 
 
 def _own(result: Any, inputs: Sequence[Any]) -> Any:
@@ -216,9 +205,9 @@ def explain_way(made: Compiled, step: Step) -> Iterator[str]:
             f"the GIL, and {summary.regions} native regions"
         )
         yield "  without such ops it would be one native call"
-        for i in made.donated:
-            held = "holds a result" if i in step.taken else "goes back"
-            yield f"  the memory of the donated argument '{graph.arg_names[i]}' {held} when it ends"
+    for i in made.donated:
+        held = "holds a result" if i in step.taken else "goes back"
+        yield f"  the memory of the donated argument '{graph.arg_names[i]}' {held} when it ends"
 
 
 def not_native(what: str, graph: Graph, gpu: int | None) -> UnsupportedError:

@@ -10,7 +10,7 @@ import numpy as np
 from weft.frontend.compile.arguments import LeafKey, Signature, describe_leaf
 from weft.frontend.core import pytree
 from weft.ir.dims import Dim, SymbolicDim, format_shape
-from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
@@ -49,17 +49,6 @@ class InputSignature:
     def is_open(self) -> bool:
         """Whether any size is open."""
         return not all(t.is_static for t in self.types)
-
-    def check_donated(self, donates: bool) -> None:
-        """UnsupportedError for open sizes and donated arguments."""
-        if self.is_open and donates:
-            raise UnsupportedError(
-                f"wf.compile: '{self._function}' has an input_signature with open sizes and "
-                "donate=",
-                hint="give the sizes, or leave input_signature out: then each set of sizes is "
-                "planned by itself",
-                location=caller_location(),
-            )
 
     def fitted(
         self, structure: pytree.Structure, keys: Sequence[LeafKey], arrays: list[Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.codegen.engines import engine
@@ -15,6 +16,7 @@ from weft.passes.pipelines import PASSES, PIPELINES
 from weft.runtime.local_devices import gpu_use
 from weft.runtime.record.traced_step import TracedStep, Watcher, Way, run_watched
 from weft.runtime.sized_step import Shapes
+from weft.runtime.step import PLAIN, RunContext
 
 if TYPE_CHECKING:
     from weft.frontend.compile.compiled import Compiled
@@ -28,19 +30,20 @@ def pipeline_name(passes: Sequence[Pass]) -> str:
     return named or (",".join(names[p] for p in given) if all(p in names for p in given) else "")
 
 
-def watched_call(made: Compiled, watchers: Sequence[Watcher]) -> Callable[[list[Any]], list[Any]]:
+def watched_call(made: Compiled, watchers: Sequence[Watcher]) -> Callable[..., list[Any]]:
     """What runs a specialisation on arrays through watchers."""
     known: dict[Shapes, TracedStep] = {}  # the last one, from the first call on
     by_sizes = made.on_host and made.is_open and made.cluster is None
 
-    def call(arrays: list[Any]) -> list[Any]:
+    def call(arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
         shapes = tuple([tuple(a.shape) for a in arrays]) if by_sizes else ()
         step = known.get(shapes)
         if step is None:
             step = traced_step(made, shapes)
             known.clear()
             known[shapes] = step
-        return run_watched(watchers, step, made.run_logged, arrays)
+        run = partial(made.run_logged, donation=context.donation)
+        return run_watched(watchers, step, run, arrays)
 
     return call
 

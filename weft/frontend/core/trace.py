@@ -417,7 +417,7 @@ class Trace:
         self.takes_host_ops = kind == "graph"
         self.resources: dict[str, Any] = {}  # objects of the host, by their names in the graph
         #: How many axes elements have of objects that hold any, as what is put in first.
-        self.element_ranks: dict[Any, Sequence[int]] = {}
+        self.element_ranks: dict[Any, Sequence[int | None]] = {}
         self.made_sizes: set[str] = set()  # those that depend on values
         #: The last access to each variable whose shape may change, in a function.
         self.open_last: dict[StateKey, Value] = {}

@@ -14,6 +14,7 @@ from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, float32, int64, string
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.types import TensorType
+from weft.runtime.dynamic.door import native_examples
 from weft.runtime.files import array_files, records, streams
 from weft.runtime.files.decoding import bytes_array, parse_examples
 from weft.runtime.files.paths import Path
@@ -176,10 +177,11 @@ def parse_single_example(
     """
     named = {name: part_of(name, wanted) for name, wanted in features.items()}
     defaults = {i: d for i, (_, d) in enumerate(named.values()) if d is not None}
-    given = np.empty((), object)
-    given[()] = serialized
-    found = parse_examples(given, list(named), [t for t, _ in named.values()], defaults)
-    return dict(zip(named, found, strict=True))
+    one = np.empty((), object)
+    one[()] = serialized
+    given = (one, list(named), [t for t, _ in named.values()], defaults)
+    found = native_examples(*given)
+    return dict(zip(named, parse_examples(*given) if found is None else found, strict=True))
 
 
 def part_of(name: str, wanted: FixedLenFeature | VarLenFeature) -> tuple[TensorType, Array | None]:

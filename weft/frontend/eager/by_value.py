@@ -15,6 +15,7 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import at_once
 from weft.frontend.eager.numpy_calls import LARGE, PLAIN_CHARS, SWITCH, quick_sort, tensor_of
+from weft.ir.cost.thresholds import FEW_PAIRED
 from weft.ir.spec import QUIET, Attrs
 
 Array = np.ndarray[Any, Any]
@@ -141,6 +142,48 @@ def quick_stitched(indices: Sequence[Any], data: Sequence[Any]) -> Tensor | None
     for p, a in pairs:
         out[p] = a
     return tensor_of(out)
+
+
+def merged_indices(x: Any, y: Any) -> tuple[Array, Array, Array] | None:
+    """The rows of either of two known i64[n, rank] of many elements in their order, each once, and
+    for each row of both which of them it is. None also where rows are not in order, or repeat."""
+    a, b = x._data, y._data
+    if not SWITCH.on or a is None or b is None or a.size + b.size < FEW_PAIRED:
+        return None
+    from weft.runtime.dynamic.pairs import merged_rows
+
+    return merged_rows(a, b)
+
+
+def spread_values(x: Any, place: Array, count: int) -> Tensor | None:
+    """A vector of so many elements with x at these places, which are all different."""
+    a = _array(x)
+    if a is None:
+        return None
+    out = np.zeros(count, a.dtype)
+    out[place] = a
+    return tensor_of(out)
+
+
+def quick_pairs_added(
+    x: Any, y: Any, left: Any, right: Any, place: Any, indices: Any
+) -> Tensor | None:
+    """The sums of x[left[k]] * y[right[k]] by place[k], which is a row of `indices`, of few pairs;
+    all of these are in range."""
+    a, b, i, j, to, rows = map(_array, (x, y, left, right, place, indices))
+    if a is None or b is None or i is None or j is None or to is None or rows is None:
+        return None
+    if to.size >= LARGE:
+        return None
+    if a.dtype is not b.dtype or a.dtype.char not in PLAIN_CHARS:
+        return None
+    return tensor_of(QUIET.run(_added, a.take(i), b.take(j), to, len(rows)))
+
+
+def _added(a: Array, b: Array, place: Array, count: int) -> Array:
+    out = np.zeros(count, a.dtype)
+    np.add.at(out, place, a * b)
+    return out
 
 
 # ---------------------------------------------------------------------------------- each value once

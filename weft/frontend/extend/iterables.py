@@ -17,6 +17,7 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.extend.debug import check
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import maximum, minimum
+from weft.frontend.ops.manipulation import stack
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError, UnsupportedError
@@ -68,6 +69,33 @@ class Rows(Steps):
 
     def element(self, i: Any, rows: Iterator[Any]) -> Any:
         return next(rows)
+
+
+class Listed(Rows):
+    """The elements of a list or tuple, all Python numbers of one type, or tensors of one type.
+
+    Numbers are weak tensors in the loop, so that they take the dtype of what they meet."""
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        super().__init__(stack([as_tensor(x) for x in given]))
+        self._weak = not isinstance(given[0], Operators | np.ndarray | np.generic)
+
+    @classmethod
+    def of(cls, x: Any) -> Listed | None:
+        """None for what else only Python iterates over, and for an empty list."""
+        if not isinstance(x, list | tuple) or not x:
+            return None
+        if all(isinstance(one, Operators | np.ndarray | np.generic) for one in x):
+            kinds = {(t.dtype, t.shape) for t in map(as_tensor, x)}
+            return cls(x) if len(kinds) == 1 else None
+        numbers = type(x[0]) in (bool, int, float, complex)
+        return cls(x) if numbers and len(set(map(type, x))) == 1 else None
+
+    def element(self, i: Any, rows: Iterator[Any]) -> Any:
+        row = next(rows)
+        if self._weak:
+            row.weak = True
+        return row
 
 
 class Range(Steps):
@@ -184,10 +212,16 @@ def enumerate_(iterable: Any, start: Any = 0) -> Any:
 
 def zip_(*iterables: Any, strict: bool = False) -> Any:
     """`zip(*iterables, strict=strict)`. Beside what only Python iterates over, a list of names say,
-    the rows of tensors come one by one: the loop is unrolled."""
+    the rows of tensors come one by one: the loop is unrolled. Where how many there are is open, a
+    list of numbers, or of tensors of one type, is a tensor, too."""
     if all(steps_of(x) is None for x in iterables):
         return builtins.zip(*iterables, strict=strict)
     parts = [_zipped(x) for x in iterables]
+    if any(part is not None and not isinstance(part.length, int) for part in parts):
+        pairs = builtins.zip(parts, iterables, strict=True)
+        parts = [Listed.of(x) if part is None else part for part, x in pairs]
+        if not strict and any(isinstance(x, list | tuple) and not x for x in iterables):
+            return builtins.zip(())  # as short as the shortest
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         pairs = builtins.zip(parts, iterables, strict=True)
@@ -209,7 +243,8 @@ def _one_by_one(steps: Steps) -> Iterable[Any]:
         raise UnsupportedError(
             "autograph: a `zip` of tensors whose number of rows is open, and of what only Python "
             "iterates over",
-            hint="make tensors of it all, or sizes known",
+            hint="a list of numbers of one type, or of tensors of one dtype and shape, will do; or "
+            "make sizes known",
             location=caller_location(),
         )
     return (steps.at(i) for i in builtins.range(steps.length))

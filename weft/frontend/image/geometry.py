@@ -1,9 +1,10 @@
 """Crops, paddings, flips, turns and patches of images: what moves pixels and computes nothing.
 
 Images are (height, width, channels) with any number of axes in front: (batch, height, width,
-channels). Any dtype; gradients move back. Sizes of height and width must be known, those in front
-need not be. Functions that draw take a key first (`wf.random.key`). Errors, at the caller's line:
-ShapeError for what is no image or too small, InvalidArgumentError for wrong arguments."""
+channels). Any dtype; gradients move back. Sizes of height and width must be known (but for
+`random_crop`), those in front need not be. Functions that draw take a key first
+(`wf.random.key`). Errors, at the caller's line: ShapeError for what is no image or too small,
+InvalidArgumentError for wrong arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from weft.frontend.core.tensor import Tensor
 from weft.frontend.nn.windows import same_padding, type_of
 from weft.frontend.ops.creation import arange
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.elementwise import add, where
+from weft.frontend.ops.elementwise import add, maximum, subtract, where
 from weft.frontend.ops.manipulation import cut, flip, pad, permute_dims, reshape, swapaxes
 from weft.frontend.ops.manipulation import rot90 as turned
 from weft.frontend.ops.promotion import TensorLike, check_int, concrete_array, strong_tensor
@@ -258,7 +259,8 @@ def random_crop(key: TensorLike, image: TensorLike, size: Sequence[int]) -> Tens
     """A part of a tensor of shape `size`, from a random place on; every place is equally likely.
 
     size: a size for each axis (TF's), or (height, width) of images. All images of a batch are cut
-    at one place; `wf.vmap` of this function over keys cuts each at its own.
+    at one place; `wf.vmap` of this function over keys cuts each at its own. Sizes of the tensor
+    that only a run knows will do; InvalidArgumentError, then when it runs, if it is smaller.
 
     >>> x = wf.reshape(wf.arange(12), [3, 4, 1])
     >>> wf.image.random_crop(wf.random.key(0), x, [2, 2])[..., 0]
@@ -282,9 +284,14 @@ def random_crop(key: TensorLike, image: TensorLike, size: Sequence[int]) -> Tens
         whole = t.shape[axis]
         if whole == n:
             continue
-        if not isinstance(whole, int) or not 0 <= n < whole:
-            raise wrong(op, f"size {wanted} is not within {type_of(t)}, whose sizes must be known")
-        start = randint(own, (), 0, whole - n + 1)
+        if n < 0 or (isinstance(whole, int) and n > whole):
+            raise wrong(op, f"size {wanted} is not within {type_of(t)}")
+        places: Any
+        if isinstance(whole, int):
+            places = whole - n + 1
+        else:  # of a smaller tensor it begins at 0, and `take` says that the last one is not there
+            places = maximum(subtract(apply("dim_size", t, axis=axis), n - 1), 1)
+        start = randint(own, (), 0, places)
         t = apply("take", t, add(start, arange(n)), axis=axis)
     return t
 

@@ -49,6 +49,7 @@ from weft.frontend.ops.promotion import (
     check_int,
     check_shape,
     promote_tensors,
+    scalar_tensor,
     strong_tensor,
 )
 from weft.frontend.ops.reduction import argsort, cumulative_sum, searchsorted
@@ -370,6 +371,15 @@ def _integers(op: str, what: str, x: TensorLike) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------- naming a size
+def rank(x: TensorLike, /) -> Tensor:
+    """The number of axes of x -> int64 scalar (TF1's name).
+
+    >>> wf.tf1.rank([[1, 2, 3], [4, 5, 6]])
+    Tensor(2, dtype=int64)
+    """
+    return in_order(scalar_tensor(strong_tensor(x).ndim, int64))
+
+
 def ensure_shape(x: TensorLike, shape: Sequence[Any], name: str | None = None) -> Tensor:
     """x, which must have this shape (TF1): sizes, None for any.
 

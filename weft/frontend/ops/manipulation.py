@@ -334,15 +334,6 @@ def size(x: TensorLike, /) -> Tensor:
     return total
 
 
-def rank(x: TensorLike, /) -> Tensor:
-    """The number of axes of x -> int64 scalar (TF1's name).
-
-    >>> wf.tf1.rank([[1, 2, 3], [4, 5, 6]])
-    Tensor(2, dtype=int64)
-    """
-    return in_order(scalar_tensor(strong_tensor(x).ndim, int64))
-
-
 def _joined(op: str, arrays: Sequence[TensorLike] | Tensor) -> list[Tensor]:
     items = list(unstack(arrays)) if isinstance(arrays, Tensor) else list(arrays)
     if not items:
@@ -437,23 +428,31 @@ def split(x: TensorLike, num_or_sizes: Any, /, axis: int = 0) -> list[Tensor]:
     return [cut(t, along, a, b) for a, b in pairwise(ends)]
 
 
-def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices of x along `axis`, that axis removed. Its size must be known.
+def unstack(x: TensorLike, /, *, axis: int = 0, num: int | None = None) -> tuple[Tensor, ...]:
+    """The slices of x along `axis`, that axis removed. num: how many (TensorFlow's), needed where
+    only a run knows it; there another number is a ShapeError.
 
     >>> wf.unstack([[1, 2], [3, 4]], axis=1)
     (Tensor([1, 3], dtype=int64), Tensor([2, 4], dtype=int64))
     """
-    parts = quick_parts(x, axis)
+    parts = quick_parts(x, axis) if num is None else None
     if parts is not None:
         return parts
     t = strong_tensor(x)
     along = check_axis("unstack", axis, t.ndim)
-    size = t.shape[along]
+    size = t.shape[along] if num is None else check_int("unstack", num, "num")
     if not isinstance(size, int):
         raise UnsupportedError(
-            f"wf.unstack: the size of axis {along} of shape {format_shape(t.shape)} is not known",
+            "wf.unstack: cannot infer num: the size of "
+            f"axis {along} of shape {format_shape(t.shape)} is not known",
+            hint="give num=, or go over the rows with wf.scan or wf.map_fn",
             location=caller_location(),
         )
+    if size < 0 or (size != t.shape[along] and isinstance(t.shape[along], int)):
+        what = f"num={num}, but axis {along} of shape {format_shape(t.shape)} is another number"
+        raise ShapeError(f"wf.unstack: {what}", location=caller_location())
+    if size != t.shape[along]:
+        t = apply("ensure_shape", t, shape=(*t.shape[:along], size, *t.shape[along + 1 :]))
     return tuple([squeeze(cut(t, along, i, i + 1), along) for i in range(size)])
 
 

@@ -17,6 +17,7 @@ from weft.frontend.state.resources import (
     dtype_list,
     eager,
     eager_or_graph,
+    element_shapes,
     integer,
     label,
     made_at_once,
@@ -30,11 +31,16 @@ from weft.frontend.state.resources import (
 )
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, string
-from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.locations import caller_location
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
 from weft.runtime.resources.attempts import CancelToken
-from weft.runtime.resources.components import Components
+from weft.runtime.resources.components import Components, ComponentShape
 from weft.runtime.resources.queue_kinds import Barrier as BarrierCore
 
 
@@ -102,6 +108,7 @@ class ConditionalAccumulatorBase:
         a = self._accumulator
         step = whole_number(local_step, lambda: f"{a.describe()}: local_step")
         gradient = operand(values, a.dtype, lambda: f"{a.describe()}: apply_grad: the gradient")
+        element_shapes(a, [gradient.ndim])  # of rows, too: the array has as many axes
         given = [step, *indices, gradient]
         return host_effect(op, given, (a,), name=name)
 
@@ -143,7 +150,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
     ) -> Tensor:  # fmt: skip
         """Wait until `num_required` gradients are there; the mean of all that are."""
         (made,) = self._take(
-            "accumulator_take_gradient", num_required, shapes=[self._accumulator.shape],
+            "accumulator_take_gradient", num_required, shapes=element_shapes(self._accumulator),
             timeout=timeout, cancel=cancel,
         )  # fmt: skip
         return made
@@ -187,9 +194,9 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         cancel: CancelToken | None = None,
     ) -> SparseGradient:  # fmt: skip
         """Wait until `num_required` gradients are there; the rows that any of them has."""
-        shape = self._accumulator.shape
+        shape, (array,) = self._accumulator.shape, element_shapes(self._accumulator)
         indices, rows = self._take(
-            "sparse_accumulator_take_gradient", num_required, sizes=1, shapes=[(shape or ())[1:]],
+            "sparse_accumulator_take_gradient", num_required, sizes=1, shapes=[(array or ())[1:]],
             timeout=timeout, cancel=cancel,
         )  # fmt: skip
         if shape is None or None in shape:
@@ -295,8 +302,6 @@ class Barrier:
     ) -> None:  # fmt: skip
         owner = f"Barrier '{(name := label(name, 'barrier'))}'"
         components = Components(owner, dtype_list(types), shape_list(shapes, owner))
-        if any(s is not None and None in s for s in components.shapes):
-            raise InvalidArgumentError(f"{owner}: the shapes must be known: {components}")
         self._barrier = shared(
             shared_name, BarrierCore, str(components), lambda: BarrierCore(components, name)
         )
@@ -324,6 +329,7 @@ class Barrier:
         ]
         if given[1]._data is not None:
             parts.check(i, given[1]._data, "insert_many", batch=True)
+        self._shapes(i, given[1].ndim - 1)
         return host_effect("barrier_insert_many", given, (self._barrier,), name=name, component=i)
 
     @eager_or_graph
@@ -336,14 +342,15 @@ class Barrier:
 
         If the barrier is closed and too few can become complete: OutOfRangeError, or, with
         `allow_small_batch`, those that there are. DeadlineExceededError after `timeout` seconds.
+        ShapeError, and they stay, for values of a component that differ in shape.
         """
-        barrier = self._barrier
-        barrier.check_batches("take_many")
+        barrier, shapes = self._barrier, self._shapes()
         n = integer(num_elements, f"{barrier.describe()}: take_many: num_elements")
         op = "barrier_take_up_to" if allow_small_batch else "barrier_take_many"
         indices, keys, *values = host_op(
-            op, (), (barrier,), n=n, sizes=int(allow_small_batch), timeout=timeout, cancel=cancel
-        )
+            op, (), (barrier,), n=n, sizes=int(allow_small_batch), shapes=shapes, timeout=timeout,
+            cancel=cancel,
+        )  # fmt: skip
         return indices, keys, values
 
     @eager_or_graph
@@ -377,6 +384,41 @@ class Barrier:
         change, if it does not fit."""
         self._barrier.load_state_dict(state)
         return self
+
+    def _shapes(self, component: int | None = None, axes: int = 0) -> Sequence[ComponentShape]:
+        """The shapes of the components, outside of graphs as declared.
+
+        In a graph, and in each trace of a function, each has one number of axes: where any shape
+        will do, that of what is inserted first (so many `axes` of `component`), or of what is there
+        while the graph is built, or was last. UnsupportedError where nothing says it and all must
+        be known, as component is None.
+        """
+        barrier, trace = self._barrier, trace_of_host_ops()
+        shapes = barrier.parts.shapes
+        if trace is None or None not in shapes:
+            return shapes
+        known = trace.root().element_ranks
+        ranks = list(known.get(barrier) or [None] * len(shapes))
+        if component is None:
+            pairs = zip(ranks, barrier.ranks(), strict=True)
+            ranks = [there if rank is None else rank for rank, there in pairs]
+        elif ranks[component] is None:
+            ranks[component] = axes
+            last = barrier.last_ranks or [None] * len(shapes)
+            barrier.last_ranks = [axes if i == component else r for i, r in enumerate(last)]
+        known[barrier] = ranks
+        missing = [i for i, shape in enumerate(shapes) if shape is None and ranks[i] is None]
+        if component is None and missing:
+            raise UnsupportedError(
+                f"{barrier.describe()}: {barrier.parts.label(missing[0])} may have any shape; a "
+                "graph must know how many axes it has",
+                hint="what is inserted first says it: add that op before this one, or give shapes= "
+                "when the barrier is made, with None for sizes that vary",
+            )
+        return [
+            (None,) * (rank or 0) if shape is None else shape
+            for shape, rank in zip(shapes, ranks, strict=True)
+        ]
 
     def _component(self, given: Any) -> int:
         parts = self._barrier.parts

@@ -9,14 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.frontend.core.public_names import only_public as _only_public
+from weft.frontend.sparse.arithmetic import (
+    add,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    pow,
+    subtract,
+)
 from weft.frontend.sparse.entries import (
     FilledRows,
-    add,
     concat,
-    divide,
     expand_dims,
     fill_empty_rows,
-    multiply,
     reduce_max,
     reduce_min,
     reduce_sum,
@@ -48,7 +54,10 @@ __all__ = [
     "fill_empty_rows",
     "from_dense",
     "matmul",
+    "maximum",
+    "minimum",
     "multiply",
+    "pow",
     "reduce_max",
     "reduce_min",
     "reduce_sum",
@@ -58,6 +67,7 @@ __all__ = [
     "retain",
     "slice",
     "softmax",
+    "subtract",
     "to_csr",
     "to_dense",
     "transpose",

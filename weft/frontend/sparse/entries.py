@@ -1,5 +1,4 @@
-"""Arithmetic, parts, reductions and softmax of SparseTensors, by their entries: only `add` of a
-tensor makes something as large as the dense one."""
+"""Parts, reductions and softmax of SparseTensors, by their entries."""
 
 from __future__ import annotations
 
@@ -10,11 +9,9 @@ from typing import Any, NamedTuple
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.ops.creation import iota, zeros
 from weft.frontend.ops.dispatch import apply, exact_sizes
-from weft.frontend.ops.elementwise import abs as absolute
 from weft.frontend.ops.elementwise import add as added
 from weft.frontend.ops.elementwise import divide as divided
 from weft.frontend.ops.elementwise import equal, greater_equal, less, logical_and, subtract, where
-from weft.frontend.ops.elementwise import multiply as multiplied
 from weft.frontend.ops.indexing import getitem, take
 from weft.frontend.ops.manipulation import concat as joined
 from weft.frontend.ops.manipulation import reshape, stack
@@ -33,12 +30,10 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
 )
 from weft.frontend.ops.special import exp
-from weft.frontend.ops.strings import SparseTensorValue
 from weft.frontend.sparse.sparse_tensor import (
     SparseTensor,
     as_sparse,
     as_text,
-    coalesce,
     column,
     flat_places,
     is_there,
@@ -49,128 +44,13 @@ from weft.frontend.sparse.sparse_tensor import (
     real_values,
     reorder,
     scattered,
+    together,
 )
-from weft.ir.dims import Dim, format_shape, product, same
+from weft.ir.dims import Dim, format_shape, product
 from weft.ir.dtypes import DType, bool_, int8, int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
 from weft.ir.spec import fits
-
-
-# --------------------------------------------------------------------------------------- arithmetic
-def add(a: Any, b: Any, threshold: Any = 0) -> Any:
-    """a + b: a SparseTensor of two of them, a tensor if one is a tensor of the same shape.
-
-    The sum of two has one entry for each index, in row-major order (`coalesce`). threshold: leave
-    out entries of that whose absolute value is smaller. ShapeError for other shapes.
-
-    >>> a = wf.sparse.SparseTensor([[0], [2]], [1.0, 2.0], (3,))
-    >>> b = wf.sparse.SparseTensor([[2], [1]], [10.0, 20.0], (3,))
-    >>> (a + b).indices[:, 0], (a + b).values
-    (Tensor([0, 1, 2], dtype=int64), Tensor([ 1., 20., 12.], dtype=float32))
-    >>> a + wf.ones(3)
-    Tensor([2., 1., 3.], dtype=float32)
-    """
-    if not _is_sparse(a):
-        a, b = b, a
-    x = as_sparse("add", a)
-    if not _is_sparse(b):
-        return _added_to_dense(x, b)
-    y = as_sparse("add", b)
-    _same_shape("add", x.dense_shape, y.dense_shape)
-    left, right = promote_tensors(x.values, y.values, op="sparse.add")
-    total = coalesce(_together([x.with_values(left), y.with_values(right)]))
-    if type(threshold) in (int, float) and threshold == 0:
-        return total
-    keep = greater_equal(absolute(total.values), threshold)
-    return kept(total, keep, total.indices, total.dense_shape)
-
-
-def _added_to_dense(x: SparseTensor, dense: Any) -> Tensor:
-    t = strong_tensor(dense)
-    if not t.ndim:
-        raise ShapeError(
-            f"wf.sparse.add: a number and a SparseTensor {as_text(x)} would make a dense tensor",
-            hint="say so: x.to_dense() + number; or add to x.values",
-            location=caller_location(),
-        )
-    _same_shape("add", x.dense_shape, t.shape)
-    values, base = promote_tensors(x.values, t, op="sparse.add")
-    there, columns = places(x)
-    if there is not None:
-        return added(base, scattered(t.shape, columns, where(there, values, 0), there))
-    return apply("scatter_nd_add", base, stack(columns, axis=1), values)
-
-
-def multiply(x: Any, y: Any) -> SparseTensor:
-    """x * y at the entries of `x`. y: a number, or a tensor that broadcasts to the shape of `x`;
-    infinities and NaNs of it at other places do not count (as in TensorFlow).
-
-    >>> a = wf.sparse.SparseTensor([[0, 1], [2, 0]], [5.0, 7.0], (3, 2))
-    >>> wf.sparse.multiply(a, [[1.0], [2.0], [3.0]]).values
-    Tensor([ 5., 21.], dtype=float32)
-    """
-    sparse, other = _at_entries("multiply", *(x, y) if _is_sparse(x) else (y, x))
-    return sparse.with_values(multiplied(sparse.values, other))
-
-
-def divide(x: Any, y: Any) -> SparseTensor:
-    """x / y at the entries of `x`; y as in `multiply`.
-
-    >>> a = wf.sparse.SparseTensor([[0, 1], [2, 0]], [5.0, 7.0], (3, 2))
-    >>> (a / 2).values
-    Tensor([2.5, 3.5], dtype=float32)
-    """
-    sparse, other = _at_entries("divide", x, y)
-    return sparse.with_values(divided(sparse.values, other))
-
-
-def _at_entries(op: str, x: Any, y: Any) -> tuple[SparseTensor, Any]:
-    """A SparseTensor, and what belongs to its entries of a tensor that broadcasts to its shape."""
-    sparse = as_sparse(op, x)
-    if _is_sparse(y):
-        raise UnsupportedError(
-            f"wf.sparse.{op} of two sparse tensors is not built",
-            hint="make one dense: y.to_dense()",
-            location=caller_location(),
-        )
-    if type(y) in (int, float, complex, bool):
-        return sparse, y
-    t = as_tensor(y)
-    if not t.ndim:
-        return sparse, t
-    shape = sparse.dense_shape
-    tail = shape[len(shape) - t.ndim :]
-    sizes = zip(t.shape, tail, strict=False)
-    if t.ndim > len(shape) or not all(n == 1 or same(n, size) for n, size in sizes):
-        raise ShapeError(
-            f"wf.sparse.{op}: a tensor of shape {format_shape(t.shape)} does not broadcast to "
-            f"{format_shape(shape)}, the shape of the SparseTensor",
-            location=caller_location(),
-        )
-    there, columns = places(sparse)
-    own = columns[len(shape) - t.ndim :]
-    taken = [c for c, n in zip(own, t.shape, strict=True) if n != 1]
-    rest = strong_tensor(reshape(t, tuple(n for n in t.shape if n != 1)))
-    if not taken:
-        return sparse, rest
-    if there is not None and any(n == 0 for n in rest.shape):  # all entries are padding
-        return sparse, 1
-    found = apply("gather_nd", rest, stack(taken, axis=1))
-    return sparse, found if there is None else where(there, found, 1)
-
-
-def _is_sparse(x: Any) -> bool:
-    return isinstance(x, (SparseTensor, SparseTensorValue)) or hasattr(type(x), "to_coo")
-
-
-def _same_shape(op: str, a: Sequence[Any], b: Sequence[Any]) -> None:
-    if not fits(tuple(a), tuple(b)):
-        raise ShapeError(
-            f"wf.sparse.{op}: the shapes {format_shape(tuple(a))} and {format_shape(tuple(b))} "
-            "differ",
-            location=caller_location(),
-        )
 
 
 # -------------------------------------------------------------------------------------------- parts
@@ -324,17 +204,7 @@ def fill_empty_rows(x: Any, default_value: Any) -> FilledRows:
     values = cast(strong_tensor(default_value), sparse.dtype)
     new = made(filler, expand(values, (rows,)), sparse.dense_shape)
     added_rows = kept(new, empty, filler, sparse.dense_shape)
-    return FilledRows(reorder(_together([sparse, added_rows])), empty)
-
-
-def _together(parts: Sequence[SparseTensor]) -> SparseTensor:
-    """The entries of several of one shape together."""
-    return made(
-        joined([p.indices for p in parts], axis=0),
-        joined([p.values for p in parts], axis=0),
-        parts[0].dense_shape,
-        any(p.padded for p in parts),
-    )
+    return FilledRows(reorder(together([sparse, added_rows])), empty)
 
 
 # --------------------------------------------------------------------------------------- reductions

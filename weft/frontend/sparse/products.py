@@ -12,16 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import suspend_trace
+from weft.frontend.core.trace import current_trace, suspend_trace
+from weft.frontend.eager.by_value import quick_pairs_added
 from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.creation import iota, zeros
-from weft.frontend.ops.dispatch import apply_dynamic, exact_sizes, nonzero_columns
+from weft.frontend.ops.dispatch import (
+    apply_dynamic,
+    apply_many,
+    exact_sizes,
+    nonzero_columns,
+)
 from weft.frontend.ops.elementwise import (
     add,
     conj,
@@ -31,7 +37,7 @@ from weft.frontend.ops.elementwise import (
     subtract,
     where,
 )
-from weft.frontend.ops.indexing import getitem, take
+from weft.frontend.ops.indexing import NOWHERE, getitem, take
 from weft.frontend.ops.manipulation import (
     concat,
     expand_dims,
@@ -43,7 +49,6 @@ from weft.frontend.ops.manipulation import (
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
-    check_int,
     filled,
     is_concrete,
     promote_tensors,
@@ -57,6 +62,7 @@ from weft.frontend.sparse.sparse_tensor import (
     SparseTensor,
     as_sparse,
     as_text,
+    check_count,
     check_range,
     coalesce,
     column,
@@ -64,12 +70,14 @@ from weft.frontend.sparse.sparse_tensor import (
     is_there,
     made,
     nowhere,
+    numbered,
     places,
     scattered,
     transpose,
 )
+from weft.ir.cost.thresholds import FEW_SIZES
 from weft.ir.dims import Dim, format_shape, product, same
-from weft.ir.dtypes import DType, int64
+from weft.ir.dtypes import DType, bool_, int64
 from weft.ir.errors import (
     InvalidArgumentError,
     ShapeError,
@@ -343,16 +351,6 @@ def _matrix(x: Any, adjoint: bool) -> SparseTensor:
     return _transposed("matmul", sparse.with_values(conj(sparse.values)))
 
 
-class _Pairs(NamedTuple):
-    """The numbers of the entries of a and b that meet, and which pairs are there. total: how many
-    there are."""
-
-    left: Tensor
-    right: Tensor
-    there: Tensor
-    total: Tensor
-
-
 def _sparse_product(a: SparseTensor, b: SparseTensor, nse: int | None) -> SparseTensor:
     """a @ b of two sparse matrices."""
     (rows, inner), (given, columns) = a.dense_shape, b.dense_shape
@@ -366,13 +364,7 @@ def _sparse_product(a: SparseTensor, b: SparseTensor, nse: int | None) -> Sparse
     x, y = promote_tensors(a.values, b.values, op="sparse.matmul")
     shape = (rows, columns)
     if nse is not None:
-        pairs = _pairs(a, b, check_int("sparse.matmul", nse, "nse"))
-        indices = nowhere(pairs.there, _meeting(a, b, pairs), shape)
-        values = _multiplied(x, y, pairs)
-        if values.dtype.is_inexact:
-            values = where(greater(pairs.total, nse), filled(np.nan, values.dtype, ()), values)
-        out = coalesce(made(indices, values, shape, padded=True))
-        return out.with_values(cast(out.values, x.dtype))
+        return _product_in_room(a, b, x, y, check_count("sparse.matmul", nse, "nse"))
     known = is_concrete(a.indices) and is_concrete(b.indices)
     if not known and not exact_sizes(needed=True):
         raise TracerError(
@@ -387,7 +379,9 @@ def _sparse_product(a: SparseTensor, b: SparseTensor, nse: int | None) -> Sparse
         indices, left, right, place = found
         left = left if of_a is None else take(of_a, left)
         right = right if of_b is None else take(of_b, right)
-    total = _pairs_added(widened(x), widened(y), left, right, place, indices)
+    total = quick_pairs_added(x, y, left, right, place, indices)
+    if total is None:
+        total = _pairs_added(widened(x), widened(y), left, right, place, indices)
     return made(indices, cast(total, x.dtype), shape)
 
 
@@ -413,44 +407,75 @@ def _pairs_added(
     return scattered(out, [as_tensor(place)], products, None)
 
 
-def _pairs(a: SparseTensor, b: SparseTensor, nse: int) -> _Pairs:
-    """The first `nse` pairs of entries of a and b that meet, in the order of those of a."""
-    inner = b.dense_shape[0]
-    row = column(b, 0)  # of padding `inner`, behind all
-    order = argsort(row)
-    ordered, numbers = take(row, order), iota((inner,), 0, dtype=int64)
-    first = searchsorted(ordered, numbers)
-    counts = subtract(searchsorted(ordered, numbers, side="right"), first)
-    # padding of a meets none
-    first, counts = (concat([t, zeros((1,), dtype=int64)], axis=0) for t in (first, counts))
-    meets = column(a, 1)
-    each = take(counts, meets)
-    ends = cumulative_sum(each)
+def _product_in_room(
+    a: SparseTensor, b: SparseTensor, x: Tensor, y: Tensor, nse: int
+) -> SparseTensor:
+    """a @ b with values x and y, and room for `nse` pairs of entries that meet."""
+    shape = (a.dense_shape[0], b.dense_shape[1])
+    if 0 in (a.nse, b.nse, nse):
+        ends = nowhere(zeros((nse,), dtype=bool_), zeros((nse, 2), dtype=int64), shape)
+        return made(ends, zeros((nse,), dtype=x.dtype), shape, padded=True)
+    each = _meetings(a, b)
     total = summed(each)
+    sizes = (*a.dense_shape, shape[1])
+    if _are_few(sizes, nse):
+        alternative = [] if current_trace() is None else _pairs_by_ops(a, b, each, nse)
+        operands = [_looked_at(a), _looked_at(b), *alternative]
+        attrs: dict[str, Any] = {"shape": sizes, "room": nse}
+        indices, left, right, place = apply_many("sparse_pairs_padded", operands, attrs)
+    else:
+        indices, left, right, place = _pairs_by_ops(a, b, each, nse)
+    products = multiply(take(widened(x), left), take(widened(y), right))
+    there = less(iota((nse,), 0, dtype=int64), total)
+    products = where(there, products, filled(0, products.dtype, ()))
+    if products.dtype.is_inexact:
+        products = where(greater(total, nse), filled(np.nan, products.dtype, ()), products)
+    sums = scattered((nse,), [place], products, None)
+    return made(indices, cast(sums, x.dtype), shape, padded=True)
+
+
+def _are_few(sizes: Sequence[Any], room: int) -> bool:
+    """Whether a word for each row and column is no more than results take, or little."""
+    known = [n for n in sizes if isinstance(n, int)]
+    return len(known) == len(sizes) and sum(known) <= max(room, FEW_SIZES)
+
+
+def _meetings(a: SparseTensor, b: SparseTensor) -> Tensor:
+    """For each entry of a how many of b it meets; padding meets none."""
+    there, (row, _) = places(b)
+    counts = scattered((b.dense_shape[0],), [row], filled(1, int64, row.shape), there)
+    return take(concat([counts, zeros((1,), dtype=int64)], axis=0), column(a, 1))
+
+
+def _looked_at(x: SparseTensor) -> Tensor:
+    """The indices; where they are not known yet, looked at before a kernel leaves out what is out
+    of range."""
+    if x.padded or is_concrete(x.indices):
+        return x.indices
+    numbers = [iota((n,), 0, dtype=int64) for n in x.dense_shape]
+    return stack([take(n, column(x, i)) for i, n in enumerate(numbers)], axis=1)
+
+
+def _pairs_by_ops(a: SparseTensor, b: SparseTensor, each: Tensor, nse: int) -> list[Tensor]:
+    """Of the first `nse` pairs of entries that meet, in the order of those of a: the indices to
+    which they add, in row-major order, their entries of a and of b, and the number of the index.
+    All pairs are sorted by index. each: as `_meetings` gives it."""
+    row, shape = column(b, 0), (a.dense_shape[0], b.dense_shape[1])  # of padding behind all others
+    order = argsort(row)
+    ends = cumulative_sum(each)
     number = iota((nse,), 0, dtype=int64)
-    there = less(number, total)
+    there = less(number, summed(each))
     left = where(there, searchsorted(ends, number, side="right"), 0)
-    if a.nse == 0 or b.nse == 0:
-        return _Pairs(zeros(left.shape, dtype=int64), zeros(left.shape, dtype=int64), there, total)
     within = subtract(number, subtract(take(ends, left), take(each, left)))
-    at = add(take(first, take(meets, left)), within)
-    return _Pairs(left, take(order, where(there, at, 0)), there, total)
-
-
-def _meeting(a: SparseTensor, b: SparseTensor, pairs: _Pairs) -> Tensor:
-    """The places to which the products of pairs add, i64[n, 2]."""
-    if a.nse == 0 or b.nse == 0:
-        return zeros((*pairs.left.shape, 2), dtype=int64)
-    return stack([take(column(a, 0), pairs.left), take(column(b, 1), pairs.right)], axis=1)
-
-
-def _multiplied(x: Tensor, y: Tensor, pairs: _Pairs) -> Tensor:
-    """The products of pairs, 0 for those that are not there."""
-    x, y = widened(x), widened(y)
-    if 0 in (x.shape[0], y.shape[0]):
-        return zeros(pairs.left.shape, dtype=x.dtype)
-    found = multiply(take(x, pairs.left), take(y, pairs.right))
-    return where(pairs.there, found, filled(0, found.dtype, ()))
+    first = searchsorted(take(row, order), take(column(a, 1), left))
+    right = take(order, where(there, add(first, within), 0))
+    columns = [take(column(a, 0), left), take(column(b, 1), right)]
+    keys = where(there, flat_places("matmul", columns, shape, nse), NOWHERE)
+    sort = argsort(keys)
+    keys = take(keys, sort)
+    found, numbers = numbered(keys, shape)
+    place = scattered((nse,), [sort], numbers, None, how="scatter_nd_update")
+    return [found.indices, left, right, place]
 
 
 def _transposed(op: str, x: SparseTensor) -> SparseTensor:

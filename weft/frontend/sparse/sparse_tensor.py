@@ -7,6 +7,7 @@ tuple does (docs/decisions/0065). `dense_shape` and `padded` are part of its str
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -66,7 +67,7 @@ from weft.ir.locations import caller_location
 from weft.ir.process import load as _load
 
 # these import the class: its operators load them when used
-_ENTRIES, _PRODUCTS = "weft.frontend.sparse.entries", "weft.frontend.sparse.products"
+_ARITHMETIC, _PRODUCTS = "weft.frontend.sparse.arithmetic", "weft.frontend.sparse.products"
 _SIZE = "a size in dense_shape"
 
 
@@ -78,7 +79,7 @@ class SparseTensor:
     a graph may compute. padded: entries whose index is dense_shape itself, at the
     end of each axis, are none: they fill up a fixed number of entries (`from_dense(x, nse=)`); of
     indices that are traced, all whose first one is too large.
-    `+`, `-` with a SparseTensor or a tensor, `*` and `/` by a number or a tensor that broadcasts,
+    `+`, `-` with a SparseTensor or a tensor, `*` and `/` with these or a number, `**` by a number
     and `@` work; it becomes dense by `to_dense()` only. Other functions of tensors raise
     TypeRuleError. BoundsError for an index out of range: here if it is known, else when it
     is used. ShapeError for shapes that do not fit.
@@ -180,25 +181,29 @@ class SparseTensor:
         return self.with_values(negative(self.values))
 
     def __mul__(self, other: Any) -> Any:
-        return _function(_ENTRIES, "multiply")(self, other)
+        return _function(_ARITHMETIC, "multiply")(self, other)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
-        return _function(_ENTRIES, "divide")(self, other)
+        return _function(_ARITHMETIC, "divide")(self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _function(_ARITHMETIC, "divide")(other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return _function(_ARITHMETIC, "pow")(self, other)
 
     def __add__(self, other: Any) -> Any:
-        return _function(_ENTRIES, "add")(self, other)
+        return _function(_ARITHMETIC, "add")(self, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        return _function(_ENTRIES, "add")(
-            self, -other if isinstance(other, SparseTensor) else negative(other)
-        )
+        return _function(_ARITHMETIC, "subtract")(self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return _function(_ENTRIES, "add")(-self, other)
+        return _function(_ARITHMETIC, "subtract")(other, self)
 
     def __matmul__(self, other: Any) -> Any:
         return _function(_PRODUCTS, "matmul")(self, other)
@@ -469,6 +474,28 @@ def kept(
     return made(take(indices, chosen, axis=0), take(x.values, chosen), tuple(shape))
 
 
+def together(parts: Sequence[SparseTensor]) -> SparseTensor:
+    """The entries of several of one shape together."""
+    return made(
+        concat([p.indices for p in parts], axis=0),
+        concat([p.values for p in parts], axis=0),
+        parts[0].dense_shape,
+        any(p.padded for p in parts),
+    )
+
+
+def check_count(op: str, given: Any, what: str) -> int:
+    """An int that is not negative. TypeRuleError or InvalidArgumentError."""
+    count = check_int(op, given, what)
+    if count < 0:
+        raise InvalidArgumentError(
+            f"wf.{op}: {what}={count} must not be negative",
+            hint=f"{what} is a number of entries: there is room for so many",
+            location=caller_location(),
+        )
+    return count
+
+
 # -------------------------------------------------------------------------------- to and from dense
 def from_dense(x: TensorLike, *, nse: int | None = None) -> SparseTensor:
     """The elements of `x` that are not 0, in row-major order.
@@ -500,7 +527,7 @@ def from_dense(x: TensorLike, *, nse: int | None = None) -> SparseTensor:
             )
         (found,) = apply_dynamic("nonzero", [t], what="from_dense")
         return made(found, apply("gather_nd", t, found), t.shape)
-    count = check_int("sparse.from_dense", nse, "nse")
+    count = check_count("sparse.from_dense", nse, "nse")
     found = argwhere(t, size=count, fill_value=-1)
     there = greater_equal(getitem(found, (slice(None), 0)), 0)
     if any(d == 0 for d in t.shape):  # no element to take
@@ -552,14 +579,14 @@ def reorder(x: Any) -> SparseTensor:
     Tensor([2, 1], dtype=int64)
     """
     sparse = as_sparse("reorder", x)
-    order = argsort(_order_keys("reorder", sparse))
+    order = argsort(order_keys("reorder", sparse))
     return made(
         take(sparse.indices, order, axis=0), take(sparse.values, order), sparse.dense_shape,
         sparse.padded,
     )  # fmt: skip
 
 
-def _order_keys(what: str, x: SparseTensor) -> Tensor:
+def order_keys(what: str, x: SparseTensor) -> Tensor:
     """Numbers that are in the order of the places; those of padding the largest."""
     there, columns = places(x)
     flat = flat_places(what, columns, x.dense_shape, x.nse)
@@ -578,28 +605,74 @@ def coalesce(x: Any) -> SparseTensor:
             [1, 0]], dtype=int64), values=Tensor([2, 5], dtype=int64), dense_shape=(2, 2))
     """
     sparse = as_sparse("coalesce", x)
+    found = summed_by_index("coalesce", sparse, [sparse.values])
+    return made(found.indices, found.sums[0], sparse.dense_shape, found.padded)
+
+
+class Summed(NamedTuple):
+    """The distinct indices in row-major order, sums of what belongs to each, and whether there may
+    be padding."""
+
+    indices: Tensor
+    sums: list[Tensor]
+    padded: bool
+
+
+def summed_by_index(what: str, x: SparseTensor, vectors: Sequence[Tensor]) -> Summed:
+    """The distinct indices of the entries of `x`, and of each vector [n], which has a number for
+    each entry, the sums by index; of padding 0. In a compiled function as many as `x` has."""
+    if is_in_order(x):
+        return Summed(x.indices, list(vectors), False)
+    keys, shape = order_keys(what, x), x.dense_shape
     if not exact_sizes():
-        return _coalesced_in_place(sparse)
-    shape = sparse.dense_shape
-    sparse = kept(sparse, None, sparse.indices, shape)
-    found = unique_inverse(_order_keys("coalesce", sparse))
-    total = scattered(found.values.shape, [found.inverse_indices], sparse.values, None)
-    return made(unflat(found.values, shape), total, shape)
+        return _summed_in_place(x, keys, vectors)
+    there = is_there(x)
+    if there is not None:
+        (chosen,) = nonzero_columns(there, "sparse")
+        keys, *vectors = (take(t, chosen) for t in (keys, *vectors))
+    found = unique_inverse(keys)
+    places = [found.inverse_indices]
+    sums = [scattered(found.values.shape, places, v, None) for v in vectors]
+    return Summed(unflat(found.values, shape), sums, False)
 
 
-def _coalesced_in_place(x: SparseTensor) -> SparseTensor:
-    """`coalesce` with the number of entries that `x` has."""
-    n, shape = x.nse, x.dense_shape
-    keys = _order_keys("coalesce", x)
+def is_in_order(x: SparseTensor) -> bool:
+    """Whether the indices are known and each is behind the one before it."""
+    if x.padded or not is_concrete(x.indices) or not all(isinstance(n, int) for n in x.dense_shape):
+        return False
+    indices = np.asarray(x.indices.numpy())
+    if math.prod(x.dense_shape) >= 2**63:
+        return False
+    flat = indices[:, 0]
+    for axis, size in enumerate(x.dense_shape[1:], 1):
+        flat = flat * size + indices[:, axis]
+    return builtins.bool((flat[1:] > flat[:-1]).all())
+
+
+def _summed_in_place(x: SparseTensor, keys: Tensor, vectors: Sequence[Tensor]) -> Summed:
+    n = x.nse
     order = argsort(keys)
-    keys, values = take(keys, order), take(x.values, order)
+    found, place = numbered(take(keys, order), x.dense_shape)
+    sums = [scattered((n,), [place], take(v, order), None) for v in vectors]
+    zero = [where(found.there, t, filled(0, t.dtype, (n,))) for t in sums]
+    return Summed(found.indices, zero, True)
+
+
+class Found(NamedTuple):
+    """The distinct indices, as many as there are keys; there: which are no padding."""
+
+    indices: Tensor
+    there: Tensor
+
+
+def numbered(keys: Tensor, shape: Sequence[Any]) -> tuple[Found, Tensor]:
+    """The distinct indices of sorted `order_keys`, and for each key which of them it is."""
+    n = keys.shape[0]
     before = concat([filled(-1, int64, (1,)), getitem(keys, slice(None, -1))], axis=0)
     place = add(cumulative_sum(cast(not_equal(keys, before), int64)), -1) if n else keys
-    total = scattered((n,), [place], values, None)
     at = scattered((n,), [place], keys, None, how="scatter_nd_update", fill=NOWHERE)
     there = less(at, NOWHERE)
-    indices = nowhere(there, unflat(where(there, at, 0), shape), shape)
-    return made(indices, where(there, total, filled(0, x.dtype, (n,))), shape, padded=True)
+    return Found(nowhere(there, unflat(where(there, at, 0), shape), shape), there), place
 
 
 # ------------------------------------------------------------------------------------ moving places

@@ -12,7 +12,7 @@ from weft.frontend.core.tensor import Tensor
 from weft.frontend.ops.manipulation import expand_dims as with_axis
 from weft.frontend.ops.manipulation import reshape
 from weft.frontend.ops.promotion import Axes, TensorLike, expand, strong_tensor
-from weft.frontend.sparse import entries, products, sparse_tensor
+from weft.frontend.sparse import arithmetic, entries, products, sparse_tensor
 from weft.frontend.sparse.entries import FilledRows
 from weft.frontend.sparse.sparse_tensor import SparseTensor, to_dense
 from weft.ir.errors import ShapeError
@@ -27,7 +27,7 @@ def sparse_add(a: Any, b: Any, thresh: Any = 0) -> Any:
     >>> wf.tf1.sparse_add(a, a, thresh=3).values
     Tensor([4.], dtype=float32)
     """
-    return entries.add(a, b, thresh)
+    return arithmetic.add(a, b, thresh)
 
 
 def sparse_concat(axis: int, sp_inputs: Sequence[Any], name: str | None = None) -> SparseTensor:
@@ -50,6 +50,26 @@ def sparse_fill_empty_rows(
     Tensor([-1.,  5.], dtype=float32)
     """
     return entries.fill_empty_rows(sp_input, default_value)
+
+
+def sparse_maximum(sp_a: Any, sp_b: Any, name: str | None = None) -> SparseTensor:
+    """`wf.sparse.maximum`.
+
+    >>> a = wf.sparse.SparseTensor([[0], [1]], [1.0, -2.0], (2,))
+    >>> wf.tf1.sparse_maximum(a, -a).values
+    Tensor([1., 2.], dtype=float32)
+    """
+    return arithmetic.maximum(sp_a, sp_b)
+
+
+def sparse_minimum(sp_a: Any, sp_b: Any, name: str | None = None) -> SparseTensor:
+    """`wf.sparse.minimum`.
+
+    >>> a = wf.sparse.SparseTensor([[0], [1]], [1.0, -2.0], (2,))
+    >>> wf.tf1.sparse_minimum(a, -a).values
+    Tensor([-1., -2.], dtype=float32)
+    """
+    return arithmetic.minimum(sp_a, sp_b)
 
 
 def sparse_reduce_max(sp_input: Any, axis: Axes = None, keep_dims: bool = False) -> Tensor:

@@ -394,7 +394,7 @@ def element_shapes(resource: Resource, given: Sequence[int] = ()) -> Sequence[Co
         resource.last_ranks = tuple(given)
     known[resource] = ranks
     pairs = zip(shapes, ranks, strict=True)
-    return [(None,) * rank if shape is None else shape for shape, rank in pairs]
+    return [(None,) * (rank or 0) if shape is None else shape for shape, rank in pairs]
 
 
 def handle(trace: Trace, resource: Resource) -> Value:
@@ -404,10 +404,14 @@ def handle(trace: Trace, resource: Resource) -> Value:
     element_shapes(resource)
     resources = root.resources
     maker, attrs = resource.maker(root.element_ranks.get(resource, ()))
+    name = None
     for op in root.builder.ops:
         if op.name == maker and resources[str(op.attrs["name"])] is resource:
-            return bring_in(trace, op.result)
-    name = unique_name(resource.name, resources)
+            if op.attrs.get("parts") == attrs.get("parts"):
+                return bring_in(trace, op.result)
+            name = str(op.attrs["name"])  # more is known of a barrier's elements by now
+    if name is None:
+        name = unique_name(resource.name, resources)
     (found,) = root.builder.emit(maker, (), {"name": name, **attrs})
     if resource.scopes:
         place(root.builder.ops[-1], root, resource.scopes)

@@ -5,11 +5,9 @@ files for Perfetto."""
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ from weft.frontend.train.scaffold import Checkpoints, Scaffold, global_step, nee
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
 from weft.ir.locations import caller_location
+from weft.runtime.files.paths import resolved
 from weft.runtime.resources.coordinator import Coordinator
 
 
@@ -332,7 +331,7 @@ class WritingHook(SessionRunHook):
     folder, which hooks of one folder share."""
 
     def __init__(self, output_dir: PathLike | None, summary_writer: FileWriter | None) -> None:
-        self._folder = None if output_dir is None else os.path.realpath(as_path(output_dir))
+        self._folder = None if output_dir is None else resolved(as_path(output_dir))
         self._given = summary_writer
         self._writer: FileWriter | None = None
 
@@ -597,7 +596,7 @@ class ProfilerHook(SessionRunHook):
         steps: int = 1,
     ) -> None:
         self._timer = SecondOrStepTimer(save_secs, save_steps, "ProfilerHook")
-        self._folder = Path(as_path(output_dir))
+        self._folder = as_path(output_dir)
         self._count = check_int("ProfilerHook", steps, "steps")
         if self._count < 1:
             raise InvalidArgumentError(
@@ -642,6 +641,6 @@ class ProfilerHook(SessionRunHook):
     def _write(self, step: int) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"timeline-{step}.json"
-        path.write_text(chrome_trace(self._runs), encoding="utf-8")
+        path.write_bytes(chrome_trace(self._runs).encode())
         log.info("%d steps traced: %s", len(self._runs), path)
         self._runs = []

@@ -73,7 +73,7 @@ from weft.runtime.checkpoint.folder import (
     open_checkpoint,
 )
 from weft.runtime.checkpoint.format import RESERVED, SUFFIX, Array, encode_tree
-from weft.runtime.files.paths import is_file, is_folder, path_of, refuse_url
+from weft.runtime.files.paths import is_file, is_folder, path_of
 
 PathLike = str | os.PathLike[str]
 
@@ -106,7 +106,7 @@ def get_checkpoint_state(
     >>> wf.train.get_checkpoint_state("folder").model_checkpoint_path
     'folder/model-7.safetensors'
     """
-    folder = as_path(checkpoint_dir, urls=True)
+    folder = as_path(checkpoint_dir)
     manifest = load_manifest(state_file(folder, latest_filename))
     if manifest is None or manifest.latest is None:
         return None
@@ -143,7 +143,7 @@ def best_checkpoint(
     >>> wf.train.best_checkpoint("folder"), wf.train.latest_checkpoint("folder")
     ('folder/model-1.safetensors', 'folder/model-2.safetensors')
     """
-    folder = as_path(checkpoint_dir, urls=True)
+    folder = as_path(checkpoint_dir)
     manifest = load_manifest(state_file(folder, latest_filename)) or Manifest()
     ranked = Retention(mode=check_mode(mode)).rank(manifest.rows)
     return checkpoint_name(folder / ranked[0].file) if ranked else None
@@ -199,7 +199,7 @@ def load_variable(checkpoint_dir_or_file: PathLike, name: str) -> Array:
 
 
 def _file_of(given: PathLike) -> Path:
-    if not is_folder(as_path(given, urls=True)):
+    if not is_folder(as_path(given)):
         return checkpoint_path(given)
     latest = latest_checkpoint(given)
     if latest is None:
@@ -212,12 +212,12 @@ def checkpoint_path(given: PathLike) -> Path:
 
     InvalidArgumentError for a path that is both.
     """
-    return find_checkpoint(as_path(given, urls=True))
+    return find_checkpoint(as_path(given))
 
 
-def as_path(given: object, urls: bool = False) -> Path:
-    """A path. InvalidArgumentError for what is none, also None; UnsupportedError for a URL, unless
-    `urls` are allowed."""
+def as_path(given: object) -> Path:
+    """A path, or what stands for one where it is a URL. InvalidArgumentError for what is none, also
+    None; UnsupportedError for a URL that fsspec does not open."""
     if not isinstance(given, str | os.PathLike):
         raise InvalidArgumentError(
             f"a path is expected, got {given!r:.60}",
@@ -226,9 +226,6 @@ def as_path(given: object, urls: bool = False) -> Path:
             location=caller_location(),
         )
     try:
-        if not urls:
-            refuse_url(given, "this", "savers and wf.summary.FileWriter are built for them; or "
-                       "write to a folder, and copy its files")  # fmt: skip
         return path_of(given)
     except UnsupportedError as error:
         raise error.at(caller_location()) from error.__cause__
@@ -296,7 +293,7 @@ def errors_at_caller() -> Iterator[None]:
 
 def base_path(given: PathLike) -> Path:
     """The path without suffix, or the URL. InvalidArgumentError for one without a name."""
-    path = as_path(given, urls=True)
+    path = as_path(given)
     name = path.name.removesuffix(SUFFIX)
     if not name or str(given).endswith("/") or is_folder(path):
         raise InvalidArgumentError(
@@ -764,7 +761,7 @@ class Saver(BaseSaver):
             raise InvalidArgumentError(
                 f"{self.name}: init_op needs a session to run in", location=caller_location()
             )
-        folder = as_path(checkpoint_dir, urls=True)
+        folder = as_path(checkpoint_dir)
         with self._lock, errors_at_caller(), seen_by(sess):
             self.wait()
             report = self._restore_latest(

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -217,13 +216,12 @@ class Checkpoints:
     all tasks see."""
 
     def __init__(self, folder: PathLike, scaffold: Scaffold, name: str = "model") -> None:
-        self.folder = Path(as_path(folder))
+        self.folder = str(as_path(folder))
         self._scaffold = scaffold
-        self._base = str(self.folder / name)
+        self._base = str(as_path(folder) / name)
 
     def save(self, session: Session, step: Variable) -> int:
         """Write one; the step that it has."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         ops, saver = self._scaffold.save_ops, self._scaffold.saver
         number = global_step(session, step)
         if ops is not None:

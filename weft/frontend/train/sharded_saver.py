@@ -232,7 +232,7 @@ class ShardedSaver(BaseSaver):
         latest_filename: str | None = None,
     ) -> RestoreReport | None:
         """As `Saver.restore_or_initialize`."""
-        folder = as_path(checkpoint_dir, urls=True)
+        folder = as_path(checkpoint_dir)
         with self._lock, errors_at_caller():
             report = self._restore_latest(
                 folder, latest_filename, or_previous, lambda path: self._restored(sess, path)

@@ -272,5 +272,15 @@ INTERLEAVED_SMALL, INTERLEAVED_SHARES = 32, (0.25, 0.5)
 #: Ops whose results' sizes depend on values, on fewer elements: NumPy's calls take no longer than
 #: those of native kernels, some ten microseconds.
 FEW_ELEMENTS = 1 << 11
-#: The same of strings, of which Python's loop takes a microsecond for each.
+#: The same of the indices of two sparse matrices, of which NumPy makes and sorts all pairs.
+FEW_PAIRED = 1 << 7
+#: Rows and columns of sparse matrices that a kernel may have a word each for, however few entries
+#: there are.
+FEW_SIZES = 1 << 16
+#: As `FEW_ELEMENTS`, of strings, of which Python's loop takes a microsecond for each.
 FEW_STRINGS = 1 << 5
+#: The same of ops for which Python calls a function of CPython's, in 40 to 300 nanoseconds each.
+FEW_QUICK_STRINGS = 1 << 9
+#: tf.train.Examples, of which Python parses one in 15 to 60 microseconds: with so many a process
+#: loads the kernels for that, which takes 150 milliseconds (the first time 800: they are compiled).
+MANY_EXAMPLES = 1 << 10

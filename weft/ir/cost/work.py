@@ -96,7 +96,7 @@ MOVES = frozenset({
     "broadcast_to", "concat", "pad", "slice", "slice_update", "iota", "dim_size", "take",
     "take_along_axis", "gather_nd", "scatter_nd_update", "sort", "argsort", "searchsorted",
     *(spec.name for spec in STATE_OPS if spec.name not in UPDATES), "scatter_update",
-    "random_bits", "random_fold_in", "first_occurrence", *DATAFLOW,
+    "random_bits", "random_fold_in", "first_occurrence", "sparse_pairs_padded", *DATAFLOW,
     *COMMUNICATION,
     *COLLECTIVES,
     *(STACK_OPS - {"stack_add", "arena_add"}),

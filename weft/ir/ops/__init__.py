@@ -50,6 +50,7 @@ _TABLES = (
     control_flow.STRUCTURED_TABLE,
     control_flow.DATAFLOW_TABLE,
     ops_dynamic.TABLE,
+    ops_dynamic.PADDED_TABLE,
     resources.QUEUE_TABLE,
     resources.RESOURCE_TABLE,
     io.HOST_FUNCTION_TABLE,

@@ -33,6 +33,7 @@ from weft.ir.spec import (
     int_attr,
     known_dim,
     shape_attr,
+    static_attr,
     tensors,
 )
 from weft.ir.types import TensorType, Type
@@ -295,6 +296,41 @@ def _pairs(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
     return [ordered[new], left, right, place]
 
 
+def _padded_pairs_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    op, given = "sparse_pairs_padded", tensors("sparse_pairs_padded", types)
+    room = int_attr(attrs, "room")
+    made = [TensorType(int64, (room, 2)), *[TensorType(int64, (room,))] * 3]
+    if len(given) not in (2, 6) or any(t.dtype is not int64 for t in given):
+        raise TypeRuleError(f"op '{op}' takes indices i64[n,2] of two, and 4 results or none")
+    for t in given[:2]:
+        if t.rank != 2 or not fits(t.shape[1:], (2,)):
+            raise TypeRuleError(f"op '{op}' takes indices i64[n,2], got {t}")
+    if room < 0 or len(shape_attr(attrs, "shape")) != 3:
+        raise ShapeError(f"op '{op}': room >= 0, shape=[rows, inner, columns]")
+    for t, wanted in zip(given[2:], made, strict=False):
+        if not fits(t.shape, wanted.shape):
+            raise ShapeError(f"op '{op}': results in another way must be {wanted}, got {t}")
+    return list(made)
+
+
+def _padded_pairs(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
+    room, (rows, inner, columns) = int_attr(attrs, "room"), static_attr(attrs, "shape")
+    kept = []
+    for x, sizes in zip(arrays[:2], ((rows, inner), (inner, columns)), strict=True):
+        kept.append(np.flatnonzero(((x >= 0) & (x < sizes)).all(axis=1)))
+    a, b = (x[k] for x, k in zip(arrays[:2], kept, strict=True))
+    _, left, right, _ = _pairs([a, b], attrs)
+    left, right = left[:room], right[:room]
+    at = np.stack([a[left, 0], b[right, 1]], axis=1)
+    found, place = np.unique(at, axis=0, return_inverse=True)
+    indices = np.full((room, 2), (rows, columns), np.int64)
+    indices[: len(found)] = found
+    outs = [np.full(room, fill, np.int64) for fill in (0, 0, room - 1)]
+    for out, part in zip(outs, (kept[0][left], kept[1][right], place.reshape(-1)), strict=True):
+        out[: len(left)] = part
+    return [indices, *outs]
+
+
 # ------------------------------------------------------------------------------------ naming a size
 def _ensure_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
     (x,) = tensors("ensure_shape", types)
@@ -374,5 +410,17 @@ TABLE = (
         "No elements: an array whose first size is the operand, which must not be negative; "
         "`what` names it in the error.",
         {"what": AttrSpec("str", "a size"), **SIZES}, _HOST,
+    ),
+)  # fmt: skip
+
+#: Of results whose sizes are known: native code has these ops.
+PADDED_TABLE = (
+    OpSpec(
+        "sparse_pairs_padded", None, _padded_pairs_type, _padded_pairs,
+        "As `sparse_pairs`, of matrices [rows, inner] and [inner, columns], for the first `room` "
+        "pairs, and with room for so many: what is left of indices is [rows, columns], of left and "
+        "right 0, of place the last one. Entries out of range are none. Further operands: the same "
+        "results, with pairs in any order, by other ops, for where there is no kernel.",
+        {"shape": AttrSpec("shape"), "room": AttrSpec("int")},
     ),
 )  # fmt: skip

@@ -361,10 +361,7 @@ HASH_TABLE_TABLE = (
 
 
 def _barrier_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    parts = declared_parts("barrier", attrs)
-    if not all(p.is_static for p in parts):
-        raise ShapeError("op 'barrier': the shapes of the components must be known")
-    return [HandleType("barrier", parts)]
+    return [HandleType("barrier", declared_parts("barrier", attrs))]
 
 
 def _barrier_insert_type(
@@ -386,19 +383,23 @@ def _barrier_insert_type(
     return [TOKEN]
 
 
-def _taken(op: str, types: Sequence[Type], n: Dim) -> list[Type]:
+def _taken(op: str, types: Sequence[Type], n: Dim, names: Sequence[str]) -> list[Type]:
     parts = nothing_more(op, types, "barrier")
     values = [TensorType(p.dtype, (n, *p.shape)) for p in parts]
+    if names:
+        values = tensors(op, fill_sizes(op, values, {"sizes": tuple(names)}))
     return [TensorType(int64, (n,)), TensorType(string, (n,)), *values]
 
 
 def _take_many_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    return _taken("barrier_take_many", types, _count("barrier_take_many", attrs))
+    op = "barrier_take_many"
+    return _taken(op, types, _count(op, attrs), size_names(attrs))
 
 
 def _take_up_to_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    _count("barrier_take_up_to", attrs)
-    return _taken("barrier_take_up_to", types, count_dim("barrier_take_up_to", attrs))
+    op, names = "barrier_take_up_to", size_names(attrs)
+    _count(op, attrs)
+    return _taken(op, types, SymbolicDim.symbol(names[0]) if names else None, names[1:])
 
 
 def _count(op: str, attrs: Attrs) -> int:
@@ -411,7 +412,8 @@ def _count(op: str, attrs: Attrs) -> int:
 BARRIER_TABLE = (
     OpSpec(
         "barrier", 0, _barrier_type, None,
-        "A handle to the barrier called `name`, which steps share; parts: of its components.",
+        "A handle to the barrier called `name`, which steps share; parts: of its components "
+        "(of one of any shape that nothing is known of yet, as if it had no axes).",
         {"name": AttrSpec("str"), "parts": AttrSpec("strs")}, NAMES,
     ),
     OpSpec(
@@ -422,7 +424,7 @@ BARRIER_TABLE = (
     OpSpec(
         "barrier_take_many", 1, _take_many_type, None,
         "Take `n` complete elements: indices, keys and the components, stacked; waits for them.",
-        {"n": AttrSpec("int")}, HOST,
+        {"n": AttrSpec("int"), **_COUNT_SIZES}, HOST,
     ),
     OpSpec(
         "barrier_take_up_to", 1, _take_up_to_type, None,

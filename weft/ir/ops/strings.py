@@ -41,8 +41,16 @@ BY_KERNELS = frozenset(
         "string_to_hash_bucket_strong",
         "string_to_number",
         "decode_raw",
+        "string_split",
+        "string_split_rows",
+        "substr",
+        "string_length",
+        "string_join",
+        "string_case",
     }
 )
+#: Those of them whose references are quick: a function of CPython's for each string.
+QUICK = frozenset({"string_split_rows", "string_length", "string_join", "string_case"})
 _M = (1 << 64) - 1
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 _SEED = 0xDECAFCAFFE
@@ -342,7 +350,7 @@ def _substr(xs: Sequence[Array], attrs: Attrs) -> Array:
     text, places, lengths = xs
     out = np.empty(text.shape, object)
     for i, (s, at, n) in enumerate(zip(text.flat, places.flat, lengths.flat, strict=True)):
-        start = at + len(s) if at < 0 else at
+        start = int(at) + (len(s) if at < 0 else 0)
         if not 0 <= start <= len(s):
             raise InvalidArgumentError(f"position {at} is not in {s!r:.60} of {len(s)} bytes")
         out.flat[i] = s[start : start + max(int(n), 0)]

@@ -612,7 +612,9 @@ DYNAMIC_GRADIENTS: Mapping[str, Rule] = {
     "ensure_shape": lambda s: _emit(s.g, "ensure_shape", [s.g], {"shape": s.x.shape, "sizes": ()}),
 }
 #: Positions.
-NO_DYNAMIC_GRADIENT = frozenset({"nonzero", "repeat_index", "sparse_pairs", "dynamic_size"})
+NO_DYNAMIC_GRADIENT = frozenset({
+    "nonzero", "repeat_index", "sparse_pairs", "sparse_pairs_padded", "dynamic_size",
+})  # fmt: skip
 
 
 def _rows(s: Site) -> Expr:

@@ -36,7 +36,7 @@ from functools import partial
 import numpy as np
 
 from weft.ir.dims import Dim
-from weft.ir.dtypes import uint32
+from weft.ir.dtypes import bool_, uint32
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
@@ -516,7 +516,9 @@ class _Walk:
         for (v, b), is_batched in zip(made_of, flags[outputs : outputs + inputs], strict=True):
             g = Expr(builder, self._forced(builder, v, b, op), op.locations)
             if not is_batched:
-                g = (g if rows is None else _of_rows(rows, g)).sum((0,))
+                g = g if rows is None else _of_rows(rows, g)
+                is_bool = g.dtype is bool_  # which has no sum: no gradient, whatever it is
+                g = g.op("any", axes=(0,), keepdims=False) if is_bool else g.sum((0,))
             found.append(g.value)
         operands = [
             self._forced(self.builder, v, b, op) if k < outputs else v

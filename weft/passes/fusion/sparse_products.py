@@ -43,6 +43,25 @@ class Column(NamedTuple):
     number: int
 
 
+def pairs_by_kernel(graph: Graph) -> Graph:
+    """Leave `sparse_pairs_padded` without its results by other ops, which are dead then."""
+
+    def rule(builder: Builder, op: Operation) -> Sequence[Value] | None:
+        if op.name != "sparse_pairs_padded" or len(op.operands) == 2:
+            return None
+        return builder.emit(op.name, op.operands[:2], op.attrs, locations=op.locations)
+
+    return rewrite(graph, rule)
+
+
+def pairs_by_ops(graph: Graph) -> Graph:
+    """Replace `sparse_pairs_padded` by its results by other ops, where there is no kernel."""
+    return rewrite(
+        graph,
+        lambda _, op: op.operands[2:] or None if op.name == "sparse_pairs_padded" else None,
+    )
+
+
 def fuse_sparse_products(graph: Graph) -> Graph:
     """Make `sparse_matmul` of what the module's docstring shows."""
     shared = {

@@ -6,6 +6,7 @@ in a thread of its own; regions of a GPU's part are plans for that GPU."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,7 +35,6 @@ from weft.runtime.dataflow.threads import StepThreads
 from weft.runtime.device.execution.out_of_memory import let_go
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.run_log import RunLog
 from weft.runtime.step import RunContext, StepSummary
 
 Array = np.ndarray[Any, Any]
@@ -100,8 +100,13 @@ class DevicesStep(ClusterStep):
         self.count, self.edges, self.placement = results, made.edges, placement
         options = how.passing or PassOptions.from_environment()
         parts = []
+        readers = Counter(number for part in made.parts for number in part.feeds)
         for part in made.parts:
-            own = replace(how, passing=options.for_part(short(part.device).lstrip("/")))
+            passing = options.for_part(short(part.device).lstrip("/"))
+            # what several parts read, none of them may write to
+            free = {n for n in how.donated if readers[n] == 1}
+            given = [i for i, number in enumerate(part.feeds) if number in free]
+            own = replace(how, passing=passing, donated=given)
             there = where(part.device, part.graph.name)
             step = part_step(part.graph, variables, resources, own, there)
             receivers = receivers_of(part.graph)
@@ -111,9 +116,10 @@ class DevicesStep(ClusterStep):
         # the part of the thread that runs the step comes first: the processor's, as ops of the
         # host wait
         self.parts = tuple(sorted(parts, key=lambda p: DeviceSpec.parse(p.device).kind != "cpu"))
+        self.taken = frozenset(part.feeds[i] for part in parts for i in part.step.taken)
 
     def begin(self, context: RunContext) -> LocalRun:
-        return LocalRun(self, context.recorder, context.log)
+        return LocalRun(self, context)
 
     def let_go(self, error: BaseException) -> None:
         let_go(error)
@@ -183,8 +189,8 @@ class LocalRun(PartsRun):
     """A step under way on the devices of this process. An error of one part ends the others at
     once, on its own thread: the one that waits for them may run a part itself."""
 
-    def __init__(self, whole: DevicesStep, trace: Any, log: RunLog | None) -> None:
-        self._whole, self._trace, self._log = whole, trace, log
+    def __init__(self, whole: DevicesStep, context: RunContext) -> None:
+        self._whole, self._context = whole, context
         self.waits = Pending(part.who for part in whole.parts)
         wire = _Wire()
         self._table = wire.rendezvous
@@ -210,11 +216,14 @@ class LocalRun(PartsRun):
         if self.waits.stop.is_set():  # nobody waits for what has not begun
             self.waits.part(part.who)
             return
+        given: list[Array] = []
+        whole = self._context
         try:
-            given = [inputs[i] for i in part.feeds]
-            log = None if self._log is None else self._log.part(part.device)
-            trace = None if self._trace is None else self._trace.within(part.device)
-            context = RunContext(timeout, self._tokens[number], trace, log=log)
+            given += [inputs[i] for i in part.feeds]
+            log = None if whole.log is None else whole.log.part(part.device)
+            trace = None if whole.recorder is None else whole.recorder.within(part.device)
+            donation = None if whole.donation is None else whole.donation.part(part.feeds)
+            context = RunContext(timeout, self._tokens[number], trace, log=log, donation=donation)
             self.waits.answer(part.who, part.step.run(given, context))
         except BaseException as error:  # whatever it is, the others wait for this part
             derived = Derived.ROOT if self.waits.error is None else Derived.ABORTED
@@ -226,6 +235,8 @@ class LocalRun(PartsRun):
             let_go(error)  # of a later error nobody but its own part knows
             if number == 0 and not isinstance(error, Exception):
                 raise
+        finally:
+            given.clear()  # whoever holds the error holds this list
 
     def fail(self, failure: Failure) -> None:
         self.waits.fail(failure)

@@ -109,7 +109,8 @@ class Built:
     notes: on each of them.
     open_feeds: of each feed whether it comes as something with sizes. elsewhere: the device that
     the regions run on, if it is not this processor; brought: of each feed whether it goes there.
-    donated: by fetch that is computed in the memory of a feed, the number of that."""
+    donated: by fetch that is computed in the memory of a feed, the number of that; taken: the feeds
+    that regions write to, also where they lie on another device."""
 
     graph: Graph
     nodes: list[Node] = field(default_factory=list)
@@ -132,6 +133,7 @@ class Built:
     constants: list[tuple[ExternalCell, Array]] = field(default_factory=list)
     wide: list[bool] = field(default_factory=list)
     donated: dict[int, int] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)
     threads: int = 1
     deterministic: bool = False
 
@@ -350,11 +352,15 @@ class _Builder:
         graph, built = region.graph(self.name), self.built
         if built.elsewhere is not None and not self._is_steering(region):
             assert self.where is not None
-            back = self.where.read_on_host(region.results)
-            there = built.elsewhere.region(graph, self.variables, back, self.options)
+            back, feeds = self.where.read_on_host(region.results), self._taken(region)
+            there = built.elsewhere.region(graph, self.variables, back, self.options, [*feeds])
             built.compiled.append(there)
             built.notes.append(RegionNote(there.describe()))
-            return self._region_op(region, there.start, there.recorded, elsewhere=True)
+            # nobody writes to a value on a device once it is there: others may read the results
+            takes = {i: feeds[i] for i in there.taken}
+            built.taken.update(takes.values())
+            made = self._region_op(region, there.start, there.recorded, elsewhere=True)
+            return replace(made, takes=takes)
         if is_symbolic(graph.block):
             lazy = native_step_of_any_size(
                 graph, self.variables, self.threads, self.passes, self.options
@@ -390,6 +396,7 @@ class _Builder:
             fetches = {v: i for i, v in enumerate(built.graph.results)}
             for number, given in plan.plan.donated.items():
                 built.donated[fetches[region.results[number]]] = taken[given]
+            built.taken.update(taken.values())
             return replace(self._by_python(region, plan), takes=taken)
         if plan.uses_state:  # whose locks are Python's
             return self._by_python(region, plan)
@@ -400,7 +407,8 @@ class _Builder:
 
     def _taken(self, region: Region) -> dict[int, int]:
         """The inputs of a region that are donated feeds of which it is the last reader, with the
-        feeds' numbers. What a switch or a loop takes has other names after it, and is none."""
+        feeds' numbers. What a switch or a loop takes has other names after it, and is none; what is
+        sent, the other device may read at any time."""
         given = [i for i, v in enumerate(region.inputs) if v in self.donated]
         if region.frames or not given:
             return {}
@@ -414,7 +422,7 @@ class _Builder:
         found: dict[int, int] = {}
         for i in given:
             ops = self.users[region.inputs[i]]
-            passed_on = any(op is not None and op.name in _KINDS for op in ops)
+            passed_on = any(op is not None and op.name in (*_KINDS, "send") for op in ops)
             if not passed_on and done.issuperset(op and self.owner.get(op, op) for op in ops):
                 found[i] = self.donated[region.inputs[i]]
         return found

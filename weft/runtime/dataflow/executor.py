@@ -80,7 +80,8 @@ class DataflowStep(Step):
                 donated,
             )
             self.tables = Tables(self.built.nodes, self.built.frames)
-        self.taken = frozenset(self.built.donated.values())
+        there = elsewhere is None or elsewhere.results_stay
+        self.taken = frozenset(self.built.taken if there else ())
         self._inputs, self._names = len(graph.args), graph.arg_names
         self._idle: list[Running] = []
         self._keys: Mapping[Operation, HostKey] | None = None  # of its ops, once a log asked
@@ -90,9 +91,14 @@ class DataflowStep(Step):
         InvalidArgumentError if a result is dead, or a loop never ended.
         """
         running, there, trace = self.take(), self.built.elsewhere, context.recorder
+        donation = context.donation
         if there is not None:
-            rows = zip(inputs, self.built.brought, self._names, strict=True)
+            given = inputs
+            rows = zip(given, self.built.brought, self._names, strict=True)
             inputs = [there.bring(a, f"'{n}'") if far else a for a, far, n in rows]
+            if donation is not None:
+                pairs = enumerate(zip(given, inputs, strict=True))
+                donation = donation.part([i if a is b else None for i, (a, b) in pairs])
         noted = None
         if trace is not None:
             # who takes no traces does not wait for this module
@@ -101,8 +107,9 @@ class DataflowStep(Step):
             noted = NodeTrace(trace, Labels(self.built, self.tables), running.state)
         try:
             results = running.run(
-                inputs, context.timeout, context.token(), noted, self._logged(context.log)
-            )
+                inputs, context.timeout, context.token(), noted, self._logged(context.log),
+                donation,
+            )  # fmt: skip
             if there is not None:
                 there.settle()
         finally:

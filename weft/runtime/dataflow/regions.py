@@ -15,7 +15,7 @@ feeds and messages that regions read are copied there once, when they come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,7 +38,10 @@ from weft.runtime.step import PLAIN, RunContext, StepSummary
 
 
 class RemoteRegion(Protocol):
-    """A region compiled for a device."""
+    """A region compiled for a device. taken: inputs whose memory may hold results afterwards."""
+
+    @property
+    def taken(self) -> Collection[int]: ...
 
     def summary(self) -> StepSummary:
         """As of `Step`: the kernels that it starts, as far as planned."""
@@ -69,9 +72,10 @@ class RegionDevice(Protocol):
         variables: Mapping[str, VariableState],
         back: Sequence[int],
         options: PassOptions,
+        donated: Sequence[int] = (),
     ) -> RemoteRegion:
         """A region; its results `back` are to be on the host. options: of the passes of the step.
-        Errors as compiling has."""
+        donated: inputs whose memory there results may take. Errors as compiling has."""
         ...
 
     def bring(self, array: Any, what: str) -> Any:

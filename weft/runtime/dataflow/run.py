@@ -35,6 +35,7 @@ from weft.runtime.native.pool import POOL
 from weft.runtime.recorder import clock
 from weft.runtime.resources.attempts import CancelToken, too_late
 from weft.runtime.run_log import HostKey, RunLog, is_outside
+from weft.runtime.step import Donation, PartOfDonation
 
 if TYPE_CHECKING:
     from weft.runtime.dataflow.node_trace import NodeTrace
@@ -259,7 +260,8 @@ class Running:
         self._own = CancelToken()  # of the last step; helpers that keep self keep its stacks, too
         self._begun: dict[_Key, list[int]] = {}  # events of what waits
         self._root = 0  # the address of the root iteration
-        self._taken: dict[int, Array] = {}  # the donated feeds of the step
+        self._taken: dict[int, Array] = {}  # the donated feeds that regions write to
+        self._donation: Donation | PartOfDonation | None = None  # is told when they do
 
     def run(
         self,
@@ -268,9 +270,10 @@ class Running:
         cancel: CancelToken,
         trace: NodeTrace | None = None,
         log: HostLog | None = None,
+        donation: Donation | PartOfDonation | None = None,
     ) -> list[Array | None]:
         """The results. After an error the state is of no use."""
-        self._trace, self._log = trace, log
+        self._trace, self._log, self._donation = trace, log, donation
         if trace is not None:
             for number, (made, plan) in enumerate(zip(self.built.plans, self._plans, strict=True)):
                 trace.walk_in(made, plan, partial(self._walk_by, number))
@@ -292,8 +295,8 @@ class Running:
             cell.hold(array)
             if is_open:
                 self.state.boxes.share(cell.address, array)
-        if self.built.donated:
-            self._taken = {i: inputs[i] for i in self.built.donated.values()}
+        if self.built.taken:
+            self._taken = {i: inputs[i] for i in self.built.taken}
         # its end cancels what it waits for, and nothing else
         own = self._own = self._look.token = CancelToken(cancel.exchange)
         forget = cancel.register(lambda: own.cancel(cancel.reason))
@@ -313,10 +316,19 @@ class Running:
             self._end_helpers()
             self.state.boxes.drop()
             self._forget_stacks(own)  # whoever keeps the error keeps this activation, too
+            self._let_go()
             raise
 
     def end(self) -> list[Array | None]:
         """The results; the state is as new. InvalidArgumentError if one is dead."""
+        try:
+            results = self._results()
+        finally:
+            self._let_go()
+        self._forget_stacks(self._own)
+        return results
+
+    def _results(self) -> list[Array | None]:
         results: list[Array | None] = []
         there = self.built.elsewhere
         far = there is not None and there.results_stay
@@ -328,13 +340,15 @@ class Running:
             results.append(made)
         if not self.state.end(self._root):
             raise unended(self.built, self.tables, self._root)
+        return results
+
+    def _let_go(self) -> None:
+        """Keep nothing of the inputs: who holds an error holds this, too."""
         for cell in self._cells:
             cell.hold(None)
             self.state.boxes.unshare(cell.address)
         if self._taken:
             self._taken = {}
-        self._forget_stacks(self._own)
-        return results
 
     @property
     def idle(self) -> bool:
@@ -398,6 +412,8 @@ class Running:
         """What a host node reads."""
         given = self.state.inputs(self.tables.node_at(key[0]), key[1], host)
         if host.takes:
+            if self._donation is not None:
+                self._donation.take(host.takes.values())
             for i, feed in host.takes.items():
                 given[i] = self._taken[feed]
         return given

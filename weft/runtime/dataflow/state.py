@@ -21,7 +21,6 @@ import numpy as np
 from weft.codegen.llvm import jit
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
-from weft.codegen.steps.walker import ARRAY_DATA_OFFSET
 from weft.ir.cost.thresholds import WORTH_A_BOX_BYTES
 from weft.ir.errors import ResourceExhaustedError
 from weft.ir.types import TensorType, Type
@@ -29,13 +28,9 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow import native_executor
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.dataflow.nodes import Node, Tables, words
+from weft.runtime.native.ahead import address
 
 _Array = np.ndarray[Any, Any]
-
-
-def data_of(array: _Array) -> int:
-    """The address of an array's data; `array.ctypes.data` takes ten times as long."""
-    return int(ctypes.c_int64.from_address(id(array) + ARRAY_DATA_OFFSET).value)
 
 
 class Boxes:
@@ -62,7 +57,7 @@ class Boxes:
         words = self._words[cell]
         words[at.C_COUNT // 8] = 1
         # what lies on a device is read by nobody who looks at addresses
-        words[at.C_DATA // 8] = data_of(array) if isinstance(array, np.ndarray) else 0
+        words[at.C_DATA // 8] = address(array) if isinstance(array, np.ndarray) else 0
         self._arrays[cell] = array
         return cell
 
@@ -163,7 +158,7 @@ class ExternalCell:
         """Be the cell of `array` from now on: an array, a value on a device, or None."""
         self._array = array
         self._words[at.C_COUNT // 8] = 1
-        self._words[at.C_DATA // 8] = data_of(array) if isinstance(array, np.ndarray) else 0
+        self._words[at.C_DATA // 8] = address(array) if isinstance(array, np.ndarray) else 0
 
 
 class Taker(Protocol):
@@ -325,7 +320,7 @@ class State:
             memory: Any = (ctypes.c_char * t.nbytes).from_address(data)
             return np.ndarray(t.static_shape, t.dtype.numpy, memory)
         made = np.empty(t.static_shape, t.dtype.numpy)
-        ctypes.memmove(data_of(made), data, made.nbytes)
+        ctypes.memmove(address(made), data, made.nbytes)
         return made
 
     def result(
@@ -364,7 +359,7 @@ class State:
         cell = self._native["new_cell"](self.address, self.class_of(array.nbytes))
         self._check()
         data = ctypes.c_int64.from_address(cell + at.C_DATA).value
-        ctypes.memmove(data, data_of(held), held.nbytes)
+        ctypes.memmove(data, address(held), held.nbytes)
         return int(cell)
 
     def class_of(self, nbytes: int) -> int:

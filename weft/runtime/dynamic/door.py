@@ -4,12 +4,19 @@ worth it."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.ir.cost.thresholds import FEW_ELEMENTS, FEW_STRINGS
+from weft.ir.cost.thresholds import (
+    FEW_ELEMENTS,
+    FEW_PAIRED,
+    FEW_QUICK_STRINGS,
+    FEW_STRINGS,
+    MANY_EXAMPLES,
+)
 from weft.ir.ops import HAVE_KERNELS, strings
 from weft.ir.spec import Array, Attrs
+from weft.ir.types import TensorType
 
 
 class _Limit(threading.local):
@@ -19,6 +26,12 @@ class _Limit(threading.local):
 
 
 LIMIT = _Limit()
+
+
+class Examples:
+    """How many this process was to parse so far."""
+
+    seen = 0
 
 
 def with_threads(start: Callable[..., None], most: int) -> Callable[..., None]:
@@ -46,7 +59,9 @@ def native_results(
         return None
     text = op in strings.BY_KERNELS
     if op == "sparse_pairs":  # the results are larger than the operands
-        few = min(few, FEW_ELEMENTS)
+        few = min(few, FEW_PAIRED)
+    if op in strings.QUICK:
+        few_strings = max(few_strings, FEW_QUICK_STRINGS)
     if max(a.size for a in arrays) < (few_strings if text else few):
         return None
     if arrays[0].dtype.hasobject != text:  # unique strings, say
@@ -70,3 +85,18 @@ def native_csv(
     from weft.runtime.dynamic.strings import csv_columns
 
     return csv_columns(records, defaults, delimiter, quote, na_value, columns)
+
+
+def native_examples(
+    serialized: Array, names: Sequence[str], types: Sequence[TensorType],
+    defaults: Mapping[int, Array],
+) -> list[Array] | None:  # fmt: skip
+    """The features of Examples, as `parse_examples` of `runtime/files/decoding.py` gives them; None
+    where that is to do it: for bad arguments, and until so many Examples came that loading the
+    kernels takes less."""
+    Examples.seen += serialized.size
+    if Examples.seen < MANY_EXAMPLES:
+        return None
+    from weft.runtime.dynamic.examples import example_features
+
+    return example_features(serialized, names, types, defaults)

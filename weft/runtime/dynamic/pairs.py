@@ -8,12 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from weft.codegen.dynamic.kernels import room_words
 from weft.ir.spec import Array, Attrs
-from weft.runtime.dynamic.calls import CHUNK, address, behaved, run_kernel
+from weft.runtime.dynamic.calls import CHUNK, behaved, run_kernel
 from weft.runtime.dynamic.unique import unique_ascending
+from weft.runtime.native.ahead import address
 
 #: Rows of the left matrix are cut into so many spans at most.
 _MOST_SPANS = 16
+#: With fewer entries in both matrices fewer steps count, with more of them, or with more pairs than
+#: so many, threads.
+FEW_ENTRIES, _MOST_ROOM = 1 << 13, 1 << 16
 
 
 class _Axis(NamedTuple):
@@ -35,17 +40,47 @@ class _ByRows(NamedTuple):
 
 def pairs_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
     a, b = arrays
-    if not (a.size and b.size and behaved(a, b)) or min(int(a.min()), int(b.min())) < 0:
+    if not (a.size and b.size and behaved(a, b)):
         return None
-    rows, columns = _axis(a[:, 0]), _axis(b[:, 1])
-    inner = max(int(a[:, 1].max()), int(b[:, 0].max())) + 1
+    ends = np.empty(5, np.int64)
+    run_kernel("bounds", (), (address(a), a.size, address(b), b.size, address(ends)))
+    last_row, last_meets, last_given, last_column, least = ends.tolist()
+    if least < 0:
+        return None
+    inner = max(last_meets, last_given) + 1
+    if len(a) + len(b) < FEW_ENTRIES:
+        found = _few_pairs(a, b, (last_row + 1, inner, last_column + 1))
+        if found is not None:
+            return found
+    rows, columns = _axis(a[:, 0], last_row), _axis(b[:, 1], last_column)
     meets, given = a[:, 1], b[:, 0]
     if inner > _dense(len(a) + len(b)):
-        shared = _axis(np.concatenate([meets, given]))
+        shared = _axis(np.concatenate([meets, given]), inner - 1)
         meets, given, inner = shared.numbers[: len(a)], shared.numbers[len(a) :], shared.size
     left = _by_rows(rows.numbers, meets, rows.size)
     right = _by_rows(given, columns.numbers, inner)
     return _pairs(rows, left, right, columns)
+
+
+def _few_pairs(a: Array, b: Array, sizes: tuple[int, int, int]) -> list[Array] | None:
+    """The same for few entries: two kernels for all, one array for what is not kept. None where a
+    size is too large for a word each, or pairs are many."""
+    words = room_words(len(a), len(b), sizes)
+    if words > _dense(len(a) + len(b)):
+        return None
+    scratch = np.empty(words + 2, np.int64)
+    at = address(scratch)
+    given = (address(a), len(a), address(b), len(b), *sizes)
+    run_kernel("begin_pairs", (), (*given, 0, at + 16, at))
+    pairs = int(scratch[0])
+    if pairs > _MOST_ROOM:
+        return None
+    made = np.empty((5, pairs), np.int64)
+    to = address(made)
+    results = (to, to + 16 * pairs, to + 24 * pairs, to + 32 * pairs)
+    run_kernel("fill_room", (), (*given, pairs, at + 16, at, *results))
+    indices = made[:2].reshape(-1)[: 2 * int(scratch[1])].reshape(-1, 2)
+    return [part.copy() for part in (indices, *made[2:])]
 
 
 def _dense(entries: int) -> int:
@@ -53,8 +88,9 @@ def _dense(entries: int) -> int:
     return 4 * entries + CHUNK
 
 
-def _axis(numbers: Array) -> _Axis:
-    size = int(numbers.max()) + 1
+def _axis(numbers: Array, last: int) -> _Axis:
+    """last: the largest of them."""
+    size = last + 1
     if size <= _dense(len(numbers)):
         return _Axis(numbers, size, None)
     found = unique_ascending(np.ascontiguousarray(numbers))
@@ -101,3 +137,18 @@ def _pairs(rows: _Axis, left: _ByRows, right: _ByRows, columns: _Axis) -> list[A
     )  # fmt: skip
     run_kernel("fill_pairs", (), (*given, *more), spans)
     return [indices, *outs]
+
+
+def merged_rows(a: Array, b: Array) -> tuple[Array, Array, Array] | None:
+    """The rows of either of two i64[n, rank] in their order, each once, and for each row of both
+    which of them it is. None if those of one are not in order, or repeat."""
+    if not behaved(a, b):
+        return None
+    found = np.empty(1, np.int64)
+    rows, left, right = (
+        np.empty(shape, np.int64) for shape in ((len(a) + len(b), a.shape[1]), len(a), len(b))
+    )
+    given = (address(a), len(a), address(b), len(b), a.shape[1])
+    run_kernel("merge_rows", (), (*given, *map(address, (found, rows, left, right))))
+    count = int(found[0])
+    return None if count < 0 else (rows[:count].copy(), left, right)

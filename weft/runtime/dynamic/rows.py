@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from weft.codegen.dynamic.text_hash import FARM, MURMUR, SIP
 from weft.ir.spec import Array, Attrs
-from weft.runtime.dynamic import selection, strings
+from weft.runtime.dynamic import selection, strings, words
 from weft.runtime.dynamic.pairs import pairs_op
 from weft.runtime.dynamic.unique import unique_op
 
@@ -19,4 +19,7 @@ NATIVE: Mapping[str, Run] = {
     "string_to_hash_bucket_fast": strings.hash_buckets(FARM),
     "string_to_hash_bucket_strong": strings.hash_buckets(SIP),
     "string_to_number": strings.numbers_op, "decode_raw": strings.raw_op,
+    "string_split": words.split_op, "string_split_rows": words.split_rows_op,
+    "substr": words.substr_op, "string_length": words.length_op,
+    "string_join": words.join_op, "string_case": words.case_op,
 }  # fmt: skip

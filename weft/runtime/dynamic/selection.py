@@ -15,7 +15,6 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.spec import Array, Attrs
 from weft.runtime.dynamic.calls import (
     CHUNK,
-    address,
     behaved,
     chunks_of,
     dtype_of,
@@ -23,6 +22,7 @@ from weft.runtime.dynamic.calls import (
     run_kernel,
     starts_of,
 )
+from weft.runtime.native.ahead import address
 
 _INDICES = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
 #: Rows of fewer bytes are scattered by one thread: others would read all indices, too.

@@ -11,7 +11,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,10 @@ from weft.ir.dtypes import DType, as_dtype, bool_, float32, float64, int32, int6
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.ops.strings import number_of
 from weft.ir.spec import Array, Attrs, ints_attr
-from weft.runtime.dynamic.calls import CHUNK, address, behaved, chunks_of, per_chunk, run_kernel
+from weft.runtime.dynamic.calls import CHUNK, behaved, chunks_of, per_chunk, run_kernel
+from weft.runtime.dynamic.new_strings import put_strings
 from weft.runtime.files.decoding import csv_field
+from weft.runtime.native.ahead import address
 
 #: Strings of a chunk.
 STRINGS = CHUNK >> 4
@@ -51,11 +52,14 @@ def _powers() -> Array:
     return powers_of_ten()
 
 
-def _are_bytes(x: Array) -> bool:
+def may_be_read(x: Array) -> bool:
+    """Whether the kernels may read those elements that are bytes objects."""
+    return x.dtype.hasobject and behaved(x) and _laid_out()
+
+
+def are_bytes(x: Array) -> bool:
     """Whether all elements are bytes objects, and the kernels may read them."""
-    if not x.dtype.hasobject or not behaved(x) or not _laid_out():
-        return False
-    return not per_chunk("check_bytes", (), x, id(bytes)).any()
+    return may_be_read(x) and not per_chunk("check_bytes", (), x, id(bytes)).any()
 
 
 def hash_buckets(kind: int) -> Callable[[Sequence[Array], Attrs], list[Array] | None]:
@@ -63,7 +67,7 @@ def hash_buckets(kind: int) -> Callable[[Sequence[Array], Attrs], list[Array] | 
 
     def run(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
         (x,), count = arrays, attrs["num_buckets"]
-        if not isinstance(count, int) or not 0 < count < 2**63 or not _are_bytes(x):
+        if not isinstance(count, int) or not 0 < count < 2**63 or not are_bytes(x):
             return None
         out = np.empty(x.shape, np.int64)
         keys = ints_attr(attrs, "key") if kind == text_hash.SIP else (0, 0)
@@ -77,7 +81,7 @@ def hash_buckets(kind: int) -> Callable[[Sequence[Array], Attrs], list[Array] | 
 def numbers_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
     """The number that each text stands for."""
     (x,), dtype = arrays, attrs["dtype"]
-    if not isinstance(dtype, DType) or dtype not in _KINDS or dtype is string or not _are_bytes(x):
+    if not isinstance(dtype, DType) or dtype not in _KINDS or dtype is string or not are_bytes(x):
         return None
     out, odd = np.empty(x.shape, dtype.numpy), np.empty(x.shape, np.uint8)
     powers = _powers()
@@ -96,7 +100,7 @@ def numbers_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
 def raw_op(arrays: Sequence[Array], attrs: Attrs) -> list[Array] | None:
     """The bytes of each string as numbers, of the shape `shape` for each string."""
     (x,), dtype, sizes = arrays, attrs["out_type"], attrs["shape"]
-    if not isinstance(dtype, DType) or not isinstance(sizes, tuple) or not _are_bytes(x):
+    if not isinstance(dtype, DType) or not isinstance(sizes, tuple) or not are_bytes(x):
         return None
     if dtype is string or not x.size:
         return None
@@ -129,12 +133,14 @@ def csv_columns(
     chosen = list(columns) or list(range(len(defaults)))
     if len(between) != 1 or len(mark) > 1 or between == mark or (mark and mark in na):
         return None
-    if len(set(chosen)) != len(chosen) or not chosen or not _are_bytes(records):
+    if len(set(chosen)) != len(chosen) or not chosen or not are_bytes(records):
         return None
     if min(chosen) < 0 or max(chosen) > _MOST_FIELDS:
         return None
     kinds = [_KINDS.get(as_dtype(d.dtype)) for d in defaults]
     if None in kinds or not all(map(behaved, defaults)):
+        return None
+    if not all(are_bytes(d) for d in defaults if d.dtype.hasobject and d.size):
         return None
     made = [_Column(records, kind, d) for kind, d in zip(kinds, defaults, strict=True)]
     fields = np.full(max(chosen) + 1, -1, np.int64)
@@ -181,12 +187,8 @@ class _Column:
             for i in np.flatnonzero(self._odd).tolist():
                 self._out.flat[i] = number_of(field(i), dtype)
             return self._out
-        given = self._default.flat[0] if self._default.size else b""
-        made: Any = np.empty(self._records.size, object)
-        begins, ends = self._out.T.tolist()
-        places = zip(self._records.reshape(-1).tolist(), begins, ends, strict=True)
-        made[:] = [
-            record[at:end] if end >= 0 and at >= 0 else given if at < 0 else field(i)
-            for i, (record, at, end) in enumerate(places)
-        ]
-        return np.asarray(made.reshape(self._records.shape))
+        made: Array = np.empty(self._records.shape, object)
+        put_strings(self._out, made)
+        for i in np.flatnonzero(self._out[:, 0] == 0).tolist():
+            made.flat[i] = field(i)
+        return made

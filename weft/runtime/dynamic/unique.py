@@ -22,7 +22,6 @@ from weft.ir.spec import Array, Attrs
 from weft.ir.types import TensorType
 from weft.runtime.dynamic.calls import (
     CHUNK,
-    address,
     behaved,
     chunks_of,
     dtype_of,
@@ -31,6 +30,7 @@ from weft.runtime.dynamic.calls import (
     starts_of,
 )
 from weft.runtime.dynamic.selection import gathered
+from weft.runtime.native.ahead import address
 from weft.runtime.native.size_plan import NativeMaker, NativeSizedStep
 from weft.runtime.sized_step import SizedGraph, SizedStep
 

@@ -290,14 +290,9 @@ def parse_examples(
     """
     found: list[list[Array]] = [[] for _ in names]
     for i, data in enumerate(serialized.flat):
-        try:
-            features = decode_example(data)
-            for k, name in enumerate(names):
-                found[k].append(_as_declared(name, types[k], features, defaults.get(k)))
-        except WeftError as error:
-            if serialized.ndim:
-                raise type(error)(f"example {i}: {error.what}", hint=error.hint) from None
-            raise
+        number = i if serialized.ndim else None
+        for k, value in enumerate(declared_features(data, names, types, defaults, number)):
+            found[k].append(value)
     out = []
     for values, t in zip(found, types, strict=True):
         if serialized.ndim and not t.is_static:
@@ -309,6 +304,23 @@ def parse_examples(
             stacked[i, ...] = value
         out.append(stacked.reshape((*serialized.shape, *tail)))
     return out
+
+
+def declared_features(
+    data: bytes, names: Sequence[str], types: Sequence[TensorType], defaults: Mapping[int, Array],
+    number: int | None,
+) -> list[Array]:  # fmt: skip
+    """Those of one Example, each of its type. number: which of several it is. Errors as of
+    `parse_examples`."""
+    try:
+        features = decode_example(data)
+        return [
+            _as_declared(name, types[k], features, defaults.get(k)) for k, name in enumerate(names)
+        ]
+    except WeftError as error:
+        if number is None:
+            raise
+        raise type(error)(f"example {number}: {error.what}", hint=error.hint) from None
 
 
 def _as_sparse(rows: Sequence[Array], t: TensorType) -> list[Array]:

@@ -4,6 +4,7 @@ fsspec (an extra), which is loaded at the first one. All others are files of the
 from __future__ import annotations
 
 import glob
+import io
 import os
 import pathlib
 import re
@@ -58,8 +59,15 @@ def open_path(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:
     if not is_url(path):
         return open(path, mode, **options)
     system, name = file_system(path)
+    if mode == "rb" and _shares_positions(system):
+        return io.BytesIO(system.cat_file(name))
     file: IO[Any] = _fresh(system).open(name, mode, **options)
     return file
+
+
+def _shares_positions(system: Any) -> bool:
+    """Whether all who have a file open read on from one position, as those of memory:// do."""
+    return bool(system.protocol == "memory")
 
 
 def exists(path: Path) -> bool:
@@ -138,6 +146,13 @@ class UrlPath:
         """Whether there is a folder."""
         return bool(_fresh(self._system).isdir(self._name))
 
+    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Nothing: an object is put without a folder."""
+
+    def write_bytes(self, data: bytes) -> None:
+        """Put these in its place, as one object."""
+        self._system.pipe_file(self._name, data)
+
     def glob(self, pattern: str) -> list[UrlPath]:
         """What is in the folder and fits the pattern."""
         return [UrlPath(os.fsdecode(n)) for n in matching(os.fsencode(f"{self._url}/{pattern}"))]
@@ -153,7 +168,10 @@ class UrlPath:
 
     def download(self, local: str) -> None:
         """Copy it to a file of the system."""
-        _fresh(self._system).get_file(self._name, local)
+        if _shares_positions(self._system):
+            pathlib.Path(local).write_bytes(self.read_bytes())
+        else:
+            _fresh(self._system).get_file(self._name, local)
 
     def upload(self, local: str) -> None:
         """Put a file of the system in its place, as one object."""
@@ -171,6 +189,12 @@ def absolute(path: pathlib.Path) -> str:
     return str(path) if isinstance(cast(object, path), UrlPath) else os.path.abspath(path)
 
 
+def resolved(path: pathlib.Path) -> str:
+    """As `os.path.realpath`: one name for what links and ".." may name otherwise; a URL is its own
+    name."""
+    return str(path) if isinstance(cast(object, path), UrlPath) else os.path.realpath(path)
+
+
 def is_there(path: pathlib.Path) -> bool:
     """As `os.path.exists`, which is False, no error, for a name that is none."""
     return path.exists() if isinstance(cast(object, path), UrlPath) else os.path.exists(path)
@@ -184,9 +208,3 @@ def is_file(path: pathlib.Path) -> bool:
 def is_folder(path: pathlib.Path) -> bool:
     """As `os.path.isdir`, which is False, no error, for a name that is none."""
     return path.is_dir() if isinstance(cast(object, path), UrlPath) else os.path.isdir(path)
-
-
-def refuse_url(path: Path, what: str, hint: str) -> None:
-    """UnsupportedError, naming what was to be done, for a URL where only files of the system do."""
-    if is_url(path):
-        raise UnsupportedError(f"{what} is not built for URLs: {os.fsdecode(path)}", hint=hint)

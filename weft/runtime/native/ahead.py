@@ -50,15 +50,25 @@ def _is_product(op: Operation) -> bool:
     )
 
 
+def address(array: np.ndarray[Any, Any]) -> int:
+    """Of an array's first element; `array.ctypes.data` takes ten times as long."""
+    return int(ctypes.c_int64.from_address(id(array) + ARRAY_DATA_OFFSET).value)
+
+
+@cache
+def check_layout() -> None:
+    """InternalError if this NumPy does not keep an array's address where native code reads it."""
+    probe = np.zeros(1)
+    if address(probe) != probe.ctypes.data:
+        raise InternalError(
+            "this NumPy keeps an array's data pointer where weft does not look for it"
+        )
+
+
 @cache
 def native_walker() -> tuple[int, Any]:
     """The walker's address, and it as a ctypes function (which releases the GIL), after a check of
     NumPy's layout."""
-    probe = np.zeros(1)
-    seen = ctypes.c_int64.from_address(id(probe) + ARRAY_DATA_OFFSET).value
-    if seen != probe.ctypes.data:
-        raise InternalError(
-            "this NumPy keeps an array's data pointer where weft does not look for it"
-        )
-    address = compile_kernels([WALKER])[WALKER.key]
-    return address, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+    check_layout()
+    code = compile_kernels([WALKER])[WALKER.key]
+    return code, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code)

@@ -109,6 +109,7 @@ class Executable(Step):
         self._pool: tuple[int, int] | None = None if plan.cut else (0, 1)
         self._results = [None if r is None else (r[0], r[1].numpy) for r in plan.results]
         self._donated = tuple(plan.donated.items())
+        self.taken = frozenset(plan.donated.values())
         number = {key: k for k, key in enumerate(plan.slots)}
         names = plan.read | plan.written
         used = [(variables[n], number[("variable", n)], n in plan.read) for n in names]
@@ -158,8 +159,11 @@ class Executable(Step):
     def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Any]:
         """As of `Step`: on an activation of its own if the context asks for more than the
         results."""
-        if context is not PLAIN and not context.is_plain:
-            return self._run_in(context, inputs)
+        if context is not PLAIN:
+            if context.donation is not None:
+                context.donation.take(self.taken)
+            if not context.is_plain:
+                return self._run_in(context, inputs)
         native = self.native or self._next_native_step()
         if native is not None:
             made = native.run(inputs)

@@ -60,20 +60,22 @@ class Filled:
 @dataclass(frozen=True, slots=True)
 class NativeMaker:
     """Native plans of a graph, as a `StepMaker`. variables, passes, threads: as of
-    `compile_graph`. step: options of the passes of the step that it is a region of."""
+    `compile_graph`. step: options of the passes of the step that it is a region of. donated: inputs
+    whose memory results may take, as far as the sizes that come allow."""
 
     graph: SizedGraph
     variables: Mapping[str, VariableState]
     threads: int | None = None
     passes: Sequence[Pass] = STANDARD
     step: PassOptions | None = None
+    donated: Sequence[int] = ()
 
     def alone(self, shapes: Shapes, *, kept: bool) -> Executable:
         """A plan for inputs of these shapes only."""
         graph = self.graph.at(shapes)
         return compile_graph(
             graph, self.variables, name=graph.name, passes=self.passes, threads=self.threads,
-            kept=kept, options=self.step and self.step.for_part("region"),
+            donated=self.donated, kept=kept, options=self.step and self.step.for_part("region"),
         )  # fmt: skip
 
     def many(self, shapes: Shapes, *, wide: bool) -> NativeSizePlan | None:
@@ -91,10 +93,11 @@ def native_step_of_any_size(
     threads: int | None = None,
     passes: Sequence[Pass] = STANDARD,
     step: PassOptions | None = None,
+    donated: Sequence[int] = (),
 ) -> NativeSizedStep:
     """A graph whose sizes follow from those of its inputs as native plans, the first of them for
-    the sizes that come first alone. step: as of `NativeMaker`."""
-    return SizedStep(NativeMaker(SizedGraph.of(graph), variables, threads, passes, step))
+    the sizes that come first alone. step, donated: as of `NativeMaker`."""
+    return SizedStep(NativeMaker(SizedGraph.of(graph), variables, threads, passes, step, donated))
 
 
 class NativeSizePlan(SizePlan["Executable | Filled"]):
@@ -103,11 +106,12 @@ class NativeSizePlan(SizePlan["Executable | Filled"]):
     def __init__(self, maker: NativeMaker, shapes: Shapes, *, wide: bool = False) -> None:
         self._variables, self._threads = maker.variables, maker.threads
         self._passes, self._shapes = for_machine(maker.passes), shapes
+        self._donated = maker.donated
         self._idle: list[_Activation] = []
         super().__init__(maker.graph, shapes, wide=wide)
 
     def _plan(self, graph: Graph) -> None:
-        plan, kernels, _ = _planned(graph, self._passes)
+        plan, kernels, _ = _planned(graph, self._passes, self._donated)
         self._addresses = hold_kernels(kernels)
         self._outputs = _Outputs(plan, self._place)
         self._made = _Resized(
@@ -124,6 +128,8 @@ class NativeSizePlan(SizePlan["Executable | Filled"]):
 
     def run(self, sizes: Filled, arrays: list[Array], context: RunContext = PLAIN) -> list[Any]:
         """As `Step.run`, for these sizes."""
+        if context.donation is not None:
+            context.donation.take(self._made.taken)
         if context is not PLAIN and not context.is_plain:
             activation = self._new_activation(arrays)
             if context.keep is not None:
@@ -176,7 +182,7 @@ class NativeSizePlan(SizePlan["Executable | Filled"]):
         return self._again(self._shapes)[1]
 
     def _again(self, shapes: Shapes) -> tuple[StepPlan, Details]:
-        plan, _, details = _planned(self._anew(shapes), self._passes)
+        plan, _, details = _planned(self._anew(shapes), self._passes, self._donated)
         return plan, details
 
 
@@ -208,10 +214,12 @@ class _Activation(Activation):
         self.room = len(self.arena)
 
 
-def _planned(graph: Graph, passes: Sequence[Pass]) -> tuple[StepPlan, Any, Details]:
+def _planned(
+    graph: Graph, passes: Sequence[Pass], donated: Sequence[int]
+) -> tuple[StepPlan, Any, Details]:
     """The plan, whose numbers may be traced, its kernels, and what errors need to know."""
     with collector_paused():
-        fused, reports, memory, program = planned(graph, passes, (), PassOptions())
+        fused, reports, memory, program = planned(graph, passes, donated, PassOptions())
         plan = step_plan(fused, memory, program, reports[-1])
     report = CompileReport(tuple(reports), memory, program.nodes, program.calls, 0, 0.0)
     return plan, program.kernels, (fused, report)

@@ -17,11 +17,12 @@ import numpy as np
 
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.spec import AttrValue
 from weft.runtime.resources.attempts import Attempt, CancelToken, Done, Resource
 from weft.runtime.resources.components import (
     Array,
+    Components,
     ComponentShape,
     check_saved,
     fits,
@@ -50,20 +51,49 @@ class Accumulator(Resource, ABC):
         self._taking: deque[Attempt] = deque()
         self._lines = (self._taking,)
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
-        """The op `accumulator` or `sparse_accumulator`. UnsupportedError if the shape of what it
-        gives is not known."""
-        if self.shape is None:
-            raise UnsupportedError(
-                f"{self.describe()} takes gradients of any shape; in a graph it must be known",
-                hint="give shape= when the accumulator is made; None in it is any size",
-            )
-        part = f"{self.dtype.short}{format_shape(self.shape)}"
-        return self.graph_op, {"parts": (part,), "reduction": "MEAN" if self.mean else "SUM"}
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
+        """The op `accumulator` or `sparse_accumulator`."""
+        parts = Components(self.describe(), (self.dtype,), (self.shape,)).parts(ranks)
+        return self.graph_op, {"parts": parts, "reduction": "MEAN" if self.mean else "SUM"}
 
-    def start_take(self, required: int, done: Done, cancel: CancelToken | None = None) -> Attempt:
-        """Wait until `required` gradients are there; `done` with what `_total` makes of all."""
-        return self._start(Attempt("take_grad", self._take, done, required), self._taking, cancel)
+    @property
+    def shapes(self) -> Sequence[ComponentShape]:
+        """That of the gradients, or of the array whose rows they are."""
+        return (self.shape,)
+
+    def ranks(self) -> Sequence[int | None]:
+        """Those of the gradients that are there, else of what a graph applied last."""
+        with self._lock:
+            axes = self._axes()
+        return self.last_ranks if axes is None else (axes,)
+
+    def start_take(
+        self, required: int, done: Done, cancel: CancelToken | None = None, axes: int | None = None
+    ) -> Attempt:
+        """Wait until `required` gradients are there; `done` with what `_total` makes of all. axes:
+        how many they must have, as a graph says it; else a ShapeError, and they stay."""
+
+        def take(attempt: Attempt) -> bool:
+            there = self._axes()
+            if axes is not None and self._count >= required and there != axes:
+                self._fail(attempt, self._other_axes(there, axes))
+                return False
+            return self._take(attempt)
+
+        return self._start(Attempt("take_grad", take, done, required), self._taking, cancel)
+
+    def _other_axes(self, there: int | None, axes: int) -> ShapeError:
+        return ShapeError(
+            f"{self.describe()}: take_grad found gradients of {there} axes; the graph was built "
+            f"for {axes}",
+            hint="they stay; a graph has one number of axes for what it takes: that of what it "
+            "applies first, or of what is there when it is built",
+        )
+
+    @abstractmethod
+    def _axes(self) -> int | None:
+        """How many axes the gradients have, or the array whose rows they are; None where there are
+        none."""
 
     def num_accumulated(self) -> int:
         """How many gradients are in the sum."""
@@ -174,6 +204,9 @@ class DenseAccumulator(Accumulator):
             raise self._misfit(f"a gradient of shape {format_shape(gradient.shape)}")
         self._apply(local_step, gradient)
 
+    def _axes(self) -> int | None:
+        return None if self._sum is None else self._sum.ndim
+
     def _add(self, *gradient: Array) -> None:
         (given,) = gradient
         if self._sum is None:
@@ -253,6 +286,9 @@ class SparseAccumulator(Accumulator):
                 f"{self.describe()}: the index {indices[wrong][0]} is no row of {array}",
                 hint="indices count from 0; apply_indexed_slices_grad takes negative ones, too",
             )
+
+    def _axes(self) -> int | None:
+        return None if self._row_shape is None else len(self._row_shape) + 1
 
     def _add(self, *gradient: Array) -> None:
         indices, values = gradient

@@ -32,6 +32,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Operation
+from weft.ir.locations import caller_location
 from weft.ir.process import around_fork, in_child
 from weft.ir.spec import AttrValue
 
@@ -218,20 +219,30 @@ class Resource:
         """Kind and name, for messages."""
         return f"{self.kind} '{self.name}'"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """UnsupportedError: threads wait for this one, so a copy, and a pickle, is none of it."""
+        raise UnsupportedError(
+            f"{self.describe()} cannot be copied or pickled: it is what threads of this process "
+            "share",
+            hint="share the object itself (copy.copy does); state_dict() is what it holds, for "
+            "load_state_dict of another one",
+            location=caller_location(),
+        )
+
     #: How many axes what a graph put in last had.
-    last_ranks: Sequence[int] = ()
+    last_ranks: Sequence[int | None] = ()
 
     @property
     def shapes(self) -> Sequence[tuple[int | None, ...] | None]:
         """Of what holds elements: the shapes of their components, None for any."""
         return ()
 
-    def ranks(self) -> Sequence[int]:
+    def ranks(self) -> Sequence[int | None]:
         """How many axes the components of an element have, as far as what it holds, or held last,
         says it; () where nothing does."""
         return self.last_ranks
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op that stands for it in graphs, and that op's attributes but for the name.
 
         ranks: how many axes the components have in the graph, where elements may have any shape.

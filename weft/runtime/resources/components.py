@@ -67,11 +67,11 @@ class Components:
         shape = self.shapes[i]
         return f"{self.dtypes[i].short}{'[...]' if shape is None else format_shape(shape)}"
 
-    def parts(self, ranks: Sequence[int]) -> tuple[str, ...]:
+    def parts(self, ranks: Sequence[int | None]) -> tuple[str, ...]:
         """The attribute `parts` of the op in a graph: the types of the components, `f32[...2]`
-        where any shape will do and elements have two axes in the graph."""
+        where any shape will do and elements have two axes in the graph (None: not known yet)."""
         return tuple(
-            self.type(i) if shape is not None else f"{self.dtypes[i].short}[...{ranks[i]}]"
+            self.type(i) if shape is not None else f"{self.dtypes[i].short}[...{ranks[i] or 0}]"
             for i, shape in enumerate(self.shapes)
         )
 

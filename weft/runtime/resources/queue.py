@@ -57,7 +57,7 @@ class Queue(Resource):
         self._lines = (self._putting, self._taking)
         self._elements: deque[Element] = deque()
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `queue`."""
         return "queue", {
             "kind": self.graph_kind,
@@ -70,7 +70,7 @@ class Queue(Resource):
         """Those of the components."""
         return self.components.shapes
 
-    def ranks(self) -> Sequence[int]:
+    def ranks(self) -> Sequence[int | None]:
         """Those of an element that is in the queue, else of what a graph put in last."""
         with self._lock:
             waiting = [e for a in self._putting for e in a.items]

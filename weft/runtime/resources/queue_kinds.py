@@ -16,7 +16,6 @@ from weft.ir.errors import (
     CancelledError,
     InvalidArgumentError,
     ShapeError,
-    UnsupportedError,
     WeftError,
 )
 from weft.ir.spec import AttrValue
@@ -27,6 +26,7 @@ from weft.runtime.resources.components import (
     ComponentShape,
     Element,
     check_saved,
+    describe_array,
     rows,
     saved_integer,
 )
@@ -74,7 +74,7 @@ class ShuffleQueue(Queue):
         self._random = IndexStream(seed)
         self._bag: list[Element] = []
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `queue`, with its seed."""
         seed = self._random.seed
         signed = seed - (seed >> 63 << 64)
@@ -187,16 +187,41 @@ class Barrier(PriorityQueue):
         """None: what a graph inserts first does not say how many axes all components have."""
         return ()
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
-        """The op `barrier`. UnsupportedError if the shapes of the components are not known."""
-        parts = self.parts
-        if not parts.is_static:
-            raise UnsupportedError(
-                f"{self.describe()} holds elements of any shape ({parts}); in a graph they must be "
-                "known",
-                hint="give shapes= when the barrier is made",
-            )
-        return "barrier", {"parts": tuple(parts.type(i) for i in range(len(parts)))}
+    def ranks(self) -> Sequence[int | None]:
+        """Those of the elements that are there, complete or not, else of what a graph inserted
+        last; None for a component that nothing says it of."""
+        found: list[int | None] = list(self.last_ranks) or [None] * len(self.parts)
+        with self._lock:
+            taken = [e for a in self._taking for e in a.items]
+            held = [e[2:] for e in self._contents(taken)]
+            for values in (*(entry.values for entry in self._incomplete.values()), *held):
+                found = [r if v is None else v.ndim for r, v in zip(found, values, strict=True)]
+        return found
+
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
+        """The op `barrier`."""
+        return "barrier", {"parts": self.parts.parts(ranks or [None] * len(self.parts))}
+
+    def check_batches(self, operation: str) -> None:
+        """Nothing: elements of any shape leave together if they have one."""
+
+    def taken(self, elements: list[Element], ranks: Sequence[int] | None) -> tuple[Array, ...]:
+        """Elements that were just taken: indices, keys and values, stacked. ranks: how many axes
+        these have in the graph, None outside. ShapeError, and they are in the barrier again, for
+        other values, and those of different shapes."""
+        made = self.stacked(elements, "take_many")
+        if ranks is None or [a.ndim for a in made] == list(ranks):
+            return made
+        if not elements:  # of no shape, if any will do
+            return tuple([a.reshape((0,) * rank) for a, rank in zip(made, ranks, strict=True)])
+        self._change(lambda: self._put_back(elements))
+        there = ", ".join(map(describe_array, elements[0][2:]))
+        raise ShapeError(
+            f"{self.describe()}: take_many found an element of other axes than the graph was built "
+            f"for: {there}, not of {', '.join(str(rank - 1) for rank in ranks[2:])} axes",
+            hint="it is in the barrier again; a graph has one number of axes for each component: "
+            "that of what it inserts first, or of what is in the barrier when it is built",
+        )
 
     # ----------------------------------------------------------------------------------- inserting
     def start_insert(

@@ -57,7 +57,7 @@ class Reader(Resource):
         self._again: deque[Record] = deque()  # read, and given back
         self._produced = self._finished_files = 0
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `reader`."""
         return "reader", self.layout._asdict()
 

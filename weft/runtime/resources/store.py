@@ -87,13 +87,13 @@ def _table(op: Operation) -> HashTable:
 def _barrier(op: Operation) -> Barrier:
     name, types = str(op.attrs["name"]), _parts(op)
     owner = f"Barrier '{name}'"
-    return Barrier(Components(owner, [t.dtype for t in types], list(map(_sizes, types))), name)
+    return Barrier(Components(owner, [t.dtype for t in types], _shapes(op)), name)
 
 
 def _accumulator(op: Operation) -> Accumulator:
-    (t,) = _parts(op)
+    (t,), (shape,) = _parts(op), _shapes(op)
     made = DenseAccumulator if op.name == DenseAccumulator.graph_op else SparseAccumulator
-    return made(t.dtype, _sizes(t), str(op.attrs["name"]), op.attrs["reduction"] == "MEAN")
+    return made(t.dtype, shape, str(op.attrs["name"]), op.attrs["reduction"] == "MEAN")
 
 
 def _stack(op: Operation) -> Stack:

@@ -48,7 +48,7 @@ class HashTable(Resource):
         value = f"{self.value_dtype.short}{format_shape(self.value_shape)}"
         return f"table<{self.key_dtype.short}[], {value}>"
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `table`."""
         value = f"{self.value_dtype.short}{format_shape(self.value_shape)}"
         return "table", {
@@ -195,7 +195,7 @@ class StaticTable(HashTable):
 
         self._attrs: dict[str, AttrValue] = {}
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `table`, with all keys and values."""
         if not self._attrs:
             keys, values = self.export()
@@ -255,7 +255,7 @@ class VocabularyTable(StaticTable):
             )
         self.buckets = buckets
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `table`, with all keys and the number of buckets."""
         name, attrs = super().maker(ranks)
         return name, {**attrs, "buckets": self.buckets}

@@ -187,7 +187,7 @@ class Stack(Resource):
         self.shape = shape
         self._arrays: list[Array] | None = []
 
-    def maker(self, ranks: Sequence[int] = ()) -> tuple[str, dict[str, AttrValue]]:
+    def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `host_stack`."""
         bound = -1 if self.max_size is None else self.max_size
         shape = f"[...{ranks[0]}]" if self.shape is None else format_shape(self.shape)
@@ -198,7 +198,7 @@ class Stack(Resource):
         """That of the values."""
         return (self.shape,)
 
-    def ranks(self) -> Sequence[int]:
+    def ranks(self) -> Sequence[int | None]:
         """That of the array on top, else of what a graph pushed last."""
         with self._lock:
             return [self._arrays[-1].ndim] if self._arrays else self.last_ranks

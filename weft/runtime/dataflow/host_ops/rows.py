@@ -19,7 +19,7 @@ from weft.ir.graph import Operation
 from weft.ir.interpreter.evaluate import type_of
 from weft.ir.interpreter.state import check_initialized, missing_names, updated
 from weft.ir.ops import OPS
-from weft.ir.ops.dynamic import TABLE
+from weft.ir.ops.dynamic import TABLE, size_names
 from weft.ir.ops.io import REPORT_TABLE, call_function
 from weft.ir.ops.resources import part_type
 from weft.ir.spec import Attrs, OpSpec, int_attr, ints_attr, strs_attr
@@ -32,7 +32,7 @@ from weft.runtime.dataflow.host_ops.row import (
     waits,
     without_object,
 )
-from weft.runtime.dynamic.door import native_csv, native_results
+from weft.runtime.dynamic.door import native_csv, native_examples, native_results
 from weft.runtime.files.decoding import decode_csv, decode_sized, matching_files, parse_examples
 from weft.runtime.files.paths import is_url, open_path
 from weft.runtime.files.permissions import confined
@@ -153,7 +153,7 @@ def _takes_elements(*, up_to: bool) -> HostRow:
         lambda b, _, attrs, done, cancel: b.start_dequeue(
             int_attr(attrs, "n"), done, cancel, up_to=up_to, operation="take_many"
         ),
-        lambda b, elements, _: b.stacked(elements, "take_many"),
+        lambda b, elements, op: b.taken(elements, None if op is None else result_ranks(op)),
     )
 
 
@@ -180,7 +180,9 @@ def _take(
     required = int(given[0])
     if required < 1:
         raise InvalidArgumentError(f"{a.describe()}: num_required={required} must be at least 1")
-    return a.start_take(required, done, cancel)
+    # of gradients of any shape a graph has as many open sizes as axes
+    axes = len(size_names(attrs)) if a.shape is None and "sizes" in attrs else None
+    return a.start_take(required, done, cancel, axes)
 
 
 ACCUMULATOR_ROWS: Mapping[str, HostRow] = {
@@ -312,7 +314,9 @@ def _csv(arrays: list[Array], attrs: Attrs) -> Sequence[Array]:
 def _example(arrays: list[Array], attrs: Attrs) -> Sequence[Array]:
     types = [part_type(p) for p in strs_attr(attrs, "parts")]
     defaults = dict(zip(ints_attr(attrs, "defaults"), arrays[1:], strict=True))
-    return parse_examples(arrays[0], strs_attr(attrs, "names"), types, defaults)
+    given = (arrays[0], strs_attr(attrs, "names"), types, defaults)
+    made = native_examples(*given)
+    return parse_examples(*given) if made is None else made
 
 
 def _image(arrays: list[Array], attrs: Attrs) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,9 +55,9 @@ class OnGpu:
         variables: Mapping[str, VariableState],
         back: Sequence[int],
         options: PassOptions,
+        donated: Sequence[int] = (),
     ) -> GpuRegion:
-        """A region; its results `back` are to be on the host. options: of the passes of the step.
-        Errors as `compile_for_device`."""
+        """As of `RegionDevice`. Errors as `compile_for_device`."""
         maker = DeviceMaker(
             SizedGraph.of(graph, self._name),
             variables,
@@ -65,10 +65,12 @@ class OnGpu:
             self._passes,
             self._math_mode,
             options,
+            donated,
         )
         if is_symbolic(graph.block):
-            return GpuRegion(graph, SizedStep(maker), back)
-        return GpuRegion(graph, maker.compiled(graph), back)
+            return GpuRegion(graph, SizedStep(maker), back, donated)
+        made = maker.compiled(graph)
+        return GpuRegion(graph, made, back, made.plan.donated.values())
 
     def bring(self, array: Array | DeviceValue, what: str) -> DeviceValue:
         """Copy an array of the host or of another GPU to the device; ResourceExhaustedError."""
@@ -82,16 +84,18 @@ class OnGpu:
 
 
 class GpuRegion:
-    """A region on a GPU. step: its plan, or what makes plans for the sizes that come. Any number of
-    threads may begin it at once."""
+    """A region on a GPU. step: its plan, or what makes plans for the sizes that come. taken: as of
+    `RemoteRegion`. Any number of threads may begin it at once."""
 
     def __init__(
         self,
         graph: Graph,
         step: DeviceExecutable | DeviceSizedStep,
         back: Sequence[int],
+        taken: Collection[int],
     ) -> None:
         self.graph, self.step, self._back = graph, step, tuple(back)
+        self.taken = frozenset(taken)
         self._keeps = leaves_stacks(graph.block)
 
     def recorded(self, recorder: AnyRecorder) -> Start:

@@ -31,7 +31,8 @@ _Fill = Callable[[Sequence[int]], Any]
 @dataclass(frozen=True, slots=True)
 class DeviceMaker:
     """Plans of a graph for a GPU, as a `StepMaker`. find, passes, math_mode: as of
-    `compile_for_device`. step: options of the passes of the step that it is a region of."""
+    `compile_for_device`. step: options of the passes of the step that it is a region of. donated:
+    inputs whose memory results may take, as far as the sizes that come allow."""
 
     graph: SizedGraph
     variables: Mapping[str, VariableState]
@@ -39,6 +40,7 @@ class DeviceMaker:
     passes: Sequence[Pass]
     math_mode: MathMode = "ieee"
     step: PassOptions | None = None
+    donated: Sequence[int] = ()
 
     def alone(self, shapes: Shapes, *, kept: bool) -> DeviceExecutable:
         """A plan for inputs of these shapes only."""
@@ -48,7 +50,8 @@ class DeviceMaker:
         """A plan of a graph of static shapes."""
         return compile_for_device(
             graph, self.variables, find=self.find, name=self.graph.name, passes=self.passes,
-            math_mode=self.math_mode, kept=kept, options=self.step and self.step.for_part("region"),
+            math_mode=self.math_mode, donated=self.donated, kept=kept,
+            options=self.step and self.step.for_part("region"),
         )  # fmt: skip
 
     def many(self, shapes: Shapes, *, wide: bool) -> DeviceSizePlan | None:
@@ -84,7 +87,8 @@ class DeviceSizePlan(SizePlan[DeviceExecutable]):
         )  # fmt: skip
 
     def _wanted(self, graph: Graph) -> Wanted:
-        return Wanted(graph, self._maker.passes, self._maker.math_mode)
+        maker = self._maker
+        return Wanted(graph, maker.passes, maker.math_mode, maker.donated)
 
     # -- numbers ----------------------------------------------------------------------------------
 
