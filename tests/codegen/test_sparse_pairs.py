@@ -129,8 +129,8 @@ def test_other_ops_give_the_same_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> No
         np.testing.assert_array_equal(one, other)
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
     on_gpu = wf.compile(product, device="gpu:0")(a, b)
-    parts = [np.asarray(x) for x in (on_gpu.indices, on_gpu.values)]
-    check(wf.SparseTensor(*parts, on_gpu.dense_shape, padded=True), a, b)
+    indices, values = np.asarray(on_gpu.indices), np.asarray(on_gpu.values)
+    check(wf.SparseTensor(indices, values, on_gpu.dense_shape, padded=True), a, b)
 
 
 def _after(passes: Any, graph: Graph) -> Graph:

@@ -194,8 +194,8 @@ def test_the_gradient_of_a_shared_bool_is_no_sum() -> None:
         "custom_gradient", [x, b, b], {"outputs": 1, "inputs": 1},
         regions=(body.block([body.args[1]]),),
     )  # fmt: skip
-    check(builder.graph("op", ["x", "b"], [y]), [np.ones((), np.float32), np.array(True)], [True, False],
-          exact=True)  # fmt: skip
+    given = [np.ones((), np.float32), np.array(True)]
+    check(builder.graph("op", ["x", "b"], [y]), given, [True, False], exact=True)
 
 
 def test_shapes_are_checked_for_all_rows() -> None:
