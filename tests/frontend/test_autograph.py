@@ -770,3 +770,47 @@ def test_what_has_no_source_is_refused() -> None:
         wf.compile(np.sin, autograph=True)
     with pytest.raises(UnsupportedError, match=r"print\(end=\)"):
         wf.compile(lambda x: print(x, end=""), autograph=True)(F32(1))
+
+
+def bent(x: Any) -> Any:
+    if x > 0:
+        y = x * x
+    else:
+        y = -x
+    return y
+
+
+XS = np.array([3.0, -2.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (lambda: wf.vmap(bent), [9, 2]),
+        (lambda: wf.vmap(wf.grad(bent)), [6, -1]),
+        (lambda: wf.vmap(wf.jacfwd(bent)), [6, -1]),
+        (lambda: wf.vmap(wf.hessian(bent)), [2, 0]),
+        (lambda: wf.vmap(wf.checkpoint(bent)), [9, 2]),
+    ],
+)
+def test_what_transformations_make(made: Callable[[], Any], wanted: list[float]) -> None:
+    """`wf.compile(wf.grad(f), autograph=True)` converts `f`."""
+    assert wf.compile(made(), autograph=True)(XS).numpy().tolist() == wanted
+
+
+def test_functions_that_transformations_branches_and_loops_are_given() -> None:
+    @wf.compile(autograph=True)
+    def f(x: Any, xs: Any) -> Any:
+        return (
+            wf.grad(bent)(x), wf.vmap(bent)(xs), wf.jvp(bent, (x,), (x,))[1],
+            wf.fori_loop(0, 2, lambda i, x: bent(x) + 1, x),
+            wf.cond(x > 1, lambda: bent(x) if x > 2 else x, lambda: x),
+        )  # fmt: skip
+
+    got = [np.asarray(t).tolist() for t in f(np.float32(3), XS)]
+    assert got == [6, [9, 2], 18, 101, 9]
+
+
+def test_a_function_of_wefts_without_one_of_yours() -> None:
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"'sin' is a function of weft's alone"):
+        wf.compile(wf.sin, autograph=True)

@@ -5,8 +5,9 @@ The converter is AutoGraph (Moldovan et al., AutoGraph: imperative-style coding 
 performance, SysML 2019), of the package diastatic-malt: it rewrites a function so that each
 statement is a call of one of the operators here. An operator decides by its operands, as the
 function is traced: what depends on a tensor becomes `wf.cond`, `wf.while_loop` or `wf.scan`, all
-else runs as Python does. Functions of the user's that are called are converted, too; those of weft,
-of the standard library and of installed packages are not.
+else runs as Python does. Functions of the user's that are called, or given to weft's
+transformations, branches and loops, are converted, too; those of weft, of the standard library and
+of installed packages are not.
 
 `get_state` and `set_state` of a statement read and write the local variables that it assigns to;
 what is a tensor, a number or a container of them goes through the branch or loop, anything else
@@ -50,6 +51,7 @@ from weft.ir.errors import (
 )
 from weft.ir.locations import Location, caller_location, is_ours, write_lines_of
 
+_TRANSFORMATIONS = tuple(f"weft.frontend.{n}." for n in ("autodiff", "transforms", "control"))
 State = tuple[Any, ...]
 Get = Callable[[], State]
 Set = Callable[[State], None]
@@ -675,7 +677,24 @@ def converted_call(
         f, args = own_call, (f, *args)
     if isinstance(f, FunctionType) and _is_users(f):
         f = convert(f)
+    elif str(getattr(f, "__module__", "")).startswith(_TRANSFORMATIONS):  # who call theirs at once
+        args = tuple(map(_converted_argument, args))
+        kwargs = {name: _converted_argument(value) for name, value in kwargs.items()}
     return f(*args, **kwargs)
+
+
+def _converted_argument(value: Any) -> Any:
+    """A function of the user's converted; anything else as it is, and a lambda that looks like
+    another on its line."""
+    function = getattr(value, "__func__", value)
+    if not isinstance(function, FunctionType) or not _is_users(function):
+        return value
+    try:
+        return convert(value)
+    except InvalidArgumentError:
+        if function.__name__ != "<lambda>":
+            raise
+    return value
 
 
 @cache
@@ -730,6 +749,8 @@ def convert(function: Callable[..., Any]) -> Callable[..., Any]:
             location=caller_location(),
         )
     file = function.__code__.co_filename
+    if is_ours(file):
+        return _with_converted_cells(function)
     try:
         made, module, origins = transpiler.transform(function, context)
     except _AssignedLater as error:
@@ -752,3 +773,25 @@ def convert(function: Callable[..., Any]) -> Callable[..., Any]:
         last = lines.setdefault(line, last)  # what the converter adds to a statement follows it
     write_lines_of(module.__file__, lines)
     return functools.update_wrapper(made, function)
+
+
+def _with_converted_cells(function: FunctionType) -> Callable[..., Any]:
+    """What a function of weft's made of the user's (`wf.grad(f)`), of that function converted.
+    InvalidArgumentError where it is not found."""
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    made = [convert(x) if _is_to_convert(x) else x for x in held]
+    if made == held:
+        raise InvalidArgumentError(
+            f"wf.compile(autograph=True): '{function.__name__}' is a function of weft's alone",
+            hint="convert yours: f = wf.compile(f, autograph=True), then wf.grad(f), say",
+            location=caller_location(),
+        )
+    given = function.__name__, function.__defaults__, tuple(map(CellType, made))
+    return functools.update_wrapper(
+        FunctionType(function.__code__, function.__globals__, *given), function
+    )
+
+
+def _is_to_convert(x: Any) -> bool:
+    is_function = isinstance(x, (FunctionType, MethodType))
+    return is_function and (hasattr(x, "__wrapped__") or not is_ours(x.__code__.co_filename))
