@@ -812,5 +812,7 @@ def test_functions_that_transformations_branches_and_loops_are_given() -> None:
 
 
 def test_a_function_of_wefts_without_one_of_yours() -> None:
-    with pytest.raises(wf.errors.InvalidArgumentError, match=r"'sin' is a function of weft's alone"):
+    with pytest.raises(
+        wf.errors.InvalidArgumentError, match=r"'sin' is a function of weft's alone"
+    ):
         wf.compile(wf.sin, autograph=True)

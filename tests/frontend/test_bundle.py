@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 from collections import OrderedDict
@@ -327,6 +328,21 @@ class TestGraphs:
         assert not (tmp_path / "m").exists()
 
 
+def test_sizes_that_meet(tmp_path: Path) -> None:
+    """Open sizes of one name may be open sizes of two elsewhere, checked when it runs."""
+    kind = wf.TensorType(F32, ("n",))
+    model = exported(tmp_path, lambda a, b: a + b, (kind, kind))
+    ones, twos = np.ones(3, np.float32), np.full(3, 2, np.float32)
+    with wf.Graph().as_default(), wf.Session() as session:
+        a, b = (wf.placeholder(F32, [None]) for _ in range(2))
+        y = model(a, b)
+        assert session.run(y, {a: ones, b: twos}).tolist() == [3, 3, 3]
+        with pytest.raises(wf.errors.ShapeError):
+            session.run(y, {a: ones, b: twos[:2]})
+    masked = wf.compile(lambda x, z: model(x[x > 0], z[z > 0]))
+    assert masked(ones, twos).numpy().tolist() == [3, 3, 3]
+
+
 class TestErrors:
     def refused(self, tmp_path: Path, kind: type, match: str, model: Any, example: Any) -> None:
         with pytest.raises(kind, match=match) as caught:
@@ -353,7 +369,7 @@ class TestErrors:
     def test_examples(self, tmp_path: Path) -> None:
         bad = wf.errors.InvalidArgumentError
         self.refused(tmp_path, bad, "cannot be called with its example", lambda x, y: x, OPEN)
-        self.refused(tmp_path, bad, "cannot be called with its example", lambda x: x, None)
+        self.refused(tmp_path, bad, "has no example", lambda x: x, None)
         self.refused(tmp_path, wf.errors.TypeRuleError, "has 3 at k",
                      lambda x, k: x, (OPEN, 3))  # fmt: skip
         self.refused(tmp_path, wf.errors.UnsupportedError, "any number of arguments",
@@ -361,6 +377,53 @@ class TestErrors:
         self.refused(tmp_path, wf.errors.TypeRuleError, "takes a function", 3, None)
         self.refused(tmp_path, wf.errors.TypeRuleError, "returned a object",
                      lambda x: object(), OPEN)  # fmt: skip
+
+    def test_names_that_python_keeps(self, tmp_path: Path) -> None:
+        """What is written can be loaded."""
+
+        class _Hidden(NamedTuple):
+            a: Any
+
+        model = exported(tmp_path, lambda x: (_Hidden(x), OrderedDict([("b", x), (1, x)])), OPEN)
+        hidden, ordered = model(x_of(1))
+        assert bits(hidden.a) == bits(ordered[1]) == bits(ordered["b"]) == bits(x_of(1))
+        with wf.Graph().as_default() as graph:
+            y = wf.placeholder(F32, [], name="y")
+            with pytest.raises(wf.errors.InvalidArgumentError, match="named 'lambda'"):
+                wf.export(graph, tmp_path / "g", signatures={"s": ({"lambda": y}, {"y": y})})
+
+    def test_a_loaded_model_again(self, tmp_path: Path) -> None:
+        w = wf.Variable(np.float32(3), name="__metadata__")
+        model = exported(tmp_path, lambda x: x * w.assign_add(1.0), OPEN)
+        model(x_of(1))
+        wf.export(model, tmp_path / "again")
+        assert bits(wf.load(tmp_path / "again")(x_of(1))) == bits(x_of(1) * np.float32(5))
+
+    def test_a_link_is_followed(self, tmp_path: Path) -> None:
+        wf.export(lambda x: x, tmp_path / "v1", example=OPEN)
+        (tmp_path / "current").symlink_to("v1")
+        wf.export(lambda x: x + 1, tmp_path / "current", example=OPEN, replace=True)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "v1"]
+        assert (tmp_path / "current").is_symlink()
+        assert bits(wf.load(tmp_path / "v1")(x_of(1))) == bits(x_of(1) + np.float32(1))
+
+    def test_the_old_one_stays_where_a_rename_fails(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wf.export(lambda x: x, tmp_path / "m", example=OPEN)
+        rename, calls = os.rename, []
+
+        def failing(a: Any, b: Any) -> None:
+            calls.append(a)
+            if len(calls) == 2:
+                raise OSError(28, "No space left on device")
+            rename(a, b)
+
+        monkeypatch.setattr(os, "rename", failing)
+        with pytest.raises(wf.errors.FailedPreconditionError, match="No space left"):
+            wf.export(lambda x: x + 1, tmp_path / "m", example=OPEN, replace=True)
+        assert [p.name for p in tmp_path.iterdir()] == ["m"]
+        assert bits(wf.load(tmp_path / "m")(x_of(1))) == bits(x_of(1))
 
     def test_what_is_there_already(self, tmp_path: Path) -> None:
         path = tmp_path / "m"
@@ -403,6 +466,49 @@ class TestFrozen:
         assert not model.manifest["weights"]
         with pytest.raises(wf.errors.UnsupportedError, match="which each call changes"):
             wf.export(lambda x: wf.nn.dropout(x), tmp_path / "x", example=OPEN, freeze=True)
+
+    def test_deep_networks(self, tmp_path: Path) -> None:
+        """All scales of 60 layers are folded, in one walk."""
+        rng = np.random.default_rng(4)
+        layers = [[wf.Variable((rng.random(s) + 0.5).astype(np.float32))
+                   for s in ((5, 5), 5, 5, 5)] for _ in range(60)]  # fmt: skip
+
+        def f(x: Any) -> Any:
+            for w, mean, scale, offset in layers:
+                x = wf.nn.relu((wf.matmul(x, w / 5) - mean) * scale + offset)
+            return x
+
+        model = exported(tmp_path, f, wf.TensorType(F32, ("n", 5)), freeze=True)
+        text = (tmp_path / "model" / "serving_default.weft").read_text()
+        assert text.count("multiply(") == 0
+        assert text.count("matmul(") == 60
+        x = rng.random((2, 5)).astype(np.float32)
+        np.testing.assert_allclose(np.asarray(model(x)), np.asarray(f(wf.asarray(x))), rtol=1e-4)
+
+    @pytest.mark.parametrize(
+        ("dtype", "scale", "weight"),
+        [("float16", 200.0, 1000.0), ("float16", 1e-4, 1e-3), ("float32", np.inf, 1.0),
+         ("float32", 0.0, 1.0), ("float32", 1e-30, 1e-15)],
+    )  # fmt: skip
+    def test_scales_that_weights_do_not_hold(
+        self, tmp_path: Path, dtype: str, scale: float, weight: float
+    ) -> None:
+        w = wf.asarray(np.full((2, 3), weight, dtype))
+        x = np.array([[1e-3, -2e-3]], dtype)
+
+        def f(x: Any) -> Any:
+            return wf.matmul(x, w) * np.array([scale] * 3, dtype)
+
+        model = exported(tmp_path, f, x, freeze=True)
+        assert bits(model(x)) == bits(wf.compile(f)(x))
+
+    def test_weights_that_two_products_share(self, tmp_path: Path) -> None:
+        w = wf.Variable(np.arange(1600, dtype=np.float32).reshape(40, 40))
+        model = exported(
+            tmp_path, lambda x: (wf.matmul(x, w) * 2, wf.matmul(x, w * 1) * 3),
+            wf.TensorType(F32, ("n", 40)), freeze=True,
+        )  # fmt: skip
+        assert len(model.manifest["weights"]) == 1
 
     @pytest.mark.parametrize("groups", [1, 2])
     def test_batch_normalisation(self, tmp_path: Path, groups: int) -> None:

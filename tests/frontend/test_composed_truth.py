@@ -332,6 +332,7 @@ EXEMPT = {
     "graphs, sessions, scopes: no numbers":
         "Graph Session InteractiveSession RunMetadata RunOptions Effect compile CompiledFunction "
         "placeholder name_tensor name_scope control_dependencies group no_op import_graph_def "
+        "export load "
         "get_default_graph get_default_session reset_default_graph container VariableScope "
         "variable_scope get_variable get_variable_scope GraphGrowthWarning RecompileWarning "
         "Float64Warning PerformanceWarning CancelToken AUTO_REUSE chrome_trace",

@@ -52,6 +52,7 @@ ELSEWHERE = {
     "register_kernel": "test_extend", "register_op": "test_extend",
     "elementwise": "test_elementwise", "reducer": "test_reducer",
     "record": "test_record", "replay": "test_record",
+    "export": "test_bundle", "load": "test_bundle",
     **dict.fromkeys(
         ["assert_all_close", "assert_equal", "assert_finite", "assert_greater",
          "assert_greater_equal", "assert_less", "assert_less_equal", "assert_non_negative",

@@ -165,8 +165,11 @@ def test_sizes_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--target", "h100"], "--target h100: an architecture is sm_"),
-        (["--target", "sm_90,"], "--target : an architecture"),
+        (
+            ["--target", "h100"],
+            "--target h100: a target is cpu, x86-64-v2",
+        ),
+        (["--target", "sm_90,"], "--target : a target is cpu"),
         (["--target", "sm_90", "--size", "m=5"], "no symbolic dimension 'm'"),
         (["--target", "sm_90", "--size", "n=big"], "--size n=big: the size must be an integer"),
         (["--target", "sm_70", "--size", "n=3"], "not compiled for sm_70"),

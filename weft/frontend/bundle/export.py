@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as replace_fields
 from functools import partial
+from keyword import iskeyword
 from typing import Any, cast
 
 import numpy as np
 
 from weft.frontend.bundle.files import GRAPH, PathLike, checked_name, write_bundle
 from weft.frontend.bundle.freeze import frozen
+from weft.frontend.bundle.load import Bundle
 from weft.frontend.bundle.signature import (
     DEFAULT,
     Exported,
@@ -28,7 +30,7 @@ from weft.frontend.bundle.signature import (
     type_of,
     type_to_json,
 )
-from weft.frontend.bundle.structure import structure_to_json
+from weft.frontend.bundle.structure import structure_from_json, structure_to_json
 from weft.frontend.compile.function import CompiledFunction
 from weft.frontend.compile.input_signature import InputSignature
 from weft.frontend.compile.specializations import signature_of
@@ -85,8 +87,8 @@ def export(
     graphs as text, weights as safetensors, signatures as JSON, no code and no pickle.
 
     model: a function of tensors, compiled or not; a `wf.nn.Module`, which is exported as after
-    `eval()`; a `wf.Graph` or `wf.Session`; or None, if `signatures` says all. example: the
-    arguments of a call, a tuple of them (a dict: by name): arrays and tensors, or a
+    `eval()`; a `wf.Graph` or `wf.Session`; a loaded bundle; or None, if `signatures` says all.
+    example: the arguments of a call, a tuple of them (a dict: by name): arrays and tensors, or a
     `wf.TensorType`, None or a name in its shape for a size that is open. A function with an
     `input_signature` needs none.
 
@@ -118,6 +120,7 @@ def export(
                 found = _of_function(what, given, weights)
             if freeze:
                 found = frozen(found, weights)
+            structure_from_json(found.result)  # what cannot be read is not written
             made[name] = _with_large_constants(found, weights)
     _write(path, made, weights, replace)
 
@@ -144,6 +147,9 @@ def _all_signatures(
 ) -> dict[str, tuple[Any, Any]]:
     """By name: a function and its example, or a graph or session with inputs and outputs."""
     found: dict[str, tuple[Any, Any]] = {}
+    if isinstance(model, Bundle) and example is None:
+        found.update({name: (one, None) for name, one in model.signatures.items()})
+        model = None
     is_graph = isinstance(model, (SessionGraph, Session))
     if model is not None and not is_graph:
         found[DEFAULT] = model, example
@@ -186,8 +192,9 @@ def _located() -> Iterator[None]:
 # ---------------------------------------------------------------------------------------- functions
 def _of_function(function: Any, example: Any, weights: Weights) -> Exported:
     static: frozenset[str] = frozenset()
+    x64 = True
     if isinstance(function, CompiledFunction):
-        static, given = function._static, function._given_signature
+        static, given, x64 = function._static, function._given_signature, function._x64
         function = function._fn
         if example is None and given is not None:
             names = [n for n in signature_of(function).parameters if n not in static]
@@ -203,7 +210,7 @@ def _of_function(function: Any, example: Any, weights: Weights) -> Exported:
     _check_types(name, inputs)
     kinds = [pytree.tree_map(_leaf_type, value) for value in inputs.values()]
     types = InputSignature(name, tuple(inputs), kinds)
-    traced, trainable = _traced(function, bound, types, tuple(inputs))
+    traced, trainable = _traced(function, bound, types, tuple(inputs), x64)
     _check_portable(traced.graph)
     pure = functional_state(dce(without_devices(traced.graph)))
     module = getattr(function, "__self__", function)
@@ -224,8 +231,9 @@ def _of_function(function: Any, example: Any, weights: Weights) -> Exported:
 
 
 def _traced(
-    function: Any, bound: inspect.BoundArguments, types: InputSignature, names: tuple[str, ...]
-) -> tuple[Traced, dict[str, bool]]:
+    function: Any, bound: inspect.BoundArguments, types: InputSignature, names: tuple[str, ...],
+    x64: bool,
+) -> tuple[Traced, dict[str, bool]]:  # fmt: skip
     """The function traced on the types of its arguments, and which variables are trainable. names:
     of the parameters that are not static."""
     module = getattr(function, "__self__", function)
@@ -246,8 +254,8 @@ def _traced(
         for t, path in zip(types.types, types.paths, strict=True)
     ]
     traced = trace_function(
-        function_name(function), call, arguments, creates_variables=False,
-        location=definition(function), parameters=names, takes_host_ops=True,
+        function_name(function), call, arguments, location=definition(function),
+        parameters=names, takes_host_ops=True, x64=x64,
     )  # fmt: skip
     return traced, trainable
 
@@ -273,8 +281,13 @@ def _parameters(
 def _bound(name: str, signature: inspect.Signature, example: Any) -> inspect.BoundArguments:
     """The arguments of the example by parameter. InvalidArgumentError if the function cannot be
     called with them."""
-    if example is None and signature.parameters:
-        example = ()
+    needed = [p for p in signature.parameters.values() if p.default is p.empty]
+    if example is None and needed:
+        raise InvalidArgumentError(
+            f"wf.export: what '{name}' is called with is not known: it has no example",
+            hint="example=wf.TensorType(wf.float32, ('batch', 784)), say, or a tuple of one for "
+            "each argument; an array is an example, too",
+        )
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     if isinstance(example, dict):
@@ -289,7 +302,8 @@ def _bound(name: str, signature: inspect.Signature, example: Any) -> inspect.Bou
     except TypeError as error:
         raise InvalidArgumentError(
             f"wf.export: '{name}' cannot be called with its example: {error}",
-            hint="example=(...) has an array or a wf.TensorType for each argument",
+            hint="a tuple or list has an array or a wf.TensorType for each argument, a dict by the "
+            "names of parameters; one argument that is a list, or a dict: example=([x, y],)",
         ) from None
     for parameter in bound.arguments:
         if signature.parameters[parameter].kind in variable:
@@ -332,7 +346,7 @@ def _of_graph(where: Any, given: Any, name: str, weights: Weights) -> Exported:
         )
     inputs, outputs = ({n: _element(graph, t) for n, t in part.items()} for part in given)
     for label in (*inputs, *outputs):
-        if not isinstance(label, str) or not label.isidentifier():
+        if not isinstance(label, str) or not label.isidentifier() or iskeyword(label):
             raise InvalidArgumentError(
                 f"wf.export: '{name}' has an input or output named {label!r:.60}",
                 hint="names are those of Python's variables",

@@ -58,6 +58,14 @@ def is_bundle(path: PathLike) -> bool:
     return is_there(path_of(path) / MANIFEST)
 
 
+def bundle_of(path: str) -> tuple[str, str] | None:
+    """The folder and the signature of `FOLDER`, or of `FOLDER:SIGNATURE`; None for other paths."""
+    folder, _, signature = path.rpartition(":")
+    if is_bundle(path):
+        return path, ""
+    return (folder, signature) if folder and is_bundle(folder) else None
+
+
 def checked_name(name: object, what: str) -> str:
     """`name`, if signatures, and the files of their graphs, may be called so. InvalidArgumentError
     otherwise."""
@@ -84,6 +92,8 @@ def write_bundle(
     `write_atomically` has."""
     place = path_of(path)
     is_url = isinstance(cast(object, place), UrlPath)
+    if not is_url and os.path.islink(place):
+        place = Path(os.path.realpath(place))  # what it leads to is replaced
     if is_there(place / MANIFEST if is_url else place):
         if not replace or not is_there(place / MANIFEST):
             raise AlreadyExistsError(
@@ -101,17 +111,23 @@ def write_bundle(
         if is_there(place):
             old = beside.with_name(beside.name + "-old")
             os.rename(place, old)
-            os.rename(beside, place)
+            try:
+                os.rename(beside, place)
+            except OSError:
+                os.rename(old, place)
+                raise
             shutil.rmtree(old)
         else:
             os.rename(beside, place)
     except OSError as error:
         if isinstance(error, WeftError):
-            raise
+            raise error.at(caller_location()) from error.__cause__
         raise FailedPreconditionError(
             f"wf.export: cannot write '{place}': {error.strerror or error}",
             location=caller_location(),
         ) from error
+    except WeftError as error:
+        raise error.at(caller_location()) from error.__cause__
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -19,11 +19,11 @@ from weft.passes.rewriting.rewrite import bind, with_operands
 from weft.passes.simplify.algebra import simplify
 from weft.passes.simplify.cse_dce import cse, dce
 from weft.passes.simplify.effects import strip_gradient_ops
-from weft.passes.simplify.fold import fold
+from weft.passes.simplify.fold import fold_frozen
 from weft.passes.simplify.scales import fold_scales
 
 #: In this order: scales and offsets of batch normalisation are constants only once they are folded.
-_PASSES: tuple[Pass, ...] = (strip_gradient_ops, dce, fold, simplify, cse, fold_scales, dce)
+_PASSES: tuple[Pass, ...] = (strip_gradient_ops, dce, fold_frozen, simplify, cse, fold_scales, dce)
 
 
 def frozen(given: Exported, weights: Weights) -> Exported:

@@ -22,6 +22,7 @@ from weft.frontend.compile.function import CompiledFunction
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Array, Tensor
 from weft.frontend.core.trace import Trace, current_trace, suspend_trace, unique_name
+from weft.frontend.ops.dynamic import ensure_shape
 from weft.frontend.state.variable import Variable
 from weft.ir.analysis.verify import verify
 from weft.ir.dataclass import dataclass
@@ -37,7 +38,7 @@ from weft.ir.errors import (
     WeftError,
     suggest,
 )
-from weft.ir.graph import Graph, Value
+from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.text.parser import parse_graph
@@ -143,7 +144,7 @@ def _checked(path: str) -> Iterator[None]:
     """What does not fit together is a DataLossError."""
     try:
         yield
-    except (DataLossError, PermissionDeniedError, UnsupportedError) as error:
+    except (PermissionDeniedError, UnsupportedError) as error:
         raise error.at(caller_location()) from None
     except (WeftError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         what = error.what if isinstance(error, WeftError) else repr(error)
@@ -178,15 +179,19 @@ class _Signature:
         """The graph as a part of the current trace; its result."""
         trace = current_trace()
         assert trace is not None
-        values = [trace.lift(t) for t in given]
-        for i, (value, kind) in enumerate(zip(values, self.inputs, strict=True)):
-            _check_fits(self.graph.arg_names[i], name, kind, value)
+        for i, (t, kind) in enumerate(zip(given, self.inputs, strict=True)):
+            _check_fits(self.graph.arg_names[i], name, kind, t._type)
+        sizes = _sizes(name, self.inputs, [t._type for t in given])
+        values = [
+            trace.lift(_of_sizes(t, k, sizes)) for t, k in zip(given, self.inputs, strict=True)
+        ]
         for weight in self.weights:
             is_variable = isinstance(weight, Variable)
             values.append(
                 trace.lift(weight.read()) if is_variable else trace.constant(weight)  # type: ignore[union-attr,arg-type]
             )
-        sizes = _sizes(self.graph, self.inputs, values, trace)
+        sizes |= _fresh(self.graph, trace)
+        sizes = {s: d for s, d in sizes.items() if d != SymbolicDim.symbol(s)}
         graph = specialize(self.graph, sizes) if sizes else self.graph  # type: ignore[arg-type]
         trace.root().made_sizes.update(made_symbols(graph))
         results = trace.builder.inline(graph.block, values)
@@ -197,12 +202,11 @@ class _Signature:
         return pytree.unflatten(self.result, [tensors[i] for i in self.order])
 
 
-def _check_fits(argument: str, name: str, wanted: TensorType, given: Value) -> None:
+def _check_fits(argument: str, name: str, wanted: TensorType, kind: TensorType) -> None:
     """TypeRuleError or ShapeError for a tensor that is not of the type of the argument."""
-    kind = given.type
-    assert isinstance(kind, TensorType)
     fits = kind.rank == wanted.rank and all(
-        isinstance(w, SymbolicDim) or d == w for d, w in zip(kind.shape, wanted.shape, strict=True)
+        isinstance(w, SymbolicDim) or not isinstance(d, int) or d == w
+        for d, w in zip(kind.shape, wanted.shape, strict=True)
     )
     if kind.dtype is not wanted.dtype or not fits:
         raise (TypeRuleError if fits else ShapeError)(
@@ -212,23 +216,38 @@ def _check_fits(argument: str, name: str, wanted: TensorType, given: Value) -> N
         )
 
 
-def _sizes(
-    graph: Graph, wanted: Sequence[TensorType], given: Sequence[Value], trace: Trace
-) -> dict[str, Dim]:
-    """What the symbols of the graph are here: sizes of what is given, and new names for sizes that
-    depend on values. ShapeError where a symbol has two sizes."""
+def _sizes(name: str, wanted: Sequence[TensorType], given: Sequence[TensorType]) -> dict[str, Dim]:
+    """The sizes of what is given, by the symbols of the signature: known ones before open ones.
+    ShapeError where a symbol has two that are known."""
     found: dict[str, Dim] = {}
-    for kind, value in zip(wanted, given, strict=False):
-        assert isinstance(value.type, TensorType)
-        for dim, here in zip(kind.shape, value.type.shape, strict=True):
-            if not isinstance(dim, SymbolicDim) or here is None:
+    for kind, here in zip(wanted, given, strict=True):
+        for dim, size in zip(kind.shape, here.shape, strict=True):
+            if not isinstance(dim, SymbolicDim) or size is None:
                 continue
             (symbol,) = dim.symbols
-            if found.setdefault(symbol, here) != here:
+            known = found.setdefault(symbol, size)
+            if isinstance(size, int) and isinstance(known, int) and known != size:
                 raise ShapeError(
-                    f"'{graph.name}' was given the sizes {found[symbol]} and {here} for '{symbol}'",
+                    f"arguments of '{name}' have the sizes {known} and {size} for '{symbol}', "
+                    "which its signature says are equal",
                     location=caller_location(),
                 )
+            found[symbol] = size if isinstance(size, int) else known
+    return found
+
+
+def _of_sizes(t: Tensor, wanted: TensorType, sizes: Mapping[str, Dim]) -> Tensor:
+    """The tensor with the sizes that its symbols have; where that is not known, it is checked when
+    it runs."""
+    shape = tuple([
+        sizes[next(iter(d.symbols))] if isinstance(d, SymbolicDim) else d for d in wanted.shape
+    ])  # fmt: skip
+    return t if t._type.shape == shape else ensure_shape(t, shape)
+
+
+def _fresh(graph: Graph, trace: Trace) -> dict[str, Dim]:
+    """New names for the sizes of the graph that depend on values."""
+    found: dict[str, Dim] = {}
     taken = trace.root().symbols
     for symbol in sorted(made_symbols(graph)):
         if taken is None:
@@ -236,7 +255,7 @@ def _sizes(
         fresh = unique_name(symbol, dict.fromkeys(taken))
         taken.add(fresh)
         found[symbol] = SymbolicDim.symbol(fresh)
-    return {s: d for s, d in found.items() if d != SymbolicDim.symbol(s)}
+    return found
 
 
 def _signature(

@@ -15,6 +15,7 @@ from weft.ir.errors import DataLossError
 from weft.ir.graph import Graph
 from weft.ir.text.parser import parse_dim
 from weft.ir.types import TensorType
+from weft.runtime.checkpoint.format import RESERVED
 
 #: The signature that a bundle has if nothing else is said: TensorFlow's name for it.
 DEFAULT = "serving_default"
@@ -47,6 +48,8 @@ class Weights:
 
     def add(self, name: str, key: Hashable, value: Callable[[], Array]) -> str:
         """The name in the bundle of what `key` stands for, under which its value is kept."""
+        if name == "__metadata__" or name.startswith(RESERVED):  # the file's own
+            name = f"variable_{name}"
         if key not in self.names:
             free, number = name, 1
             while free in self.arrays:

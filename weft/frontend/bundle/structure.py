@@ -49,8 +49,9 @@ def _to_json(structure: Structure, what: str, numbers: Iterator[int]) -> Any:
         keys: Any = structure.meta
         pairs = [[_key(k, what), part] for k, part in zip(keys, parts, strict=True)]
         return {"ordered_dict" if issubclass(cls, OrderedDict) else "dict": pairs}
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return {"namedtuple": cls.__name__, "fields": list(cls._fields), "parts": parts}
+    fields = getattr(cls, "_fields", ("",))
+    if issubclass(cls, tuple) and all(map(_is_field, fields)):
+        return {"namedtuple": cls.__name__, "fields": list(fields), "parts": parts}
     if issubclass(cls, (tuple, list)):
         return {"tuple" if issubclass(cls, tuple) else "list": parts}
     names = pytree.field_names(cls)
@@ -98,25 +99,32 @@ def _from_json(data: Any, numbers: list[int], depth: int) -> Structure:
             pairs = sorted(_checked(data, pairs), key=lambda pair: pair[0])
             return Node(dict, tuple([k for k, _ in pairs]), inside(part for _, part in pairs))
         case {"ordered_dict": list(pairs)}:
-            keys = tuple([k for k, _ in _checked(data, pairs)])
+            keys = tuple([k for k, _ in _checked(data, pairs, mixed=True)])
             return Node(OrderedDict, keys, inside(part for _, part in pairs))
-        case {"namedtuple": str(name), "fields": list(fields), "parts": list(parts)} if all(
-            map(_is_field, (name, *fields))
-        ) and len(set(fields)) == len(fields) == len(parts):
-            return Node(_named(name, tuple(fields)), None, inside(parts))
+        case {"namedtuple": str(name), "fields": list(fields), "parts": list(parts)}:
+            unique = len(set(map(str, fields))) == len(fields) == len(parts)
+            if unique and _is_name(name) and all(map(_is_field, fields)):
+                return Node(_named(name, tuple(fields)), None, inside(parts))
     raise _no_structure(data)
 
 
-def _checked(data: Any, pairs: list[Any]) -> list[Any]:
-    """`pairs`, if they are keys of one type, each once, with what they stand for."""
+def _checked(data: Any, pairs: list[Any], mixed: bool = False) -> list[Any]:
+    """`pairs`, if they are keys, each once and unless `mixed` of one type, with what they stand
+    for."""
     kinds = {type(p[0]) if isinstance(p, list) and len(p) == 2 else None for p in pairs}
-    if not (kinds <= {str} or kinds <= {int}) or len({p[0] for p in pairs}) < len(pairs):
+    if not (kinds <= {str, int}) or not (mixed or len(kinds) < 2):
+        raise _no_structure(data)
+    if len({p[0] for p in pairs}) < len(pairs):
         raise _no_structure(data)
     return pairs
 
 
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name.isidentifier() and not iskeyword(name)
+
+
 def _is_field(name: object) -> bool:
-    return isinstance(name, str) and name.isidentifier() and name[0] != "_" and not iskeyword(name)
+    return _is_name(name) and str(name)[0] != "_"
 
 
 _made: dict[tuple[str, tuple[str, ...]], type] = {}

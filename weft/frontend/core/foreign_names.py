@@ -164,7 +164,6 @@ _ROWS: dict[str, dict[str, str]] = {
         "one's own",
         "optim optimizers": "optimizers are in wf.train: wf.train.Adam, wf.train.SGD",
         "save savez": "wf.train.Saver saves variables; x.numpy() is an array",
-        "load": "wf.data.read_npy, wf.data.read_npz; wf.train.Saver restores variables",
         "utils io": "weft has none; files are read by wf.data",
         "py_func numpy_function pure_callback": "wf.py_function",
         "callback io_callback": "wf.debug_callback; wf.py_function calls one for what it gives",
@@ -173,7 +172,7 @@ _ROWS: dict[str, dict[str, str]] = {
         "NaN; f.ir(x) shows a compiled function",
         "config flags app": "options are arguments of wf.compile and wf.Session, and variables "
         "of the environment (WEFT_TARGET, WEFT_DUMP, ...)",
-        "saved_model export": "weft has no export of models yet",
+        "saved_model": "wf.export, wf.load",
         "distribute": "wf.train.ClusterSpec, wf.train.Server and wf.train.SyncReplicas",
     },
     "wf.nn": {

@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.codegen.llvm.cache import CacheFile, KernelCache, cache_folder, cache_limit, read_name
 from weft.codegen.llvm.target import LEVELS, NATIVE, checked_isa
+from weft.frontend.bundle.files import bundle_of
 from weft.frontend.session.compiling import fetched_step
 from weft.frontend.tools.run import named_pairs, variable_types, writing
 from weft.ir.dtypes import DType
@@ -121,7 +122,10 @@ def _library(graph: Graph, args: Namespace, targets: Sequence[str]) -> Iterator[
             hint="compile for each target by itself; no --fetch",
         )
     static = specialize(graph, sizes_of(graph, named_pairs(args.size, "--size")))
-    name = re.sub(r"\W", "_", Path(args.file.partition(":")[0]).stem, flags=re.ASCII) or "model"
+    folder_of, signature = bundle_of(args.file) or ("", "")
+    path = Path(folder_of or args.file)
+    words = [path.name if folder_of else path.stem, *filter(None, [signature])]
+    name = re.sub(r"\W", "_", "_".join(words), flags=re.ASCII).strip("_") or "model"
     stem = name if not name[0].isdigit() else f"model_{name}"
     folder = Path(args.output or f"{stem}.lib")
     outputs = graph.result_names or [f"result_{k}" for k in range(len(graph.results))]
@@ -129,7 +133,7 @@ def _library(graph: Graph, args: Namespace, targets: Sequence[str]) -> Iterator[
     with writing(folder):
         made = write_library(static, outputs, folder, stem, target)
     yield f"wrote {made.library} ({made.nbytes:,} bytes, {made.kernels} kernels, {made.isa})"
-    yield f"wrote {made.header}: weft_model_run(inputs, outputs)"
+    yield f"wrote {made.header}: weft_{stem}_run(inputs, outputs)"
 
 
 def targets_of(given: Sequence[str]) -> list[tuple[int, int]]:
@@ -142,7 +146,8 @@ def targets_of(given: Sequence[str]) -> list[tuple[int, int]]:
         match = _TARGET.fullmatch(name)
         if match is None:
             raise InvalidArgumentError(
-                f"--target {name}: an architecture is sm_ and its compute capability",
+                f"--target {name}: a target is cpu, x86-64-v2 to x86-64-v4, or a GPU's sm_ and its "
+                "compute capability",
                 hint="sm_75 (Turing), sm_80 (A100), sm_90 (H100), sm_100 (B200)",
             )
         cc = int(match[1]), int(match[2])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from weft.frontend.bundle.files import is_bundle
+from weft.frontend.bundle.files import bundle_of
 from weft.frontend.compile.explain import in_sections, ir_text
 from weft.frontend.tools import bench as cli_bench
 from weft.frontend.tools import cluster, explain, view
@@ -68,11 +68,10 @@ def read_program(path: str) -> Program:
     try:
         if path == "-":
             return parse_program(sys.stdin.read(), "<stdin>")
-        if is_bundle(path.partition(":")[0]):
+        if (found := bundle_of(path)) is not None:
             from weft.frontend.bundle.load import bundle_graph  # others do not wait for it
 
-            folder, _, signature = path.partition(":")
-            return Program.of(bundle_graph(folder, signature))
+            return Program.of(bundle_graph(*found))
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {path}") from None

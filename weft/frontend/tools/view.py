@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from weft.frontend.bundle.files import bundle_of
 from weft.frontend.tools.bench_history import History
 from weft.frontend.tools.bench_page import history_page
 from weft.frontend.tools.dump_view import ReadProgram, dumped
@@ -43,8 +44,9 @@ def run_view(args: Namespace, read: ReadProgram, named: PassesNamed) -> str:
     """Write the DOT text or the page; a line on what was written. NotFoundError for a folder
     without dumps, else errors as those of reading a graph and of the passes."""
     folder = Path(args.file)
+    is_folder = folder.is_dir() and bundle_of(args.file) is None
     if args.html is None:
-        for option, value in (("--passes", args.passes), ("a folder", folder.is_dir())):
+        for option, value in (("--passes", args.passes), ("a folder", is_folder)):
             if value:
                 raise InvalidArgumentError(
                     f"weft view: {option} is for pages", hint="add --html FILE"
@@ -57,7 +59,7 @@ def run_view(args: Namespace, read: ReadProgram, named: PassesNamed) -> str:
         return ""
     if args.output is not None:
         raise InvalidArgumentError("weft view: give --html FILE, or -o FILE for DOT text")
-    if _is_history(folder):
+    if _is_history(folder) and bundle_of(args.file) is None:
         if args.passes:
             raise InvalidArgumentError(f"weft view: --passes is for graphs, {folder} is a history")
         history = History.read(folder)
@@ -65,7 +67,7 @@ def run_view(args: Namespace, read: ReadProgram, named: PassesNamed) -> str:
         count = len(history.runs)
         told = f"; {history.note}" if history.note else ""
         return f"{args.html}: {'1 run' if count == 1 else f'{count} runs'}{told}"
-    if folder.is_dir():
+    if is_folder:
         if args.passes:
             raise InvalidArgumentError(
                 f"weft view: --passes is for graphs, {folder} is a folder of dumps",

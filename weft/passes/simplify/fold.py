@@ -10,13 +10,13 @@ After: ``%1 = constant() {value=f32[] 1.4142135}``, ``%2 = broadcast_to(%1) {sha
 
 A value whose elements are all the same (a *uniform* value) is kept as `broadcast_to` of a scalar:
 it costs no memory. Other constants never grow: a result is folded if it has at most LIMIT elements
-or no more than the largest constant among the operands, of which others may be constants that are
-repeated. An op that fails on its constants is left to fail when it runs.
+or no more than the largest operand. An op that fails on its constants is left to fail when it runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,13 @@ def _fold_exact_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
     return None
 
 
-def _fold_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
+def fold_frozen(graph: Graph) -> Graph:
+    """`fold`, also of ops on constants of which some are repeated: for models whose weights are
+    constants, which nobody expects to be computed by the kernels that a step would take."""
+    return fixed_point(graph, lambda g: rewrite(g, partial(_fold_op, repeated=True)))
+
+
+def _fold_op(builder: Builder, op: Operation, repeated: bool = False) -> Sequence[Value] | None:
     if op.name == "constant":
         return _scalar_of_uniform(builder, op)
     if op.name == "dim_size":
@@ -95,7 +101,7 @@ def _fold_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
         found = _fold_uniform(builder, op, scalars)
         if found is not None:
             return [found]
-    return _fold_constants(builder, op)
+    return _fold_constants(builder, op, repeated)
 
 
 def _size_of_argument(builder: Builder, op: Operation, size: object) -> Value | None:
@@ -159,12 +165,14 @@ def _takes_elements(op: Operation) -> bool:
     return all(isinstance(d, int) and d > 0 for d in sizes)
 
 
-def _fold_constants(builder: Builder, op: Operation) -> Sequence[Value] | None:
+def _fold_constants(
+    builder: Builder, op: Operation, repeated: bool = False
+) -> Sequence[Value] | None:
     constants = [c.array for v in op.operands if (c := constant_of(v)) is not None]
     result = op.results[0].type
     if not constants or len(op.results) != 1:
         return None
-    arrays = [_known(v) for v in op.operands]
+    arrays = [*map(_known, op.operands)] if repeated else constants
     size = result.size if isinstance(result, TensorType) else None
     largest = max(c.size for c in constants)
     if not isinstance(size, int) or (op.name == "broadcast_to" and size > largest):
@@ -172,7 +180,7 @@ def _fold_constants(builder: Builder, op: Operation) -> Sequence[Value] | None:
     if size > max(LIMIT, largest):
         return None
     known = [a for a in arrays if a is not None]
-    found = _computed(builder, op, known) if len(known) == len(arrays) else None
+    found = _computed(builder, op, known) if len(known) == len(op.operands) else None
     return None if found is None else [found]
 
 

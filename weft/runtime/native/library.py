@@ -12,6 +12,7 @@ no library: Python functions, LAPACK and BLAS of SciPy, loops that keep values f
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -29,6 +30,7 @@ from weft.ir.errors import InvalidArgumentError, ToolchainError, UnsupportedErro
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.types import TensorType
 from weft.passes.manager import STANDARD, PassOptions
+from weft.passes.sizes import is_symbolic
 from weft.runtime.checkpoint.format import write_atomically
 from weft.runtime.native.activation import aligned
 from weft.runtime.native.planning import StepProgram, planned
@@ -64,6 +66,11 @@ def write_library(
                 hint="wf.export(model, PATH); weft compile PATH --target cpu",
                 location=op.locations,
             )
+    if is_symbolic(graph.block):
+        raise UnsupportedError(
+            f"the graph '{graph.name}' has sizes that depend on values, which no library has",
+            hint="wf.nonzero(x, size=n) and the like have one size for all values",
+        )
     with using(target):
         _, _, memory, program = planned(graph, STANDARD, (), PassOptions.from_environment())
         _check(program)
@@ -83,7 +90,7 @@ def write_library(
         (at / f"{stem}.h").write_text(header)
         (at / "model.c").write_text(source)
         (at / "constants").write_bytes(_constants(program.table)[0])
-        (at / "exports").write_text("{ global: weft_model_*; local: *; };\n")
+        (at / "exports").write_text(f"{{ global: weft_model_*; weft_{stem}_*; local: *; }};\n")
         _link(at, len(objects), library.name)
         data = (at / library.name).read_bytes()
     write_atomically(library, [memoryview(data)])
@@ -141,7 +148,8 @@ def _link(folder: Path, objects: int, name: str) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ToolchainError(
-            f"the C compiler failed: {' '.join(command[:3])} ...: {done.stderr.strip()[-2000:]}"
+            f"the C compiler failed (exit status {done.returncode}): {' '.join(command[:3])} ...: "
+            f"{done.stderr.strip()[-2000:]}"
         )
 
 
@@ -158,27 +166,31 @@ _HEADER = """\
 extern "C" {
 #endif
 
-#define WEFT_MODEL_INPUTS @INPUTS@
-#define WEFT_MODEL_OUTPUTS @OUTPUTS@
-
 /* A tensor: its elements lie row by row; shape: its sizes, `rank` of them. */
+#ifndef WEFT_TENSOR
+#define WEFT_TENSOR
 typedef struct {
     const char *name, *dtype;
     int rank;
     const long long *shape;
     size_t bytes;
-} weft_model_tensor;
+} weft_tensor;
+#endif
 
 @COMMENT@
-extern const weft_model_tensor weft_model_inputs[], weft_model_outputs[];
+enum { weft_@STEM@_input_count = @INPUTS@, weft_@STEM@_output_count = @OUTPUTS@ };
+extern const weft_tensor weft_@STEM@_inputs[], weft_@STEM@_outputs[];
 
 /* Runs the model on the calling thread: one address for each input and output, aligned as its
    elements are; outputs overlap nothing. 0, or the number of an error: then outputs hold anything.
    Any number of threads may call it at once. */
-int weft_model_run(const void *const *inputs, void *const *outputs);
+int weft_@STEM@_run(const void *const *inputs, void *const *outputs);
 
 /* What the number of an error means. */
-const char *weft_model_message(int error);
+const char *weft_@STEM@_message(int error);
+
+/* For who loads the library by its path (dlopen, ctypes) there are the same as weft_model_run,
+   weft_model_message, weft_model_inputs and weft_model_outputs. */
 
 #ifdef __cplusplus
 }
@@ -218,7 +230,7 @@ __attribute__((constructor)) static void link_calls(void)
         linked_calls[call_links[k].at] = (word)call_links[k].address;
 }
 
-int weft_model_run(const void *const *inputs, void *const *outputs)
+int weft_@STEM@_run(const void *const *inputs, void *const *outputs)
 {
     char *memory = malloc(sizeof(word) * WORDS + ARENA + WORKERS + 128);
     if (!memory)
@@ -249,12 +261,20 @@ int weft_model_run(const void *const *inputs, void *const *outputs)
     return failed < 0 ? 0 : (int)failed + 1;
 }
 
-const char *weft_model_message(int error)
+const char *weft_@STEM@_message(int error)
 {
     switch (error) {
 @MESSAGES@
     }
 }
+
+@ALIASES@"""
+#: For who loads the library by its path; a library called "model" has them anyway.
+_ALIASES = """\
+int weft_model_run(const void *const *, void *const *) __attribute__((alias("weft_@STEM@_run")));
+const char *weft_model_message(int) __attribute__((alias("weft_@STEM@_message")));
+extern const weft_tensor weft_model_inputs[] __attribute__((alias("weft_@STEM@_inputs")));
+extern const weft_tensor weft_model_outputs[] __attribute__((alias("weft_@STEM@_outputs")));
 """
 #: What the walker's header holds (`walker.HEADER`), as C.
 _HEADER_WORDS = {
@@ -266,9 +286,7 @@ _HEADER_WORDS = {
 
 
 def _filled(template: str, **values: object) -> str:
-    for name, value in values.items():
-        template = template.replace(f"@{name}@", str(value))
-    return template
+    return re.sub(r"@([A-Z_]+)@", lambda found: str(values[found[1]]), template)
 
 
 def _header(inputs: Named, outputs: Named, stem: str, graph: str, isa: str) -> str:
@@ -279,7 +297,7 @@ def _header(inputs: Named, outputs: Named, stem: str, graph: str, isa: str) -> s
     ]
     comment = "\n".join(["/*", *rows, "*/"])
     return _filled(
-        _HEADER, GRAPH=_plain(graph), ISA=isa, GUARD=f"WEFT_{stem.upper()}_H", COMMENT=comment,
+        _HEADER, GRAPH=_plain(graph), ISA=isa, STEM=stem, GUARD=f"WEFT_{stem}_H", COMMENT=comment,
         INPUTS=len(inputs), OUTPUTS=len(outputs),
     )  # fmt: skip
 
@@ -293,7 +311,7 @@ def _source(
     return _filled(
         _SOURCE, GRAPH=_plain(graph), ISA=isa, STEM=stem, DATA_OFFSET=ARRAY_DATA_OFFSET,
         KERNELS="\n".join(kernels),
-        TENSORS="\n".join([*_tensors("input", inputs), *_tensors("output", outputs)]),
+        TENSORS="\n".join([*_tensors("input", inputs, stem), *_tensors("output", outputs, stem)]),
         TABLE="\n".join(_table(program, symbols)),
         WORDS=max(len(table.words), 1), CALLS=len(table.calls),
         ARENA=aligned(arena_bytes + table.scratch_bytes), SCRATCH=arena_bytes,
@@ -301,14 +319,15 @@ def _source(
         FAULT_WORDS=len(FaultWords._fields_),
         HEADER=", ".join(_HEADER_WORDS[name] for name in HEADER), WALKER=symbols[WALKER.key],
         MESSAGES="\n".join(_messages(program)),
+        ALIASES="" if stem == "model" else _filled(_ALIASES, STEM=stem),
     )  # fmt: skip
 
 
-def _tensors(what: str, part: Named) -> Iterator[str]:
+def _tensors(what: str, part: Named, stem: str) -> Iterator[str]:
     for k, (_, t) in enumerate(part):
         sizes = ", ".join(map(str, t.static_shape)) or "0"
         yield f"static const long long {what}_shape_{k}[] = {{{sizes}}};"
-    yield f"const weft_model_tensor weft_model_{what}s[] = {{"
+    yield f"const weft_tensor weft_{stem}_{what}s[] = {{"
     for k, (name, t) in enumerate(part):
         yield f'    {{"{_plain(name)}", "{t.dtype.name}", {t.rank}, {what}_shape_{k}, {t.nbytes}}},'
     yield "    {0, 0, 0, 0, 0}\n};"
