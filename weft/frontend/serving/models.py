@@ -129,12 +129,14 @@ class Signature:
         return first[0] if first and isinstance(first[0], SymbolicDim) else None
 
     def warm_up(self) -> str | None:
-        """One call with made-up values, so that no request waits for compilation; why it failed,
-        or None. A signature that writes variables is not called."""
+        """Calls with made-up values, so that no request waits for compilation (kernels for 1 row
+        are other ones); why one failed, or None. A signature that writes variables is not
+        called."""
         if self.writes:
             return None
         try:
-            self(self.made_up(2, 0))
+            for rows in (2,) if self._row_symbol() is None else (2, 1):
+                self(self.made_up(rows, 0))
         except WeftError as error:
             return error.what
         return None
