@@ -94,12 +94,29 @@ def test_what_is_in_flight_is_answered(bundle: str) -> None:
         assert process.stderr.read() == ""
 
 
-def test_a_token_of_the_environment(bundle: str) -> None:
-    with serving(f"m={bundle}", WEFT_SERVE_TOKEN="secret") as (process, address, _):
+def test_a_token_of_the_environment_and_a_body_that_is_too_long(bundle: str) -> None:
+    limit = ("--max-body-mb", "1")
+    with serving(f"m={bundle}", *limit, WEFT_SERVE_TOKEN="secret") as (process, address, _):
         assert infer(address, X)[0] == 401
         assert infer(address, X, {"Authorization": "Bearer secret"})[0] == 200
+        large = http.client.HTTPConnection(address, timeout=60)
+        headers = {"Authorization": "Bearer secret"}
+        large.request("POST", "/v2/models/m/infer", b" " * 20_000_000, headers)
+        assert large.getresponse().status == 413  # though all of it is on its way
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+
+
+def test_small_answers_come_at_once(bundle: str) -> None:
+    """A part of an answer that waits for the client's acknowledgement takes 40 ms."""
+    with serving(f"m={bundle}") as (_, address, _):
+        connection, seconds = http.client.HTTPConnection(address, timeout=60), []
+        for _ in range(20):
+            begun = time.perf_counter()
+            connection.request("POST", "/v1/models/m:predict", b'{"instances": [[1, 2, 3]]}')
+            assert connection.getresponse().read() == b'{"predictions": [[2.0, 4.0, 6.0]]}'
+            seconds.append(time.perf_counter() - begun)
+        assert sorted(seconds)[10] < 0.03  # the first of a connection do not wait
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

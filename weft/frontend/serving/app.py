@@ -47,6 +47,8 @@ _Handler = Callable[[Request], Awaitable[Response]]
 
 #: Bodies of more bytes are read and written beside the event loop, which answers others meanwhile.
 _LARGE = 1 << 17
+#: How long what a client still sends of a body that is refused is read: seconds.
+_LINGER = 1.0
 #: Which status an error of weft is; others are 500.
 _STATUS: tuple[tuple[type[WeftError], int], ...] = (
     (NotFoundError, 404),
@@ -221,22 +223,31 @@ class App:
             raise HTTPException(415, f"the content encoding '{coding:.40}' is not supported")
         said = request.headers.get("content-length", "0")
         if said.isdigit() and int(said[:18]) > self.max_body:
-            raise self._too_long()
-        parts, size = [], 0
+            raise await self._too_long(request.stream())
+        parts, size, stream = [], 0, request.stream()
         try:
             async with asyncio.timeout(self.limits.timeout):
-                async for part in request.stream():
+                async for part in stream:
                     parts.append(part)
                     size += len(part)
                     if size > self.max_body:
-                        raise self._too_long()
+                        parts.clear()
+                        raise await self._too_long(stream)
         except TimeoutError:
             raise HTTPException(408, "the request did not come in time") from None
         except ClientDisconnect:
             raise CancelledError("the client has gone") from None
         return b"".join(parts)
 
-    def _too_long(self) -> HTTPException:
+    async def _too_long(self, stream: AsyncIterator[bytes]) -> HTTPException:
+        """The refusal of a body that is too long. What comes of it within a second is thrown away:
+        a client that is still writing would find the connection broken, and no answer."""
+        try:
+            async with asyncio.timeout(_LINGER):
+                async for _ in stream:
+                    pass
+        except TimeoutError:
+            pass
         return HTTPException(
             413, f"the request has more than {self.max_body} bytes", {"Connection": "close"}
         )

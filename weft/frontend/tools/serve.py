@@ -89,10 +89,16 @@ def _app(args: Namespace, tell: Callable[[str], None]) -> App:
 
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends small answers at once only for sockets that name their protocol
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(2048)
     except (OSError, OverflowError) as error:
+        listening.close()
         raise UnavailableError(f"cannot listen at {host}:{port}: {error}") from None
+    return listening
 
 
 def _serve(
