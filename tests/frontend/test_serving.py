@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from asgi import Client, Reply
+from hypothesis import given
+from hypothesis import strategies as st
 
 import weft as wf
 from weft.frontend.serving.app import App
-from weft.frontend.serving.batching import Limits, prepare
+from weft.frontend.serving.batching import Limits
 from weft.frontend.serving.models import Repository
 
 NUMBERS = [
@@ -171,6 +173,26 @@ class TestEachDtype:
             assert array.shape[:1] == wanted.shape[:1]  # [] has no sizes but the first
             array = array.reshape(wanted.shape)
             assert np.array_equal(array, wanted, equal_nan=kind.is_floating)
+
+
+@given(st.sampled_from(NUMBERS), st.integers(0, 5), st.data())
+def test_any_bits(client: Client, kind: wf.DType, rows: int, data: st.DataObject) -> None:
+    """Bits come back as they went, NaNs of all kinds too; booleans are 0 and 1."""
+    size = rows * 3 * kind.itemsize
+    bits = data.draw(st.binary(min_size=size, max_size=size))
+    if kind is wf.bool:
+        bits = bytes(b & 1 for b in bits)
+    entries = [
+        {"name": "x", "datatype": named(kind), "shape": [rows, 3],
+         "parameters": {"binary_data_size": size}},
+        {"name": "k", "datatype": named(kind), "shape": [],
+         "parameters": {"binary_data_size": kind.itemsize}},
+    ]  # fmt: skip
+    outputs = [{"name": "result_same", "parameters": {"binary_data": True}}]
+    tails = [bits, bytes(kind.itemsize)]
+    body, headers = binary_request({"inputs": entries, "outputs": outputs}, tails)
+    reply = client.ask("POST", f"/v2/models/{kind.name}/infer", body, headers)
+    assert binary_outputs(reply) == {"result_same": bits}
 
 
 class TestStrings:
@@ -329,9 +351,11 @@ class TestModels:
 
         wf.export(add, tmp_path / "m", example=wf.TensorType(wf.float32, ()))
         repository = Repository([str(tmp_path / "m")])
-        told = prepare([("m", s) for _, s in repository.signatures()], Limits())
-        assert told == ["m: not batched: its first input has no open first size"]
-        with Client(App(repository, Limits(threads=3))) as client:
+        app = App(repository, Limits(threads=3))
+        assert app.told == [
+            "m/1:serving_default: not batched: its first input has no open first size"
+        ]
+        with Client(app) as client:
             body = json.dumps({"inputs": 1.0}).encode()
             replies = [client.send("POST", "/v1/models/m:predict", body) for _ in range(20)]
             found = sorted(reply.result(60).json()["outputs"] for reply in replies)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.frontend.serving.app import App
-from weft.frontend.serving.batching import Limits, prepare
+from weft.frontend.serving.batching import Limits
 from weft.frontend.serving.models import Repository
 
 F32 = wf.float32
@@ -49,11 +49,10 @@ class Served:
     def __init__(self, path: Path, **options: Any) -> None:
         limits = Limits(**{k: options.pop(k) for k in list(options) if hasattr(Limits, k)})
         repository = Repository([f"m={path}"])
-        self.told = prepare([("m", s) for _, s in repository.signatures()], limits)
         signatures = repository.find("m").signatures
         self.held = signatures["serving_default"] = Held(signatures["serving_default"])  # type: ignore[assignment]
         self.app = App(repository, limits, **options)
-        self.client = Client(self.app)
+        self.told, self.client = self.app.told, Client(self.app)
 
     def __enter__(self) -> Served:
         self.client.__enter__()
@@ -95,7 +94,7 @@ class TestBatches:
         path = model(tmp_path, lambda x: wf.tanh(x) + wf.sum(x, axis=1, keepdims=True))
         loaded = wf.load(path)
         with Served(path, max_batch=8) as served:
-            assert served.told == ["m: batched up to 8 rows"]
+            assert served.told == ["m/1:serving_default: batched up to 8 rows"]
             inputs = [rows_of(n, i) for i, n in enumerate([1, 1, 3, 0, 4, 1, 12, 2])]
             replies = [served.send(inputs[0])]
             assert served.held.begun.acquire(timeout=60)  # the only thread is busy with it
@@ -165,7 +164,7 @@ class TestBatches:
             return served.client.send("POST", "/v2/models/m/infer", body)
 
         with Served(tmp_path / "m") as served:
-            assert served.told == ["m: batched up to 64 rows"]
+            assert served.told == ["m/1:serving_default: batched up to 64 rows"]
             first = send(served, 0)
             assert served.held.begun.acquire(timeout=60)
             replies = []
@@ -190,7 +189,7 @@ class TestBatches:
         self, tmp_path: Path, function: Any, shape: tuple[Any, ...], why: str
     ) -> None:
         with Served(model(tmp_path, function, shape)) as served:
-            assert served.told == [f"m: not batched: {why}"]
+            assert served.told == [f"m/1:serving_default: not batched: {why}"]
 
 
 class TestLimits:

@@ -132,6 +132,20 @@ def test_tls(bundle: str, tmp_path: Path) -> None:
         assert json.loads(connection.getresponse().read()) == {"ready": True}
 
 
+def test_a_second_interrupt_ends_it_at_once(bundle: str) -> None:
+    with serving(f"m={bundle}", "--max-delay-ms", "300000", "--timeout", "600") as (process, at, _):
+        connection = http.client.HTTPConnection(at, timeout=60)
+        connection.request("POST", "/v1/models/m:predict", b'{"instances": [[1, 2, 3]]}')
+        other = http.client.HTTPConnection(at, timeout=60)
+        other.request("GET", "/v2/health/ready")
+        assert other.getresponse().read() == b'{"ready": true}'
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
 def test_errors_of_the_command(
     bundle: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from weft.frontend.serving import predict, protocol
-from weft.frontend.serving.batching import Answer, Limits, Scheduler
+from weft.frontend.serving.batching import Answer, Limits, Scheduler, prepare
 from weft.frontend.serving.metrics import Metrics
 from weft.frontend.serving.models import Repository, Signature, Version
 from weft.ir.errors import (
@@ -65,8 +65,9 @@ class App:
 
     repository: the models; limits: of the queue. token: if given, requests but those for
     `/v2/health/` need the header `Authorization: Bearer TOKEN`. max_body: the most bytes of a
-    request. ready: what `/v2/health/ready` says. `close` runs what is queued and ends the threads;
-    so does the end of the server's lifespan. Errors as `Limits`."""
+    request. ready: what `/v2/health/ready` says. told: which signatures are batched, or why not, a
+    line each; each is called before the first request. `close` runs what is queued and ends the
+    threads; so does the end of the server's lifespan. Errors as `Limits`."""
 
     def __init__(
         self,
@@ -78,6 +79,11 @@ class App:
     ) -> None:
         self.repository, self.max_body, self.ready = repository, max_body, True
         self.limits = limits or Limits()
+        shown = [
+            (f"{version.model}/{version.number}:{signature.name}", signature)
+            for version, signature in repository.signatures()
+        ]
+        self.told = prepare(shown, self.limits)
         self.metrics = Metrics(lambda: len(self.scheduler))
         self.scheduler = Scheduler(self.limits, self.metrics)
         self._token = None if token is None else f"Bearer {token}".encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import ssl
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run_serve(args: Namespace, tell: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; then answer what is there, and return. tell: takes lines.
+    """Serve until SIGTERM or SIGINT; then answer what is there, and return; a second SIGINT ends
+    it at once. tell: takes lines.
 
     FailedPreconditionError without the extra `serve`; errors as `Repository` and `Limits`;
     UnavailableError if the address is taken; InvalidArgumentError for a certificate that cannot be
@@ -56,17 +56,21 @@ def run_serve(args: Namespace, tell: Callable[[str], None]) -> None:
             f"weft serve needs the package {error.name}, which is not installed",
             hint="pip install 'weft[serve]'",
         ) from None
-    app = _app(args, tell)
+    app = _app(args)
+    for line in app.told:
+        tell(line)
+    forced = False
     try:
         with _listening(args.host, args.port) as listening:
-            _serve(app, args, listening, tell)
+            forced = _serve(app, args, listening, tell)
     finally:
-        app.close()
+        if not forced:  # who asks twice does not wait for calls that run
+            app.close()
 
 
-def _app(args: Namespace, tell: Callable[[str], None]) -> App:
+def _app(args: Namespace) -> App:
     from weft.frontend.serving.app import App
-    from weft.frontend.serving.batching import Limits, prepare
+    from weft.frontend.serving.batching import Limits
     from weft.frontend.serving.models import Repository
 
     limits = Limits(
@@ -78,12 +82,6 @@ def _app(args: Namespace, tell: Callable[[str], None]) -> App:
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise InvalidArgumentError("a token must be printable ASCII, and not empty")
     repository = Repository(args.bundles, args.all_versions)
-    shown = [
-        (f"{version.model}/{version.number}:{signature.name}", signature)
-        for version, signature in repository.signatures()
-    ]
-    for line in prepare(shown, limits):
-        tell(line)
     return App(repository, limits, token=token, max_body=int(args.max_body_mb * 1e6))
 
 
@@ -103,7 +101,8 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def _serve(
     app: App, args: Namespace, listening: socket.socket, tell: Callable[[str], None]
-) -> None:
+) -> bool:
+    """Serve until a signal; whether a second SIGINT has cut it short."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -127,6 +126,8 @@ def _serve(
     )  # fmt: skip
     try:
         config.load()
-    except (ssl.SSLError, OSError) as error:
+    except OSError as error:  # of SSL, too
         raise InvalidArgumentError(f"the certificate or its key cannot be read: {error}") from None
-    Server(config).run([listening])
+    server = Server(config)
+    server.run([listening])
+    return server.force_exit
