@@ -69,7 +69,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def test_what_is_in_flight_is_answered(bundle: str) -> None:
-    with serving(f"m={bundle}", "--max-delay-ms", "3000") as (process, address, lines):
+    with serving(f"m={bundle}", "--max-delay-ms", "300000") as (process, address, lines):
         assert lines == ["m/1:serving_default: batched up to 64 rows"]
         found: list[tuple[int, Any]] = []
         asking = threading.Thread(target=lambda: found.append(infer(address, X)))
@@ -133,9 +133,11 @@ def test_tls(bundle: str, tmp_path: Path) -> None:
 
 
 def test_a_second_interrupt_ends_it_at_once(bundle: str) -> None:
-    with serving(f"m={bundle}", "--max-delay-ms", "300000", "--timeout", "600") as (process, at, _):
+    with serving(f"m={bundle}", "--timeout", "600") as (process, at, _):
         connection = http.client.HTTPConnection(at, timeout=60)
-        connection.request("POST", "/v1/models/m:predict", b'{"instances": [[1, 2, 3]]}')
+        connection.putrequest("POST", "/v1/models/m:predict")
+        connection.putheader("Content-Length", "100")
+        connection.endheaders(b'{"instances"')  # the rest never comes
         other = http.client.HTTPConnection(at, timeout=60)
         other.request("GET", "/v2/health/ready")
         assert other.getresponse().read() == b'{"ready": true}'

@@ -102,6 +102,12 @@ class App:
             return
         await self._routed(scope, receive, send)
 
+    def stop(self) -> None:
+        """Say that it is not ready, and have no request wait for others. Requests are still
+        answered."""
+        self.ready = False
+        self.scheduler.hurry()
+
     def close(self) -> None:
         """Run what is queued, then end the threads."""
         self.ready = False

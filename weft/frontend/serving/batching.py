@@ -80,7 +80,7 @@ class Scheduler:
         self._changed = threading.Condition()
         self._queues: dict[object, deque[_Waiting]] = {}  # by key
         self._waiting = 0
-        self._closed = False
+        self._closed = self._hurried = False
         self._threads = [
             threading.Thread(target=self._work, name=f"weft serve {i}", daemon=True)
             for i in range(limits.threads)
@@ -107,10 +107,16 @@ class Scheduler:
             self._changed.notify()
         return one.future
 
+    def hurry(self) -> None:
+        """Let no call wait for more rows from now on."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Run what is queued, then end the threads."""
         with self._changed:
-            self._closed = True
+            self._closed = self._hurried = True
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
@@ -157,7 +163,7 @@ class Scheduler:
                     batch.append(one)
                     rows += one.rows
                 full = full or rows >= self.limits.max_batch
-            if full or self._closed or now - queue[0].since >= self.limits.max_delay:
+            if full or self._hurried or now - queue[0].since >= self.limits.max_delay:
                 self._take(queue, batch)
                 if self._waiting:
                     self._changed.notify()

@@ -112,9 +112,12 @@ def _serve(
             scheme = "https" if args.tls_cert else "http"
             tell(f"serving on {scheme}://{name}:{listening.getsockname()[1]}")
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.stop()
+            await super().shutdown(sockets)
+
         def handle_exit(self, sig: int, frame: Any) -> None:
             # uvicorn's own would raise the signal again once all is answered
-            app.ready = False
             self.force_exit = self.should_exit and sig == signal.SIGINT
             self.should_exit = True
 
