@@ -7,9 +7,7 @@ TensorFlow Serving has it: `classifier/1/`, `classifier/2/`."""
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +51,7 @@ class Signature:
     by_rows: whether calls may be joined along the first axis (`find_batches` sets it); why_not:
     what is against it."""
 
-    def __init__(self, bundle: Bundle, name: str, lock: threading.Lock | None) -> None:
+    def __init__(self, bundle: Bundle, name: str) -> None:
         entry = bundle.manifest["signatures"][name]
         self.name = name
         self.inputs = [Port(one["name"], type_from_json(one)) for one in entry["inputs"]]
@@ -61,7 +59,6 @@ class Signature:
         self.writes = bool(entry["updates"])
         self.by_rows, self.why_not = False, "it was not tried"
         self._function = bundle[name]
-        self._lock = lock
         self._parameters = [
             (p["name"], p["keyword_only"], p["first_input"], structure_from_json(p["structure"]))
             for p in entry["parameters"]
@@ -79,8 +76,7 @@ class Signature:
                 kwargs[name] = value
             else:
                 args.append(value)
-        with self._lock or nullcontext():
-            leaves, _ = pytree.flatten(self._function(*args, **kwargs))
+        leaves, _ = pytree.flatten(self._function(*args, **kwargs))
         found: list[Any] = [None] * len(leaves)
         for number, leaf in zip(self._order, leaves, strict=True):
             found[number] = np.asarray(leaf)
@@ -200,12 +196,10 @@ class Version:
     def __init__(self, model: str, number: int, bundle: Bundle) -> None:
         self.model, self.number, self.bundle = model, number, bundle
         entries: Mapping[str, Any] = bundle.manifest["signatures"]
-        # calls that write variables come one after another: each reads what the last one wrote
-        lock = threading.Lock() if any(e["updates"] for e in entries.values()) else None
         self.signatures: dict[str, Signature] = {}
         self.refused: dict[str, str] = {}
         for name in entries:
-            one = Signature(bundle, name, lock)
+            one = Signature(bundle, name)
             ports = [p for p in (*one.inputs, *one.outputs) if p.type.dtype.is_complex]
             if ports:
                 self.refused[name] = (

@@ -243,7 +243,7 @@ def _of_bytes(data: memoryview, kind: DType, shape: list[int], count: int, what:
         truth: Array = np.frombuffer(data, np.uint8) != 0
         return truth.reshape(shape)
     plain = np.frombuffer(data, np.dtype(f"<u{kind.itemsize}"))
-    found: Array = np.require(plain, requirements="A").view(kind.numpy).reshape(shape)
+    found: Array = plain.view(kind.numpy).reshape(shape)
     return found
 
 
