@@ -240,6 +240,25 @@ class TestLimits:
             coded = {"Content-Encoding": "gzip"}
             assert client.ask("POST", path, b"{}", coded).status == 415
 
+    def test_bodies_that_are_too_long_together(self, tmp_path: Path) -> None:
+        with Served(model(tmp_path, lambda x: x), max_body=1000) as served:
+            entry = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
+            body = json.dumps({"inputs": [entry]}).encode().ljust(1000)
+
+            def send() -> Future[Reply]:
+                return served.client.send("POST", "/v2/models/m/infer", body)
+
+            replies = [send()]
+            assert served.held.begun.acquire(timeout=60)
+            for i in range(1, 16):
+                replies.append(send())
+                served.queued(i)
+            refused = send().result(60)
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            served.held.go.set()
+            assert [r.result(60).status for r in replies] == [200] * 16
+            assert [send().result(60).status for _ in range(20)] == [200] * 20
+
     def test_a_token(self, tmp_path: Path) -> None:
         with Served(model(tmp_path, lambda x: x), token="secret") as served:
             ask = served.client.get

@@ -49,6 +49,8 @@ _Handler = Callable[[Request], Awaitable[Response]]
 _LARGE = 1 << 17
 #: How long what a client still sends of a body that is refused is read: seconds.
 _LINGER = 1.0
+#: How many times the longest body all requests that are under way may have together.
+_BODIES = 16
 #: Which status an error of weft is; others are 500.
 _STATUS: tuple[tuple[type[WeftError], int], ...] = (
     (NotFoundError, 404),
@@ -86,6 +88,7 @@ class App:
         self.told = prepare(shown, self.limits)
         self.metrics = Metrics(lambda: len(self.scheduler))
         self.scheduler = Scheduler(self.limits, self.metrics)
+        self._held = 0  # bytes of requests that are under way
         self._token = None if token is None else f"Bearer {token}".encode()
         self._routed = Starlette(
             routes=self._routes(),
@@ -148,10 +151,13 @@ class App:
         """The handler with errors as answers, and counted."""
 
         async def run(request: Request) -> Response:
+            request.state.held = 0
             try:
                 response = await handler(request)
             except Exception as error:
                 response = _failure(error)
+            finally:
+                self._held -= request.state.held
             model = request.path_params.get("model", "")
             known = model if model in self.repository.models else ""
             self.metrics.request(known, response.status_code)
@@ -242,6 +248,10 @@ class App:
                 async for part in stream:
                     parts.append(part)
                     size += len(part)
+                    self._held += len(part)
+                    request.state.held = size
+                    if self._held > _BODIES * self.max_body:
+                        raise UnavailableError("too many large requests are under way")
                     if size > self.max_body:
                         parts.clear()
                         raise await self._too_long(stream)
