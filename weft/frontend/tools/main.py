@@ -1,6 +1,7 @@
 """The command line: `weft run`, `bench`, `opt`, `compile`, `place`, `diff` and `view` on graphs;
-`cache` for kernels on disk, `kernel` for edited ones, `replay` for recorded steps, `devices` for
-what there is to run on; `worker`, `top` and `keygen` for clusters.
+`cache` for kernels on disk, `kernel` for edited ones, `replay` for recorded steps, `serve` for
+bundles behind HTTP, `devices` for what there is to run on; `worker`, `top` and `keygen` for
+clusters.
 
 Exit status: 0 for success, 1 if `diff` or `replay` found a difference, `kernel` a wrong result or
 `bench --fail-on-regression` something slower, 2 for an error, which stderr explains.
@@ -24,6 +25,7 @@ from weft.frontend.tools import devices as cli_devices
 from weft.frontend.tools import kernel as cli_kernel
 from weft.frontend.tools import replay as cli_replay
 from weft.frontend.tools import run as cli_run
+from weft.frontend.tools import serve as cli_serve
 from weft.frontend.tools.run import write_text
 from weft.ir.analysis.verify import verify, verify_program
 from weft.ir.dataclass import dataclass
@@ -344,6 +346,14 @@ def _worker(args: Namespace) -> int:
     return SUCCESS
 
 
+# ----------------------------------------------------------------------------------------- serve
+
+
+def _serve(args: Namespace) -> int:
+    cli_serve.run_serve(args, lambda line: print(line, flush=True))
+    return SUCCESS
+
+
 # ---------------------------------------------------------------------------------------- replay
 
 
@@ -422,6 +432,12 @@ COMMANDS: tuple[Command, ...] = (
         "print Graphviz DOT text",
         view.add_arguments,
         _view,
+    ),
+    Command(
+        "serve",
+        "answer requests over HTTP for bundles, until it is told to end",
+        cli_serve.add_arguments,
+        _serve,
     ),
     Command(
         "worker",

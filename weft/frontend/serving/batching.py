@@ -1,0 +1,240 @@
+"""A queue of requests, and threads that run them: those that fit together as one call.
+
+As in Triton (its "dynamic batcher"), a thread that is free takes the oldest request at once, and of
+those that wait for the same signature as many as `max_batch` rows hold; only a `max_delay` has it
+wait for more. weft's kernels take sizes at run time, so nothing is padded: requests go together if
+all their sizes but the first are the same. Results are cut apart by rows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.serving.metrics import Metrics
+from weft.frontend.serving.models import Signature
+from weft.ir.dataclass import dataclass
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """threads: calls at a time; max_batch: rows of a call; max_delay: seconds that a call waits for
+    more rows; max_queue: requests that wait; timeout: seconds until a request is given up.
+    InvalidArgumentError for what is none."""
+
+    threads: int = 1
+    max_batch: int = 64
+    max_delay: float = 0.0
+    max_queue: int = 1000
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "max_batch", "max_queue"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if not (self.max_delay >= 0 and self.timeout > 0):
+            raise InvalidArgumentError("a delay must be 0 or more, a timeout more than 0 seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The results of a request, and how it came to them. rows: of the call that it was a part of;
+    None if its signature is not batched."""
+
+    arrays: list[Array]
+    queued: float
+    computed: float
+    rows: int | None
+
+
+class _Waiting:
+    """A request in the queue. Cancelling its future takes it out."""
+
+    __slots__ = ("arrays", "future", "key", "model", "rows", "signature", "since")
+
+    def __init__(self, model: str, signature: Signature, arrays: Sequence[Array]) -> None:
+        self.model, self.signature, self.arrays = model, signature, arrays
+        self.rows = arrays[0].shape[0] if signature.by_rows else None
+        # dtypes are those of the signature
+        sizes = tuple([a.shape[1:] for a in arrays]) if signature.by_rows else ()
+        self.key = (id(signature), sizes)
+        self.future: Future[Answer] = Future()
+        self.since = time.monotonic()
+
+
+class Scheduler:
+    """Threads that run requests, `limits.threads` at a time, those that have waited longest first;
+    `close` ends them."""
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self.limits, self.metrics = limits, metrics
+        self._changed = threading.Condition()
+        self._queues: dict[object, deque[_Waiting]] = {}  # by key
+        self._waiting = 0
+        self._closed = self._hurried = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"weft serve {i}", daemon=True)
+            for i in range(limits.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def submit(self, model: str, signature: Signature, arrays: Sequence[Array]) -> Future[Answer]:
+        """Queue a call of a signature with arrays that fit it. Cancelling the future drops it, if
+        it has not begun. UnavailableError if the queue is full, FailedPreconditionError after
+        `close`."""
+        one = _Waiting(model, signature, arrays)
+        one.future.add_done_callback(lambda future: self._drop(one) if future.cancelled() else None)
+        with self._changed:
+            if self._closed:
+                raise FailedPreconditionError("the server is closed")
+            if self._waiting >= self.limits.max_queue:
+                raise UnavailableError(f"{self._waiting} requests wait already: try again later")
+            self._queues.setdefault(one.key, deque()).append(one)
+            self._waiting += 1
+            self._changed.notify()
+        return one.future
+
+    def hurry(self) -> None:
+        """Let no call wait for more rows from now on."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Run what is queued, then end the threads."""
+        with self._changed:
+            self._closed = self._hurried = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _drop(self, one: _Waiting) -> None:
+        """Take a request whose client has gone out of the queue."""
+        with self._changed:
+            queue = self._queues.get(one.key, ())
+            if one in queue:
+                self._take(queue, [one])  # type: ignore[arg-type]
+
+    def _take(self, queue: deque[_Waiting], taken: Sequence[_Waiting]) -> None:
+        for one in taken:
+            queue.remove(one)
+            self._waiting -= 1
+            if not queue:
+                del self._queues[one.key]
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not (batch := self._next()):
+                    if self._closed and not self._waiting:
+                        return
+                    self._changed.wait(self._until_due())
+            # a future that is set to running can no longer be cancelled
+            batch = [one for one in batch if one.future.set_running_or_notify_cancel()]
+            if batch:
+                _Call(batch, self.metrics).run()
+                del batch
+
+    def _next(self) -> list[_Waiting]:
+        """Requests for one call, taken out of the queue; none if none is due."""
+        now = time.monotonic()
+        for queue in sorted(self._queues.values(), key=lambda queue: queue[0].since):
+            batch, rows = [queue[0]], queue[0].rows
+            full = rows is None
+            if rows is not None:
+                for one in list(queue)[1:]:
+                    assert one.rows is not None
+                    if rows + one.rows > self.limits.max_batch:
+                        full = True
+                        break
+                    batch.append(one)
+                    rows += one.rows
+                full = full or rows >= self.limits.max_batch
+            if full or self._hurried or now - queue[0].since >= self.limits.max_delay:
+                self._take(queue, batch)
+                if self._waiting:
+                    self._changed.notify()
+                return batch
+        return []
+
+    def _until_due(self) -> float | None:
+        """Seconds until the delay of the oldest request is over; None if there is none."""
+        if not self._queues:
+            return None
+        oldest = min(queue[0].since for queue in self._queues.values())
+        return max(0.0, oldest + self.limits.max_delay - time.monotonic())
+
+
+class _Call:
+    """One call for requests of a signature. Where that fails for several, each is called alone, so
+    that one with wrong values spoils no other."""
+
+    def __init__(self, batch: Sequence[_Waiting], metrics: Metrics) -> None:
+        self.batch, self.metrics = batch, metrics
+        self.begun = time.monotonic()
+
+    def run(self) -> None:
+        try:
+            answers = self._answers()
+        except Exception as error:
+            if len(self.batch) == 1:
+                self.batch[0].future.set_exception(error)
+                return
+            for one in self.batch:
+                _Call([one], self.metrics).run()
+            return
+        for one, answer in zip(self.batch, answers, strict=True):
+            one.future.set_result(answer)
+
+    def _answers(self) -> list[Answer]:
+        first = self.batch[0]
+        if len(self.batch) == 1:
+            arrays = list(first.arrays)
+        else:
+            columns = zip(*[one.arrays for one in self.batch], strict=True)
+            arrays = [np.concatenate(column) for column in columns]
+        results = first.signature(arrays)
+        seconds = time.monotonic() - self.begun
+        waits = [self.begun - one.since for one in self.batch]
+        rows = None if first.rows is None else sum(one.rows or 0 for one in self.batch)
+        self.metrics.call(first.model, waits, seconds, 1 if rows is None else rows)
+        answers, start = [], 0
+        for one, wait in zip(self.batch, waits, strict=True):
+            stop = start + (one.rows or 0)
+            own = results if len(self.batch) == 1 else [r[start:stop] for r in results]
+            answers.append(Answer(own, wait, seconds, rows))
+            start = stop
+        return answers
+
+
+def prepare(signatures: Sequence[tuple[str, Signature]], limits: Limits) -> list[str]:
+    """Call each signature with made-up values, so that no request waits for compilation, and find
+    out which may be batched. signatures: with what to call each. What there is to say of them, a
+    line each."""
+    told = []
+    for shown, signature in signatures:
+        if limits.max_batch > 1:
+            signature.find_batches()
+        else:
+            signature.by_rows, signature.why_not = False, "calls have one request each"
+        failed = None if signature.by_rows else signature.warm_up()
+        line = f"batched up to {limits.max_batch} rows" if signature.by_rows else (
+            f"not batched: {signature.why_not}"
+        )  # fmt: skip
+        if failed and failed not in line:
+            line += f"; a call with made-up values failed: {failed}"
+        told.append(f"{shown}: {line}")
+    return told

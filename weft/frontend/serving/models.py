@@ -1,0 +1,316 @@
+"""Models to serve: bundles by name and version, and their signatures as functions of flat lists of
+arrays.
+
+A path is a bundle, which is version 1, or a folder of versions whose names are integers, as
+TensorFlow Serving has it: `classifier/1/`, `classifier/2/`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.bundle.files import is_bundle
+from weft.frontend.bundle.load import Bundle, load
+from weft.frontend.bundle.signature import DEFAULT, type_from_json
+from weft.frontend.bundle.structure import structure_from_json
+from weft.frontend.core import pytree
+from weft.ir.dataclass import dataclass
+from weft.ir.dims import SymbolicDim, format_dim
+from weft.ir.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+    WeftError,
+    suggest,
+)
+from weft.ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+#: What a size that is open is when a signature is tried: small, and no factor of common sizes.
+_TRIED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a signature, with the name that requests use."""
+
+    name: str
+    type: TensorType
+
+
+class Signature:
+    """A signature of a loaded bundle as a function from a list of arrays to a list of arrays.
+
+    inputs, outputs: in the order of the manifest. writes: whether calls change variables.
+    by_rows: whether calls may be joined along the first axis (`find_batches` sets it); why_not:
+    what is against it."""
+
+    def __init__(self, bundle: Bundle, name: str) -> None:
+        entry = bundle.manifest["signatures"][name]
+        self.name = name
+        self.inputs = [Port(one["name"], type_from_json(one)) for one in entry["inputs"]]
+        self.outputs = [Port(one["name"], type_from_json(one)) for one in entry["outputs"]]
+        self.writes = bool(entry["updates"])
+        self.by_rows, self.why_not = False, "it was not tried"
+        self._function = bundle[name]
+        self._parameters = [
+            (p["name"], p["keyword_only"], p["first_input"], structure_from_json(p["structure"]))
+            for p in entry["parameters"]
+        ]
+        self._order = structure_from_json(entry["result"])[1]
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """One call. arrays: one for each input, of its dtype and sizes. Errors are those of the
+        compiled function."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, keyword_only, first, (structure, order) in self._parameters:
+            value = pytree.unflatten(structure, [arrays[first + i] for i in order])
+            if keyword_only:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        leaves, _ = pytree.flatten(self._function(*args, **kwargs))
+        found: list[Any] = [None] * len(leaves)
+        for number, leaf in zip(self._order, leaves, strict=True):
+            found[number] = np.asarray(leaf)
+        return found
+
+    def check(self, arrays: Sequence[Array]) -> None:
+        """InvalidArgumentError for arrays whose sizes are not those of the inputs, which are of
+        their dtypes."""
+        sizes: dict[str, int] = {}
+        for port, array in zip(self.inputs, arrays, strict=True):
+            wanted = port.type.shape
+            fits = len(wanted) == array.ndim
+            for dim, size in zip(wanted, array.shape, strict=False):
+                known = (
+                    sizes.setdefault(format_dim(dim), size) if isinstance(dim, SymbolicDim) else dim
+                )
+                fits = fits and known == size
+            if not fits:
+                raise InvalidArgumentError(
+                    f"input '{port.name}' has the shape {list(array.shape)}, but signature "
+                    f"'{self.name}' takes {shown_shape(port.type)}"
+                )
+
+    def made_up(self, rows: int, seed: int) -> list[Array]:
+        """Arrays of random values that fit the inputs, with `rows` rows where that is open: floats
+        from -1 to 1, other numbers 0 and 1."""
+        rng = np.random.default_rng(seed)
+        symbol = self._row_symbol()
+        made = []
+        for port in self.inputs:
+            dims = port.type.shape
+            shape = [d if isinstance(d, int) else rows if d == symbol else _TRIED for d in dims]
+            kind = port.type.dtype
+            bits = rng.integers(0, 2, shape)
+            if kind.kind == "string":
+                array = np.where(bits, b"a", b"b").astype(object)
+            elif kind.is_inexact:
+                array = np.asarray(rng.uniform(-1, 1, shape)).astype(kind.numpy)
+            else:
+                array = np.asarray(bits).astype(kind.numpy)
+            made.append(array)
+        return made
+
+    def _row_symbol(self) -> SymbolicDim | None:
+        first = self.inputs[0].type.shape[:1] if self.inputs else ()
+        return first[0] if first and isinstance(first[0], SymbolicDim) else None
+
+    def warm_up(self) -> str | None:
+        """Calls with made-up values, so that no request waits for compilation (kernels for 1 row
+        are other ones); why one failed, or None. A signature that writes variables is not
+        called."""
+        if self.writes:
+            return None
+        try:
+            for rows in (2,) if self._row_symbol() is None else (2, 1):
+                self(self.made_up(rows, 0))
+        except WeftError as error:
+            return error.what
+        return None
+
+    def find_batches(self) -> None:
+        """Set `by_rows`: whether a call with the rows of two requests gives each its own. The sizes
+        must say so, and calls with made-up rows, together and apart, must agree: a softmax along
+        the first axis has the sizes of one along the last."""
+        self.why_not = self._why_no_sizes() or self._why_no_rows()
+        self.by_rows = not self.why_not
+
+    def _why_no_sizes(self) -> str:
+        symbol = self._row_symbol()
+        if symbol is None:
+            return "its first input has no open first size"
+        if self.writes:
+            return "it writes variables"
+        for port in (*self.inputs, *self.outputs):
+            shape = port.type.shape
+            if not shape or shape[0] != symbol:
+                return f"the first size of '{port.name}' is not '{format_dim(symbol)}'"
+            if any(isinstance(d, SymbolicDim) and d.symbols & symbol.symbols for d in shape[1:]):
+                return f"'{port.name}' has '{format_dim(symbol)}' among its other sizes"
+        return "" if self.outputs else "it has no outputs"
+
+    def _why_no_rows(self) -> str:
+        parts = [self.made_up(rows, seed) for rows, seed in ((1, 1), (2, 2))]
+        try:
+            joined = self([np.concatenate(both) for both in zip(*parts, strict=True)])
+            apart = [self(part) for part in parts]
+        except WeftError as error:
+            return f"a call with made-up values failed: {error.what}"
+        for port, whole, *halves in zip(self.outputs, joined, *apart, strict=True):
+            if not _close(whole, np.concatenate(halves)):
+                return f"rows of '{port.name}' depend on other rows"
+        return ""
+
+
+def _close(a: Array, b: Array) -> bool:
+    """Whether two arrays are equal up to how kernels for other sizes round."""
+    if a.shape != b.shape:
+        return False
+    if a.dtype.kind in "OUSbiu":
+        return bool(np.array_equal(a, b))
+    coarse = a.dtype.itemsize == 2
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    tolerance = 2e-2 if coarse else 1e-4 if a.dtype in (np.float32, np.complex64) else 1e-9
+    x, y = a.astype(wide), b.astype(wide)
+    return bool(np.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True))
+
+
+def shown_shape(kind: TensorType) -> list[int]:
+    """The shape as protocols write it: -1 for sizes that are open."""
+    return [d if isinstance(d, int) else -1 for d in kind.shape]
+
+
+class Version:
+    """A bundle that is loaded, as a version of a model. signatures: those that can be served, by
+    name; refused: why the others cannot."""
+
+    def __init__(self, model: str, number: int, bundle: Bundle) -> None:
+        self.model, self.number, self.bundle = model, number, bundle
+        entries: Mapping[str, Any] = bundle.manifest["signatures"]
+        self.signatures: dict[str, Signature] = {}
+        self.refused: dict[str, str] = {}
+        for name in entries:
+            one = Signature(bundle, name)
+            ports = [p for p in (*one.inputs, *one.outputs) if p.type.dtype.is_complex]
+            if ports:
+                self.refused[name] = (
+                    f"'{ports[0].name}' is complex, for which requests have no form"
+                )
+            else:
+                self.signatures[name] = one
+        if not self.signatures:
+            raise UnsupportedError(
+                f"model '{model}' has no signature that can be served: "
+                + "; ".join(f"{n}: {why}" for n, why in self.refused.items())
+            )
+
+    def signature(self, name: object = None) -> Signature:
+        """The signature `name`; None: "serving_default", or the only one. NotFoundError for one
+        that is none, InvalidArgumentError for no name where there are several."""
+        if name is None:
+            if DEFAULT not in self.signatures and len(self.signatures) > 1:
+                raise InvalidArgumentError(
+                    f"model '{self.model}' has no signature '{DEFAULT}': name one of "
+                    f"{', '.join(self.signatures)}"
+                )
+            name = DEFAULT if DEFAULT in self.signatures else next(iter(self.signatures))
+        if not isinstance(name, str):
+            raise InvalidArgumentError("the name of a signature must be a string")
+        if name in self.refused:
+            raise InvalidArgumentError(f"signature '{name}' is not served: {self.refused[name]}")
+        if name not in self.signatures:
+            raise NotFoundError(
+                f"model '{self.model}' has no signature '{name:.60}'"
+                f"{suggest(name[:60], list(self.signatures))}"
+            )
+        return self.signatures[name]
+
+
+class Repository:
+    """The models that a server has: versions by name and number.
+
+    paths: `NAME=PATH` or `PATH`, whose last part then is the name. all_versions: load each version
+    of a folder of versions, instead of the newest alone. Errors: as `wf.load`; NotFoundError for a
+    path that is neither a bundle nor a folder of versions, InvalidArgumentError for a name that is
+    none or is there twice."""
+
+    def __init__(self, paths: Sequence[str], all_versions: bool = False) -> None:
+        self.models: dict[str, dict[int, Version]] = {}
+        for given in paths:
+            name, path = named_path(given)
+            if name in self.models:
+                raise InvalidArgumentError(
+                    f"there are two models '{name}'", hint="NAME=PATH gives one another name"
+                )
+            found = sorted(_versions(path).items())
+            chosen = found if all_versions else found[-1:]
+            self.models[name] = {n: Version(name, n, load(place)) for n, place in chosen}
+
+    def find(self, model: str, version: str | None = None) -> Version:
+        """A version of a model, the newest one by default. NotFoundError for one that is not
+        loaded."""
+        if model not in self.models:
+            raise NotFoundError(f"there is no model '{model:.100}'")
+        versions = self.models[model]
+        if version is None:
+            return versions[max(versions)]
+        known = {str(n): v for n, v in versions.items()}
+        if version not in known:
+            raise NotFoundError(
+                f"model '{model}' has no version '{version:.40}': {', '.join(known)} is loaded"
+            )
+        return known[version]
+
+    def signatures(self) -> list[tuple[Version, Signature]]:
+        """All signatures that are served, with the versions that they are of."""
+        versions = [v for model in self.models.values() for v in model.values()]
+        return [(v, s) for v in versions for s in v.signatures.values()]
+
+
+def named_path(given: str) -> tuple[str, str]:
+    """The name and the path of a model: `NAME=PATH`, or `PATH`, which is named after its folder.
+    InvalidArgumentError for a name that is none.
+
+    >>> from weft.frontend.serving.models import named_path
+    >>> named_path("m=a/b"), named_path("a/b/")
+    (('m', 'a/b'), ('b', 'a/b/'))
+    """
+    name, equals, path = given.partition("=")
+    if not equals:
+        path = given
+        name = path.rstrip("/").rpartition("/")[2] if "://" in path else Path(path).resolve().name
+    if _NAME.fullmatch(name) is None:
+        raise InvalidArgumentError(
+            f"'{name:.100}' is no name for a model: letters, digits, '_', '-' and '.', at most 100",
+            hint="NAME=PATH gives a bundle another name",
+        )
+    return name, path
+
+
+def _versions(path: str) -> dict[int, str]:
+    """Where each version of a model is."""
+    if is_bundle(path):
+        return {1: path}
+    folder = Path(path)
+    numbers = (
+        {int(p.name): str(p) for p in folder.iterdir() if re.fullmatch(r"[0-9]{1,18}", p.name)}
+        if "://" not in path and folder.is_dir()
+        else {}
+    )
+    found = {n: place for n, place in numbers.items() if is_bundle(place)}
+    if not found:
+        raise NotFoundError(
+            f"'{path}' is neither a bundle nor a folder of versions",
+            hint="wf.export writes bundles; versions are folders whose names are integers: "
+            f"{path}/1/bundle.json",
+        )
+    return found

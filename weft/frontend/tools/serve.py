@@ -1,0 +1,136 @@
+"""`weft serve`: bundles behind HTTP, until it is told to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+
+if TYPE_CHECKING:
+    from weft.frontend.serving.app import App
+
+#: The variable of the environment that has the token; arguments are seen by all users of a machine.
+TOKEN = "WEFT_SERVE_TOKEN"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of `weft serve`."""
+    add = parser.add_argument
+    add("bundles", nargs="+", metavar="[NAME=]BUNDLE", help="a bundle, or a folder of versions")
+    add("--host", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1)")
+    add("--port", type=int, default=8000, help="0: one that is free (default: 8000)")
+    add("--threads", type=int, default=1, metavar="N", help="calls at a time (default: 1)")
+    add("--all-versions", action="store_true", help="load all versions, not the newest alone")
+    add("--max-batch", type=int, default=64, metavar="ROWS",
+        help="the most rows of a call for several requests; 1: none (default: 64)")  # fmt: skip
+    add("--max-delay-ms", type=float, default=0.0, metavar="MS",
+        help="how long a call waits for more rows (default: 0)")  # fmt: skip
+    add("--max-queue", type=int, default=1000, metavar="N",
+        help="requests that wait; more get status 503 (default: 1000)")  # fmt: skip
+    add("--timeout", type=float, default=60.0, metavar="S",
+        help="seconds until a request gets status 504 (default: 60)")  # fmt: skip
+    add("--max-body-mb", type=float, default=64.0, metavar="MB",
+        help="the most megabytes of a request; more get status 413 (default: 64)")  # fmt: skip
+    add("--token", help=f"what requests must have as bearer token (default: {TOKEN})")
+    add("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate")
+    add("--tls-key", metavar="FILE", help="the key of the certificate")
+
+
+def run_serve(args: Namespace, tell: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; then answer what is there, and return; a second SIGINT ends
+    it at once. tell: takes lines.
+
+    FailedPreconditionError without the extra `serve`; errors as `Repository` and `Limits`;
+    UnavailableError if the address is taken; InvalidArgumentError for a certificate that cannot be
+    read."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise FailedPreconditionError(
+            f"weft serve needs the package {error.name}, which is not installed",
+            hint="pip install 'weft[serve]'",
+        ) from None
+    app = _app(args)
+    for line in app.told:
+        tell(line)
+    forced = False
+    try:
+        with _listening(args.host, args.port) as listening:
+            forced = _serve(app, args, listening, tell)
+    finally:
+        if not forced:  # who asks twice does not wait for calls that run
+            app.close()
+
+
+def _app(args: Namespace) -> App:
+    from weft.frontend.serving.app import App
+    from weft.frontend.serving.batching import Limits
+    from weft.frontend.serving.models import Repository
+
+    limits = Limits(
+        args.threads, args.max_batch, args.max_delay_ms / 1e3, args.max_queue, args.timeout
+    )
+    if not args.max_body_mb > 0:
+        raise InvalidArgumentError("--max-body-mb must be more than 0")
+    token = os.environ.get(TOKEN) if args.token is None else args.token
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+        raise InvalidArgumentError("a token must be printable ASCII, and not empty")
+    repository = Repository(args.bundles, args.all_versions)
+    return App(repository, limits, token=token, max_body=int(args.max_body_mb * 1e6))
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends small answers at once only for sockets that name their protocol
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(2048)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise UnavailableError(f"cannot listen at {host}:{port}: {error}") from None
+    return listening
+
+
+def _serve(
+    app: App, args: Namespace, listening: socket.socket, tell: Callable[[str], None]
+) -> bool:
+    """Serve until a signal; whether a second SIGINT has cut it short."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            name = f"[{args.host}]" if ":" in args.host else args.host
+            scheme = "https" if args.tls_cert else "http"
+            tell(f"serving on {scheme}://{name}:{listening.getsockname()[1]}")
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.stop()
+            await super().shutdown(sockets)
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            # uvicorn's own would raise the signal again once all is answered
+            self.force_exit = self.should_exit and sig == signal.SIGINT
+            self.should_exit = True
+
+    if (args.tls_cert is None) != (args.tls_key is None):
+        raise InvalidArgumentError("--tls-cert and --tls-key go together")
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, ws="none", server_header=False,
+        proxy_headers=False, ssl_certfile=args.tls_cert, ssl_keyfile=args.tls_key,
+    )  # fmt: skip
+    try:
+        config.load()
+    except OSError as error:  # of SSL, too
+        raise InvalidArgumentError(f"the certificate or its key cannot be read: {error}") from None
+    server = Server(config)
+    server.run([listening])
+    return server.force_exit
