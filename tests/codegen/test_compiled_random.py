@@ -22,7 +22,7 @@ from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
 from weft.passes.fusion.fuse import fuse
-from weft.passes.simplify.effects import expand_updates
+from weft.passes.simplify.effects import expand_updates, strip_gradient_ops
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +41,7 @@ class TestWholeNumbers:
     @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=WHOLE))
     @examples(40)
     def test_fusion_alone(self, case: Case) -> None:
-        check_exactly(case, (expand_updates, fuse))
+        check_exactly(case, (expand_updates, strip_gradient_ops, fuse))
 
 
 class TestFloats:
