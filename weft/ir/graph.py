@@ -6,7 +6,7 @@ block. `stable_order` sorts ops, or whatever else depends on each other, topolog
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -272,3 +272,16 @@ def _same_op(x: Operation, y: Operation, twin: Mapping[Value, Value]) -> bool:
 def _attr_key(value: AttrValue) -> object:
     # repr tells -0.0 from 0.0 and lets NaN equal itself; the type tells 1 from True and 1.0
     return (type(value).__name__, repr(value)) if isinstance(value, (bool, float)) else value
+
+
+def unique_name(name: str, taken: Container[str], tried: dict[str, int] | None = None) -> str:
+    """`name`, or `name_1`, `name_2`, ... if it is taken. tried: by name the number that was found
+    last, where names that are taken stay so."""
+    if name not in taken:
+        return name
+    count = 1 if tried is None else tried.get(name, 0) + 1
+    while f"{name}_{count}" in taken:
+        count += 1
+    if tried is not None:
+        tried[name] = count
+    return f"{name}_{count}"

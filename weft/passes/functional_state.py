@@ -21,14 +21,12 @@ the last assignment before it gave. JAX's `Exported` holds such functions, too."
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from weft.ir.analysis.effects import state_key
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
-from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.graph import Graph, Operation, Value, unique_name
 from weft.ir.types import HandleType, RefType
-from weft.passes.rewriting.rewrite import extend, placed_as
+from weft.passes.rewriting.rewrite import bind, extend, with_control, with_operands
 from weft.passes.simplify.effects import expand_updates
 
 
@@ -72,16 +70,18 @@ def functional_state(graph: Graph) -> Functional:
                 held[name] = mapping.get(op.operands[1], op.operands[1])
                 done.add(op.result)
             continue
-        made = _without(op, mapping, done)
+        made = with_operands(op, mapping)
+        # what was read is an argument now, or an operand of what was assigned: it orders nothing
+        after = [v for v in made.control if v.op is not None and v not in done]
+        made = with_control(made, after)
         builder.ops.append(made)
-        mapping.update(zip(op.results, made.results, strict=True))
+        bind(mapping, op, made.results)
     for name in first:
-        names.append(_free(name, names))
+        names.append(unique_name(name, names))
     written = tuple(name for name, value in held.items() if value is not first[name])
     results = [mapping.get(v, v) for v in graph.block.results]
-    block = Block(tuple(builder.args), tuple(builder.ops), (*results, *map(held.get, written)))  # type: ignore[arg-type]
-    made_graph = Graph(graph.name, block, tuple(names), graph.stage)
-    return Functional(made_graph, tuple(first), written)
+    block = builder.block([*results, *(held[name] for name in written)])
+    return Functional(Graph(graph.name, block, tuple(names), graph.stage), tuple(first), written)
 
 
 def _check(op: Operation) -> None:
@@ -103,21 +103,3 @@ def _check(op: Operation) -> None:
             hint="read the variable outside, and pass the value",
             location=op.locations,
         )
-
-
-def _without(op: Operation, mapping: Mapping[Value, Value], done: set[Value]) -> Operation:
-    """The op on mapped values, after nothing that is gone. The values that were read are arguments
-    now, or operands of what was assigned: they order nothing."""
-    after = (mapping.get(v, v) for v in op.control if v not in done)
-    control = tuple(dict.fromkeys(v for v in after if v.op is not None))
-    operands = tuple(mapping.get(v, v) for v in op.operands)
-    types = [r.type for r in op.results]
-    made = Operation(op.name, operands, op.attrs, types, op.regions, control, op.locations)
-    return placed_as(op, made)
-
-
-def _free(name: str, taken: list[str]) -> str:
-    made, number = name, 1
-    while made in taken:
-        made, number = f"{name}_{number}", number + 1
-    return made

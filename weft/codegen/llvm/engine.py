@@ -98,7 +98,7 @@ class LlvmEngine:
             # or until the program's end, which waits for this
             threading.main_thread().join(FIRST_CALL_SECONDS)
         try:
-            return _make(kernel)
+            return machine_code(kernel)
         finally:
             self._over.add(kernel.key)
 
@@ -266,12 +266,8 @@ def _begin(
 
 
 def machine_code(kernel: Kernel) -> CachedObject:
-    """The kernel's object, from disk or compiled now, for others to link."""
-    return _make(kernel)
-
-
-def _make(kernel: Kernel) -> CachedObject:
-    """Load, or compile and store at once: the process may end before anybody asks for it."""
+    """The kernel's object, from disk, or compiled and stored at once: the process may end before
+    anybody asks for it."""
     cache = kernel_cache()
     loaded = _load(kernel, cache)
     if loaded is not None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import partial
 from keyword import iskeyword
@@ -50,14 +49,13 @@ from weft.frontend.session.graph import Graph as SessionGraph
 from weft.frontend.session.session import Session
 from weft.frontend.session.step import step_program
 from weft.frontend.state.variable import Variable
-from weft.ir.dtypes import as_dtype
 from weft.ir.errors import (
     InvalidArgumentError,
     TypeRuleError,
     UnsupportedError,
     WeftError,
 )
-from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.graph import Graph, Operation, Value, unique_name
 from weft.ir.locations import caller_location
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.spec import ConstArray
@@ -112,8 +110,8 @@ def export(
     """
     weights = Weights()
     made: dict[str, Exported] = {}
-    for name, (what, given) in _all_signatures(model, example, signatures).items():
-        with _located():
+    try:
+        for name, (what, given) in _all_signatures(model, example, signatures).items():
             if isinstance(what, (SessionGraph, Session)):
                 found = _of_graph(what, given, name, weights)
             else:
@@ -122,7 +120,9 @@ def export(
                 found = frozen(found, weights)
             structure_from_json(found.result)  # what cannot be read is not written
             made[name] = _with_large_constants(found, weights)
-    _write(path, made, weights, replace)
+        _write(path, made, weights, replace)
+    except WeftError as error:
+        raise error.at(caller_location()) from error.__cause__
 
 
 def _write(path: PathLike, made: Mapping[str, Exported], weights: Weights, replace: bool) -> None:
@@ -157,7 +157,6 @@ def _all_signatures(
         raise InvalidArgumentError(
             "wf.export: example= is of a function",
             hint="of a graph: signatures={'serving_default': ({'x': x}, {'y': y})}",
-            location=caller_location(),
         )
     for name, given in ({} if signatures is None else signatures).items():
         checked_name(name, "wf.export(signatures=)")
@@ -165,7 +164,6 @@ def _all_signatures(
             raise InvalidArgumentError(
                 f"wf.export: '{name}' is the signature of the model itself",
                 hint="pass None as the model, or give another name",
-                location=caller_location(),
             )
         if is_graph:
             found[name] = model, given
@@ -175,18 +173,8 @@ def _all_signatures(
         raise InvalidArgumentError(
             "wf.export: there is nothing to export",
             hint="pass a function, or signatures={name: function}",
-            location=caller_location(),
         )
     return found
-
-
-@contextmanager
-def _located() -> Iterator[None]:
-    """Errors without a place have the user's line."""
-    try:
-        yield
-    except WeftError as error:
-        raise error.at(caller_location()) from error.__cause__
 
 
 # ---------------------------------------------------------------------------------------- functions
@@ -208,7 +196,7 @@ def _of_function(function: Any, example: Any, weights: Weights) -> Exported:
     bound = _bound(name, signature, example)
     inputs = {n: v for n, v in bound.arguments.items() if n not in static}
     _check_types(name, inputs)
-    kinds = [pytree.tree_map(_leaf_type, value) for value in inputs.values()]
+    kinds = [pytree.tree_map(type_of, value) for value in inputs.values()]
     types = InputSignature(name, tuple(inputs), kinds)
     traced, trainable = _traced(function, bound, types, tuple(inputs), x64)
     _check_portable(traced.graph)
@@ -327,12 +315,6 @@ def _check_types(name: str, given: Mapping[str, Any]) -> None:
                 )
 
 
-def _leaf_type(leaf: Any) -> TensorType:
-    if isinstance(leaf, TensorType):
-        return leaf
-    return TensorType(as_dtype(leaf.dtype), tuple(leaf.shape))
-
-
 # ------------------------------------------------------------------------------------------- graphs
 def _of_graph(where: Any, given: Any, name: str, weights: Weights) -> Exported:
     session = where if isinstance(where, Session) else None
@@ -438,9 +420,9 @@ def _with_large_constants(given: Exported, weights: Weights) -> Exported:
             continue
         mapping[op.result] = builder.add_arg(op.result.type)
         held.append(name)
-        names.append(_free(name, names))
+        names.append(unique_name(name, names))
     results = [mapping.get(v, v) for v in graph.block.results]
-    block = Block(tuple(builder.args), tuple(builder.ops), tuple(results))
+    block = builder.block(results)
     labels = [*given.output_names, *[""] * (len(results) - own)]
     made_graph = Graph(graph.name, block, tuple(names), graph.stage, result_names=tuple(labels))
     return replace_fields(given, graph=made_graph, weights=held)
@@ -462,10 +444,3 @@ def _content(array: Array) -> object:
         return array.shape, tuple(array.ravel().tolist())
     digest = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return array.dtype.str, array.shape, digest.digest()
-
-
-def _free(name: str, taken: Sequence[str]) -> str:
-    made, number = name, 1
-    while made in taken:
-        made, number = f"{name}_{number}", number + 1
-    return made

@@ -74,7 +74,6 @@ def checked_name(name: object, what: str) -> str:
     raise InvalidArgumentError(
         f"{what} {name!r:.120} is no name for a signature",
         hint="letters, digits, '_', '-' and '.', at most 100",
-        location=caller_location(),
     )
 
 
@@ -100,7 +99,6 @@ def write_bundle(
                 f"wf.export: '{place}' is there already",
                 hint="replace=True replaces a bundle" if is_there(place / MANIFEST) else
                 "it is no bundle: give another path, or remove it",
-                location=caller_location(),
             )  # fmt: skip
     if is_url:
         _write_files(place, manifest, texts, weights)
@@ -121,13 +119,10 @@ def write_bundle(
             os.rename(beside, place)
     except OSError as error:
         if isinstance(error, WeftError):
-            raise error.at(caller_location()) from error.__cause__
+            raise
         raise FailedPreconditionError(
-            f"wf.export: cannot write '{place}': {error.strerror or error}",
-            location=caller_location(),
+            f"wf.export: cannot write '{place}': {error.strerror or error}"
         ) from error
-    except WeftError as error:
-        raise error.at(caller_location()) from error.__cause__
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

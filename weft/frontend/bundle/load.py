@@ -15,19 +15,19 @@ import numpy as np
 
 from weft.frontend.bundle.files import BundleFiles, PathLike, damaged, read_bundle
 from weft.frontend.bundle.freeze import with_constants
-from weft.frontend.bundle.signature import DEFAULT, type_from_json
+from weft.frontend.bundle.signature import DEFAULT, type_from_json, type_of
 from weft.frontend.bundle.structure import structure_from_json
 from weft.frontend.compile.decorator import compile
 from weft.frontend.compile.function import CompiledFunction
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Array, Tensor
-from weft.frontend.core.trace import Trace, current_trace, suspend_trace, unique_name
+from weft.frontend.core.trace import current_trace, suspend_trace
+from weft.frontend.ops.dispatch import fresh_sizes
 from weft.frontend.ops.dynamic import ensure_shape
 from weft.frontend.state.variable import Variable
 from weft.ir.analysis.verify import verify
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, SymbolicDim
-from weft.ir.dtypes import as_dtype
 from weft.ir.errors import (
     DataLossError,
     NotFoundError,
@@ -61,13 +61,13 @@ class Bundle:
         with _checked(path):
             self.variables: Mapping[str, Variable] = _variables(files)
             given: dict[str, Variable | Array] = {**files.weights, **self.variables}
-            self.held = {
+            self._held = {
                 str(name): _signature(str(name), entry, files, given, allow_files)
                 for name, entry in files.manifest["signatures"].items()
             }
             self.signatures: Mapping[str, CompiledFunction[..., Any]] = {
                 name: _compiled(name, files.manifest["signatures"][name]["parameters"], one)
-                for name, one in self.held.items()
+                for name, one in self._held.items()
             }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -128,7 +128,7 @@ def bundle_graph(path: PathLike, signature: str = "", allow_files: AllowFiles = 
     names = list(bundle.signatures)
     chosen = signature or (names[0] if len(names) == 1 else DEFAULT)
     bundle[chosen]  # an error for one that is none
-    found = bundle.held[chosen]
+    found = bundle._held[chosen]
     if found.updates:
         raise UnsupportedError(
             f"the signature '{chosen}' of '{path}' writes the variable "
@@ -155,7 +155,7 @@ def _variables(files: BundleFiles) -> dict[str, Variable]:
     made: dict[str, Variable] = {}
     for name, entry in files.manifest["weights"].items():
         kind, array = type_from_json(entry), files.weights[name]
-        if kind != TensorType(as_dtype(array.dtype), array.shape):
+        if kind != type_of(array):
             raise DataLossError(f"the weight '{name}' is no {kind}")
         if entry["trainable"] is not None:
             made[name] = Variable(array, name=name, trainable=bool(entry["trainable"]))
@@ -185,15 +185,15 @@ class _Signature:
         values = [
             trace.lift(_of_sizes(t, k, sizes)) for t, k in zip(given, self.inputs, strict=True)
         ]
-        for weight in self.weights:
-            is_variable = isinstance(weight, Variable)
-            values.append(
-                trace.lift(weight.read()) if is_variable else trace.constant(weight)  # type: ignore[union-attr,arg-type]
-            )
-        sizes |= _fresh(self.graph, trace)
+        values += [
+            trace.lift(w.read()) if isinstance(w, Variable) else trace.constant(w)
+            for w in self.weights
+        ]
+        for symbol in sorted(made_symbols(self.graph)):  # of sizes that depend on values
+            (fresh,) = fresh_sizes(trace, symbol, 1)
+            sizes[symbol] = SymbolicDim.symbol(fresh)
         sizes = {s: d for s, d in sizes.items() if d != SymbolicDim.symbol(s)}
         graph = specialize(self.graph, sizes) if sizes else self.graph  # type: ignore[arg-type]
-        trace.root().made_sizes.update(made_symbols(graph))
         results = trace.builder.inline(graph.block, values)
         own = len(results) - len(self.updates)
         for variable, value in zip(self.updates, results[own:], strict=True):
@@ -245,19 +245,6 @@ def _of_sizes(t: Tensor, wanted: TensorType, sizes: Mapping[str, Dim]) -> Tensor
     return t if t._type.shape == shape else ensure_shape(t, shape)
 
 
-def _fresh(graph: Graph, trace: Trace) -> dict[str, Dim]:
-    """New names for the sizes of the graph that depend on values."""
-    found: dict[str, Dim] = {}
-    taken = trace.root().symbols
-    for symbol in sorted(made_symbols(graph)):
-        if taken is None:
-            continue
-        fresh = unique_name(symbol, dict.fromkeys(taken))
-        taken.add(fresh)
-        found[symbol] = SymbolicDim.symbol(fresh)
-    return found
-
-
 def _signature(
     name: str,
     entry: Mapping[str, Any],
@@ -271,11 +258,9 @@ def _signature(
     graph = _graph(files, entry["graph"], allow_files)
     held = [weights[w] for w in entry["weights"]]
     updates = [weights[w] for w in entry["updates"]]
-    types = [TensorType(as_dtype(w.dtype), tuple(w.shape)) for w in held]
-    written = [TensorType(as_dtype(w.dtype), tuple(w.shape)) for w in updates]
-    if [a.type for a in graph.args] != [*inputs, *types]:
+    if [a.type for a in graph.args] != [*inputs, *map(type_of, held)]:
         raise DataLossError(f"the inputs of '{name}' are not those of its graph")
-    if [r.type for r in graph.results] != [*outputs, *written]:
+    if [r.type for r in graph.results] != [*outputs, *map(type_of, updates)]:
         raise DataLossError(f"the outputs of '{name}' are not those of its graph")
     variables = [v for v in updates if isinstance(v, Variable)]
     if len(variables) < len(updates):

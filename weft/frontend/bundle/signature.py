@@ -12,7 +12,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim, format_dim
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import DataLossError
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, unique_name
 from weft.ir.text.parser import parse_dim
 from weft.ir.types import TensorType
 from weft.runtime.checkpoint.format import RESERVED
@@ -51,10 +51,7 @@ class Weights:
         if name == "__metadata__" or name.startswith(RESERVED):  # the file's own
             name = f"variable_{name}"
         if key not in self.names:
-            free, number = name, 1
-            while free in self.arrays:
-                free, number = f"{name}_{number}", number + 1
-            self.names[key] = free
+            free = self.names[key] = unique_name(name, self.arrays)
             self.arrays[free] = value()
         return self.names[key]
 
@@ -77,8 +74,9 @@ def signature_to_json(name: str, one: Exported) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def type_of(array: Array) -> TensorType:
-    return TensorType(as_dtype(array.dtype), array.shape)
+def type_of(x: Any) -> TensorType:
+    """The type of an array, a tensor, a variable; a type is its own."""
+    return x if isinstance(x, TensorType) else TensorType(as_dtype(x.dtype), tuple(x.shape))
 
 
 def type_to_json(kind: object) -> dict[str, Any]:

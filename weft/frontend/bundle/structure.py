@@ -15,7 +15,6 @@ from typing import Any
 from weft.frontend.core import pytree
 from weft.frontend.core.pytree import Node, Structure
 from weft.ir.errors import DataLossError, UnsupportedError
-from weft.ir.locations import caller_location
 
 #: The deepest nesting that is written and read: Python's own limit is not far above.
 _DEEPEST = 100
@@ -26,9 +25,7 @@ def structure_to_json(structure: Structure, what: str) -> Any:
     user's own (`wf.register_pytree`), dicts with keys that are neither str nor int, and what nests
     more than 100 times."""
     if pytree.depth(structure) > _DEEPEST:
-        raise UnsupportedError(
-            f"wf.export: {what} nests more than {_DEEPEST} times", location=caller_location()
-        )
+        raise UnsupportedError(f"wf.export: {what} nests more than {_DEEPEST} times")
     return _to_json(structure, what, count())
 
 
@@ -43,7 +40,6 @@ def _to_json(structure: Structure, what: str, numbers: Iterator[int]) -> Any:
             f"wf.export: {what} holds a {cls.__name__}, which a process without that class cannot "
             "make",
             hint="pass and return tuples or dicts of its parts",
-            location=caller_location(),
         )
     if issubclass(cls, dict):
         keys: Any = structure.meta
@@ -64,7 +60,6 @@ def _key(key: object, what: str) -> str | int:
     raise UnsupportedError(
         f"wf.export: {what} is a dict with the key {key!r:.60}",
         hint="keys are strings or integers",
-        location=caller_location(),
     )
 
 

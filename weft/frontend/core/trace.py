@@ -22,7 +22,7 @@ the body."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -36,7 +36,7 @@ from weft.ir.analysis.effects import StateKey, calls_python, effect_keys, open_k
 from weft.ir.analysis.frames import is_dataflow
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
-from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.graph import Block, Graph, Operation, Value, unique_name
 from weft.ir.locations import Locations, caller_location
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
@@ -276,19 +276,6 @@ class Effects:
                 attrs["update"] = op
             op = _OPEN.get(op, "update_open")
         return self.trace.emit(op, (self.ref(variable), *operands), attrs, control=control)[0]
-
-
-def unique_name(name: str, taken: Container[str], tried: dict[str, int] | None = None) -> str:
-    """`name`, or `name_1`, `name_2`, ... if it is taken. tried: by name the number that was found
-    last, where names that are taken stay so."""
-    if name not in taken:
-        return name
-    count = 1 if tried is None else tried.get(name, 0) + 1
-    while f"{name}_{count}" in taken:
-        count += 1
-    if tried is not None:
-        tried[name] = count
-    return f"{name}_{count}"
 
 
 Array = np.ndarray[Any, Any]

@@ -30,7 +30,6 @@ from weft.frontend.core.trace import (
     current_trace,
     is_suspended,
     suspend_trace,
-    unique_name,
 )
 from weft.frontend.eager.by_value import large_results
 from weft.frontend.eager.numpy_calls import REDUCTIONS, quick_fold
@@ -43,7 +42,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.graph import Operation, Value
+from weft.ir.graph import Operation, Value, unique_name
 from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.locations import caller_location
 from weft.ir.ops import HAVE_KERNELS

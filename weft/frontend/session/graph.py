@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import Effect, Trace, current_trace, set_thread_default, unique_name
+from weft.frontend.core.trace import Effect, Trace, current_trace, set_thread_default
 from weft.frontend.core.user_errors import as_seen
 from weft.frontend.session.graph_import import add_graph, near, to_ir
 from weft.frontend.session.operations import GraphOperation, Node, OperationNames, results_of
@@ -33,7 +33,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Graph as IRGraph
-from weft.ir.graph import Operation, Value
+from weft.ir.graph import Operation, Value, unique_name
 from weft.ir.locations import caller_location
 from weft.ir.ops.builder import Builder
 from weft.ir.process import ForkLock

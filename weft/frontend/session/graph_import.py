@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import Effect, Trace, unique_name
+from weft.frontend.core.trace import Effect, Trace
 from weft.frontend.state.resources import Shareable, shared
 from weft.frontend.state.variable import Variable, _restored, variables_of
 from weft.ir.dims import Dim, SymbolicDim
@@ -26,7 +26,7 @@ from weft.ir.errors import (
     UnsupportedError,
     suggest,
 )
-from weft.ir.graph import Block, Operation, Value
+from weft.ir.graph import Block, Operation, Value, unique_name
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.locations import caller_location
 from weft.ir.ops.builder import Builder, make_op

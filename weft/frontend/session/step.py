@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.core.trace import Trace, unique_name
+from weft.frontend.core.trace import Trace
 from weft.ir.analysis.effects import accesses, state_key
 from weft.ir.dims import format_shape
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
-from weft.ir.graph import Block, Graph, Operation, Value, stable_order
+from weft.ir.graph import Block, Graph, Operation, Value, stable_order, unique_name
 from weft.ir.locations import caller_location
 from weft.ir.ops.builder import Builder, remapped
 from weft.ir.ops.control_flow import DATAFLOW

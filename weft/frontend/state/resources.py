@@ -27,12 +27,11 @@ from weft.frontend.core.trace import (
     graph_around,
     host_trace,
     suspend_trace,
-    unique_name,
 )
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype, int64, string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
-from weft.ir.graph import Value
+from weft.ir.graph import Value, unique_name
 from weft.ir.locations import caller_location
 from weft.runtime.resources.attempts import Resource, check_timeout
 from weft.runtime.resources.components import Array, ComponentShape, describe_array

@@ -28,7 +28,6 @@ from weft.frontend.core.trace import (
     current_trace,
     effect_trace,
     suspend_trace,
-    unique_name,
 )
 from weft.frontend.core.trace import in_graph as building_graph
 from weft.frontend.ops.dispatch import check_eager_device, fresh_sizes
@@ -44,7 +43,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.graph import Value
+from weft.ir.graph import Value, unique_name
 from weft.ir.interpreter.state import check_initialized
 from weft.ir.locations import caller_location
 from weft.ir.spec import fits

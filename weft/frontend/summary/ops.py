@@ -16,7 +16,6 @@ from weft.frontend.core.trace import (
     current_trace,
     graph_around,
     suspend_trace,
-    unique_name,
 )
 from weft.frontend.extend.debug import python_effect
 from weft.frontend.ops.promotion import TensorLike, check_int, strong_tensor
@@ -25,6 +24,7 @@ from weft.frontend.queues.host_ops import host_op, located, string_tensor
 from weft.frontend.session.graph import Graph, get_default_graph
 from weft.frontend.state.scopes import device
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
+from weft.ir.graph import unique_name
 from weft.ir.ops.io import FunctionName, summary_type
 
 #: Buckets of a histogram, and images of a batch, as TensorFlow makes them.

@@ -21,13 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
+from weft.codegen.call import Callee, Routine, Stacks
 from weft.codegen.faults import FaultWords
 from weft.codegen.llvm.engine import machine_code
 from weft.codegen.llvm.target import NATIVE, isa_line, using
 from weft.codegen.steps.walker import ARRAY_DATA_OFFSET, CALL_WORDS, HEADER, WALKER, Table
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, ToolchainError, UnsupportedError
-from weft.ir.graph import Graph, Operation, Value
+from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType
 from weft.passes.manager import STANDARD, PassOptions
 from weft.passes.sizes import is_symbolic
@@ -108,24 +109,23 @@ def _tensor_types(values: Sequence[Value]) -> list[TensorType]:
 
 def _check(program: StepProgram) -> None:
     """UnsupportedError for what a library does not hold."""
-    table = program.table
-    owners: list[Operation | None] = [c.op for c in program.calls]
-    why = ""
-    if table.python:
-        why = "calls Python"
-    elif table.routines:
-        names = ", ".join(sorted({name for _, name in table.routines}))
-        why = f"calls SciPy's BLAS and LAPACK ({names})"
-    elif table.stacks:
-        why = "keeps what loops do, for gradients"
-    if not why:
-        return
-    op = next((op for op in owners if op is not None), None)
-    raise UnsupportedError(
-        f"the graph {why}, which no shared library holds",
-        hint="weft run, and wf.load, run it in a process with Python",
-        location=() if op is None else op.locations,
-    )
+    for planned_call in program.calls:
+        for arg in planned_call.call.args:
+            if isinstance(arg, Callee):
+                why = "calls Python"
+            elif isinstance(arg, Routine):
+                why = f"calls SciPy's BLAS or LAPACK ({arg.name})"
+            elif isinstance(arg, Stacks):
+                why = "keeps values of a loop for gradients"
+            else:
+                continue
+            op = planned_call.op
+            raise UnsupportedError(
+                f"op '{op.name if op else planned_call.call.kernel.name}' {why}, which no shared "
+                "library does",
+                hint="weft run, and wf.load, run it in a process with Python",
+                location=op.locations if op else (),
+            )
 
 
 def compiler() -> list[str]:
