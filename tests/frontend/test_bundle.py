@@ -354,7 +354,7 @@ class TestErrors:
         odd = wf.elementwise(lambda x: x if x > 1 else 0.0)
         queue = wf.tf1.FIFOQueue(3, [F32], [[]])
         py = wf.errors.UnsupportedError
-        self.refused(tmp_path, py, "calls a Python function",
+        self.refused(tmp_path, py, "calls Python",
                      lambda x: wf.py_function(np.sin, [x], F32, [4, 3]), OPEN)  # fmt: skip
         self.refused(tmp_path, py, "needs code of yours", lambda x: odd(x), OPEN)
         self.refused(tmp_path, py, "lives in this process only", lambda x: queue.dequeue(), OPEN)

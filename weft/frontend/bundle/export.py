@@ -387,7 +387,7 @@ def _check_portable(graph: Graph) -> None:
     for op in graph.walk():
         if op.name in PYTHON_CALLS:
             raise UnsupportedError(
-                f"wf.export: op '{op.name}' calls a Python function, which no bundle holds",
+                f"wf.export: op '{op.name}' calls Python, which no bundle does",
                 hint="leave it out, or compute it with ops of weft",
                 location=op.locations,
             )

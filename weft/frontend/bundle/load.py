@@ -287,7 +287,7 @@ def _graph(files: BundleFiles, name: str, allow_files: AllowFiles) -> Graph:
     calls = next((op for op in graph.walk() if op.name in PYTHON_CALLS), None)
     if calls is not None:
         raise UnsupportedError(
-            f"{name} calls a Python function (op '{calls.name}'), which no bundle may",
+            f"{name} calls Python (op '{calls.name}'), which no bundle may",
             location=calls.locations,
         )
     return grant(graph, allow_files)
