@@ -121,7 +121,7 @@ def test_flipped_bits(written: Path, name: str, data: st.DataObject) -> None:
     assert name == JSON
     y = model(x=X)
     assert y["y"].numpy().tolist() == (X * [1, 2, 3]).tolist()
-    assert y["word"].numpy() == b"odd" if (X * [1, 2, 3]).sum() % 2 else b"even"
+    assert y["word"].numpy() == b"even"  # as the sum, 34
 
 
 _JSON = st.recursive(
