@@ -367,6 +367,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "tensor / sparse": (lambda: wf.ones((2, 3)) / ONE, wf.errors.TypeRuleError, "infinite"),
     "zero power": (lambda: ONE**0, wf.errors.UnsupportedError, r"(?s)wf\.sparse\.pow.*with_values"),
     "negative power": (lambda: wf.sparse.pow(ONE, -0.5), wf.errors.UnsupportedError, "-0.5"),
+    "places of a power": (lambda: wf.SparseTensor([[0] * 3] * 2, [1.0, 2.0], (2**22,) * 3) ** 2,
+                          wf.errors.UnsupportedError, r"wf\.sparse\.pow: .*more places"),
     "powers": (lambda: ONE ** wf.ones(3), wf.errors.ShapeError, "must be a number"),
     "places": (lambda: wf.sparse.multiply(*[wf.SparseTensor([[0] * 3], [1.0], (2**22,) * 3)] * 2),
                wf.errors.UnsupportedError, r"wf\.sparse\.multiply: .*more places"),
