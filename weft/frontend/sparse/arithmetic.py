@@ -84,7 +84,7 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
     if not _is_sparse(a):
         a, b = b, a
     if not _is_sparse(b):
-        return _added_to_dense("add", as_sparse("add", a), b)
+        return _added_to_dense(*_with_dense("add", a, b))
     total = _of_either("add", added, a, b)
     if type(threshold) in (int, float) and threshold == 0:
         return total
@@ -100,14 +100,17 @@ def subtract(a: Any, b: Any) -> Any:
     (Tensor([0., 0.], dtype=float32), Tensor([ 0.,  1., -1.], dtype=float32))
     """
     if not _is_sparse(b):
-        return _added_to_dense("subtract", as_sparse("subtract", a), negative(strong_tensor(b)))
+        x, t = _with_dense("subtract", a, b)
+        return _added_to_dense(x, negative(t))
     if not _is_sparse(a):
-        return _added_to_dense("subtract", -as_sparse("subtract", b), a)
+        y, t = _with_dense("subtract", b, a)
+        return _added_to_dense(-y, t)
     return _of_either("subtract", subtracted, a, b)
 
 
-def _added_to_dense(op: str, x: SparseTensor, dense: Any) -> Tensor:
-    t = strong_tensor(dense)
+def _with_dense(op: str, sparse: Any, dense: Any) -> tuple[SparseTensor, Tensor]:
+    """A SparseTensor and a tensor of one shape, in the dtype of both together."""
+    x, t = as_sparse(op, sparse), strong_tensor(dense)
     if not t.ndim:
         raise ShapeError(
             f"wf.sparse.{op}: a number and a SparseTensor {as_text(x)} would make a dense tensor",
@@ -116,10 +119,14 @@ def _added_to_dense(op: str, x: SparseTensor, dense: Any) -> Tensor:
         )
     _same_shape(op, x.dense_shape, t.shape)
     values, base = promote_tensors(x.values, t, op=f"sparse.{op}")
+    return x.with_values(values), base
+
+
+def _added_to_dense(x: SparseTensor, base: Tensor) -> Tensor:
     there, columns = places(x)
     if there is not None:
-        return added(base, scattered(t.shape, columns, where(there, values, 0), there))
-    return apply("scatter_nd_add", base, stack(columns, axis=1), values)
+        return added(base, scattered(base.shape, columns, where(there, x.values, 0), there))
+    return apply("scatter_nd_add", base, stack(columns, axis=1), x.values)
 
 
 def maximum(x: Any, y: Any) -> SparseTensor:
