@@ -183,6 +183,19 @@ def test_dtypes(name: str, dtype: Any) -> None:
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_differences_are_those_of_the_dtype_of_both(dtype: Any) -> None:
+    """Nothing is negated in a dtype that has no such number."""
+    a, b = np.array([2.5, 0, 7], np.float32), np.array([np.iinfo(dtype).min, 3, 0], dtype)
+    b[0] = b[0] or 1
+    x, y = wf.sparse.from_dense(a), wf.sparse.from_dense(b)
+    for run in (wf.sparse.subtract, wf.compile(wf.sparse.subtract)):
+        for first, second, wanted in ((x, y, a - b), (y, x, b - a), (x, b, a - b), (a, y, a - b),
+                                      (y, a, b - a), (b, x, b - a)):  # fmt: skip
+            np.testing.assert_array_equal(plain(run(first, second)), wanted)
+
+
+@pytest.mark.usefixtures("eager")
 def test_what_is_not_finite() -> None:
     """NaN and infinity count where they meet an entry, and nowhere else."""
     x = wf.SparseTensor([[0], [1], [3]], np.array([np.nan, 2, -1], np.float32), (5,))
@@ -367,6 +380,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "tensor / sparse": (lambda: wf.ones((2, 3)) / ONE, wf.errors.TypeRuleError, "infinite"),
     "zero power": (lambda: ONE**0, wf.errors.UnsupportedError, r"(?s)wf\.sparse\.pow.*with_values"),
     "negative power": (lambda: wf.sparse.pow(ONE, -0.5), wf.errors.UnsupportedError, "-0.5"),
+    "places of a power": (lambda: wf.SparseTensor([[0] * 3] * 2, [1.0, 2.0], (2**22,) * 3) ** 2,
+                          wf.errors.UnsupportedError, r"wf\.sparse\.pow: .*more places"),
     "powers": (lambda: ONE ** wf.ones(3), wf.errors.ShapeError, "must be a number"),
     "places": (lambda: wf.sparse.multiply(*[wf.SparseTensor([[0] * 3], [1.0], (2**22,) * 3)] * 2),
                wf.errors.UnsupportedError, r"wf\.sparse\.multiply: .*more places"),

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import weft as wf
 from weft.frontend.eager.numpy_calls import SWITCH
-from weft.ir.errors import InvalidArgumentError, ShapeError, TracerError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TracerError, TypeRuleError
 
 Array = np.ndarray[Any, Any]
 M, K, N = 6, 5, 7
@@ -123,6 +123,14 @@ def test_without_entries(m: int, k: int, n: int) -> None:
         made = run(empty(m, k), empty(k, n))
         assert made.dense_shape == (m, n)
         assert_array_equal(made.to_dense().numpy(), np.zeros((m, n)))
+
+
+@pytest.mark.usefixtures("eager")
+def test_bools_are_no_numbers() -> None:
+    a = wf.SparseTensor([[0, 0]], [True], (1, 1))
+    for run in (wf.sparse.matmul, wf.compile(wf.sparse.matmul)):
+        with pytest.raises(TypeRuleError, match="takes numeric operands, got bool"):
+            run(a, a)
 
 
 @pytest.mark.usefixtures("eager")

@@ -39,6 +39,17 @@ def most(a: int, b: int) -> int:
     return b
 
 
+def number_pairs(to: int, i: int, count: int) -> int:
+    """(i, 0), (i, 1) and so on: so many rows of two."""
+    j = 0
+    while j < count:
+        store(to, i)
+        store(to + 8, j)
+        to += 16
+        j += 1
+    return 0
+
+
 def bits_of(base: int, i: int) -> int:
     """The bits of element i, of two words the first; of a bool 0 or 1: memory that became bools
     may hold any bytes."""

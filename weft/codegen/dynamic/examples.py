@@ -8,7 +8,8 @@ messages, is left to Python ("odd")."""
 
 from __future__ import annotations
 
-from weft.codegen.dynamic.elements import least
+from weft.codegen.dynamic.elements import least, number_pairs
+from weft.codegen.dynamic.new_strings import PLACE_BYTES, put_place
 from weft.codegen.dynamic.parsing import same_bytes
 from weft.codegen.dynamic.text_hash import BYTES_DATA, BYTES_SIZE, BYTES_TYPE, murmur64
 from weft.codegen.native_language import (
@@ -341,7 +342,7 @@ def fill_feature(row: int, cell: int, i: int, field: int) -> int:
     kind = load(row + W_LIST)
     width = 8
     if kind == BYTES_LIST:
-        width = 16
+        width = PLACE_BYTES
     elif kind == FLOAT_LIST:
         width = 4
     count = load(row + W_COUNT)
@@ -355,13 +356,7 @@ def fill_feature(row: int, cell: int, i: int, field: int) -> int:
             copy(to, load(row + W_DEFAULT), width * count)
         return 0
     if load(row + W_INDICES) != 0:
-        pair = load(row + W_INDICES) + 16 * at
-        j = 0
-        while j < have:
-            store(pair, i)
-            store(pair + 8, j)
-            pair += 16
-            j += 1
+        number_pairs(load(row + W_INDICES) + 16 * at, i, have)
     return fill_values(kind, load(cell + C_BEGIN), load(cell + C_END), to, field)
 
 
@@ -385,9 +380,7 @@ def fill_values(kind: int, s: int, end: int, to: int, field: int) -> int:
                 store32(to, word32(begin))
                 to += 4
         elif tag == _PACKED:
-            store(to, begin)
-            store(to + 8, size)
-            to += 16
+            to = put_place(to, begin, size)
     return 0
 
 

@@ -14,6 +14,13 @@ P_TEXT, P_SIZE, PLACE_BYTES = 0, 8, 16
 AT_ONCE = 1024
 
 
+def put_place(to: int, text: int, size: int) -> int:
+    """A row; where the next one goes."""
+    store(to + P_TEXT, text)
+    store(to + P_SIZE, size)
+    return to + PLACE_BYTES
+
+
 def make_strings(args: int, lo: int, hi: int) -> int:
     """places, out, PyBytes_FromStringAndSize, Py_DecRef, whether there are long ones, bytes of the
     longest that are filled: the objects lo to hi. An exception is set if there is no memory."""

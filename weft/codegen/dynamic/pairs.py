@@ -160,11 +160,12 @@ def fill_pairs(args: int, lo: int, hi: int) -> int:
                     t += 1
                 e += 1
             if first < n:
+                row = r
+                if load(args + 152) != 0:
+                    row = load(load(args + 152) + 8 * r)
                 end = take_columns(tree, words, middle, top, listed)
-                m = name_places(args, listed, end, marks, r, m)
-            while first < n:
-                store(places + 8 * first, load(marks + 8 * load(places + 8 * first)))
-                first += 1
+                m = name_places(listed, end, marks, m, load(args + 144), row, load(args + 160))
+            number_places(places, first, n, marks)
             r += 1
         u += 1
     return 0
@@ -223,23 +224,32 @@ def take_columns(tree: int, words: int, middle: int, top: int, out: int) -> int:
     return out
 
 
-def name_places(args: int, columns: int, end: int, marks: int, r: int, m: int) -> int:
-    """Number these columns from m on, and write where they are. The number that follows."""
-    names = load(args + 160)
-    if load(args + 152) != 0:
-        r = load(load(args + 152) + 8 * r)
-    out = load(args + 144) + 16 * m
+def name_places(
+    columns: int, end: int, marks: int, m: int, indices: int, row: int, names: int
+) -> int:
+    """Number these columns of a row from m on, and write where they are. The number that follows.
+
+    names: of the columns (0: numbers)."""
+    out = indices + 16 * m
     while columns < end:
         c = load(columns)
         store(marks + 8 * c, m)
         if names != 0:
             c = load(names + 8 * c)
-        store(out, r)
+        store(out, row)
         store(out + 8, c)
         out += 16
         m += 1
         columns += 8
     return m
+
+
+def number_places(places: int, first: int, n: int, marks: int) -> int:
+    """The numbers of their columns for the pairs `first` to n, which have the columns."""
+    while first < n:
+        store(places + 8 * first, load(marks + 8 * load(places + 8 * first)))
+        first += 1
+    return n
 
 
 # ------------------------------------------------------------------------------ one unit for it all
@@ -349,16 +359,8 @@ def fill_room(args: int, lo: int, hi: int) -> int:
             entry += 16
         if first < n:
             end = take_columns(tree, words, middle, top, listed)
-            t = listed
-            while t < end:
-                store(marks + 8 * load(t), m)
-                store(indices + 16 * m, r)
-                store(indices + 16 * m + 8, load(t))
-                m += 1
-                t += 8
-        while first < n:
-            store(places + 8 * first, load(marks + 8 * load(places + 8 * first)))
-            first += 1
+            m = name_places(listed, end, marks, m, indices, r, 0)
+        number_places(places, first, n, marks)
         r += 1
     store(load(args + _FOUND) + 8, m)
     return 0

@@ -8,6 +8,7 @@ text that stands for no number."""
 from __future__ import annotations
 
 from weft.codegen.dynamic.elements import IS_BOOL, least
+from weft.codegen.dynamic.new_strings import PLACE_BYTES, put_place
 from weft.codegen.dynamic.text_hash import BYTES_DATA, BYTES_SIZE
 from weft.codegen.native_language import (
     below,
@@ -344,17 +345,16 @@ def put_field(args: int, column: int, i: int, scratch: int) -> int:
             return 0
         if kind == TO_TEXT:
             text = load(load(column + C_DEFAULT))
-            store(to + 16 * i, text + BYTES_DATA)
-            store(to + 16 * i + 8, load(text + BYTES_SIZE))
+            put_place(to + PLACE_BYTES * i, text + BYTES_DATA, load(text + BYTES_SIZE))
             return 1
         width = item_size(kind)
         copy(to + width * i, load(column + C_DEFAULT), width)
         return 1
     if kind == TO_TEXT:
-        store(to + 16 * i, s)
+        size = end - s
         if doubled != 0:
-            store(to + 16 * i, 0)
-        store(to + 16 * i + 8, end - s)
+            s = 0
+        put_place(to + PLACE_BYTES * i, s, size)
         return 1
     decided = 0
     if doubled == 0:

@@ -5,8 +5,8 @@ A part is a row as `new_strings.py` takes it: the address and the size of its by
 
 from __future__ import annotations
 
-from weft.codegen.dynamic.elements import least
-from weft.codegen.dynamic.new_strings import P_SIZE, P_TEXT, PLACE_BYTES
+from weft.codegen.dynamic.elements import least, number_pairs
+from weft.codegen.dynamic.new_strings import PLACE_BYTES, put_place
 from weft.codegen.dynamic.parsing import same_bytes
 from weft.codegen.dynamic.text_hash import BYTES_DATA, BYTES_SIZE
 from weft.codegen.native_language import below, copy, load, load8, store, store8, store32
@@ -42,13 +42,7 @@ def fill_words(args: int, lo: int, hi: int) -> int:
         at = load(load(args + 24) + 8 * i)
         count = words_of(args, load(load(args) + 8 * i), load(args + 56) + PLACE_BYTES * at)
         if load(args + 64) != 0:
-            pair = load(args + 64) + 16 * at
-            j = 0
-            while j < count:
-                store(pair, i)
-                store(pair + 8, j)
-                pair += 16
-                j += 1
+            number_pairs(load(args + 64) + 16 * at, i, count)
         i += 1
     return 0
 
@@ -59,48 +53,31 @@ def words_of(args: int, text: int, to: int) -> int:
     end = s + load(text + BYTES_SIZE)
     if (CUT != RUNS) and (s == end) and (load(args + 48) == 0):
         return 0
-    if CUT == RUNS:
-        return runs_of(load(args + 32), s, end, to)
-    if CUT == AT_BYTES:
-        return cut_at_bytes(load(args + 32), s, end, to)
-    return cut_at_separators(load(args + 32), load(args + 40), s, end, to)
+    if CUT == AT_SEPARATORS:
+        return cut_at_separators(load(args + 32), load(args + 40), s, end, to)
+    return cut_at_bytes(load(args + 32), s, end, to)
 
 
 def put_word(to: int, s: int, end: int) -> int:
     """Where the next one goes."""
     if to == 0:
         return 0
-    store(to + P_TEXT, s)
-    store(to + P_SIZE, end - s)
-    return to + PLACE_BYTES
+    return put_place(to, s, end - s)
 
 
-def runs_of(table: int, s: int, end: int, to: int) -> int:
+def cut_at_bytes(table: int, s: int, end: int, to: int) -> int:
     count = 0
     begin = s
     while s < end:
         if load8(table + load8(s)) != 0:
-            if s > begin:
+            if (CUT == AT_BYTES) or (s > begin):
                 to = put_word(to, begin, s)
                 count += 1
             begin = s + 1
         s += 1
-    if end > begin:
+    if (CUT == AT_BYTES) or (end > begin):
         put_word(to, begin, end)
         count += 1
-    return count
-
-
-def cut_at_bytes(table: int, s: int, end: int, to: int) -> int:
-    count = 1
-    begin = s
-    while s < end:
-        if load8(table + load8(s)) != 0:
-            to = put_word(to, begin, s)
-            count += 1
-            begin = s + 1
-        s += 1
-    put_word(to, begin, end)
     return count
 
 
@@ -144,9 +121,7 @@ def cut_strings(args: int, lo: int, hi: int) -> int:
             length = least(load(load(args + 40) + 8 * i), size - at)
             if length < 0:
                 length = 0
-            place = load(args + 48) + PLACE_BYTES * i
-            store(place + P_TEXT, text + BYTES_DATA + at)
-            store(place + P_SIZE, length)
+            put_place(load(args + 48) + PLACE_BYTES * i, text + BYTES_DATA + at, length)
             i += 1
         store(load(args + 24) + 8 * c, bad)
         c += 1
@@ -176,8 +151,7 @@ def measure_joined(args: int, lo: int, hi: int) -> int:
         while k < count:
             size += load(load(load(load(args) + 8 * k) + 8 * i) + BYTES_SIZE)
             k += 1
-        store(load(args + 32) + PLACE_BYTES * i + P_TEXT, 1)
-        store(load(args + 32) + PLACE_BYTES * i + P_SIZE, size)
+        put_place(load(args + 32) + PLACE_BYTES * i, 1, size)
         i += 1
     return 0
 
@@ -216,8 +190,7 @@ def measure_ascii(args: int, lo: int, hi: int) -> int:
         while i < end:
             s = load(load(args) + 8 * i) + BYTES_DATA
             size = load(s - BYTES_DATA + BYTES_SIZE)
-            store(load(args + 32) + PLACE_BYTES * i + P_TEXT, s)
-            store(load(args + 32) + PLACE_BYTES * i + P_SIZE, size)
+            put_place(load(args + 32) + PLACE_BYTES * i, s, size)
             k = 0
             if OTHERS == 0:
                 k = size

@@ -175,7 +175,7 @@ def quick_pairs_added(
         return None
     if to.size >= LARGE:
         return None
-    if a.dtype is not b.dtype or a.dtype.char not in PLAIN_CHARS:
+    if a.dtype is not b.dtype or a.dtype.char not in PLAIN_CHARS or a.dtype is _BOOL:
         return None
     return tensor_of(QUIET.run(_added, a.take(i), b.take(j), to, len(rows)))
 

@@ -30,6 +30,7 @@ from weft.frontend.ops.elementwise import (
 from weft.frontend.ops.elementwise import maximum as larger
 from weft.frontend.ops.elementwise import minimum as smaller
 from weft.frontend.ops.elementwise import multiply as multiplied
+from weft.frontend.ops.elementwise import subtract as subtracted
 from weft.frontend.ops.indexing import NOWHERE, getitem, take
 from weft.frontend.ops.manipulation import concat, expand_dims, flatten, reshape, stack
 from weft.frontend.ops.promotion import (
@@ -46,12 +47,12 @@ from weft.frontend.sparse.sparse_tensor import (
     SparseTensor,
     as_sparse,
     as_text,
-    coalesce,
     is_in_order,
     is_there,
     kept,
     made,
     nowhere,
+    one_each,
     order_keys,
     places,
     scattered,
@@ -82,12 +83,9 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
     """
     if not _is_sparse(a):
         a, b = b, a
-    x = as_sparse("add", a)
     if not _is_sparse(b):
-        return _added_to_dense("add", x, b)
-    y = as_sparse("add", b)
-    _same_shape("add", x.dense_shape, y.dense_shape)
-    total = _of_either("add", added, x, y)
+        return _added_to_dense(*_with_dense("add", a, b))
+    total = _of_either("add", added, a, b)
     if type(threshold) in (int, float) and threshold == 0:
         return total
     keep = greater_equal(absolute(total.values), threshold)
@@ -102,17 +100,17 @@ def subtract(a: Any, b: Any) -> Any:
     (Tensor([0., 0.], dtype=float32), Tensor([ 0.,  1., -1.], dtype=float32))
     """
     if not _is_sparse(b):
-        return _added_to_dense("subtract", as_sparse("subtract", a), negative(strong_tensor(b)))
-    y = -as_sparse("subtract", b)
+        x, t = _with_dense("subtract", a, b)
+        return _added_to_dense(x, negative(t))
     if not _is_sparse(a):
-        return _added_to_dense("subtract", y, a)
-    x = as_sparse("subtract", a)
-    _same_shape("subtract", x.dense_shape, y.dense_shape)
-    return add(x, y)
+        y, t = _with_dense("subtract", b, a)
+        return _added_to_dense(-y, t)
+    return _of_either("subtract", subtracted, a, b)
 
 
-def _added_to_dense(op: str, x: SparseTensor, dense: Any) -> Tensor:
-    t = strong_tensor(dense)
+def _with_dense(op: str, sparse: Any, dense: Any) -> tuple[SparseTensor, Tensor]:
+    """A SparseTensor and a tensor of one shape, in the dtype of both together."""
+    x, t = as_sparse(op, sparse), strong_tensor(dense)
     if not t.ndim:
         raise ShapeError(
             f"wf.sparse.{op}: a number and a SparseTensor {as_text(x)} would make a dense tensor",
@@ -121,10 +119,14 @@ def _added_to_dense(op: str, x: SparseTensor, dense: Any) -> Tensor:
         )
     _same_shape(op, x.dense_shape, t.shape)
     values, base = promote_tensors(x.values, t, op=f"sparse.{op}")
+    return x.with_values(values), base
+
+
+def _added_to_dense(x: SparseTensor, base: Tensor) -> Tensor:
     there, columns = places(x)
     if there is not None:
-        return added(base, scattered(t.shape, columns, where(there, values, 0), there))
-    return apply("scatter_nd_add", base, stack(columns, axis=1), values)
+        return added(base, scattered(base.shape, columns, where(there, x.values, 0), there))
+    return apply("scatter_nd_add", base, stack(columns, axis=1), x.values)
 
 
 def maximum(x: Any, y: Any) -> SparseTensor:
@@ -300,8 +302,8 @@ def pow(x: Any, n: Any) -> SparseTensor:
             hint="x.to_dense() ** n; at the entries alone: x.with_values(x.values ** n)",
             location=caller_location(),
         )
-    one_each = coalesce(sparse)
-    return one_each.with_values(raised(one_each.values, n))
+    found = one_each("pow", sparse)
+    return found.with_values(raised(found.values, n))
 
 
 def _at_entries(op: str, x: Any, y: Any) -> tuple[SparseTensor, Any]:
@@ -338,7 +340,7 @@ class _LookedUp(NamedTuple):
 
 def _looked_up(op: str, x: SparseTensor, y: SparseTensor) -> _LookedUp:
     """The entries of two of one shape, at the indices of `x`, by a search among those of `y`."""
-    first, second = (_one_each(op, z) for z in (x, y))
+    first, second = (one_each(op, z) for z in (x, y))
     keys, known = order_keys(op, first), order_keys(op, second)
     at = searchsorted(known, keys)
     more = filled(NOWHERE, int64, (1,)), zeros((1,), dtype=second.dtype)
@@ -350,12 +352,6 @@ def _looked_up(op: str, x: SparseTensor, y: SparseTensor) -> _LookedUp:
         found = logical_and(found, real)
     other = where(found, take(values, at), filled(0, second.dtype, at.shape))
     return _LookedUp(first, other, found)
-
-
-def _one_each(op: str, x: SparseTensor) -> SparseTensor:
-    """`coalesce`, with errors that name `op`."""
-    found = summed_by_index(op, x, [x.values])
-    return made(found.indices, found.sums[0], x.dense_shape, found.padded)
 
 
 # ------------------------------------------------------------------------------------ common shapes

@@ -473,8 +473,8 @@ def _pairs_by_ops(a: SparseTensor, b: SparseTensor, each: Tensor, nse: int) -> l
     keys = where(there, flat_places("matmul", columns, shape, nse), NOWHERE)
     sort = argsort(keys)
     keys = take(keys, sort)
-    found, numbers = numbered(keys, shape)
-    place = scattered((nse,), [sort], numbers, None, how="scatter_nd_update")
+    found = numbered(keys, shape)
+    place = scattered((nse,), [sort], found.place, None, how="scatter_nd_update")
     return [found.indices, left, right, place]
 
 

@@ -604,9 +604,13 @@ def coalesce(x: Any) -> SparseTensor:
     SparseTensor(indices=Tensor([[0, 1],
             [1, 0]], dtype=int64), values=Tensor([2, 5], dtype=int64), dense_shape=(2, 2))
     """
-    sparse = as_sparse("coalesce", x)
-    found = summed_by_index("coalesce", sparse, [sparse.values])
-    return made(found.indices, found.sums[0], sparse.dense_shape, found.padded)
+    return one_each("coalesce", as_sparse("coalesce", x))
+
+
+def one_each(op: str, x: SparseTensor) -> SparseTensor:
+    """`coalesce`, with errors that name `op`."""
+    found = summed_by_index(op, x, [x.values])
+    return made(found.indices, found.sums[0], x.dense_shape, found.padded)
 
 
 class Summed(NamedTuple):
@@ -652,27 +656,29 @@ def is_in_order(x: SparseTensor) -> bool:
 def _summed_in_place(x: SparseTensor, keys: Tensor, vectors: Sequence[Tensor]) -> Summed:
     n = x.nse
     order = argsort(keys)
-    found, place = numbered(take(keys, order), x.dense_shape)
-    sums = [scattered((n,), [place], take(v, order), None) for v in vectors]
+    found = numbered(take(keys, order), x.dense_shape)
+    sums = [scattered((n,), [found.place], take(v, order), None) for v in vectors]
     zero = [where(found.there, t, filled(0, t.dtype, (n,))) for t in sums]
     return Summed(found.indices, zero, True)
 
 
-class Found(NamedTuple):
-    """The distinct indices, as many as there are keys; there: which are no padding."""
+class Numbered(NamedTuple):
+    """The distinct indices, as many as there are keys; which are no padding; for each key which of
+    them it is."""
 
     indices: Tensor
     there: Tensor
+    place: Tensor
 
 
-def numbered(keys: Tensor, shape: Sequence[Any]) -> tuple[Found, Tensor]:
-    """The distinct indices of sorted `order_keys`, and for each key which of them it is."""
+def numbered(keys: Tensor, shape: Sequence[Any]) -> Numbered:
+    """The distinct indices of sorted `order_keys`."""
     n = keys.shape[0]
     before = concat([filled(-1, int64, (1,)), getitem(keys, slice(None, -1))], axis=0)
     place = add(cumulative_sum(cast(not_equal(keys, before), int64)), -1) if n else keys
     at = scattered((n,), [place], keys, None, how="scatter_nd_update", fill=NOWHERE)
     there = less(at, NOWHERE)
-    return Found(nowhere(there, unflat(where(there, at, 0), shape), shape), there), place
+    return Numbered(nowhere(there, unflat(where(there, at, 0), shape), shape), there, place)
 
 
 # ------------------------------------------------------------------------------------ moving places

@@ -29,9 +29,7 @@ _LISTS = {string: native.BYTES_LIST, float32: native.FLOAT_LIST, int64: native.I
 #: Records of a chunk: some microseconds of work.
 _RECORDS = 1 << 5
 _CELL, _ROW = native.CELL_BYTES // 8, native.WANTED_BYTES // 8
-_DEFAULT, _OUT, _STARTS, _INDICES = (
-    at // 8 for at in (native.W_DEFAULT, native.W_OUT, native.W_STARTS, native.W_INDICES)
-)
+_DEFAULT, _OUT = native.W_DEFAULT // 8, native.W_OUT // 8
 
 
 def example_features(

@@ -202,9 +202,6 @@ class Barrier(PriorityQueue):
         """The op `barrier`."""
         return "barrier", {"parts": self.parts.parts(ranks or [None] * len(self.parts))}
 
-    def check_batches(self, operation: str) -> None:
-        """Nothing: elements of any shape leave together if they have one."""
-
     def taken(self, elements: list[Element], ranks: Sequence[int] | None) -> tuple[Array, ...]:
         """Elements that were just taken: indices, keys and values, stacked. ranks: how many axes
         these have in the graph, None outside. ShapeError, and they are in the barrier again, for
