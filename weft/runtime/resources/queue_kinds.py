@@ -173,6 +173,7 @@ class Barrier(PriorityQueue):
     """The complete elements are a queue of (index, key, *components) by index."""
 
     kind = "Barrier"
+    unequal = "they are in the barrier again; take_many(1) takes them one by one"
 
     def __init__(self, components: Components, name: str) -> None:
         shapes = ((), (), *components.shapes)
@@ -201,9 +202,6 @@ class Barrier(PriorityQueue):
     def maker(self, ranks: Sequence[int | None] = ()) -> tuple[str, dict[str, AttrValue]]:
         """The op `barrier`."""
         return "barrier", {"parts": self.parts.parts(ranks or [None] * len(self.parts))}
-
-    def check_batches(self, operation: str) -> None:
-        """Nothing: elements of any shape leave together if they have one."""
 
     def taken(self, elements: list[Element], ranks: Sequence[int] | None) -> tuple[Array, ...]:
         """Elements that were just taken: indices, keys and values, stacked. ranks: how many axes
