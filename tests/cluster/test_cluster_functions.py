@@ -220,6 +220,31 @@ def test_calls_are_recorded_and_replayed(servers: list[wf.train.Server], tmp_pat
     assert not wf.replay(files[0]).differences("recorded")
 
 
+def test_a_record_of_open_sizes_is_of_the_parts_that_ran(
+    servers: list[wf.train.Server], tmp_path: Any
+) -> None:
+    """Each set of sizes has parts of its own, which round in their way."""
+
+    @wf.compile(cluster=servers[1].target, input_signature=[wf.TensorType(wf.float32, (None, 12))])
+    def f(x: wf.Tensor) -> Any:
+        with wf.device("/job:ps/task:0"):
+            y = 0.1 * x
+        y = (y + 0.3) * x - 0.2
+        with wf.device("/job:worker/task:0"):
+            z = y * x
+        return z + 0.9 * x - x * x * 0.1
+
+    sizes = (3, 40, 0, 1, 16)
+    with wf.record(str(tmp_path), steps=10) as files:
+        for n in sizes:
+            f(np.linspace(-1, 1, n * 12, dtype=F32).reshape(n, 12))
+    records: list[Any] = [wf.replay(file) for file in files]
+    assert [r.graph.args[0].type.shape for r in records] == [(n, 12) for n in sizes]
+    for record in records:
+        assert "ran as 'cluster'" in repr(record)
+        assert record.differences() == []
+
+
 def test_what_is_refused(servers: list[wf.train.Server]) -> None:
     target = servers[0].target
     for options in (

@@ -582,9 +582,8 @@ def test_no_leak_over_many_links() -> None:
         for _ in range(20):
             once()
         gc.collect()
-        deadline = (
-            time.monotonic() + 10
-        )  # `a` hears of the end of the last link from its own thread
+        # `a` hears of the end of the last link from its own thread
+        deadline = time.monotonic() + 10
         while (descriptors() > before or a.peers.links()) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert descriptors() <= before

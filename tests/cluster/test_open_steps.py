@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,32 @@ def test_what_is_looked_at_has_a_plan_of_its_own(target: str) -> None:
             assert "events traced" in str(metadata)
             assert len(sized_steps_of(session)) == 9 - MOST_OWN - 1
             assert f"f32[11,{DIM}]" in session.explain(z, {x: data(11)})
+
+
+def test_a_record_is_of_the_parts_that_ran(target: str, tmp_path: Path) -> None:
+    """Those of a step for any sizes are not those of one for the sizes that came: products and sums
+    are in other parts, and round otherwise."""
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [None, DIM])
+        with wf.device("/job:ps/task:0"):
+            y = 0.1 * x
+        y = (y + 0.3) * x - 0.2
+        with wf.device("/job:worker/task:0"):
+            z = y * x
+            found = wf.unique_values(wf.cast(x[:, 0] * 3, wf.int64))
+        z = z + 0.9 * x - x * x * 0.1
+        (gradient,) = wf.gradients(wf.sum(z * z), [x])
+        with wf.Session(target) as session, wf.record(tmp_path, steps=len(SIZES)) as files:
+            made = [session.run([z, gradient, found], {x: data(n)}) for n in SIZES]
+    records: list[Any] = [wf.replay(file) for file in files]
+    open_ones = [not r.graph.args[0].type.is_static for r in records]
+    assert open_ones == [False] * MOST_OWN + [True] * (len(SIZES) - MOST_OWN)
+    for record, results in zip(records, made, strict=True):
+        assert record.differences() == []
+        for again, result in zip(record.run(), results, strict=True):
+            assert np.asarray(again).tobytes() == result.tobytes()
+        for engine in ("interpreter", "native", "dataflow"):
+            assert all(d.close for d in record.differences(engine))
 
 
 def test_strings_and_fed_results(target: str) -> None:

@@ -33,7 +33,7 @@ def pipeline_name(passes: Sequence[Pass]) -> str:
 def watched_call(made: Compiled, watchers: Sequence[Watcher]) -> Callable[..., list[Any]]:
     """What runs a specialisation on arrays through watchers."""
     known: dict[Shapes, TracedStep] = {}  # the last one, from the first call on
-    by_sizes = made.on_host and made.is_open and made.cluster is None
+    by_sizes = made.on_host and made.is_open
 
     def call(arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
         shapes = tuple([tuple(a.shape) for a in arrays]) if by_sizes else ()
@@ -58,7 +58,7 @@ def traced_step(made: Compiled, shapes: Shapes) -> TracedStep:
         step: Any = made.executable()
         if shapes:
             with suppress(WeftError):  # the call meets the error, too
-                step = step.at(shapes)
+                step, graph = step.at(shapes), step.maker.graph.at(shapes)
         kind, flow = step.kind, "auto"
         use = gpu_use(graph, flow, follow=False)
         gpu = use.number if gpu is None and use is not None else gpu

@@ -27,7 +27,9 @@ def traced_step(
     arrays: what it is fed."""
     assert step.graph is not None
     feeds = dict(zip(step.feeds, arrays, strict=True))
-    traced = pruned(step.graph, step.values, feeds, step.done)
+    # on a cluster a step for any sizes has parts of its own, which do not know these
+    is_open = remote is not None and step.executable.kind == "sized"
+    traced = pruned(step.graph, step.values, feeds, step.done, sized=not is_open)
     gpu = None if step.gpu is None else step.gpu.number
     way = Way(
         step.executable.kind if remote is None else "cluster", engine(), isa(), pipeline,

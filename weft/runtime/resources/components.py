@@ -57,11 +57,6 @@ class Components:
         """`queue<f32[3], i64[]>`."""
         return f"queue<{', '.join(map(self.type, range(len(self))))}>"
 
-    @property
-    def is_static(self) -> bool:
-        """Whether all shapes are known, as batches need."""
-        return all(s is not None and None not in s for s in self.shapes)
-
     def type(self, i: int) -> str:
         """The declared type of a component: `f32[3,?]`, or `f32[...]` where any shape will do."""
         shape = self.shapes[i]

@@ -45,6 +45,11 @@ class Queue(Resource):
 
     kind = "FIFOQueue"
     graph_kind = "fifo"  # the attribute `kind` of the op
+    #: What to do about elements that make no batch.
+    unequal = (
+        "they are in the queue again; a PaddingFIFOQueue fills up with zeros, dequeue takes them "
+        "one by one"
+    )
 
     def __init__(self, components: Components, capacity: int | None, name: str) -> None:
         super().__init__(name)
@@ -211,8 +216,7 @@ class Queue(Resource):
                 raise ShapeError(
                     f"{self.describe()}: {c.label(i)}: elements of the shapes "
                     f"{format_shape(found[0])} and {format_shape(found[1])} make no batch",
-                    hint="they are in the queue again; a PaddingFIFOQueue fills up with zeros, "
-                    "dequeue takes them one by one",
+                    hint=self.unequal,
                 )
         return tuple(
             stack_arrays([e[i] for e in elements], c.dtypes[i], c.shapes[i]) for i in range(len(c))

@@ -173,6 +173,7 @@ class Barrier(PriorityQueue):
     """The complete elements are a queue of (index, key, *components) by index."""
 
     kind = "Barrier"
+    unequal = "they are in the barrier again; take_many(1) takes them one by one"
 
     def __init__(self, components: Components, name: str) -> None:
         shapes = ((), (), *components.shapes)
