@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi import Client, Reply
+from asgi import Client, Reply, binary_request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,11 +100,6 @@ def listed(array: Any) -> Any:
             array.dtype.kind not in "iu" else array).tolist()  # fmt: skip
 
 
-def binary_request(told: dict[str, Any], tails: list[bytes]) -> tuple[bytes, dict[str, str]]:
-    head = json.dumps(told).encode()
-    return b"".join([head, *tails]), {"Inference-Header-Content-Length": str(len(head))}
-
-
 def binary_outputs(reply: Reply) -> dict[str, bytes]:
     length = int(reply.headers["inference-header-content-length"])
     told, at, found = json.loads(reply.body[:length]), length, {}
@@ -152,7 +147,8 @@ class TestEachDtype:
         ]  # fmt: skip
         body, headers = binary_request(
             {"id": "odd" * rows, "inputs": inputs, "parameters": {"binary_data_output": True}},
-            [raw(k), raw(x)],
+            raw(k),
+            raw(x),
         )  # the id moves the tensors to addresses that are no multiples of their items
         reply = client.ask("POST", f"/v2/models/{kind.name}/infer", body, headers)
         assert reply.status == 200, reply.body
@@ -190,7 +186,7 @@ def test_any_bits(client: Client, kind: wf.DType, rows: int, data: st.DataObject
     ]  # fmt: skip
     outputs = [{"name": "result_same", "parameters": {"binary_data": True}}]
     tails = [bits, bytes(kind.itemsize)]
-    body, headers = binary_request({"inputs": entries, "outputs": outputs}, tails)
+    body, headers = binary_request({"inputs": entries, "outputs": outputs}, *tails)
     reply = client.ask("POST", f"/v2/models/{kind.name}/infer", body, headers)
     assert binary_outputs(reply) == {"result_same": bits}
 
@@ -205,7 +201,7 @@ class TestStrings:
                      "parameters": {"binary_data_size": len(raw(x))}}  # fmt: skip
             outputs = [{"name": "result", "parameters": {"binary_data": True}}]
             told = {"inputs": [entry], "outputs": outputs}
-            body, headers = binary_request(told, [raw(x)])
+            body, headers = binary_request(told, raw(x))
             reply = client.ask("POST", "/v2/models/string/infer", body, headers)
             assert binary_outputs(reply) == {"result": raw(x)}
 
@@ -218,7 +214,7 @@ class TestStrings:
     def test_that_are_not_text_need_bytes(self, client: Client) -> None:
         entry = {"name": "s", "datatype": "BYTES", "shape": [1, 2],
                  "parameters": {"binary_data_size": len(raw(self.ODD))}}  # fmt: skip
-        body, headers = binary_request({"inputs": [entry]}, [raw(self.ODD)])
+        body, headers = binary_request({"inputs": [entry]}, raw(self.ODD))
         reply = client.ask("POST", "/v2/models/string/infer", body, headers)
         assert reply.status == 400
         assert "binary_data" in reply.json()["error"]

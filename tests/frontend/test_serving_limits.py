@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi import Client, Reply
+from asgi import Client, Reply, binary_request
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -240,6 +240,17 @@ class TestLimits:
             coded = {"Content-Encoding": "gzip"}
             assert client.ask("POST", path, b"{}", coded).status == 415
 
+    @pytest.mark.parametrize(("said", "status"), [({}, 499), ({"Content-Length": "2000"}, 413)])
+    def test_a_client_that_goes_within_its_body(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, said: dict[str, str], status: int
+    ) -> None:
+        with Served(model(tmp_path, lambda x: x), max_body=1000) as served:
+            gone = asyncio.Event()
+            sent = served.client.send("POST", "/v2/models/m/infer", [b" " * 10], said, gone)
+            served.client.loop.call_soon_threadsafe(gone.set)
+            assert sent.result(60).status == status
+        assert caplog.text == ""  # it is no fault of the server
+
     def test_bodies_that_are_too_long_together(self, tmp_path: Path) -> None:
         with Served(model(tmp_path, lambda x: x), max_body=1000) as served:
             entry = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
@@ -401,9 +412,8 @@ class TestWrongRequests:
     def test_bytes_of_numbers(self, client: Client, size: Any, tail: bytes, text: str) -> None:
         x = {"name": "x", "datatype": "FP32", "shape": [1, 2],
              "parameters": {"binary_data_size": size}}  # fmt: skip
-        head = json.dumps({"inputs": [x, I, S]}).encode()
-        headers = {"Inference-Header-Content-Length": str(len(head))}
-        reply = client.ask("POST", "/v2/models/m/infer", head + tail, headers)
+        body, headers = binary_request({"inputs": [x, I, S]}, tail)
+        reply = client.ask("POST", "/v2/models/m/infer", body, headers)
         refused(client, reply, text=text)
 
     @pytest.mark.parametrize("tail", [
@@ -413,16 +423,14 @@ class TestWrongRequests:
     def test_bytes_of_strings(self, client: Client, tail: bytes) -> None:
         s = {"name": "s", "datatype": "BYTES", "shape": [],
              "parameters": {"binary_data_size": len(tail)}}  # fmt: skip
-        head = json.dumps({"inputs": [X, I, s]}).encode()
-        headers = {"Inference-Header-Content-Length": str(len(head))}
-        refused(client, client.ask("POST", "/v2/models/m/infer", head + tail, headers))
+        body, headers = binary_request({"inputs": [X, I, s]}, tail)
+        refused(client, client.ask("POST", "/v2/models/m/infer", body, headers))
 
     def test_bytes_that_are_no_booleans(self, client: Client) -> None:
         b = {"name": "b", "datatype": "BOOL", "shape": [3],
              "parameters": {"binary_data_size": 3}}  # fmt: skip
-        head = json.dumps({"inputs": [b]}).encode()
-        headers = {"Inference-Header-Content-Length": str(len(head))}
-        reply = client.ask("POST", "/v2/models/b/infer", head + b"\x00\x02\xff", headers)
+        body, headers = binary_request({"inputs": [b]}, b"\x00\x02\xff")
+        reply = client.ask("POST", "/v2/models/b/infer", body, headers)
         assert reply.json()["outputs"][0]["data"] == [False, True, True]
 
     @pytest.mark.parametrize("told", [

@@ -23,6 +23,12 @@ class Reply:
         return json.loads(self.body)
 
 
+def binary_request(told: Any, *tails: bytes) -> tuple[bytes, dict[str, str]]:
+    """JSON and then bytes of tensors: the body, and the header that says where they begin."""
+    head = json.dumps(told).encode()
+    return b"".join([head, *tails]), {"Inference-Header-Content-Length": str(len(head))}
+
+
 class Client:
     """Requests to an application, whose event loop has a thread of its own."""
 
@@ -48,9 +54,9 @@ class Client:
         headers: Mapping[str, str] | None = None, gone: asyncio.Event | None = None,
     ) -> Future[Reply]:  # fmt: skip
         """A request that is under way. body: in parts, if it is no bytes, without a
-        Content-Length; gone: when it is set, the client goes."""
+        Content-Length; gone: when it is set, the client goes, and such a body ends only then."""
         return asyncio.run_coroutine_threadsafe(
-            self._ask(method, path, body, headers or {}, gone or asyncio.Event()), self.loop
+            self._ask(method, path, body, headers or {}, gone), self.loop
         )
 
     def ask(
@@ -67,7 +73,7 @@ class Client:
 
     async def _ask(
         self, method: str, path: str, body: bytes | Iterable[bytes],
-        headers: Mapping[str, str], gone: asyncio.Event,
+        headers: Mapping[str, str], gone: asyncio.Event | None,
     ) -> Reply:  # fmt: skip
         parts = [body] if isinstance(body, bytes) else list(body)
         shown = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
@@ -78,16 +84,18 @@ class Client:
             "scheme": "http", "path": path, "raw_path": path.encode(), "root_path": "",
             "query_string": b"", "headers": shown, "client": ("test", 1), "server": ("test", 80),
         }  # fmt: skip
+        endless = gone is not None and not isinstance(body, bytes)
         messages = [
-            {"type": "http.request", "body": part, "more_body": i + 1 < len(parts)}
+            {"type": "http.request", "body": part, "more_body": endless or i + 1 < len(parts)}
             for i, part in enumerate(parts)
         ]
+        leaves = gone or asyncio.Event()
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
             if messages:
                 return messages.pop(0)
-            await gone.wait()
+            await leaves.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:

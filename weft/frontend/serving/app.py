@@ -214,7 +214,7 @@ class App:
         content, head = await _beside(size, protocol.write_answer, asked, answer.arrays)
         headers = _timing(answer)
         if head is not None:
-            headers["Inference-Header-Content-Length"] = str(head)
+            headers[protocol.HEADER] = str(head)
         kind = "application/json" if head is None else "application/octet-stream"
         return Response(content, headers=headers, media_type=kind)
 
@@ -240,7 +240,7 @@ class App:
         if coding != "identity":
             raise HTTPException(415, f"the content encoding '{coding:.40}' is not supported")
         said = request.headers.get("content-length", "0")
-        if said.isdigit() and int(said[:18]) > self.max_body:
+        if said.isascii() and said.isdigit() and int(said[:18]) > self.max_body:
             raise await self._too_long(request.stream())
         parts, size, stream = [], 0, request.stream()
         try:
@@ -268,7 +268,7 @@ class App:
             async with asyncio.timeout(_LINGER):
                 async for _ in stream:
                     pass
-        except TimeoutError:
+        except (TimeoutError, ClientDisconnect):
             pass
         return HTTPException(
             413, f"the request has more than {self.max_body} bytes", {"Connection": "close"}

@@ -124,9 +124,9 @@ class Scheduler:
     def _drop(self, one: _Waiting) -> None:
         """Take a request whose client has gone out of the queue."""
         with self._changed:
-            queue = self._queues.get(one.key, ())
-            if one in queue:
-                self._take(queue, [one])  # type: ignore[arg-type]
+            queue = self._queues.get(one.key)
+            if queue is not None and one in queue:
+                self._take(queue, [one])
 
     def _take(self, queue: deque[_Waiting], taken: Sequence[_Waiting]) -> None:
         for one in taken:
@@ -221,7 +221,7 @@ class _Call:
 
 
 def prepare(signatures: Sequence[tuple[str, Signature]], limits: Limits) -> list[str]:
-    """Call each signature with made-up values, so that no request waits for compilation, and find
+    """Call each signature with made-up values, so that few requests wait for compilation, and find
     out which may be batched. signatures: with what to call each. What there is to say of them, a
     line each."""
     told = []

@@ -125,8 +125,8 @@ class Signature:
         return first[0] if first and isinstance(first[0], SymbolicDim) else None
 
     def warm_up(self) -> str | None:
-        """Calls with made-up values, so that no request waits for compilation (kernels for 1 row
-        are other ones); why one failed, or None. A signature that writes variables is not
+        """Calls with made-up values, so that requests of few rows wait for no compilation (kernels
+        for 1 row are other ones); why one failed, or None. A signature that writes variables is not
         called."""
         if self.writes:
             return None
@@ -194,7 +194,7 @@ class Version:
     name; refused: why the others cannot."""
 
     def __init__(self, model: str, number: int, bundle: Bundle) -> None:
-        self.model, self.number, self.bundle = model, number, bundle
+        self.model, self.number = model, number
         entries: Mapping[str, Any] = bundle.manifest["signatures"]
         self.signatures: dict[str, Signature] = {}
         self.refused: dict[str, str] = {}

@@ -25,7 +25,7 @@ from weft.ir.errors import InvalidArgumentError
 Array = np.ndarray[Any, Any]
 
 #: The header that says where the JSON of a request or an answer ends and bytes of tensors begin.
-HEADER = "inference-header-content-length"
+HEADER = "Inference-Header-Content-Length"
 EXTENSIONS = ["binary_tensor_data"]
 #: The most axes that a tensor of a request may have.
 _MOST_AXES = 32
@@ -138,8 +138,7 @@ def _header_length(given: str | None, most: int) -> int:
         return most
     if not (given.isascii() and given.isdigit() and len(given) < 19 and int(given) <= most):
         raise InvalidArgumentError(
-            f"Inference-Header-Content-Length is '{given:.40}', which is no number of bytes of a "
-            f"body of {most}"
+            f"{HEADER} is '{given:.40}', which is no number of bytes of a body of {most}"
         )
     return int(given)
 
@@ -291,14 +290,14 @@ def array_of(data: Any, kind: DType, shape: Sequence[int], what: str) -> Array:
         raise InvalidArgumentError(
             f"{what} has {len(level)} values, but its shape {list(shape)} takes {count}"
         )
-    return flat_array(level, kind, what, shape)
+    return _flat_array(level, kind, what, shape)
 
 
 def _ragged(what: str, shape: Sequence[int]) -> InvalidArgumentError:
     return InvalidArgumentError(f"the lists of {what} do not nest as its shape {list(shape)}")
 
 
-def flat_array(values: list[Any], kind: DType, what: str, shape: Sequence[int]) -> Array:
+def _flat_array(values: list[Any], kind: DType, what: str, shape: Sequence[int]) -> Array:
     """Values of JSON as an array of a shape that has as many. InvalidArgumentError for those that
     the dtype cannot hold."""
     types: set[type] = set(map(type, values))

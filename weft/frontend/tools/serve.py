@@ -78,6 +78,8 @@ def _app(args: Namespace) -> App:
     )
     if not args.max_body_mb > 0:
         raise InvalidArgumentError("--max-body-mb must be more than 0")
+    if (args.tls_cert is None) != (args.tls_key is None):
+        raise InvalidArgumentError("--tls-cert and --tls-key go together")
     token = os.environ.get(TOKEN) if args.token is None else args.token
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise InvalidArgumentError("a token must be printable ASCII, and not empty")
@@ -121,8 +123,6 @@ def _serve(
             self.force_exit = self.should_exit and sig == signal.SIGINT
             self.should_exit = True
 
-    if (args.tls_cert is None) != (args.tls_key is None):
-        raise InvalidArgumentError("--tls-cert and --tls-key go together")
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, ws="none", server_header=False,
         proxy_headers=False, ssl_certfile=args.tls_cert, ssl_keyfile=args.tls_key,
