@@ -147,8 +147,8 @@ def test_unknown_log_topics_are_refused(monkeypatch: pytest.MonkeyPatch, graph: 
     monkeypatch.setenv("WEFT_LOG", "compile,pases")
     with pytest.raises(PassError, match=r"the topic 'pases'.*did you mean 'passes'") as caught:
         run_passes(graph, [cse])
-    topics = "checkpoint, cluster, comm, compile, data, passes, place, resources, run, summary, "
-    topics += "train, transfers"
+    topics = "checkpoint, cluster, comm, compile, data, passes, place, resources, run, serving, "
+    topics += "summary, train, transfers"
     assert caught.value.hint == f"the topics are: {topics} (several with commas)"
     root = Path(manager.__file__).parents[1]
     made = {m for p in root.rglob("*.py") for m in LOGGER.findall(p.read_text(encoding="utf-8"))}

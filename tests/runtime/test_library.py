@@ -126,7 +126,10 @@ def test_an_index_out_of_bounds(tmp_path: Path) -> None:
 def test_what_no_library_holds(tmp_path: Path) -> None:
     refused = {
         r"op 'eigh' calls SciPy's BLAS or LAPACK \(dsy": (lambda x: wf.linalg.eigh(x), np.eye(100)),
-        "op 'py_function' calls Python": (lambda x: wf.py_function(np.sin, [x], wf.float64, [2]), np.ones(2)),
+        "op 'py_function' calls Python": (
+            lambda x: wf.py_function(np.sin, [x], wf.float64, [2]),
+            np.ones(2),
+        ),
     }
     for why, (f, x) in refused.items():
         with pytest.raises(wf.errors.UnsupportedError, match=why):

@@ -81,7 +81,7 @@ ON_DATAFLOW = frozenset({
 #: What WEFT_LOG may name: one for each logger `weft.TOPIC`.
 TOPICS = (
     "checkpoint", "cluster", "comm", "compile", "data", "passes", "place", "resources", "run",
-    "summary", "train", "transfers",
+    "serving", "summary", "train", "transfers",
 )  # fmt: skip
 
 
