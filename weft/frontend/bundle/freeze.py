@@ -23,7 +23,7 @@ from weft.passes.simplify.fold import fold_frozen
 from weft.passes.simplify.scales import fold_scales
 
 #: In this order: scales and offsets of batch normalisation are constants only once they are folded.
-_PASSES: tuple[Pass, ...] = (strip_gradient_ops, dce, fold_frozen, simplify, cse, fold_scales, dce)
+FREEZING: tuple[Pass, ...] = (strip_gradient_ops, dce, fold_frozen, simplify, cse, fold_scales, dce)
 
 
 def frozen(given: Exported, weights: Weights) -> Exported:
@@ -40,7 +40,7 @@ def frozen(given: Exported, weights: Weights) -> Exported:
             "freeze",
         )
     made_graph = with_constants(graph, start, [weights.arrays[n] for n in given.weights], own)
-    for run in _PASSES:
+    for run in FREEZING:
         made_graph = run(made_graph)
     return replace(given, graph=made_graph, weights=(), updates=())
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from weft.frontend.bundle.freeze import FREEZING
 from weft.frontend.bundle.signature import type_of
 from weft.frontend.compile.decorator import compile
 from weft.frontend.core.function_trace import Argument, trace_function
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.onnx.dtypes import NARROW, dtype_of, held
+from weft.frontend.onnx.layout import ChannelsLast
 from weft.frontend.onnx.plan import Node, Plan, Reader, uses
 from weft.frontend.onnx.reader import damaged, package, read
 from weft.frontend.onnx.run import Runner
@@ -32,10 +34,13 @@ from weft.ir.errors import (
 from weft.ir.graph import Graph, unique_name
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
+from weft.passes.manager import STANDARD
 
 if TYPE_CHECKING:
     import onnx
 
+#: Bytes of weights that are arguments of the compiled code and no constants, which it copies.
+_LARGE = 1 << 25
 #: What `load` takes.
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
@@ -82,9 +87,9 @@ class Model:
             plan, {n for n, k in self.inputs.items() if k is None or len(k.shape) < 2}
         )
         deciding |= {n for node in plan.nodes for n in _decided(node)} & {*plan.inputs}
-        static = [self._names[n] for n in sorted(deciding)]
-        self._compiled = self._compile(static)
-        self._static = set(static)
+        self._static = {self._names[n] for n in deciding}
+        self._large = {n: p for n, p in self.parameters.items() if p.numpy().nbytes > _LARGE}
+        self._compiled = self._compile()
 
     # --------------------------------------------------------------------------------------- calls
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -97,7 +102,7 @@ class Model:
             else v
             for n, v in given.items()
         }
-        result = self._compiled(**fixed)  # a pytree: in the order of names
+        result = self._compiled(self._large, **fixed)  # a pytree: in the order of names
         return {n: result[n] for n in self.outputs}
 
     def apply(self, parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -130,18 +135,26 @@ class Model:
         values = self._runner.run(plan, list(given.values()), weights=held)
         return {n: _result(v) for n, v in zip(plan.outputs, values, strict=True)}
 
-    def _compile(self, static: list[str]) -> Any:
+    def _compile(self) -> Any:
+        """The compiled function of the large weights and the inputs; the others are constants,
+        into which scales of batch normalisation are folded."""
         names = {p: n for n, p in self._names.items()}
+        first = unique_name("weights", names)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        whole = inspect.Signature(
+            [inspect.Parameter(first, kind), *self.__signature__.parameters.values()]
+        )
 
         def call(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            bound = self.__signature__.bind(*args, **kwargs)
+            bound = whole.bind(*args, **kwargs)
             bound.apply_defaults()
-            given = {names[p]: _value(v) for p, v in bound.arguments.items()}
-            return self._run(self.parameters, given)
+            given = {names[p]: _value(v) for p, v in bound.arguments.items() if p != first}
+            return self._run({**self.parameters, **bound.arguments[first]}, given)
 
         call.__name__ = call.__qualname__ = self.__name__
-        call.__signature__ = self.__signature__  # type: ignore[attr-defined]
-        return compile(call, static_argnames=static)
+        call.__signature__ = whole  # type: ignore[attr-defined]
+        passes = (*FREEZING, *STANDARD)
+        return compile(call, static_argnames=sorted(self._static), passes=passes)
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by ONNX's names, checked. TypeRuleError, ShapeError."""
@@ -283,6 +296,8 @@ def _value(value: Any) -> Any:
 def _result(value: Any) -> Any:
     if isinstance(value, Sizes):
         return value.tensor()
+    if isinstance(value, ChannelsLast):
+        return value.plain()
     return [_result(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
