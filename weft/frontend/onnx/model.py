@@ -13,6 +13,7 @@ from weft.frontend.bundle.freeze import FREEZING
 from weft.frontend.bundle.signature import type_of
 from weft.frontend.compile.decorator import compile
 from weft.frontend.core.function_trace import Argument, trace_function
+from weft.frontend.core.slow import LARGE_CONSTANT
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.onnx.dtypes import NARROW, dtype_of, held
@@ -39,8 +40,6 @@ from weft.passes.manager import STANDARD
 if TYPE_CHECKING:
     import onnx
 
-#: Bytes of weights that are arguments of the compiled code and no constants, which it copies.
-_LARGE = 1 << 25
 #: What `load` takes.
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
@@ -88,7 +87,10 @@ class Model:
         )
         deciding |= {n for node in plan.nodes for n in _decided(node)} & {*plan.inputs}
         self._static = {self._names[n] for n in deciding}
-        self._large = {n: p for n, p in self.parameters.items() if p.numpy().nbytes > _LARGE}
+        # arguments of the compiled code, which would copy them as constants
+        self._large = {
+            n: p for n, p in self.parameters.items() if p.numpy().nbytes >= LARGE_CONSTANT
+        }
         self._compiled = self._compile()
 
     # --------------------------------------------------------------------------------------- calls
@@ -96,14 +98,28 @@ class Model:
         given = self._bound(args, kwargs)
         if current_trace() is not None:
             return self._run(self.parameters, given)
-        fixed = {
+        result = self._compiled(self._large, **self._fixed(given))  # in the order of names
+        return {n: result[n] for n in self.outputs}
+
+    def ir(self, *args: Any, **kwargs: Any) -> str:
+        """The text of the graph that a call with these inputs runs, as `ir` of compiled functions
+        has it."""
+        text: str = self._compiled.ir(self._large, **self._fixed(self._bound(args, kwargs)))
+        return text
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """What a call with these inputs runs and costs, as `explain` of compiled functions has
+        it."""
+        return str(self._compiled.explain(self._large, **self._fixed(self._bound(args, kwargs))))
+
+    def _fixed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs as the compiled function takes them: those that decide shapes by their values."""
+        return {
             self._names[n]: _Known(v.numpy())
             if self._names[n] in self._static and isinstance(v, Tensor)
             else v
             for n, v in given.items()
         }
-        result = self._compiled(self._large, **fixed)  # a pytree: in the order of names
-        return {n: result[n] for n in self.outputs}
 
     def apply(self, parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The outputs with other weights: tensors, arrays or variables by the names in
