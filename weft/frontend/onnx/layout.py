@@ -53,6 +53,62 @@ class ChannelsLast:
         return permuted(self.tensor, (0, n - 1, *range(1, n - 1)))
 
 
+class Groups:
+    """(batch, groups, channels of each, spatial...) that is held as (batch, spatial..., groups,
+    channels of each): what a channel shuffle has between its two reshapes."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    @property
+    def shape(self) -> Shape:
+        """As ONNX sees it."""
+        held = self.tensor.shape
+        return (held[0], held[-2], held[-1], *held[1:-2])
+
+    @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return self.tensor.ndim
+
+    @property
+    def dtype(self) -> DType:
+        """That of the tensor."""
+        return self.tensor.dtype
+
+    def plain(self) -> Tensor:
+        """The tensor as ONNX lays it out."""
+        n = self.ndim
+        return permuted(self.tensor, (0, n - 2, n - 1, *range(1, n - 2)))
+
+    def swapped(self) -> Groups:
+        """Groups and channels exchanged."""
+        n = self.ndim
+        return Groups(permuted(self.tensor, (*range(n - 2), n - 1, n - 2)))
+
+
+#: Values that are not held as ONNX lays them out.
+Held = ChannelsLast, Groups
+
+
+def regrouped(x: ChannelsLast | Groups, shape: Sequence[Any]) -> ChannelsLast | Groups | None:
+    """x in a shape that cuts its channels into groups, or joins these; None for other shapes."""
+    had, spatial = x.shape, 2 if isinstance(x, ChannelsLast) else 3
+    if len(shape) != len(had) + (1 if spatial == 2 else -1) or len(had) < 3:
+        return None
+    rest = len(had) - spatial
+    wanted, kept = list(shape[-rest:]), list(had[-rest:])
+    known = isinstance(shape[0], int) and shape[0] == -1
+    if wanted != kept or (shape[0] != had[0] and not known):
+        return None
+    held = x.tensor.shape
+    if isinstance(x, Groups):
+        return ChannelsLast(wf.reshape(x.tensor, (*held[:-2], shape[1])))
+    return Groups(wf.reshape(x.tensor, (*held[:-1], shape[1], shape[2])))
+
+
 def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """x with its axes in another order; at once where it is known."""
     if is_concrete(x):
@@ -69,8 +125,8 @@ def last(x: Tensor | ChannelsLast) -> Tensor:
 
 
 def plain(x: Any) -> Any:
-    """A value without ChannelsLast in it."""
-    if isinstance(x, ChannelsLast):
+    """A value with all its tensors as ONNX lays them out."""
+    if isinstance(x, Held):
         return x.plain()
     return [plain(v) for v in x] if isinstance(x, (list, tuple)) else x
 

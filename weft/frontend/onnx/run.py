@@ -15,7 +15,7 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.onnx.dtypes import number_of
-from weft.frontend.onnx.layout import ChannelsLast, aligned, plain
+from weft.frontend.onnx.layout import ChannelsLast, Groups, Held, aligned, plain
 from weft.frontend.onnx.plan import Node, Plan, Reader
 from weft.frontend.onnx.reader import package
 from weft.frontend.onnx.sizes import Sizes, fold, sizes_value
@@ -63,7 +63,7 @@ class Runner:
             return self._dependent(node, inputs)
         attrs = {n: self._attribute(v, values) for n, v in node.attrs.items()}
         wrap: Any = None
-        if any(isinstance(v, ChannelsLast) for v in inputs):
+        if any(isinstance(v, Held) for v in inputs):
             inputs, wrap = _laid_out(operator, inputs)
         if not node.domain:
             found = fold(node.kind, inputs, attrs)
@@ -166,7 +166,7 @@ def _known(inputs: Sequence[Any]) -> bool:
         if isinstance(value, (list, tuple)):
             if not _known(value):
                 return False
-        elif isinstance(value, ChannelsLast):
+        elif isinstance(value, Held):
             if not is_concrete(value.tensor):
                 return False
         elif value is not None and not is_concrete(value):
@@ -224,7 +224,10 @@ def _results(
 def _laid_out(operator: Operator, inputs: list[Any]) -> tuple[list[Any], type[ChannelsLast] | None]:
     """Inputs, one with its channels last at least, as an operator takes them; and what its results
     are."""
-    if operator.layout == "any":
+    if operator.layout == "groups":
+        return inputs, None
+    inputs = [v.plain() if isinstance(v, Groups) else v for v in inputs]
+    if operator.layout == "any" or not any(isinstance(v, ChannelsLast) for v in inputs):
         return inputs, None
     if operator.layout == "each":
         values = [v.tensor() if isinstance(v, Sizes) else v for v in inputs]

@@ -39,8 +39,8 @@ class Operator:
     come as arrays; sizes: those that come as lists of sizes, some of which may be symbols or
     tensors; like: those whose types alone matter; folds: whether it may be computed at import where
     its inputs are known; layout: what it makes of `ChannelsLast`: "" takes none, "each" works on
-    each element, so that the order of axes does not matter, "any" takes it; asks: whether it is
-    told of its node."""
+    each element, so that the order of axes does not matter, "any" takes it, "groups" takes
+    `Groups`, too; asks: whether it is told of its node."""
 
     function: Callable[..., Any]
     since: int

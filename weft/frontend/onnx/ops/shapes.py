@@ -11,7 +11,7 @@ import numpy as np
 import weft as wf
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.onnx.dtypes import dtype_of
-from weft.frontend.onnx.layout import ChannelsLast, last
+from weft.frontend.onnx.layout import ChannelsLast, Groups, Held, last, regrouped
 from weft.frontend.onnx.sizes import known_size, sizes_value
 from weft.frontend.onnx.table import Call, op
 from weft.frontend.ops.dynamic import boolean_mask
@@ -50,7 +50,7 @@ def _constant_of_shape(input: Any, *, value: Tensor | None = None) -> Tensor:
     return wf.broadcast_to(filled, tuple(input))
 
 
-@op("Shape", folds=False, layout="any")
+@op("Shape", folds=False, layout="groups")
 def _shape(data: Any, *, start: int = 0, end: int | None = None) -> Any:
     return sizes_value(data.shape[slice(start, end)])
 
@@ -64,16 +64,21 @@ def _size(data: Tensor) -> Any:
     return wf.size(data)
 
 
-@op("Reshape", since=5, sizes=["shape"])
-def _reshape(data: Tensor, shape: Any, *, allowzero: int = 0) -> Tensor:
+@op("Reshape", since=5, sizes=["shape"], layout="groups")
+def _reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     given = list(shape)
     if not allowzero:
         given = [data.shape[i] if isinstance(d, int) and d == 0 else d for i, d in enumerate(given)]
+    if isinstance(data, Held):
+        found = regrouped(data, given)
+        if found is not None:
+            return found
+        data = data.plain()
     return wf.reshape(data, tuple(given))
 
 
 @op("Reshape")
-def _reshape_attribute(data: Tensor, *, shape: Any, consumed_inputs: Any = None) -> Tensor:
+def _reshape_attribute(data: Tensor, *, shape: Any, consumed_inputs: Any = None) -> Any:
     return _reshape(data, shape)
 
 
@@ -95,11 +100,15 @@ def _expand(input: Tensor, shape: Any) -> Tensor:
     return wf.broadcast_to(input, tuple(both))
 
 
-@op("Transpose", layout="any")
-def _transpose(data: Tensor | ChannelsLast, *, perm: Any = None) -> Tensor:
+@op("Transpose", layout="groups")
+def _transpose(data: Any, *, perm: Any = None) -> Any:
     order = tuple(range(data.ndim))[::-1] if perm is None else tuple(perm)
     if isinstance(data, ChannelsLast):
         return wf.permute_dims(data.tensor, tuple(data.axis(a) for a in order))
+    if isinstance(data, Groups):
+        if order == (0, 2, 1, *range(3, data.ndim)):
+            return data.swapped()
+        data = data.plain()
     return wf.permute_dims(data, order)
 
 
