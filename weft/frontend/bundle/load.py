@@ -83,6 +83,19 @@ class Bundle:
             )
         return self.signatures[name]
 
+    def flat(self, name: str) -> CompiledFunction[..., list[Tensor]]:
+        """A signature as a function of its inputs to the list of its outputs, both as the manifest
+        lists them: for programs that know names of tensors, but no structures. NotFoundError for
+        one that is none."""
+        self[name]  # an error for one that is none
+        held = self._held[name]
+
+        def call(*inputs: Tensor) -> list[Tensor]:
+            return held.add(name, inputs)
+
+        call.__name__ = call.__qualname__ = name
+        return compile(call, input_signature=held.inputs)
+
     def trainable_variables(self) -> list[Variable]:
         """Those that optimizers change by default: for `optimizer.minimize(loss, ...)`."""
         return [v for v in self.variables.values() if v.trainable]
@@ -175,8 +188,8 @@ class _Signature:
     weights: Sequence[Variable | Array]
     updates: Sequence[Variable]
 
-    def add(self, name: str, given: Sequence[Tensor]) -> Any:
-        """The graph as a part of the current trace; its result."""
+    def add(self, name: str, given: Sequence[Tensor]) -> list[Tensor]:
+        """The graph as a part of the current trace; its outputs, as the manifest lists them."""
         trace = current_trace()
         assert trace is not None
         for i, (t, kind) in enumerate(zip(given, self.inputs, strict=True)):
@@ -198,8 +211,7 @@ class _Signature:
         own = len(results) - len(self.updates)
         for variable, value in zip(self.updates, results[own:], strict=True):
             variable.assign(trace.tensor(value))
-        tensors = [trace.tensor(v, w) for v, w in zip(results, self.weak, strict=False)]
-        return pytree.unflatten(self.result, [tensors[i] for i in self.order])
+        return [trace.tensor(v, w) for v, w in zip(results, self.weak, strict=False)]
 
 
 def _check_fits(argument: str, name: str, wanted: TensorType, kind: TensorType) -> None:
@@ -320,7 +332,8 @@ def _compiled(
         ordered: list[Any] = [None] * len(leaves)
         for number, leaf in zip(numbers, leaves, strict=True):
             ordered[number] = leaf
-        return signature.add(name, ordered)
+        outputs = signature.add(name, ordered)
+        return pytree.unflatten(signature.result, [outputs[i] for i in signature.order])
 
     _, wanted = pytree.flatten(tuple(trees))
     call.__name__ = call.__qualname__ = name

@@ -16,8 +16,6 @@ import numpy as np
 from weft.frontend.bundle.files import is_bundle
 from weft.frontend.bundle.load import Bundle, load
 from weft.frontend.bundle.signature import DEFAULT, type_from_json
-from weft.frontend.bundle.structure import structure_from_json
-from weft.frontend.core import pytree
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim, format_dim
 from weft.ir.errors import (
@@ -58,29 +56,12 @@ class Signature:
         self.outputs = [Port(one["name"], type_from_json(one)) for one in entry["outputs"]]
         self.writes = bool(entry["updates"])
         self.by_rows, self.why_not = False, "it was not tried"
-        self._function = bundle[name]
-        self._parameters = [
-            (p["name"], p["keyword_only"], p["first_input"], structure_from_json(p["structure"]))
-            for p in entry["parameters"]
-        ]
-        self._order = structure_from_json(entry["result"])[1]
+        self._function = bundle.flat(name)
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """One call. arrays: one for each input, of its dtype and sizes. Errors are those of the
         compiled function."""
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        for name, keyword_only, first, (structure, order) in self._parameters:
-            value = pytree.unflatten(structure, [arrays[first + i] for i in order])
-            if keyword_only:
-                kwargs[name] = value
-            else:
-                args.append(value)
-        leaves, _ = pytree.flatten(self._function(*args, **kwargs))
-        found: list[Any] = [None] * len(leaves)
-        for number, leaf in zip(self._order, leaves, strict=True):
-            found[number] = np.asarray(leaf)
-        return found
+        return [np.asarray(output) for output in self._function(*arrays)]
 
     def check(self, arrays: Sequence[Array]) -> None:
         """InvalidArgumentError for arrays whose sizes are not those of the inputs, which are of
