@@ -42,6 +42,7 @@ from weft.passes.simplify.effects import (
     strip_marks,
 )
 from weft.passes.simplify.fold import fold, fold_exactly
+from weft.passes.simplify.layouts import move_permutations
 from weft.passes.simplify.scales import fold_scales
 from weft.passes.simplify.sparse_updates import sparse_updates
 from weft.passes.sizes import tie_sizes
@@ -61,6 +62,7 @@ PASSES: dict[str, Pass] = {
     "fold": fold,
     "simplify": simplify,
     "cse": cse,
+    "move_permutations": move_permutations,
     "simplify_control": simplify_control,
     "sparse_updates": sparse_updates,
     "fuse_attention": fuse_attention,
@@ -105,6 +107,7 @@ STANDARD: tuple[Pass, ...] = (
     fold,  # scalars and sizes; constants that repeat one element become broadcasts of it
     simplify,  # algebra, views of views, transposes into matmul's flags
     cse,  # gradients recompute what the forward pass has; after simplify equal things look equal
+    move_permutations,  # before simplify, in which those that meet cancel
     simplify_control,  # equal operands and bodies show which loops are one, what is invariant
     strip_barriers,  # equal ops are merged: those that are to be done twice are two now
     sparse_updates,  # algebra has shown what updates are; what it makes is still simplified
