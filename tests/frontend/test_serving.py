@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import weft as wf
 from weft.frontend.serving.app import App
 from weft.frontend.serving.batching import Limits
-from weft.frontend.serving.models import Repository
+from weft.frontend.serving.repository import Repository
 
 NUMBERS = [
     wf.bool, wf.int8, wf.int16, wf.int32, wf.int64, wf.uint8, wf.uint16, wf.uint32, wf.uint64,
@@ -267,7 +267,7 @@ class TestPredict:
 
 class TestModels:
     def test_metadata(self, client: Client) -> None:
-        assert client.get("/v2").json()["extensions"] == ["binary_tensor_data"]
+        assert client.get("/v2").json()["extensions"][0] == "binary_tensor_data"
         assert client.get("/v2/health/live").json() == {"live": True}
         assert client.get("/v2/health/ready").json() == {"ready": True}
         assert client.get("/v2/models/curve/ready").json() == {"name": "curve", "ready": True}
@@ -348,7 +348,7 @@ class TestModels:
         wf.export(add, tmp_path / "m", example=wf.TensorType(wf.float32, ()))
         repository = Repository([str(tmp_path / "m")])
         app = App(repository, Limits(threads=3))
-        assert app.told == [
+        assert app.service.told == [
             "m/1:serving_default: not batched: its first input has no open first size"
         ]
         with Client(app) as client:

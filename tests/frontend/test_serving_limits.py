@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import weft as wf
 from weft.frontend.serving.app import App
 from weft.frontend.serving.batching import Limits
-from weft.frontend.serving.models import Repository
+from weft.frontend.serving.repository import Repository
 
 F32 = wf.float32
 
@@ -52,7 +52,7 @@ class Served:
         signatures = repository.find("m").signatures
         self.held = signatures["serving_default"] = Held(signatures["serving_default"])  # type: ignore[assignment]
         self.app = App(repository, limits, **options)
-        self.told, self.client = self.app.told, Client(self.app)
+        self.told, self.client = self.app.service.told, Client(self.app)
 
     def __enter__(self) -> Served:
         self.client.__enter__()
@@ -70,8 +70,8 @@ class Served:
     def queued(self, count: int) -> None:
         """Wait until so many requests are in the queue."""
         end = time.monotonic() + 60
-        while len(self.app.scheduler) != count:
-            assert time.monotonic() < end, len(self.app.scheduler)
+        while len(self.app.service.scheduler) != count:
+            assert time.monotonic() < end, len(self.app.service.scheduler)
             time.sleep(0.001)
 
 
@@ -288,7 +288,7 @@ class TestLimits:
             assert served.held.begun.acquire(timeout=60)
             closing = threading.Thread(target=served.app.close)
             closing.start()
-            while served.app.ready:
+            while served.app.service.ready:
                 time.sleep(0.001)
             for path in ("/v2/health/ready", "/v2/models/m/ready"):
                 assert served.client.get(path).status == 503
@@ -450,7 +450,7 @@ class TestWrongRequests:
         refused(client, client.post("/v1/models/m:predict", told))
 
     @pytest.mark.parametrize("path", [
-        "/", "/v2/models", "/v2/models/", "/v2/models/..", "/v2/models/../m", "/v2/models//m",
+        "/v2/models", "/v2/models/", "/v2/models/..", "/v2/models/../m", "/v2/models//m",
         "/v2/models/m/", "/v2/models/m/versions/2", "/v2/models/m/versions/", "/v2/models/m\x00",
         "/v2/models/m/versions/../1", "/v2/models/%2e%2e", "/v2/models//etc/passwd", "/v3",
         "/v2/models/" + "m" * 5000, "/v1/models/m:predict", "/v1/models/m/labels/stable",

@@ -12,14 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from paths import ROOT
+from serve_process import serving
 
 import weft as wf
 from weft.frontend.tools.main import main
@@ -30,30 +29,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("process") / "doubled"
     wf.export(lambda x: x * 2, path, example=wf.TensorType(wf.float32, ("n", 3)))
     return str(path)
-
-
-@contextmanager
-def serving(*words: str, **variables: str) -> Iterator[tuple[Any, str, list[str]]]:
-    """A server in a process: the process, its address, and the lines before that."""
-    command = [sys.executable, "-m", "weft", "serve", "--port", "0", *words]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
-    )  # fmt: skip
-    try:
-        lines: list[str] = []
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("serving on "):
-                break
-            lines.append(line.strip())
-        else:
-            assert process.stderr is not None
-            raise AssertionError(process.stderr.read())
-        yield process, line.split("://")[1].strip(), lines
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def infer(address: str, x: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.serving.metrics import Metrics
-from weft.frontend.serving.models import Signature
+from weft.frontend.serving.models import Signature, Version
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 
@@ -59,10 +59,10 @@ class Answer:
 class _Waiting:
     """A request in the queue. Cancelling its future takes it out."""
 
-    __slots__ = ("arrays", "future", "key", "model", "rows", "signature", "since")
+    __slots__ = ("arrays", "future", "key", "rows", "signature", "since", "version")
 
-    def __init__(self, model: str, signature: Signature, arrays: Sequence[Array]) -> None:
-        self.model, self.signature, self.arrays = model, signature, arrays
+    def __init__(self, version: Version, signature: Signature, arrays: Sequence[Array]) -> None:
+        self.version, self.signature, self.arrays = version, signature, arrays
         self.rows = arrays[0].shape[0] if signature.by_rows else None
         # dtypes are those of the signature
         sizes = tuple([a.shape[1:] for a in arrays]) if signature.by_rows else ()
@@ -91,11 +91,13 @@ class Scheduler:
     def __len__(self) -> int:
         return self._waiting
 
-    def submit(self, model: str, signature: Signature, arrays: Sequence[Array]) -> Future[Answer]:
+    def submit(
+        self, version: Version, signature: Signature, arrays: Sequence[Array]
+    ) -> Future[Answer]:
         """Queue a call of a signature with arrays that fit it. Cancelling the future drops it, if
         it has not begun. UnavailableError if the queue is full, FailedPreconditionError after
         `close`."""
-        one = _Waiting(model, signature, arrays)
+        one = _Waiting(version, signature, arrays)
         one.future.add_done_callback(lambda future: self._drop(one) if future.cancelled() else None)
         with self._changed:
             if self._closed:
@@ -210,7 +212,9 @@ class _Call:
         seconds = time.monotonic() - self.begun
         waits = [self.begun - one.since for one in self.batch]
         rows = None if first.rows is None else sum(one.rows or 0 for one in self.batch)
-        self.metrics.call(first.model, waits, seconds, 1 if rows is None else rows)
+        self.metrics.call(
+            (first.version.model, first.version.number), waits, seconds, 1 if rows is None else rows
+        )
         answers, start = [], 0
         for one, wait in zip(self.batch, waits, strict=True):
             stop = start + (one.rows or 0)
@@ -220,12 +224,11 @@ class _Call:
         return answers
 
 
-def prepare(signatures: Sequence[tuple[str, Signature]], limits: Limits) -> list[str]:
+def prepare(version: Version, limits: Limits) -> list[str]:
     """Call each signature with made-up values, so that few requests wait for compilation, and find
-    out which may be batched. signatures: with what to call each. What there is to say of them, a
-    line each."""
+    out which may be batched. What there is to say of them, a line each."""
     told = []
-    for shown, signature in signatures:
+    for signature in version.signatures.values():
         if limits.max_batch > 1:
             signature.find_batches()
         else:
@@ -236,5 +239,5 @@ def prepare(signatures: Sequence[tuple[str, Signature]], limits: Limits) -> list
         )  # fmt: skip
         if failed and failed not in line:
             line += f"; a call with made-up values failed: {failed}"
-        told.append(f"{shown}: {line}")
+        told.append(f"{version.model}/{version.number}:{signature.name}: {line}")
     return told

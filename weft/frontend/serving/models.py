@@ -1,20 +1,15 @@
-"""Models to serve: bundles by name and version, and their signatures as functions of flat lists of
-arrays.
-
-A path is a bundle, which is version 1, or a folder of versions whose names are integers, as
-TensorFlow Serving has it: `classifier/1/`, `classifier/2/`."""
+"""Versions of models: loaded bundles, and their signatures as functions of flat lists of arrays."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from weft.frontend.bundle.files import is_bundle
-from weft.frontend.bundle.load import Bundle, load
+from weft.frontend.bundle.load import Bundle
 from weft.frontend.bundle.signature import DEFAULT, type_from_json
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim, format_dim
@@ -29,7 +24,6 @@ from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 #: What a size that is open is when a signature is tried: small, and no factor of common sizes.
 _TRIED = 5
 
@@ -176,6 +170,9 @@ class Version:
 
     def __init__(self, model: str, number: int, bundle: Bundle) -> None:
         self.model, self.number = model, number
+        self._lock = threading.Lock()
+        self._users = 0
+        self._when_idle: Callable[[], None] | None = None
         entries: Mapping[str, Any] = bundle.manifest["signatures"]
         self.signatures: dict[str, Signature] = {}
         self.refused: dict[str, str] = {}
@@ -215,83 +212,24 @@ class Version:
             )
         return self.signatures[name]
 
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """While it is entered, a request uses the version."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                told = self._when_idle if not self._users else None
+            if told is not None:
+                told()
 
-class Repository:
-    """The models that a server has: versions by name and number.
-
-    paths: `NAME=PATH` or `PATH`, whose last part then is the name. all_versions: load each version
-    of a folder of versions, instead of the newest alone. Errors: as `wf.load`; NotFoundError for a
-    path that is neither a bundle nor a folder of versions, InvalidArgumentError for a name that is
-    none or is there twice."""
-
-    def __init__(self, paths: Sequence[str], all_versions: bool = False) -> None:
-        self.models: dict[str, dict[int, Version]] = {}
-        for given in paths:
-            name, path = named_path(given)
-            if name in self.models:
-                raise InvalidArgumentError(
-                    f"there are two models '{name}'", hint="NAME=PATH gives one another name"
-                )
-            found = sorted(_versions(path).items())
-            chosen = found if all_versions else found[-1:]
-            self.models[name] = {n: Version(name, n, load(place)) for n, place in chosen}
-
-    def find(self, model: str, version: str | None = None) -> Version:
-        """A version of a model, the newest one by default. NotFoundError for one that is not
-        loaded."""
-        if model not in self.models:
-            raise NotFoundError(f"there is no model '{model:.100}'")
-        versions = self.models[model]
-        if version is None:
-            return versions[max(versions)]
-        known = {str(n): v for n, v in versions.items()}
-        if version not in known:
-            raise NotFoundError(
-                f"model '{model}' has no version '{version:.40}': {', '.join(known)} is loaded"
-            )
-        return known[version]
-
-    def signatures(self) -> list[tuple[Version, Signature]]:
-        """All signatures that are served, with the versions that they are of."""
-        versions = [v for model in self.models.values() for v in model.values()]
-        return [(v, s) for v in versions for s in v.signatures.values()]
-
-
-def named_path(given: str) -> tuple[str, str]:
-    """The name and the path of a model: `NAME=PATH`, or `PATH`, which is named after its folder.
-    InvalidArgumentError for a name that is none.
-
-    >>> from weft.frontend.serving.models import named_path
-    >>> named_path("m=a/b"), named_path("a/b/")
-    (('m', 'a/b'), ('b', 'a/b/'))
-    """
-    name, equals, path = given.partition("=")
-    if not equals:
-        path = given
-        name = path.rstrip("/").rpartition("/")[2] if "://" in path else Path(path).resolve().name
-    if _NAME.fullmatch(name) is None:
-        raise InvalidArgumentError(
-            f"'{name:.100}' is no name for a model: letters, digits, '_', '-' and '.', at most 100",
-            hint="NAME=PATH gives a bundle another name",
-        )
-    return name, path
-
-
-def _versions(path: str) -> dict[int, str]:
-    """Where each version of a model is."""
-    if is_bundle(path):
-        return {1: path}
-    folder = Path(path)
-    numbers = (
-        {int(p.name): str(p) for p in folder.iterdir() if re.fullmatch(r"[0-9]{1,18}", p.name)}
-        if "://" not in path and folder.is_dir()
-        else {}
-    )
-    found = {n: place for n, place in numbers.items() if is_bundle(place)}
-    if not found:
-        raise NotFoundError(
-            f"'{path}' is neither a bundle nor a folder of versions",
-            hint="wf.export writes bundles; versions are folders whose names are integers: "
-            f"{path}/1/bundle.json",
-        )
-    return found
+    def when_idle(self, tell: Callable[[], None]) -> None:
+        """Call `tell` each time that no request uses it any more; at once, if none does now."""
+        with self._lock:
+            self._when_idle = tell
+            idle = not self._users
+        if idle:
+            tell()

@@ -17,8 +17,9 @@ import numpy as np
 
 from weft.frontend.serving.models import Port, Signature, Version, shown_shape
 from weft.frontend.serving.protocol import array_of, values_of
+from weft.frontend.serving.repository import Model
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InvalidArgumentError
+from weft.ir.errors import InvalidArgumentError, NotFoundError
 
 Array = np.ndarray[Any, Any]
 
@@ -28,19 +29,28 @@ _TYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
 @dataclass(frozen=True, slots=True)
 class PredictRequest:
-    """A request that fits its signature. rows: how many instances it has; None for columns."""
+    """A request that fits its signature. rows: how many instances it has; None for columns.
+    timeout: these have none of their own."""
 
     signature: Signature
     arrays: list[Array]
     rows: int | None
+    timeout: float | None = None
 
 
-def status(versions: Sequence[Version]) -> dict[str, Any]:
-    """The state of versions of a model."""
-    fine = {"error_code": "OK", "error_message": ""}
+def status(model: Model, version: str | None = None) -> dict[str, Any]:
+    """The states of the versions of a model, or of one. NotFoundError for one that there is
+    not."""
+    shown = [s for n, s in sorted(model.states.items()) if version in (None, str(n))]
+    if version is not None and not shown:
+        raise NotFoundError(f"there is no version '{version:.40}' of model '{model.name}'")
+
+    def told(error: str) -> dict[str, str]:
+        return {"error_code": "UNKNOWN" if error else "OK", "error_message": error}
+
     return {
         "model_version_status": [
-            {"version": str(v.number), "state": "AVAILABLE", "status": fine} for v in versions
+            {"version": str(s.number), "state": s.state, "status": told(s.error)} for s in shown
         ]
     }
 

@@ -1,8 +1,9 @@
 """The Open Inference Protocol, version 2, over HTTP, with Triton's binary extension: bytes of
 requests as arrays, and arrays as bytes of answers.
 
-Sources: github.com/kserve/open-inference-protocol (inference_rest.yaml), and extension_binary_data
-of github.com/triton-inference-server/server. Beyond them, float16 and bfloat16 have a form in JSON,
+Sources: github.com/kserve/open-inference-protocol (inference_rest.yaml), and
+extension_binary_data, extension_model_repository and extension_statistics of
+github.com/triton-inference-server/server. Beyond them, float16 and bfloat16 have a form in JSON,
 numbers, which is exact. All that is wrong in a request is an InvalidArgumentError; sizes are
 checked against the bytes that are there before any memory is taken."""
 
@@ -11,13 +12,14 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from weft.frontend.serving.models import Port, Signature, Version, shown_shape
+from weft.frontend.serving.repository import AVAILABLE, END, LOADING, UNLOADING, Model
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError
@@ -26,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 #: The header that says where the JSON of a request or an answer ends and bytes of tensors begin.
 HEADER = "Inference-Header-Content-Length"
-EXTENSIONS = ["binary_tensor_data"]
+EXTENSIONS = ["binary_tensor_data", "statistics", "model_repository"]
 #: The most axes that a tensor of a request may have.
 _MOST_AXES = 32
 #: The most that the other sizes of a tensor without elements may come to: a few bytes of JSON are
@@ -52,10 +54,12 @@ def datatype(kind: DType) -> str:
 @dataclass(frozen=True, slots=True)
 class InferRequest:
     """A request that fits its signature. outputs: for each that is asked for, its number among
-    those of the signature, and whether as bytes. shown: what the answer has of the request."""
+    those of the signature, and whether as bytes. shown: what the answer has of the request.
+    timeout: seconds, if it says so."""
 
     signature: Signature
     arrays: list[Array]
+    timeout: float | None
     outputs: list[tuple[int, bool]]
     shown: dict[str, Any]
 
@@ -71,17 +75,69 @@ def metadata(versions: Mapping[int, Version], version: Version) -> dict[str, Any
         ]
 
     told = {
-        name: {"inputs": ports(s.inputs), "outputs": ports(s.outputs)}
+        name: {
+            "inputs": ports(s.inputs), "outputs": ports(s.outputs),
+            "batched": s.by_rows, "why_not": s.why_not,
+        }
         for name, s in version.signatures.items()
-    }
+    }  # fmt: skip
     try:
-        default = told[version.signature().name]
+        chosen = version.signature()
+        default = {"inputs": ports(chosen.inputs), "outputs": ports(chosen.outputs)}
     except InvalidArgumentError:  # several, of which none is the default
         default = {"inputs": [], "outputs": []}
     return {
         "name": version.model, "versions": [str(n) for n in sorted(versions)],
         "platform": "weft_bundle", **default, "signatures": told,
     }  # fmt: skip
+
+
+def index(models: Iterable[Model], only_ready: bool) -> list[dict[str, Any]]:
+    """The versions of models, and their states, as Triton's repository extension has them."""
+    told = []
+    for model in models:
+        states = [state for _, state in sorted(model.states.items())]
+        for one in states:
+            ready = one.number in model.versions
+            if ready or not only_ready:
+                state = "READY" if ready else _STATES[one.state]
+                told.append({
+                    "name": model.name, "version": str(one.number), "state": state,
+                    "reason": one.error or ("" if ready else _REASONS[one.state]),
+                })  # fmt: skip
+        if not states and not only_ready:
+            told.append(
+                {"name": model.name, "version": "", "state": "UNAVAILABLE", "reason": "unloaded"}
+            )
+    return told
+
+
+_STATES = {LOADING: "LOADING", UNLOADING: "UNLOADING"} | dict.fromkeys(
+    (AVAILABLE, END), "UNAVAILABLE"
+)
+_REASONS = {LOADING: "", UNLOADING: "requests are under way", AVAILABLE: "", END: "unloaded"}
+
+
+def check_load(given: Mapping[str, Any]) -> None:
+    """InvalidArgumentError for a request to load a model that brings files or options along."""
+    parameters = _parameters(given, "the request")
+    if parameters:
+        raise InvalidArgumentError(
+            f"the parameter '{next(iter(parameters)):.100}' is not supported"
+        )
+
+
+def timeout_of(parameters: Mapping[str, Any]) -> float | None:
+    """The seconds that the parameter `timeout` of a request, microseconds as in Triton, gives it;
+    None for 0, as there. InvalidArgumentError for what is no number."""
+    given = parameters.get("timeout")
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 19:
+        given = int(given)  # so clients may write 64-bit numbers
+    if given is None:
+        return None
+    if type(given) is not int or not 0 <= given < 1 << 63:
+        raise InvalidArgumentError("the parameter 'timeout' must be a number of microseconds")
+    return given / 1e6 if given else None
 
 
 # --------------------------------------------------------------------------------------- requests
@@ -130,7 +186,8 @@ def read_request(version: Version, body: bytes, header_length: str | None) -> In
         shown["id"] = given["id"]
     if parameters:
         shown["parameters"] = parameters
-    return InferRequest(signature, ordered, _outputs(signature, given, parameters), shown)
+    outputs = _outputs(signature, given, parameters)
+    return InferRequest(signature, ordered, timeout_of(parameters), outputs, shown)
 
 
 def _header_length(given: str | None, most: int) -> int:

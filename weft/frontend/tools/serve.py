@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
+import resource
 import socket
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: The variable of the environment that has the token; arguments are seen by all users of a machine.
 TOKEN = "WEFT_SERVE_TOKEN"
+#: Names of this machine that only itself can call it by.
+_LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -25,6 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1)")
     add("--port", type=int, default=8000, help="0: one that is free (default: 8000)")
     add("--threads", type=int, default=1, metavar="N", help="calls at a time (default: 1)")
+    add("--poll-s", type=float, default=1.0, metavar="S",
+        help="seconds between looks for new versions; 0: none (default: 1)")  # fmt: skip
+    add("--model-control", action="store_true", help="let requests load and unload models")
     add("--all-versions", action="store_true", help="load all versions, not the newest alone")
     add("--max-batch", type=int, default=64, metavar="ROWS",
         help="the most rows of a call for several requests; 1: none (default: 64)")  # fmt: skip
@@ -36,6 +41,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="seconds until a request gets status 504 (default: 60)")  # fmt: skip
     add("--max-body-mb", type=float, default=64.0, metavar="MB",
         help="the most megabytes of a request; more get status 413 (default: 64)")  # fmt: skip
+    add("--max-connections", type=int, default=4096, metavar="N",
+        help="connections at a time; more get status 503 (default: 4096)")  # fmt: skip
+    add("--head-timeout", type=float, default=10.0, metavar="S",
+        help="seconds that a client may take for the head of a request (default: 10)")  # fmt: skip
     add("--token", help=f"what requests must have as bearer token (default: {TOKEN})")
     add("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate")
     add("--tls-key", metavar="FILE", help="the key of the certificate")
@@ -57,7 +66,7 @@ def run_serve(args: Namespace, tell: Callable[[str], None]) -> None:
             hint="pip install 'weft[serve]'",
         ) from None
     app = _app(args)
-    for line in app.told:
+    for line in app.service.told:
         tell(line)
     forced = False
     try:
@@ -71,7 +80,7 @@ def run_serve(args: Namespace, tell: Callable[[str], None]) -> None:
 def _app(args: Namespace) -> App:
     from weft.frontend.serving.app import App
     from weft.frontend.serving.batching import Limits
-    from weft.frontend.serving.models import Repository
+    from weft.frontend.serving.repository import Repository
 
     limits = Limits(
         args.threads, args.max_batch, args.max_delay_ms / 1e3, args.max_queue, args.timeout
@@ -83,8 +92,21 @@ def _app(args: Namespace) -> App:
     token = os.environ.get(TOKEN) if args.token is None else args.token
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise InvalidArgumentError("a token must be printable ASCII, and not empty")
-    repository = Repository(args.bundles, args.all_versions)
-    return App(repository, limits, token=token, max_body=int(args.max_body_mb * 1e6))
+    if not 0 <= args.poll_s < float("inf"):
+        raise InvalidArgumentError("--poll-s must be 0 or more")
+    if args.max_connections < 1:
+        raise InvalidArgumentError("--max-connections must be 1 or more")
+    if not args.head_timeout > 0:
+        raise InvalidArgumentError("--head-timeout must be more than 0")
+    # a page in a browser of this machine may have the name of its site lead here; a token stops it
+    hosts = _LOCAL if token is None and args.host in _LOCAL else None
+    app = App(
+        Repository(args.bundles, args.all_versions), limits, token=token,
+        max_body=int(args.max_body_mb * 1e6), may_load=args.model_control, hosts=hosts,
+    )  # fmt: skip
+    if args.poll_s:
+        app.service.follow(args.poll_s)
+    return app
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -107,30 +129,34 @@ def _serve(
     """Serve until a signal; whether a second SIGINT has cut it short."""
     import uvicorn
 
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            name = f"[{args.host}]" if ":" in args.host else args.host
-            scheme = "https" if args.tls_cert else "http"
-            tell(f"serving on {scheme}://{name}:{listening.getsockname()[1]}")
+    from weft.frontend.serving.http_server import Connection, Server
 
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.stop()
-            await super().shutdown(sockets)
+    async def begin() -> None:
+        name = f"[{args.host}]" if ":" in args.host else args.host
+        scheme = "https" if args.tls_cert else "http"
+        tell(f"serving on {scheme}://{name}:{listening.getsockname()[1]}")
 
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            # uvicorn's own would raise the signal again once all is answered
-            self.force_exit = self.should_exit and sig == signal.SIGINT
-            self.should_exit = True
+    async def stop() -> None:
+        app.service.stop()
 
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, ws="none", server_header=False,
+        app, http=Connection, log_level="error", access_log=False, ws="none", server_header=False,
         proxy_headers=False, ssl_certfile=args.tls_cert, ssl_keyfile=args.tls_key,
     )  # fmt: skip
     try:
         config.load()
     except OSError as error:  # of SSL, too
         raise InvalidArgumentError(f"the certificate or its key cannot be read: {error}") from None
-    server = Server(config)
+    _allow_files(args.max_connections)
+    server = Server(config, args.max_connections, args.head_timeout, args.timeout, begin, stop)
     server.run([listening])
     return server.force_exit
+
+
+def _allow_files(connections: int) -> None:
+    """Let this process have so many connections open, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
