@@ -211,14 +211,9 @@ class App:
         return _json(predict.status(model, path.get("version")))
 
     async def _statistics(self, request: Request) -> Response:
-        repository, path = self.service.repository, request.path_params
-        chosen = [self._version(request)] if "version" in path else [
-            v for m in ([repository.model(path["model"])] if "model" in path
-                        else repository.models.values())
-            for _, v in sorted(m.versions.items())
-        ]  # fmt: skip
-        statistics = self.service.metrics.statistics
-        return _json({"model_stats": [statistics(v.model, v.number) for v in chosen]})
+        path = request.path_params
+        told = self.service.statistics(path.get("model"), path.get("version"))
+        return _json({"model_stats": told})
 
     async def _index(self, request: Request) -> Response:
         body = await self._body(request)
