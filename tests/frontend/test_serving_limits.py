@@ -459,7 +459,7 @@ class TestWrongRequests:
     def test_paths(self, client: Client, path: str) -> None:
         refused(client, client.get(path))
 
-    @pytest.mark.parametrize("path", ["/v1/models/m:classify", "/v1/models/m", "/v2", "/metrics"])
+    @pytest.mark.parametrize("path", ["/v1/models/m:explain", "/v1/models/m", "/v2", "/metrics"])
     def test_methods(self, client: Client, path: str) -> None:
         refused(client, client.post(path, {}))
 
@@ -481,6 +481,7 @@ ENTRY = st.fixed_dictionaries({}, optional={
 REQUEST = st.fixed_dictionaries({}, optional={
     "inputs": st.lists(ENTRY, max_size=4) | VALUES, "outputs": st.lists(ENTRY) | VALUES,
     "parameters": VALUES, "id": VALUES, "instances": VALUES, "signature_name": VALUES,
+    "examples": st.lists(st.dictionaries(st.sampled_from("xis"), VALUES)) | VALUES,
 })  # fmt: skip
 
 
@@ -491,7 +492,7 @@ def test_made_up_requests(client: Client, told: Any, tail: bytes, off: int) -> N
     head = json.dumps(told).encode()
     headers = {"Inference-Header-Content-Length": str(len(head) + min(off, len(tail)))}
     for path, more in (("/v2/models/m/infer", headers), ("/v2/models/m/infer", {}),
-                       ("/v1/models/m:predict", {})):  # fmt: skip
+                       ("/v1/models/m:predict", {}), ("/v1/models/m:classify", {})):  # fmt: skip
         reply = client.ask("POST", path, head + (tail if more else b""), more)
         assert reply.status < 500, reply.body
         if reply.status != 200:
