@@ -83,6 +83,10 @@ class Bundle:
             )
         return self.signatures[name]
 
+    def has_loops(self, name: str) -> bool:
+        """Whether the graph of a signature has loops, whose number of rounds values may decide."""
+        return any(op.name in ("while", "scan") for op in self._held[name].graph.walk())
+
     def trainable_variables(self) -> list[Variable]:
         """Those that optimizers change by default: for `optimizer.minimize(loss, ...)`."""
         return [v for v in self.variables.values() if v.trainable]

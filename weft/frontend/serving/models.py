@@ -23,6 +23,7 @@ from weft.ir.errors import (
     suggest,
 )
 from weft.ir.types import TensorType
+from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
 
@@ -41,9 +42,9 @@ class Port:
 class Signature:
     """A signature of a loaded bundle as a function from a list of arrays to a list of arrays.
 
-    inputs, outputs: in the order of the manifest. writes: whether calls change variables.
-    by_rows: whether calls may be joined along the first axis (`find_batches` sets it); why_not:
-    what is against it."""
+    inputs, outputs: in the order of the manifest. writes: whether calls change variables. loops:
+    whether it has loops, which may take any time, and can be stopped. by_rows: whether calls may be
+    joined along the first axis (`find_batches` sets it); why_not: what is against it."""
 
     def __init__(self, bundle: Bundle, name: str) -> None:
         entry = bundle.manifest["signatures"][name]
@@ -52,6 +53,7 @@ class Signature:
         self.outputs = [Port(one["name"], type_from_json(one)) for one in entry["outputs"]]
         self.writes = bool(entry["updates"])
         self.by_rows, self.why_not = False, "it was not tried"
+        self.loops = bundle.has_loops(name)
         self._function = bundle[name]
         self._parameters = [
             (p["name"], p["keyword_only"], p["first_input"], structure_from_json(p["structure"]))
@@ -59,9 +61,9 @@ class Signature:
         ]
         self._order = structure_from_json(entry["result"])[1]
 
-    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """One call. arrays: one for each input, of its dtype and sizes. Errors are those of the
-        compiled function."""
+    def __call__(self, arrays: Sequence[Array], context: RunContext | None = None) -> list[Array]:
+        """One call. arrays: one for each input, of its dtype and sizes. context: when to stop it.
+        Errors are those of the compiled function."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for name, keyword_only, first, (structure, order) in self._parameters:
@@ -70,7 +72,11 @@ class Signature:
                 kwargs[name] = value
             else:
                 args.append(value)
-        leaves, _ = pytree.flatten(self._function(*args, **kwargs))
+        if context is None:
+            result = self._function(*args, **kwargs)
+        else:
+            result = self._function.run_within(context, tuple(args), kwargs)
+        leaves, _ = pytree.flatten(result)
         found: list[Any] = [None] * len(leaves)
         for number, leaf in zip(self._order, leaves, strict=True):
             found[number] = np.asarray(leaf)
