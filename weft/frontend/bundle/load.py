@@ -96,6 +96,10 @@ class Bundle:
         call.__name__ = call.__qualname__ = name
         return compile(call, input_signature=held.inputs)
 
+    def has_loops(self, name: str) -> bool:
+        """Whether the graph of a signature has loops, whose number of rounds values may decide."""
+        return any(op.name in ("while", "scan") for op in self._held[name].graph.walk())
+
     def trainable_variables(self) -> list[Variable]:
         """Those that optimizers change by default: for `optimizer.minimize(loss, ...)`."""
         return [v for v in self.variables.values() if v.trainable]

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from weft.frontend.serving import predict, protocol
+from weft.frontend.serving import examples, predict, protocol
 from weft.frontend.serving.batching import Answer, Limits
 from weft.frontend.serving.models import Version
 from weft.frontend.serving.page import page
@@ -147,6 +147,8 @@ class App:
                 route(f"/v2/models{at}/stats", self._statistics),
                 route(f"/v2/models{at}/infer", self._infer, "POST"),
                 route(f"/v1/models{at}:predict", self._predict, "POST"),
+                route(f"/v1/models{at}:classify", self._classify, "POST"),
+                route(f"/v1/models{at}:regress", self._regress, "POST"),
                 route(f"/v1/models{at}", self._state),
                 route(f"/v1/models{at}/metadata", self._signatures),
             ]
@@ -211,14 +213,9 @@ class App:
         return _json(predict.status(model, path.get("version")))
 
     async def _statistics(self, request: Request) -> Response:
-        repository, path = self.service.repository, request.path_params
-        chosen = [self._version(request)] if "version" in path else [
-            v for m in ([repository.model(path["model"])] if "model" in path
-                        else repository.models.values())
-            for _, v in sorted(m.versions.items())
-        ]  # fmt: skip
-        statistics = self.service.metrics.statistics
-        return _json({"model_stats": [statistics(v.model, v.number) for v in chosen]})
+        path = request.path_params
+        told = self.service.statistics(path.get("model"), path.get("version"))
+        return _json({"model_stats": told})
 
     async def _index(self, request: Request) -> Response:
         body = await self._body(request)
@@ -260,18 +257,32 @@ class App:
         return Response(content, headers=headers, media_type=kind)
 
     async def _predict(self, request: Request) -> Response:
+        return await self._answered(request, predict.read_request, predict.answer)
+
+    async def _classify(self, request: Request) -> Response:
+        return await self._answered(request, examples.read_request, examples.classification)
+
+    async def _regress(self, request: Request) -> Response:
+        return await self._answered(request, examples.read_request, examples.regression)
+
+    async def _answered(
+        self, request: Request,
+        read_request: Callable[[Version, Mapping[str, Any]], predict.PredictRequest],
+        answer_of: Callable[[predict.PredictRequest, list[Any]], Mapping[str, Any]],
+    ) -> Response:  # fmt: skip
+        """The answer to a request of TensorFlow Serving's forms."""
         version = self._version(request)
         with version.used():
             body = await self._body(request)
 
             def read() -> predict.PredictRequest:
-                return predict.read_request(version, protocol.read_json(body))
+                return read_request(version, protocol.read_json(body))
 
             asked = await beside(len(body), read)
             answer = await self._run(request, version, asked)
 
             def write() -> bytes:
-                return json.dumps(predict.answer(asked, answer.arrays)).encode()
+                return json.dumps(answer_of(asked, answer.arrays)).encode()
 
             content = await beside(size_of(answer.arrays), write)
         return Response(content, headers=_timing(answer), media_type="application/json")

@@ -21,6 +21,8 @@ from weft.frontend.serving.metrics import Metrics
 from weft.frontend.serving.models import Signature, Version
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from weft.runtime.resources.attempts import CancelToken
+from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
 
@@ -56,8 +58,27 @@ class Answer:
     rows: int | None
 
 
+class _Asked(Future[Answer]):
+    """What a request waits for. Cancelling it takes the request out of the queue; if its call runs,
+    that is stopped, as soon as none of its requests is waited for any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_left, self.call = False, None
+
+    call: _Call | None
+
+    def cancel(self) -> bool:
+        if super().cancel():
+            return True
+        self.is_left, call = True, self.call
+        if call is not None:
+            call.look()
+        return False
+
+
 class _Waiting:
-    """A request in the queue. Cancelling its future takes it out."""
+    """A request in the queue."""
 
     __slots__ = ("arrays", "future", "key", "rows", "signature", "since", "version")
 
@@ -67,7 +88,7 @@ class _Waiting:
         # dtypes are those of the signature
         sizes = tuple([a.shape[1:] for a in arrays]) if signature.by_rows else ()
         self.key = (id(signature), sizes)
-        self.future: Future[Answer] = Future()
+        self.future = _Asked()
         self.since = time.monotonic()
 
 
@@ -95,8 +116,8 @@ class Scheduler:
         self, version: Version, signature: Signature, arrays: Sequence[Array]
     ) -> Future[Answer]:
         """Queue a call of a signature with arrays that fit it. Cancelling the future drops it, if
-        it has not begun. UnavailableError if the queue is full, FailedPreconditionError after
-        `close`."""
+        it has not begun, and stops loops of one that nobody waits for. UnavailableError if the
+        queue is full, FailedPreconditionError after `close`."""
         one = _Waiting(version, signature, arrays)
         one.future.add_done_callback(lambda future: self._drop(one) if future.cancelled() else None)
         with self._changed:
@@ -147,7 +168,7 @@ class Scheduler:
             # a future that is set to running can no longer be cancelled
             batch = [one for one in batch if one.future.set_running_or_notify_cancel()]
             if batch:
-                _Call(batch, self.metrics).run()
+                _Call(batch, self.metrics, self.limits.timeout).run()
                 del batch
 
     def _next(self) -> list[_Waiting]:
@@ -184,22 +205,38 @@ class _Call:
     """One call for requests of a signature. Where that fails for several, each is called alone, so
     that one with wrong values spoils no other."""
 
-    def __init__(self, batch: Sequence[_Waiting], metrics: Metrics) -> None:
-        self.batch, self.metrics = batch, metrics
+    def __init__(self, batch: Sequence[_Waiting], metrics: Metrics, timeout: float) -> None:
+        self.batch, self.metrics, self.timeout = batch, metrics, timeout
         self.begun = time.monotonic()
+        # loops may take any time; nothing else of a call can be stopped
+        self.token = CancelToken() if batch[0].signature.loops else None
 
     def run(self) -> None:
+        if self.token is not None:
+            for one in self.batch:
+                one.future.call = self
+            self.look()
         try:
             answers = self._answers()
         except Exception as error:
-            if len(self.batch) == 1:
-                self.batch[0].future.set_exception(error)
+            stopped = self.token is not None and self.token.is_cancelled
+            if len(self.batch) == 1 or stopped:
+                for one in self.batch:
+                    one.future.set_exception(error)
                 return
             for one in self.batch:
-                _Call([one], self.metrics).run()
+                _Call([one], self.metrics, self.timeout).run()
             return
+        finally:
+            for one in self.batch:
+                one.future.call = None
         for one, answer in zip(self.batch, answers, strict=True):
             one.future.set_result(answer)
+
+    def look(self) -> None:
+        """Stop it if nobody waits for its results."""
+        if self.token is not None and all(one.future.is_left for one in self.batch):
+            self.token.cancel("nobody waits for its results")
 
     def _answers(self) -> list[Answer]:
         first = self.batch[0]
@@ -208,7 +245,11 @@ class _Call:
         else:
             columns = zip(*[one.arrays for one in self.batch], strict=True)
             arrays = [np.concatenate(column) for column in columns]
-        results = first.signature(arrays)
+        if self.token is None:
+            results = first.signature(arrays)
+        else:
+            context = RunContext(timeout=self.timeout, cancel=self.token)
+            results = first.signature(arrays, context)
         seconds = time.monotonic() - self.begun
         waits = [self.begun - one.since for one in self.batch]
         rows = None if first.rows is None else sum(one.rows or 0 for one in self.batch)

@@ -81,21 +81,22 @@ class _Statistics:
 class Metrics:
     """What a server has done. Threads may add to it at once.
 
-    requests: by model and HTTP status; queue_seconds, compute_seconds and batch_rows: by model, of
-    requests that ran, and of calls. Models are those that are loaded, and "" for requests that name
-    none of them. `statistics` are by version."""
+    requests: by model and status of HTTP or gRPC; queue_seconds, compute_seconds and batch_rows: by
+    model, of requests that ran, and of calls. Models are those that are loaded, and "" for requests
+    that name none of them. `statistics` are by version."""
 
     def __init__(self, waiting: Callable[[], int] = lambda: 0) -> None:
         self.waiting = waiting
         self._lock = threading.Lock()
-        self._requests: dict[tuple[str, int], int] = {}
+        self._requests: dict[tuple[str, str], int] = {}
         self._histograms: dict[tuple[str, str], _Histogram] = {}
         self._statistics: dict[tuple[str, int], _Statistics] = {}
 
-    def request(self, model: str, status: int) -> None:
-        """Count a request that was answered."""
+    def request(self, model: str, status: int | str) -> None:
+        """Count a request that was answered. status: of HTTP, or the name of one of gRPC."""
+        key = (model, str(status))
         with self._lock:
-            self._requests[model, status] = self._requests.get((model, status), 0) + 1
+            self._requests[key] = self._requests.get(key, 0) + 1
 
     def call(
         self, version: tuple[str, int], waits: Sequence[float], seconds: float, rows: int
@@ -146,7 +147,7 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
     def _lines(self) -> Iterator[str]:
-        yield "# HELP weft_requests_total Requests that were answered, by HTTP status."
+        yield "# HELP weft_requests_total Requests that were answered, by status of HTTP or gRPC."
         yield "# TYPE weft_requests_total counter"
         for (model, status), count in sorted(self._requests.items()):
             yield f'weft_requests_total{{model="{model}",status="{status}"}} {count}'

@@ -21,6 +21,7 @@ from weft.ir.errors import (
     suggest,
 )
 from weft.ir.types import TensorType
+from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
 
@@ -39,9 +40,9 @@ class Port:
 class Signature:
     """A signature of a loaded bundle as a function from a list of arrays to a list of arrays.
 
-    inputs, outputs: in the order of the manifest. writes: whether calls change variables.
-    by_rows: whether calls may be joined along the first axis (`find_batches` sets it); why_not:
-    what is against it."""
+    inputs, outputs: in the order of the manifest. writes: whether calls change variables. loops:
+    whether it has loops, which may take any time, and can be stopped. by_rows: whether calls may be
+    joined along the first axis (`find_batches` sets it); why_not: what is against it."""
 
     def __init__(self, bundle: Bundle, name: str) -> None:
         entry = bundle.manifest["signatures"][name]
@@ -50,12 +51,17 @@ class Signature:
         self.outputs = [Port(one["name"], type_from_json(one)) for one in entry["outputs"]]
         self.writes = bool(entry["updates"])
         self.by_rows, self.why_not = False, "it was not tried"
+        self.loops = bundle.has_loops(name)
         self._function = bundle.flat(name)
 
-    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """One call. arrays: one for each input, of its dtype and sizes. Errors are those of the
-        compiled function."""
-        return [np.asarray(output) for output in self._function(*arrays)]
+    def __call__(self, arrays: Sequence[Array], context: RunContext | None = None) -> list[Array]:
+        """One call. arrays: one for each input, of its dtype and sizes. context: when to stop it.
+        Errors are those of the compiled function."""
+        if context is None:
+            outputs = self._function(*arrays)
+        else:
+            outputs = self._function.run_within(context, tuple(arrays), {})
+        return [np.asarray(output) for output in outputs]
 
     def check(self, arrays: Sequence[Array]) -> None:
         """InvalidArgumentError for arrays whose sizes are not those of the inputs, which are of

@@ -143,14 +143,15 @@ def _array(port: Port, data: Any) -> Array:
         deeper = "more" if len(shape) > len(wanted) else "fewer"
         raise InvalidArgumentError(f"{what} has {deeper} axes than its shape {wanted}")
     if port.type.dtype.kind == "string":
-        data = _with_bytes(data, what, len(shape))
+        data = with_bytes(data, what, len(shape))
     return array_of(data, port.type.dtype, shape, what)
 
 
-def _with_bytes(data: Any, what: str, depth: int) -> Any:
-    """The lists, `depth` deep, with bytes in place of {"b64": ...}."""
+def with_bytes(data: Any, what: str, depth: int) -> Any:
+    """The lists, `depth` deep, with bytes in place of {"b64": ...}. InvalidArgumentError for other
+    objects."""
     if isinstance(data, list) and depth:
-        return [_with_bytes(one, what, depth - 1) for one in data]
+        return [with_bytes(one, what, depth - 1) for one in data]
     if not isinstance(data, dict):
         return data
     if set(data) != {"b64"} or not isinstance(data["b64"], str):
@@ -177,7 +178,7 @@ def answer(request: PredictRequest, results: Sequence[Array]) -> dict[str, Any]:
             )
         found = values_of(array, port.type.dtype)
         if port.type.dtype.kind == "string":
-            found = _text(found, port.name.endswith("_bytes") or not _is_text(array))
+            found = as_text(port, found, array)
         values[port.name] = found
     only = ports[0].name if len(ports) == 1 else None
     if request.rows is None:
@@ -186,6 +187,11 @@ def answer(request: PredictRequest, results: Sequence[Array]) -> dict[str, Any]:
         return {"predictions": values[only]}
     rows = range(request.rows)
     return {"predictions": [{n: column[i] for n, column in values.items()} for i in rows]}
+
+
+def as_text(port: Port, values: Any, array: Array) -> Any:
+    """The strings of an output, nested as they are, as text or {"b64": ...}."""
+    return _text(values, port.name.endswith("_bytes") or not _is_text(array))
 
 
 def _is_text(array: Array) -> bool:

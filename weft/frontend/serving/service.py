@@ -1,10 +1,11 @@
 """What a server does, whatever requests it is asked by: calls of signatures within limits, and
-models that come and go. `app.py` asks it, for requests over HTTP."""
+models that come and go. `app.py` (HTTP) and `grpc_server.py` ask it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -100,6 +101,21 @@ class Service:
 
         DeadlineExceededError if it does not come in time, CancelledError if the client goes; a call
         that has not begun then never does. Errors as `Scheduler.submit`, and those of the call."""
+        begun = time.monotonic()
+        try:
+            return await self._call(version, signature, arrays, timeout, gone)
+        except BaseException:  # a call of gRPC that is cancelled, too
+            self.metrics.failed((version.model, version.number), time.monotonic() - begun)
+            raise
+
+    async def _call(
+        self,
+        version: Version,
+        signature: Signature,
+        arrays: Sequence[Array],
+        timeout: float | None,
+        gone: Callable[[], Coroutine[Any, Any, object]] | None,
+    ) -> Answer:
         most = self.limits.timeout
         seconds = most if timeout is None else min(timeout, most)
         queued = self.scheduler.submit(version, signature, arrays)
@@ -121,6 +137,17 @@ class Service:
         if done:
             raise CancelledError("the client has gone")
         raise DeadlineExceededError(f"there was no result within {seconds:g} seconds")
+
+    def statistics(self, model: str | None, version: str | None) -> list[dict[str, Any]]:
+        """Of one version, of those of a model, or of all. Errors as `Repository.find` and
+        `Repository.model`."""
+        repository = self.repository
+        if model is not None and version is not None:
+            chosen = [repository.find(model, version)]
+        else:
+            models = repository.models.values() if model is None else [repository.model(model)]
+            chosen = [v for m in models for _, v in sorted(m.versions.items())]
+        return [self.metrics.statistics(v.model, v.number) for v in chosen]
 
     async def load(self, model: str) -> None:
         """Load a model, or load it again where its files have changed, beside what is served.

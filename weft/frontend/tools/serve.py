@@ -7,12 +7,14 @@ import resource
 import socket
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
     from weft.frontend.serving.app import App
+    from weft.frontend.serving.grpc_server import GrpcServer
 
 #: The variable of the environment that has the token; arguments are seen by all users of a machine.
 TOKEN = "WEFT_SERVE_TOKEN"
@@ -26,6 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("bundles", nargs="+", metavar="[NAME=]BUNDLE", help="a bundle, or a folder of versions")
     add("--host", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1)")
     add("--port", type=int, default=8000, help="0: one that is free (default: 8000)")
+    add("--grpc-port", type=int, metavar="PORT", help="serve gRPC, too (default: no); 0: one free")
     add("--threads", type=int, default=1, metavar="N", help="calls at a time (default: 1)")
     add("--poll-s", type=float, default=1.0, metavar="S",
         help="seconds between looks for new versions; 0: none (default: 1)")  # fmt: skip
@@ -57,13 +60,19 @@ def run_serve(args: Namespace, tell: Callable[[str], None]) -> None:
     FailedPreconditionError without the extra `serve`; errors as `Repository` and `Limits`;
     UnavailableError if the address is taken; InvalidArgumentError for a certificate that cannot be
     read."""
+    extra = "serve"
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
+
+        if args.grpc_port is not None:
+            extra = "serve-grpc"
+            import google.protobuf  # noqa: F401
+            import grpc  # noqa: F401
     except ImportError as error:
         raise FailedPreconditionError(
             f"weft serve needs the package {error.name}, which is not installed",
-            hint="pip install 'weft[serve]'",
+            hint=f"pip install 'weft[{extra}]'",
         ) from None
     app = _app(args)
     for line in app.service.told:
@@ -89,9 +98,7 @@ def _app(args: Namespace) -> App:
         raise InvalidArgumentError("--max-body-mb must be more than 0")
     if (args.tls_cert is None) != (args.tls_key is None):
         raise InvalidArgumentError("--tls-cert and --tls-key go together")
-    token = os.environ.get(TOKEN) if args.token is None else args.token
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-        raise InvalidArgumentError("a token must be printable ASCII, and not empty")
+    token = _token(args)
     if not 0 <= args.poll_s < float("inf"):
         raise InvalidArgumentError("--poll-s must be 0 or more")
     if args.max_connections < 1:
@@ -107,6 +114,13 @@ def _app(args: Namespace) -> App:
     if args.poll_s:
         app.service.follow(args.poll_s)
     return app
+
+
+def _token(args: Namespace) -> str | None:
+    token: str | None = os.environ.get(TOKEN) if args.token is None else args.token
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+        raise InvalidArgumentError("a token must be printable ASCII, and not empty")
+    return token
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -131,13 +145,20 @@ def _serve(
 
     from weft.frontend.serving.http_server import Connection, Server
 
+    name = f"[{args.host}]" if ":" in args.host else args.host
+    calls = _grpc(app, args)
+
     async def begin() -> None:
-        name = f"[{args.host}]" if ":" in args.host else args.host
+        if calls is not None:
+            port = await calls.start(args.host, args.grpc_port, _tls(args))
+            tell(f"serving gRPC on {name}:{port}")
         scheme = "https" if args.tls_cert else "http"
         tell(f"serving on {scheme}://{name}:{listening.getsockname()[1]}")
 
     async def stop() -> None:
         app.service.stop()
+        if calls is not None:
+            await calls.stop(args.timeout)
 
     config = uvicorn.Config(
         app, http=Connection, log_level="error", access_log=False, ws="none", server_header=False,
@@ -151,6 +172,21 @@ def _serve(
     server = Server(config, args.max_connections, args.head_timeout, args.timeout, begin, stop)
     server.run([listening])
     return server.force_exit
+
+
+def _grpc(app: App, args: Namespace) -> GrpcServer | None:
+    if args.grpc_port is None:
+        return None
+    from weft.frontend.serving.grpc_server import GrpcServer
+
+    return GrpcServer(app.service, _token(args), args.max_connections)
+
+
+def _tls(args: Namespace) -> tuple[bytes, bytes] | None:
+    """Key and certificate."""
+    if args.tls_cert is None:
+        return None
+    return Path(args.tls_key).read_bytes(), Path(args.tls_cert).read_bytes()
 
 
 def _allow_files(connections: int) -> None:
