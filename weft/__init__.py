@@ -74,7 +74,7 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        collectives, data, fft, image, initializers, lookup, losses, metrics, nn, random, strings,
+        collectives, data, fft, image, initializers, lookup, losses, metrics, nn, onnx, random, strings,
         summary, testing, tf1, train,
     )
     from weft.frontend import sparse
@@ -130,7 +130,7 @@ if TYPE_CHECKING:
 # public modules, of weft.frontend
 _MODULES = (
     "collectives", "data", "fft", "image", "initializers", "lookup", "losses", "metrics", "nn",
-    "random", "sparse", "strings", "summary", "testing", "tf1", "train",
+    "onnx", "random", "sparse", "strings", "summary", "testing", "tf1", "train",
 )
 _LATER = {
     "weft.frontend.autodiff.custom": "custom_gradient",
