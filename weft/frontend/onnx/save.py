@@ -333,7 +333,7 @@ class _Model:
         for name, start, size in self._outside():
             made += [memoryview(bytes(start - at))] if start > at else []
             array = np.ascontiguousarray(self.arrays[name])
-            made.append(memoryview(array.reshape(-1).view(np.uint8)))
+            made.append(array.reshape(-1).view(np.uint8).data)
             at = start + size
         return made
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.frontend.onnx.save_graph import Body, GraphWriter, tensor_of
+from weft.frontend.onnx.save_graph import FROM_FIRST, Body, GraphWriter, tensor_of
+from weft.ir.dataclass import dataclass
+from weft.ir.dims import Dim
 from weft.ir.dtypes import bool_, int64
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.control_flow import length_attr
@@ -86,60 +88,110 @@ def _forget(writer: GraphWriter, block: Block) -> None:
 
 
 def scan(writer: GraphWriter, op: Operation, emit: EmitBlock) -> None:
-    """`Scan`, or without sequences a `Loop` that stacks what it makes."""
+    """The rows of sequences one by one; what is around is read where it is."""
     carries, sequences = (int_attr(op.attrs, name) for name in ("carries", "sequences"))
     (region,) = op.regions
     given = _whole(writer, op.operands)
-    own_kinds = _types(region.args[: carries + sequences])
-    with writer.body() as scope:
-        number, went_on = writer.name("iteration"), writer.name("condition")
-        own = [writer.name("carried" if k < carries else "row") for k in range(len(own_kinds))]
+
+    def step(own: Sequence[str]) -> list[str]:
         names = [*own, *given[carries + sequences :]]
         for arg, name in zip(region.args, names, strict=True):
             writer.bind(arg, name)
         emit(writer, region)
-        results = _whole(writer, region.results)
-        if not sequences:
-            results = [went_on, *results]
-        results = writer.own(scope, results)
-    inputs = list(zip(own, own_kinds, strict=True))
-    kinds = _types(region.results)
-    if sequences:
-        body = Body("body", scope.nodes, inputs, list(zip(results, kinds, strict=True)))
-        made = _scan(writer, op, body, given[: carries + sequences])
-    else:
-        inputs = [(number, _INT), (went_on, _BOOL), *inputs]
-        outputs = list(zip(results, [_BOOL, *kinds], strict=True))
-        made = _counted(writer, op, Body("body", scope.nodes, inputs, outputs), given[:carries])
-    for value, name in zip(op.results, made, strict=True):
+        return _whole(writer, region.results)
+
+    rows = Rows(length_attr(op.attrs), bool(op.attrs["reverse"]))
+    own, made = _types(region.args[: carries + sequences]), _types(region.results)
+    names = given[: carries + sequences]
+    results = scanned(writer, rows, names, own, made, carries, step)
+    for value, name in zip(op.results, results, strict=True):
         writer.bind(value, name)
 
 
-def _scan(writer: GraphWriter, op: Operation, body: Body, given: Sequence[str]) -> list[str]:
-    carries, sequences = (int_attr(op.attrs, name) for name in ("carries", "sequences"))
-    stacked = len(op.results) - carries
-    back = bool(op.attrs["reverse"])
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How many rows a scan has, whether it begins with the last, and their axis."""
+
+    length: Dim
+    reverse: bool
+    axis: int = 0
+
+
+def scanned(
+    writer: GraphWriter, rows: Rows, given: Sequence[str], own: Sequence[TensorType],
+    made: Sequence[TensorType], carries: int, step: Callable[[Sequence[str]], list[str]],
+) -> list[str]:  # fmt: skip
+    """The carries at the end, and what each step makes, stacked. given: carries and sequences, of
+    which `own` are the types of carries and rows; step: writes the body, whose results have the
+    types `made`.
+
+    A `Scan`, but a `Loop` where there may be no rows, or none of an element along another axis, for
+    which onnxruntime's Scan divides by 0, or no sequences, which Scan needs."""
+    sizes = [rows.length, *(d for t in own[carries:] for d in t.shape if rows.axis)]
+    sure = all(isinstance(d, int) and d > 0 for d in sizes)
+    if sure and len(given) > carries:
+        return _scan(writer, rows, given, own, made, carries, step)
+    return _loop(writer, rows, given, own, made, carries, step)
+
+
+def _scan(
+    writer: GraphWriter, rows: Rows, given: Sequence[str], own: Sequence[TensorType],
+    made: Sequence[TensorType], carries: int, step: Callable[[Sequence[str]], list[str]],
+) -> list[str]:  # fmt: skip
+    sequences, stacked = len(given) - carries, len(made) - carries
+    with writer.body() as scope:
+        names = [writer.name("carried" if k < carries else "row") for k in range(len(own))]
+        results = writer.own(scope, step(names))
+    inputs, outputs = (list(zip(n, t, strict=True)) for n, t in ((names, own), (results, made)))
+
+    def of_each(number: int, count: int) -> list[int] | None:
+        return [number] * count if number and count else None
+
     return writer.nodes_of(
-        "Scan", given, len(op.results), {"body": body}, num_scan_inputs=sequences,
-        scan_input_directions=[1] * sequences if back else None,
-        scan_output_directions=[1] * stacked if back and stacked else None,
+        "Scan", given, len(made), {"body": Body("body", scope.nodes, inputs, outputs)},
+        num_scan_inputs=sequences,
+        scan_input_axes=of_each(rows.axis, sequences),
+        scan_output_axes=of_each(rows.axis, stacked),
+        scan_input_directions=of_each(int(rows.reverse), sequences),
+        scan_output_directions=of_each(int(rows.reverse), stacked),
     )  # fmt: skip
 
 
-def _counted(writer: GraphWriter, op: Operation, body: Body, given: Sequence[str]) -> list[str]:
-    carries, length = int_attr(op.attrs, "carries"), length_attr(op.attrs)
-    made = writer.nodes_of(
-        "Loop", [writer.scalar(length), "", *given], len(op.results), {"body": body}
-    )
-    if not op.attrs["reverse"]:
-        return made
-    flipped = [
-        writer.node(
-            "Slice", name, writer.ints(-1), writer.ints(-(2**63)), writer.ints(0), writer.ints(-1)
-        )
-        for name in made[carries:]
+def _loop(
+    writer: GraphWriter, rows: Rows, given: Sequence[str], own: Sequence[TensorType],
+    made: Sequence[TensorType], carries: int, step: Callable[[Sequence[str]], list[str]],
+) -> list[str]:  # fmt: skip
+    length, true = writer.scalar(rows.length), writer.constant(np.asarray(True))
+    one = writer.constant(np.asarray(1, np.int64))
+    last = writer.node("Sub", length, one) if rows.reverse else ""
+    with writer.body() as scope:
+        number, went_on = writer.name("iteration"), writer.name("condition")
+        names = [writer.name("carried") for _ in range(carries)]
+        at = writer.node("Sub", last, number) if rows.reverse else number
+        cut = [writer.node("Gather", n, at, axis=rows.axis) for n in given[carries:]]
+        results = writer.own(scope, [went_on, *step([*names, *cut])])
+    inputs = [(number, _INT), (went_on, _BOOL), *zip(names, own[:carries], strict=True)]
+    outputs = list(zip(results, [_BOOL, *made], strict=True))
+    body = Body("body", scope.nodes, inputs, outputs)
+    found = writer.nodes_of("Loop", [length, true, *given[:carries]], len(made), {"body": body})
+    stacked = [
+        _stacked(writer, rows, n, t) for n, t in zip(found[carries:], made[carries:], strict=True)
     ]
-    return [*made[:carries], *flipped]
+    return [*found[:carries], *stacked]
+
+
+def _stacked(writer: GraphWriter, rows: Rows, name: str, row: TensorType) -> str:
+    """What a loop has stacked, in the order and along the axis of the rows. Without any iteration
+    onnxruntime does not know the sizes of one."""
+    if not row.is_static:
+        name = writer.node("Reshape", name, writer.shape((rows.length, *row.shape)), allowzero=1)
+    if rows.reverse:
+        ends = writer.ints(-1), writer.ints(FROM_FIRST), writer.ints(0), writer.ints(-1)
+        name = writer.node("Slice", name, *ends)
+    if rows.axis:
+        axes = [*range(1, rows.axis + 1), 0, *range(rows.axis + 1, row.rank + 1)]
+        name = writer.node("Transpose", name, perm=axes)
+    return name
 
 
 BUILDERS: dict[str, Callable[[GraphWriter, Operation, EmitBlock], None]] = {

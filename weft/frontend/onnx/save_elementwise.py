@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.frontend.onnx.save_dtypes import working_dtype
 from weft.frontend.onnx.save_graph import (
     GraphWriter,
     Held,
@@ -116,8 +117,6 @@ class Expr:
 
 def where(condition: Expr, a: Expr, b: Expr) -> Expr:
     """`Where`, in a dtype that onnxruntime has it for."""
-    from weft.frontend.onnx.save_dtypes import working_dtype
-
     working = working_dtype("Where", a.dtype)
     writer = condition.writer
     made = writer.node("Where", condition.name, a.cast(working).name, b.cast(working).name)
@@ -156,7 +155,7 @@ def _expm1(x: Expr) -> Expr:
 def _log1p(x: Expr) -> Expr:
     """W. Kahan's: log(u) x / (u - 1), u = 1 + x (Higham, as above, problem 1.5)."""
     u = x + 1
-    simple = u.same(1) | u.truth("IsInf")
+    simple = u.same(1) | u.same(math.inf)
     safe = simple.where(2.0, u)
     plain = u.same(1).where(x, u)
     return simple.where(plain, safe.call("Log") * (x / (safe - 1)))
@@ -180,7 +179,8 @@ def _hypot(a: Expr, b: Expr) -> Expr:
     return infinite.where(math.inf, simple.where(large, large * root))
 
 
-def _logaddexp(a: Expr, b: Expr) -> Expr:
+def logaddexp(a: Expr, b: Expr) -> Expr:
+    """log(exp(a) + exp(b))."""
     large = a.call("Max", b)
     equal = a.same(b)
     apart = equal.where(0.0, -abs(a - b))
@@ -218,14 +218,21 @@ def _int_remainder(a: Expr, b: Expr) -> Expr:
 
 def _int_floor_divide(a: Expr, b: Expr) -> Expr:
     if _not_zero(b):
-        return (a - a.call("Mod", b)) / b
+        return _floored(a, b)
     none = b.same(0)
     simple = none | b.same(-1) if b.dtype.kind == "int" else none
-    safe = simple.where(1, b)
-    found = (a - a.call("Mod", safe)) / safe
+    found = _floored(a, simple.where(1, b))
     if b.dtype.kind == "int":
         found = b.same(-1).where(-a, found)
     return none.where(0, found)
+
+
+def _floored(a: Expr, b: Expr) -> Expr:
+    quotient = a / b
+    if b.dtype.kind == "uint":
+        return quotient
+    below = ~a.call("Mod", b).same(0) & ((a < 0) ^ (b < 0))
+    return below.where(quotient - 1, quotient)
 
 
 def _divmod(a: Expr, b: Expr) -> tuple[Expr, Expr]:
@@ -399,7 +406,7 @@ _FORMULAS: dict[str, Formula] = {
     "power": _power,
     "atan2": _atan2,
     "hypot": _hypot,
-    "logaddexp": _logaddexp,
+    "logaddexp": logaddexp,
     "copysign": _with_sign,
     "equal": _comparison("Equal"),
     "not_equal": lambda a, b: ~a.truth("Equal", b),
@@ -459,7 +466,7 @@ def layout(writer: GraphWriter, values: Sequence[Value]) -> Layout:
         shapes = [_ordered(one.turned, rank, order) for one in held]
     else:
         order = ()
-        names = [writer._transposed(one, ()) if one.perm else one.name for one in held]
+        names = [writer.transposed(one, ()) if one.perm else one.name for one in held]
         shapes = [one.turned for one in held]
     shape = joined(shapes)
     kind = tensor_of(values[0]).shape

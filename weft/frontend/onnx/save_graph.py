@@ -1,4 +1,4 @@
-"""`GraphWriter`: an ONNX graph while it is written, node by node, and what stands for weft's values.
+"""`GraphWriter`: an ONNX graph while it is written, and what stands for weft's values.
 
 A value is `Held` as an ONNX tensor that is yet to be transposed and to be repeated: ONNX's
 elementwise operators broadcast by themselves, and its convolutions have channels first where weft's
@@ -24,7 +24,7 @@ import numpy as np
 from weft.frontend.onnx.save_dtypes import working_dtype
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Factor, Shape, SymbolicDim, broadcast_dim, format_dim
-from weft.ir.dtypes import DType, as_dtype, int64
+from weft.ir.dtypes import DType
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation, Value, unique_name
 from weft.ir.types import TensorType
@@ -33,6 +33,8 @@ Array = np.ndarray[Any, Any]
 
 #: The default for `stops` of a Slice that takes all, and of one with a negative step.
 ALL, FROM_FIRST = 2**63 - 1, -(2**63)
+#: A constant that is repeated to so many elements is one of that size.
+_MOST_REPEATED = 1024
 
 
 class RefusedError(Exception):
@@ -139,9 +141,9 @@ class GraphWriter:
         self.place = f"{file}:{location.line}" if location is not None else ""
 
     def nodes_of(
-        self, kind: str, inputs: Sequence[str], outputs: int, bodies: Mapping[str, Body] | None = None,
-        **attrs: Any,
-    ) -> list[str]:
+        self, kind: str, inputs: Sequence[str], outputs: int,
+        bodies: Mapping[str, Body] | None = None, **attrs: Any,
+    ) -> list[str]:  # fmt: skip
         """Write a node; the names of its outputs."""
         return self._write(self._scopes[-1], kind, inputs, outputs, bodies, attrs)
 
@@ -165,7 +167,7 @@ class GraphWriter:
     def call(
         self, kind: str, inputs: Sequence[str], dtype: DType, *, result: DType | None = None,
         typed: int | None = None, **attrs: Any,
-    ) -> str:
+    ) -> str:  # fmt: skip
         """Write a node on operands of `dtype`, by way of another dtype where onnxruntime lacks the
         operator for it. result: the dtype of the output where it is always that; typed: how many of
         the inputs, from the first, have the dtype."""
@@ -222,11 +224,12 @@ class GraphWriter:
             if key in scope.used:
                 return scope.used[key]
         held = self.held[value]
-        name = self._transposed(held, perm) if held.full else self._expanded(value, held, perm)
+        name = self.transposed(held, perm) if held.full else self._expanded(value, held, perm)
         self._scopes[-1].used[key] = name
         return name
 
-    def _transposed(self, held: Held, perm: tuple[int, ...]) -> str:
+    def transposed(self, held: Held, perm: tuple[int, ...]) -> str:
+        """What is held as a tensor in the value's order of axes, or in that order permuted."""
         own = held.perm or tuple(range(len(held.shape)))
         axes = tuple(own[a] for a in perm) if perm else own
         if axes == tuple(range(len(axes))):
@@ -238,11 +241,16 @@ class GraphWriter:
     def _expanded(self, value: Value, held: Held, perm: tuple[int, ...]) -> str:
         assert isinstance(value.type, TensorType)
         shape, name = value.type.shape, held.name
+        if name in self.arrays and value.type.is_static:
+            if np.prod(value.type.static_shape) <= _MOST_REPEATED:
+                array = _permuted(self.arrays[name], held.perm)
+                whole = np.broadcast_to(array, value.type.static_shape)
+                return self.constant(_permuted(whole, perm))
         if perm:
             name = self.in_layout(held, len(shape), perm)
             shape = tuple(shape[a] for a in perm)
         elif held.perm:
-            name = self._transposed(held, ())
+            name = self.transposed(held, ())
         return self.node("Expand", name, self.shape(shape))
 
     def in_layout(self, held: Held, rank: int, perm: tuple[int, ...]) -> str:
@@ -251,7 +259,7 @@ class GraphWriter:
             return held.name
         plain = tuple(range(rank))
         if len(held.shape) == rank:
-            return self._transposed(held, perm)
+            return self.transposed(held, perm)
         if perm == plain:
             return held.name
         missing = rank - len(held.shape)
@@ -385,6 +393,10 @@ class GraphWriter:
         return out
 
 
+def _permuted(array: Array, axes: tuple[int, ...]) -> Array:
+    return np.transpose(array, axes) if axes else array
+
+
 def _content(array: Array) -> object:
     """A key for an array: equal for equal elements of one dtype and shape."""
     if array.dtype.hasobject:
@@ -417,9 +429,3 @@ def joined(shapes: Sequence[Shape]) -> Shape:
 def dtype_of(value: Value) -> DType:
     """Of a value that is a tensor."""
     return tensor_of(value).dtype
-
-
-__all__ = [
-    "ALL", "FROM_FIRST", "Body", "GraphWriter", "Held", "Node", "RefusedError", "Scope",
-    "as_dtype", "dtype_of", "int64", "joined", "tensor_of",
-]  # fmt: skip

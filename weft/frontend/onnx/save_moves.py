@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from weft.frontend.onnx.save_dtypes import working_dtype
 from weft.frontend.onnx.save_elementwise import Expr
 from weft.frontend.onnx.save_graph import (
     ALL,
@@ -17,7 +18,7 @@ from weft.frontend.onnx.save_graph import (
     tensor_of,
 )
 from weft.ir import dtypes
-from weft.ir.dims import Dim, Shape, SymbolicDim
+from weft.ir.dims import Dim, Shape, SymbolicDim, least, positive
 from weft.ir.graph import Operation, Value
 from weft.ir.ops.data_movement import COMBINES
 from weft.ir.ops.dynamic import size_names
@@ -31,6 +32,8 @@ from weft.ir.spec import (
 
 Builder = Callable[[GraphWriter, Operation], None]
 
+#: So many offsets are tried to see that a bound of a slice is one from an end.
+_MOST_TRIED = 65
 #: The longest iota that is a constant.
 _LONGEST_IOTA = 1024
 
@@ -63,7 +66,8 @@ def reshaped(writer: GraphWriter, name: str, given: Shape, shape: Shape) -> str:
     if given == shape and None not in shape:
         return name
     if name in writer.arrays and all(isinstance(d, int) for d in shape):
-        return writer.constant(writer.arrays[name].reshape([int(d) for d in shape if d is not None]))
+        sizes = [d for d in shape if isinstance(d, int)]
+        return writer.constant(writer.arrays[name].reshape(sizes))
     if all(isinstance(d, int) for d in shape):
         zeros = 1 if 0 in shape else None
         return writer.node("Reshape", name, writer.shape(shape), allowzero=zeros)
@@ -117,7 +121,7 @@ def _broadcast(writer: GraphWriter, op: Operation) -> None:
     shape = shape_attr(op.attrs, "shape")
     same = given.shape == shape and None not in shape
     if held.perm and len(shape) != given.rank:
-        held = Held(writer._transposed(held, ()), held.turned, (), held.full)
+        held = Held(writer.transposed(held, ()), held.turned, (), held.full)
     writer.held[op.result] = Held(held.name, held.shape, held.perm, held.full and same)
 
 
@@ -164,8 +168,6 @@ def padded(
     if not any((*lo, *hi)):
         return name
     dtype = dtype_of(op.operands[0])
-    from weft.frontend.onnx.save_dtypes import working_dtype
-
     working = working_dtype("Pad", dtype)
     name, fill = (writer.cast(n, dtype, working) for n in (name, fill))
     made = writer.node("Pad", name, writer.ints(*lo, *hi), fill)
@@ -187,19 +189,35 @@ def sliced(
     highs: list[Dim] = []
     for axis in axes:
         n, start, stop = shape[axis], starts[axis], stops[axis]
-        if steps[axis] < 0:  # -1 is before the first one, but counts from the end in ONNX
-            if isinstance(stop, SymbolicDim):
-                stop = None if n is None else stop - n
-            elif stop == -1:
-                stop = FROM_FIRST
-        elif stop is not None and n is not None and stop == n:
-            stop = ALL
-        lows.append(start)
-        highs.append(stop)
+        back = steps[axis] < 0
+        lows.append(_bound(n, start, back))
+        if back and stop == -1:  # before the first one; in ONNX it counts from the end
+            highs.append(FROM_FIRST)
+        elif back and isinstance(stop, SymbolicDim) and n is not None:
+            highs.append(stop - n)
+        else:
+            highs.append(ALL if not back and n is not None and stop == n else _bound(n, stop, back))
     strides = [steps[axis] for axis in axes]
     more = (writer.ints(*strides),) if any(s != 1 for s in strides) else ()
     low, high = writer.shape(lows), writer.shape(highs)
     return writer.node("Slice", name, low, high, writer.ints(*axes), *more)
+
+
+def _bound(size: Dim, bound: Dim, back: bool) -> Dim:
+    """A bound of a slice that is open, as ONNX clips it to the axis: from the end, or an index."""
+    if not isinstance(bound, SymbolicDim) or size is None:
+        return bound
+    before = bound - size
+    if isinstance(before, int) and before < 0:
+        return before
+    if back or not isinstance(size, SymbolicDim):
+        return bound
+    for k in range(1, _MOST_TRIED):
+        if bound == positive(size - k):
+            return -k
+        if bound == least(size, k):
+            return k
+    return bound
 
 
 def _slice(writer: GraphWriter, op: Operation) -> None:
@@ -240,19 +258,20 @@ def _updated(
         return update
     axis, *others = axes
     starts, stops = shape_attr(op.attrs, "starts"), shape_attr(op.attrs, "stops")
-    step = ints_attr(op.attrs, "steps")[axis]
-    whole = ((0,) * len(shape), shape, (1,) * len(shape))
-    one = [tuple(b[axis] if a == axis else w for a, w in enumerate(full))
-           for b, full in zip((starts, stops, ints_attr(op.attrs, "steps")), whole, strict=True)]  # fmt: skip
+    steps = ints_attr(op.attrs, "steps")
     inner = update
     if others:
-        cut = sliced(writer, name, shape, one[0], one[1], one[2])  # type: ignore[arg-type]
+        begins: list[Dim] = [0] * len(shape)
+        ends = list(shape)
+        begins[axis], ends[axis] = starts[axis], stops[axis]
+        strides = [steps[a] if a == axis else 1 for a in range(len(shape))]
+        cut = sliced(writer, name, shape, tuple(begins), tuple(ends), strides)
         kept = list(shape)
         kept[axis] = tensor_of(op.operands[1]).shape[axis]
         inner = _updated(writer, op, cut, tuple(kept), others, update)
     index = writer.node(
         "Range", writer.scalar(starts[axis]), writer.scalar(stops[axis]),
-        writer.constant(np.asarray(step, np.int64)),
+        writer.constant(np.asarray(steps[axis], np.int64)),
     )  # fmt: skip
     column = [-1 if a == axis else 1 for a in range(len(shape))]
     index = writer.node("Reshape", index, writer.ints(*column))
@@ -271,7 +290,8 @@ def _iota(writer: GraphWriter, op: Operation) -> None:
         name = writer.constant(numbers.reshape([int(d) for d in column if d is not None]))
     else:
         zero, one = (writer.constant(np.asarray(n, np.int64)) for n in (0, 1))
-        name = writer.cast(writer.node("Range", zero, writer.scalar(size), one), dtypes.int64, dtype)
+        name = writer.node("Range", zero, writer.scalar(size), one)
+        name = writer.cast(name, dtypes.int64, dtype)
         if len(column) > 1:
             name = writer.node("Reshape", name, writer.ints(-1, *(1,) * (len(column) - 1)))
     writer.held[op.result] = Held(name, column, (), kind.rank == 1)
@@ -298,9 +318,7 @@ def indices(writer: GraphWriter, value: Value) -> str:
 def _take(writer: GraphWriter, op: Operation) -> None:
     x, index = op.operands
     axis = int_attr(op.attrs, "axis")
-    writer.bind(
-        op.result, writer.node("Gather", writer.use(x), indices(writer, index), axis=axis)
-    )
+    writer.bind(op.result, writer.node("Gather", writer.use(x), indices(writer, index), axis=axis))
 
 
 def _take_along(writer: GraphWriter, op: Operation) -> None:
@@ -322,8 +340,9 @@ _REDUCTIONS = {None: "none", "add": "add", "minimum": "min", "maximum": "max"}
 
 
 def _scatter(
-    writer: GraphWriter, op: Operation, kind: str, x: str, index: str, updates: str, axis: int | None
-) -> str:
+    writer: GraphWriter, op: Operation, kind: str, x: str, index: str, updates: str,
+    axis: int | None,
+) -> str:  # fmt: skip
     """A scatter that combines as the op does, in a dtype that is reduced exactly."""
     combine = _REDUCTIONS[COMBINES[op.name]]
     dtype = dtype_of(op.result)

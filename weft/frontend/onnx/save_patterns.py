@@ -58,7 +58,7 @@ class _Block:
 
 
 def steps(block: Block, writer: GraphWriter) -> Iterator[tuple[Operation, Pattern | None]]:
-    """The ops of a block that its results need, in order, each with the pattern it is written by."""
+    """The ops of a block that its results need, in order, each with the pattern that writes it."""
     readers = Counter(v for op in block.ops for v in op.operands)
     readers.update(block.results)
     around = _Block(readers, writer)
@@ -101,7 +101,7 @@ class _Found:
 
 @lru_cache(1024)
 def _traced(function: Callable[..., Any], kinds: tuple[TensorType, ...]) -> Graph | None:
-    """The graph of a template for arguments of these types, as a model's is; None if it has none."""
+    """The graph of a template for arguments of these types; None if it has none."""
     try:
         weights = Weights()
         return frozen(exported_function(function, kinds, weights), weights).graph
@@ -301,7 +301,7 @@ def _write_norm(
     writer.bind(op.result, name)
 
 
-# ---------------------------------------------------------------------------------- sums with a bias
+# --------------------------------------------------------------------------------- sums with a bias
 def _spread(value: Value) -> Value:
     """What a broadcast repeats, or the value itself."""
     op = value.op
@@ -310,7 +310,8 @@ def _spread(value: Value) -> Value:
 
 def _is_array(value: Value, around: _Block) -> bool:
     held = around.writer.held.get(value)
-    return constant_of(value) is not None or (held is not None and held.name in around.writer.arrays)
+    weight = held is not None and held.name in around.writer.arrays
+    return weight or constant_of(value) is not None
 
 
 def _biased(op: Operation, around: _Block) -> Pattern | None:
@@ -322,7 +323,8 @@ def _biased(op: Operation, around: _Block) -> Pattern | None:
         if around.readers[made.result] != 1 or not dtype_of(op.result).is_floating:
             continue
         inner, kind = _spread(bias), tensor_of(op.result)
-        if made.name == "conv" and _is_array(inner, around):
+        sizes = [d for v in (*made.operands, made.result) for d in tensor_of(v).shape]
+        if made.name == "conv" and _is_array(inner, around) and 0 not in sizes:
             shape = tensor_of(inner).shape
             if all(d == 1 for d in shape[:-1]) and (not shape or shape[-1] in (1, kind.shape[-1])):
                 write = partial(_write_conv, made, inner, op.result)
@@ -398,8 +400,7 @@ def _average(op: Operation, made: Operation, count: Array) -> Pattern | None:
 
 def _clip(op: Operation, around: _Block) -> Pattern | None:
     """minimum(maximum(x, low), high), of numbers."""
-    outer, inner = (("minimum", "maximum"), ("maximum", "minimum"))[op.name == "maximum"]
-    del outer
+    inner = "minimum" if op.name == "maximum" else "maximum"
     for k in (0, 1):
         made, end = op.operands[k].op, _uniform(op.operands[1 - k])
         if made is None or made.name != inner or end is None or end.size != 1:
@@ -420,7 +421,8 @@ def _top_k(op: Operation, around: _Block) -> Pattern | None:
     made = op.operands[0].op
     if made is None or made.name not in ("sort", "argsort"):
         return None
-    return save_products.first_sorted(op, made, Pattern)
+    write = save_products.first_sorted(op, made)
+    return None if write is None else Pattern(made.operands, write)
 
 
 # --------------------------------------------------------------------------------------- the tables

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
 from typing import Any
 
 from weft.frontend.onnx.save_graph import GraphWriter, dtype_of, tensor_of
@@ -36,10 +35,8 @@ def gemm(writer: GraphWriter, product: Operation, bias: Value, result: Value) ->
     writer.bind(result, writer.cast(writer.call("Gemm", names, working, **attrs), working, dtype))
 
 
-def first_sorted(
-    op: Operation, made: Operation, pattern: Callable[..., Any]
-) -> Any:  # a Pattern, whose module reads this one
-    """The slice `op` of a sort as a pattern, if it takes the first along the axis; None if not."""
+def first_sorted(op: Operation, made: Operation) -> Callable[[GraphWriter], None] | None:
+    """What writes the slice `op` of a sort, if it takes the first along the axis; None if not."""
     axis, shape = int_attr(made.attrs, "axis"), tensor_of(made.result).shape
     starts, stops = shape_attr(op.attrs, "starts"), shape_attr(op.attrs, "stops")
     steps = ints_attr(op.attrs, "steps")
@@ -52,12 +49,7 @@ def first_sorted(
 
     def write(writer: GraphWriter) -> None:
         (x,) = made.operands
-        found = top_k(
-            writer, x, axis, writer.size(stops[axis]), bool(made.attrs["descending"])
-        )
+        found = top_k(writer, x, axis, writer.size(stops[axis]), bool(made.attrs["descending"]))
         writer.bind(op.result, found[made.name == "argsort"])
 
-    return pattern(made.operands, write)
-
-
-__all__ = ["first_sorted", "gemm"]
+    return write

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.frontend.onnx.save_elementwise import Expr, _logaddexp
+from weft.frontend.onnx.save_control import Rows, scanned
+from weft.frontend.onnx.save_elementwise import Expr, logaddexp
 from weft.frontend.onnx.save_graph import (
-    Body,
     GraphWriter,
     dtype_of,
     tensor_of,
 )
-from weft.frontend.onnx.save_moves import bind_turned, indices
+from weft.frontend.onnx.save_moves import bind_turned
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.graph import Operation, Value
@@ -53,25 +53,62 @@ def reduce(
         ranks = {a: k for k, a in enumerate(sorted(kept))}
         left = tuple(ranks[a] for a in kept)
         left = () if left == tuple(range(len(left))) else left
-    working = dtype
-    if dtype in _NARROW_FLOATS and kind in ("ReduceSum", "ReduceProd"):
-        working = dtypes.float32
-    name = writer.cast(writer.use(value, order), dtype, working)
-    inputs = [name, writer.ints(*sorted(own))]
-    made = writer.call(kind, inputs, working, typed=1, keepdims=int(keepdims))
-    made = writer.cast(made, working, dtype)
-    bind_turned(writer, op.result, made, left)
+    x = Expr(writer, writer.use(value, order), dtype)
+    made = _folded(x, kind, sorted(own), int(keepdims), _has_elements(value, axes))
+    bind_turned(writer, op.result, made.name, left)
+
+
+def _has_elements(value: Value, axes: Sequence[int]) -> bool:
+    """Whether there surely is an element along each axis."""
+    sizes = [tensor_of(value).shape[a] for a in axes]
+    return all(isinstance(d, int) and d > 0 for d in sizes)
+
+
+def _folded(x: Expr, kind: str, axes: Sequence[int], keepdims: int, sure: bool) -> Expr:
+    """The reduction of a tensor over its axes; sure: there are elements along them."""
+    dtype = x.dtype
+    if dtype is dtypes.bool_ and not sure:  # the least of no bools is an error in onnxruntime
+        given = x if kind == "ReduceMax" else ~x
+        found = _folded(given.cast(dtypes.int64), "ReduceSum", axes, keepdims, False)
+        found = found.cast(dtypes.bool_)
+        return found if kind == "ReduceMax" else ~found
+    if kind in ("ReduceMax", "ReduceMin"):
+        x = signed(x)
+    elif dtype.is_integer:  # onnxruntime adds up integers as floats of 64 bits, and wraps none
+        x = x.cast(dtypes.int64)
+    elif dtype in _NARROW_FLOATS and kind != "ReduceMean":
+        x = x.cast(dtypes.float32)
+    places = x.writer.ints(*axes)
+    name = x.writer.call(kind, [x.name, places], x.dtype, typed=1, keepdims=keepdims)
+    made = Expr(x.writer, name, x.dtype)
+    return unsigned(made) if dtype is dtypes.uint64 and x.dtype is dtypes.int64 and kind in (
+        "ReduceMax", "ReduceMin"
+    ) else made.cast(dtype)  # fmt: skip
+
+
+_TOP_BIT = 1 << 63
+
+
+def signed(x: Expr) -> Expr:
+    """Numbers of uint64 as those of int64 in the same order; others as they are."""
+    if x.dtype is not dtypes.uint64:
+        return x
+    return x.call("BitwiseXor", np.uint64(_TOP_BIT)).cast(dtypes.int64)
+
+
+def unsigned(x: Expr) -> Expr:
+    """The other way round."""
+    return x.cast(dtypes.uint64).call("BitwiseXor", np.uint64(_TOP_BIT))
 
 
 def _position(writer: GraphWriter, op: Operation) -> None:
     kind = "ArgMax" if op.name == "argmax" else "ArgMin"
     dtype = dtype_of(op.operands[0])
-    name = writer.use(op.operands[0])
+    x = signed(Expr(writer, writer.use(op.operands[0]), dtype))
     attrs = {"axis": int_attr(op.attrs, "axis"), "keepdims": int(bool(op.attrs["keepdims"]))}
     if dtype in _NARROW_FLOATS or dtype is dtypes.bool_:
-        wide = dtypes.float32 if dtype.is_floating else dtypes.int32
-        name, dtype = writer.cast(name, dtype, wide), wide
-    writer.bind(op.result, writer.call(kind, [name], dtype, result=dtypes.int64, **attrs))
+        x = x.cast(dtypes.float32 if dtype.is_floating else dtypes.int32)
+    writer.bind(op.result, x.call(kind, result=dtypes.int64, **attrs).name)
 
 
 def _cumulative_sum(writer: GraphWriter, op: Operation) -> None:
@@ -89,20 +126,24 @@ _COMBINES: dict[str, Callable[[Expr, Expr], Expr]] = {
     "cumulative_prod": lambda a, b: a * b,
     "cumulative_max": lambda a, b: a.call("Max", b),
     "cumulative_min": lambda a, b: a.call("Min", b),
-    "cumulative_logsumexp": _logaddexp,
+    "cumulative_logsumexp": logaddexp,
 }
+
+
+def _largest(dtype: DType) -> float | int:
+    return (1 << dtype.bits) - 1 if dtype.is_integer else np.inf
 
 
 def _neutral(op: str, dtype: DType) -> float | int:
     if op == "cumulative_prod":
         return 1
     if op == "cumulative_min":
-        return int(np.iinfo(dtype.numpy).max) if dtype.is_integer else np.inf
+        return -1 - int(lowest(dtype.numpy)) if dtype.kind == "int" else _largest(dtype)
     return lowest(dtype.numpy) if dtype.is_integer else -np.inf
 
 
 def _cumulative(writer: GraphWriter, op: Operation) -> None:
-    """A `Scan` along the axis, which carries what is combined so far."""
+    """A scan along the axis, which carries what is combined so far."""
     (x,) = op.operands
     kind, axis, dtype = tensor_of(x), int_attr(op.attrs, "axis"), dtype_of(x)
     working = dtypes.float32 if dtype in _NARROW_FLOATS else dtype
@@ -111,19 +152,14 @@ def _cumulative(writer: GraphWriter, op: Operation) -> None:
     neutral = writer.constant(np.asarray(_neutral(op.name, dtype)).astype(working.numpy))
     first = writer.node("Expand", neutral, writer.shape(rest)) if rest else neutral
     row = TensorType(working, rest)
-    with writer.body() as scope:
-        carried, given = writer.name("carried"), writer.name("row")
-        made = _COMBINES[op.name](Expr(writer, carried, working), Expr(writer, given, working))
-        names = writer.own(scope, [made.name, made.name])
-    body = Body(
-        "combine", scope.nodes, [(carried, row), (given, row)], [(n, row) for n in names]
-    )
-    back = [1] if op.attrs["reverse"] else None
-    outs = writer.nodes_of(
-        "Scan", [first, name], 2, {"body": body}, num_scan_inputs=1, scan_input_axes=[axis],
-        scan_output_axes=[axis], scan_input_directions=back, scan_output_directions=back,
-    )  # fmt: skip
-    writer.bind(op.result, writer.cast(outs[1], working, dtype))
+
+    def step(names: Sequence[str]) -> list[str]:
+        carried, given = (Expr(writer, n, working) for n in names)
+        return [_COMBINES[op.name](carried, given).name] * 2
+
+    rows = Rows(kind.shape[axis], bool(op.attrs["reverse"]), axis)
+    made = scanned(writer, rows, [first, name], [row, row], [row, row], 1, step)
+    writer.bind(op.result, writer.cast(made[1], working, dtype))
 
 
 # -------------------------------------------------------------------------------------------- sorts
@@ -136,25 +172,18 @@ def _sort(writer: GraphWriter, op: Operation) -> None:
     writer.bind(op.result, values if op.name == "sort" else places)
 
 
-def top_k(
-    writer: GraphWriter, x: Value, axis: int, count: str, largest: bool
-) -> tuple[str, str]:
+def top_k(writer: GraphWriter, x: Value, axis: int, count: str, largest: bool) -> tuple[str, str]:
     """The first elements in order along an axis, and where they are."""
     dtype = dtype_of(x)
-    working = dtype
-    if dtype not in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64):
-        working = dtypes.float32 if dtype.is_floating else dtypes.int64
-    name = writer.cast(writer.use(x), dtype, working)
-    turned = None
-    if dtype is dtypes.uint64:  # in the order of signed numbers
-        turned = Expr(writer, name, working)
-        name = turned.call("BitwiseXor", np.iinfo(np.int64).min).name
-    values, places = writer.nodes_of(
-        "TopK", [name, count], 2, axis=axis, largest=int(largest), sorted=1
-    )
-    if turned is not None:
-        values = Expr(writer, values, working).call("BitwiseXor", np.iinfo(np.int64).min).name
-    return writer.cast(values, working, dtype), places
+    given = Expr(writer, writer.use(x), dtype)
+    if dtype is dtypes.uint64:
+        given = signed(given)
+    elif dtype not in (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64):
+        given = given.cast(dtypes.float32 if dtype.is_floating else dtypes.int64)
+    names = [given.name, count]
+    values, places = writer.nodes_of("TopK", names, 2, axis=axis, largest=int(largest), sorted=1)
+    made = Expr(writer, values, given.dtype)
+    return (unsigned(made) if dtype is dtypes.uint64 else made.cast(dtype)).name, places
 
 
 def _searchsorted(writer: GraphWriter, op: Operation) -> None:
@@ -202,5 +231,3 @@ BUILDERS: dict[str, Callable[[GraphWriter, Operation], None]] = {
     "searchsorted": _searchsorted,
     "matmul": matmul,
 }
-
-__all__ = ["BUILDERS", "indices", "matmul", "reduce", "top_k"]

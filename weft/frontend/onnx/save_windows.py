@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from weft.frontend.onnx.save_dtypes import RUNS_IN
 from weft.frontend.onnx.save_elementwise import Expr
-from weft.frontend.onnx.save_graph import GraphWriter, RefusedError, dtype_of, tensor_of
+from weft.frontend.onnx.save_graph import GraphWriter, Held, RefusedError, dtype_of, tensor_of
 from weft.frontend.onnx.save_moves import bind_turned, padded, sliced
 from weft.ir import dtypes
 from weft.ir.dims import Shape
@@ -80,7 +81,7 @@ class _Window:
         return all(lo < r and hi < r and n > 0 for lo, hi, r, n in fits)
 
 
-def _attrs(window: _Window) -> dict[str, list[int]]:
+def _attrs(window: _Window) -> dict[str, Any]:
     return {
         "kernel_shape": list(window.window), "strides": list(window.strides),
         "dilations": list(window.dilation), "pads": window.pads,
@@ -101,6 +102,7 @@ def _weights(writer: GraphWriter, value: Value) -> str:
 
 
 def _floats(op: Operation) -> None:
+    """RefusedError for what ONNX's convolutions do not take."""
     dtype = dtype_of(op.result)
     if not dtype.is_floating:
         raise RefusedError(
@@ -109,25 +111,37 @@ def _floats(op: Operation) -> None:
         )
 
 
+def _empty(writer: GraphWriter, op: Operation, fill: float | int = 0) -> bool:
+    """Whether nothing is seen: a window, an image or channels without elements. The result is then
+    noted as so many times `fill`."""
+    sizes = [d for v in (*op.operands, op.result) for d in tensor_of(v).shape]
+    if 0 not in [*sizes, *ints_attr(op.attrs, "window" if "window" in op.attrs else "size")]:
+        return False
+    number = np.asarray(fill).astype(dtype_of(op.result).numpy)
+    writer.held[op.result] = Held(writer.constant(number), (), (), False)
+    return True
+
+
 def conv(writer: GraphWriter, op: Operation, bias: str | None = None) -> None:
     """`Conv`; bias: one number for each channel."""
+    if bias is None and _empty(writer, op):
+        return
     _floats(op)
     x, w = op.operands
     name, shape = _first(writer, x)
     sizes = _spatial(tensor_of(x).shape[1:-1], op)
-    window = _Window(
-        op, sizes, ints_attr(op.attrs, "size"), _spatial(tensor_of(w).shape[:-2], op)
-    )
+    window = _Window(op, sizes, ints_attr(op.attrs, "size"), _spatial(tensor_of(w).shape[:-2], op))
     name = window.cut(writer, name, shape, 2)
     _conv(writer, op, name, _weights(writer, w), _attrs(window), bias, op.result)
 
 
 def _conv(
-    writer: GraphWriter, op: Operation, x: str, w: str, attrs: dict[str, list[int]],
+    writer: GraphWriter, op: Operation, x: str, w: str, attrs: dict[str, Any],
     bias: str | None, result: Value,
 ) -> None:  # fmt: skip
     inputs = [x, w] if bias is None else [x, w, bias]
-    made = writer.call("Conv", inputs, dtype_of(result), group=int_attr(op.attrs, "groups"), **attrs)
+    groups = int_attr(op.attrs, "groups")
+    made = writer.call("Conv", inputs, dtype_of(result), group=groups, **attrs)
     bind_turned(writer, result, made, channels_last(tensor_of(result).rank))
 
 
@@ -143,6 +157,8 @@ def conv_bias(writer: GraphWriter, op: Operation, bias: Value, result: Value) ->
 
 def _conv_input(writer: GraphWriter, op: Operation) -> None:
     """`ConvTranspose`, with what lies beyond its reach as a Pad."""
+    if _empty(writer, op):
+        return
     _floats(op)
     y, w = op.operands
     name, _ = _first(writer, y)
@@ -157,18 +173,24 @@ def _transposed_conv(
     groups: int | None = None,
 ) -> None:  # fmt: skip
     attrs = _attrs(window)
+    zero = writer.constant(np.zeros((), dtype_of(op.result).numpy))
+    spans = zip(window.small, window.strides, window.reach, window.lo, window.hi, strict=True)
+    if any((n - 1) * s + r <= max(lo, 0) + max(hi, 0) for n, s, r, lo, hi in spans):
+        writer.held[op.result] = Held(zero, (), (), False)  # all is cut off
+        return
     made = writer.call(
         "ConvTranspose", [y, w], dtype_of(op.result),
         group=int_attr(op.attrs, "groups") if groups is None else groups, **attrs,
     )  # fmt: skip
     more_lo, more_hi = ([max(-p, 0) for p in side] for side in (window.lo, window.hi))
-    zero = writer.constant(np.zeros((), dtype_of(op.result).numpy))
     made = padded(writer, made, [0, 0, *more_lo], [0, 0, *more_hi], zero, op)
     bind_turned(writer, op.result, made, channels_last(rank))
 
 
 def _conv_kernel(writer: GraphWriter, op: Operation) -> None:
     """`Conv` of x by y, channels in the place of the batch, with strides for dilations."""
+    if _empty(writer, op):
+        return
     _floats(op)
     x, y = op.operands
     if int_attr(op.attrs, "groups") != 1:
@@ -198,6 +220,8 @@ def _pool_window(op: Operation, value: Value, size: tuple[int, ...]) -> _Window:
 def _window_max(writer: GraphWriter, op: Operation) -> None:
     (x,) = op.operands
     dtype, shape = dtype_of(x), tensor_of(x).shape
+    if _empty(writer, op, lowest(dtype.numpy)):
+        return
     window = _pool_window(op, x, ints_attr(op.attrs, "size"))
     rank = len(shape)
     pooled = dtype.short in RUNS_IN["MaxPool"] or dtype is dtypes.float16
@@ -242,6 +266,8 @@ def _taps(
 def _window_sum(writer: GraphWriter, op: Operation) -> None:
     """`AveragePool` times the number of taps, for floats."""
     (x,) = op.operands
+    if _empty(writer, op):
+        return
     dtype = dtype_of(x)
     rank = tensor_of(x).rank
     window = _pool_window(op, x, ints_attr(op.attrs, "size"))
@@ -292,6 +318,8 @@ def pads_less_than_windows(op: Operation) -> bool:
 
 def _window_pick(writer: GraphWriter, op: Operation) -> None:
     """Tap by tap, the maximum so far and what stands there."""
+    if _empty(writer, op):
+        return
     x, t = op.operands
     dtype, rank = dtype_of(x), tensor_of(x).rank
     window = _pool_window(op, x, ints_attr(op.attrs, "size"))
@@ -325,6 +353,8 @@ def _tap_masks(writer: GraphWriter, op: Operation, x: Value, window: _Window) ->
 
 def _window_spread(writer: GraphWriter, op: Operation) -> None:
     """`ConvTranspose` by ones, channel by channel."""
+    if _empty(writer, op):
+        return
     _floats(op)
     (y,) = op.operands
     kind = tensor_of(y)
