@@ -58,8 +58,8 @@ def without_updates(given: Exported) -> Exported:
         raise UnsupportedError(
             f"wf.export(freeze=True): the results of '{graph.name}' depend on the variable "
             f"'{changing[0]}', which each call changes",
-            hint="a random generator, or a counter: leave it out of what is exported, or do not "
-            "freeze",
+            hint="a random generator, a counter, a step of training: leave it out of what is "
+            "exported, or do not freeze",
         )
     block = replace(graph.block, results=graph.results[:own])
     names = graph.result_names[:own]

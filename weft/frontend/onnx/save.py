@@ -110,8 +110,10 @@ def package() -> Any:
 
 def _renamed(error: WeftError) -> WeftError:
     """An error of what is shared with `wf.export`, as one of `wf.onnx.save`."""
-    what = error.what.replace("wf.export", "wf.onnx.save")
-    hint = error.hint and error.hint.replace("wf.export", "wf.onnx.save")
+    what, hint = error.what, error.hint
+    for shared in ("wf.export(freeze=True)", "wf.export"):
+        what = what.replace(shared, "wf.onnx.save")
+        hint = hint and hint.replace(shared, "wf.onnx.save")
     if (what, hint) == (error.what, error.hint):
         return error
     return type(error)(what, hint=hint, location=error.locations)

@@ -208,9 +208,8 @@ class GraphWriter:
 
     # ------------------------------------------------------------------------------------ values
     def bind(self, value: Value, name: str) -> None:
-        """Note that a tensor is a value as it is."""
-        assert isinstance(value.type, TensorType)
-        self.held[value] = Held(name, value.type.shape)
+        """Note that a tensor is a value as it is. RefusedError for a value that is no tensor."""
+        self.held[value] = Held(name, tensor_of(value).shape)
 
     def forget(self, values: set[Value]) -> None:
         """Make values be used anew: of a block that is written a second time."""

@@ -315,8 +315,9 @@ def _is_array(value: Value, around: _Block) -> bool:
 
 
 def _biased(op: Operation, around: _Block) -> Pattern | None:
-    """A convolution, or a product of matrices, plus a bias."""
-    for k in (0, 1):
+    """A convolution, or a product of matrices, plus a bias; or a convolution less one."""
+    less = op.name == "subtract"
+    for k in (0,) if less else (0, 1):
         made, bias = op.operands[k].op, op.operands[1 - k]
         if made is None or made.name not in ("conv", "matmul"):
             continue
@@ -327,21 +328,36 @@ def _biased(op: Operation, around: _Block) -> Pattern | None:
         if made.name == "conv" and _is_array(inner, around) and 0 not in sizes:
             shape = tensor_of(inner).shape
             if all(d == 1 for d in shape[:-1]) and (not shape or shape[-1] in (1, kind.shape[-1])):
-                write = partial(_write_conv, made, inner, op.result)
+                write = partial(save_windows.conv_bias, made, inner, op.result, less)
                 return Pattern([*made.operands, inner], write)
-        if made.name == "matmul" and kind.rank == 2 and inner is not bias:
+        if made.name == "matmul" and kind.rank == 2 and inner is not bias and not less:
             if tensor_of(inner).rank == 1 and tensor_of(inner).shape[0] == kind.shape[1]:
-                write = partial(_write_gemm, made, inner, op.result)
+                write = partial(save_products.gemm, made, inner, op.result)
                 return Pattern([*made.operands, inner], write)
     return None
 
 
-def _write_conv(conv: Operation, bias: Value, result: Value, writer: GraphWriter) -> None:
-    save_windows.conv_bias(writer, conv, bias, result)
-
-
-def _write_gemm(product: Operation, bias: Value, result: Value, writer: GraphWriter) -> None:
-    save_products.gemm(writer, product, bias, result)
+# ---------------------------------------------------------------------------------------- attention
+def _attention(op: Operation, around: _Block) -> Pattern | None:
+    """softmax(scale Q K^T, masked) V, of four axes, which ONNX has from opset 23 on."""
+    weights, value = op.operands
+    kind = tensor_of(op.result)
+    if around.writer.opset < 23 or kind.rank != 4 or kind.dtype.short not in ("f32", "f16"):
+        return None
+    if op.attrs["transpose_a"] or op.attrs["transpose_b"] or around.readers[weights] != 1:
+        return None
+    divide = weights.op
+    if divide is None or divide.name != "divide":
+        return None
+    softmax = _along_axis("Softmax", activations.softmax, divide, around)
+    total = _behind(divide.operands[1], "sum", 3)
+    if softmax is None or total is None or ints_attr(total.attrs, "axes") != (3,):
+        return None
+    found = save_products.scores_of(softmax.reads[0])
+    if found is None or tensor_of(value).shape[:2] != tensor_of(found.query).shape[:2]:
+        return None
+    reads = [found.query, found.key, value, *([found.mask] if found.mask is not None else [])]
+    return Pattern(reads, partial(save_products.attention, found, value, op.result))
 
 
 # ----------------------------------------------------------------------------------- means, extrema
@@ -465,11 +481,10 @@ _FINDERS: dict[str, list[Finder]] = {
 _FINDERS.setdefault("divide", []).extend([
     partial(_along_axis, "Softmax", activations.softmax), _mean,
 ])  # fmt: skip
-_FINDERS.setdefault("subtract", []).append(
-    partial(_along_axis, "LogSoftmax", activations.log_softmax)
-)
+_FINDERS["subtract"] = [_biased, partial(_along_axis, "LogSoftmax", activations.log_softmax)]
 _FINDERS["add"] = [_biased, _layer_norm, *_FINDERS["add"]]
 _FINDERS["multiply"] = [_layer_norm, *_FINDERS["multiply"]]
 _FINDERS["minimum"] = [_clip]
 _FINDERS["maximum"] = [_clip]
 _FINDERS["slice"] = [_top_k]
+_FINDERS["matmul"] = [_attention]

@@ -14,7 +14,7 @@ from weft.frontend.onnx import (
     save_reductions,
     save_windows,
 )
-from weft.frontend.onnx.save_graph import GraphWriter, RefusedError, tensor_of
+from weft.frontend.onnx.save_graph import GraphWriter, Held, RefusedError
 from weft.frontend.onnx.save_moves import Builder
 from weft.frontend.onnx.save_patterns import steps
 from weft.ir.dataclass import dataclass
@@ -126,6 +126,8 @@ _BECOMES_VALUES = frozenset(
     {"variable", "read", "assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub",
      "scatter_update"}
 )  # fmt: skip
+#: What stands for the results of an op that cannot be written.
+_NONE = "?"
 #: Of effects that are no op's business: orders.
 _NOTHING = frozenset({"group"})
 
@@ -143,9 +145,7 @@ class Refusal:
         return f"op '{self.op.name}' ({place}): {self.why}"
 
 
-def _refusal(op: Operation, error: RefusedError | None = None) -> Refusal | None:
-    if error is not None:
-        return Refusal(op, error.why, error.hint)
+def _refusal(op: Operation) -> Refusal | None:
     if op.name in REFUSED:
         return Refusal(op, *REFUSED[op.name])
     if op.name in REGISTERED:
@@ -184,7 +184,11 @@ def emit(writer: GraphWriter, block: Block) -> list[Refusal]:
         writer.at(op)
         try:
             if (refusal := _refusal(op)) is not None:
-                found.append(refusal)
+                raise RefusedError(refusal.why, refusal.hint)
+            reads = op.operands if pattern is None else pattern.reads
+            if any(writer.held[v].name == _NONE for v in reads):
+                inside = [_refusal(o) for region in op.regions for o in region.walk()]
+                found.extend(one for one in inside if one is not None)
                 _bind_anything(writer, op)
             elif pattern is not None:
                 pattern.write(writer)
@@ -204,6 +208,5 @@ def emit(writer: GraphWriter, block: Block) -> list[Refusal]:
 def _bind_anything(writer: GraphWriter, op: Operation) -> None:
     """Bind the results of an op that cannot be written, so that those after it are looked at."""
     for value in op.results:
-        if isinstance(value.type, TensorType):
-            writer.bind(value, writer.node("Identity", "?"))
-            tensor_of(value)
+        shape = value.type.shape if isinstance(value.type, TensorType) else ()
+        writer.held[value] = Held(_NONE, shape)

@@ -145,13 +145,15 @@ def _conv(
     bind_turned(writer, result, made, channels_last(tensor_of(result).rank))
 
 
-def conv_bias(writer: GraphWriter, op: Operation, bias: Value, result: Value) -> None:
-    """`Conv` with a bias of its own: result = op + bias."""
+def conv_bias(
+    op: Operation, bias: Value, result: Value, less: bool, writer: GraphWriter
+) -> None:
+    """`Conv` with a bias of its own: result = op + bias, or op - bias. bias: a constant."""
     channels = tensor_of(result).shape[-1]
-    held = writer.held[bias]
-    array = writer.arrays[held.name].reshape(-1)
     assert isinstance(channels, int)
-    conv(writer, op, writer.constant(np.broadcast_to(array, (channels,)), f"{held.name}"))
+    held = writer.held[bias]
+    array = np.broadcast_to(writer.arrays[held.name].reshape(-1), (channels,))
+    conv(writer, op, writer.constant(-array if less else array, f"{held.name}.bias"))
     writer.held[result] = writer.held.pop(op.result)
 
 
