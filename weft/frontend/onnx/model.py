@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.frontend.bundle.signature import type_of
 from weft.frontend.compile.decorator import compile
+from weft.frontend.core.function_trace import Argument, trace_function
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.onnx.dtypes import NARROW, dtype_of, held
@@ -20,8 +21,15 @@ from weft.frontend.onnx.run import Runner
 from weft.frontend.onnx.sizes import Sizes
 from weft.frontend.state.variable import Variable
 from weft.ir.dims import SymbolicDim, same
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, WeftError, suggest
-from weft.ir.graph import unique_name
+from weft.ir.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    TypeRuleError,
+    UnsupportedError,
+    WeftError,
+    suggest,
+)
+from weft.ir.graph import Graph, unique_name
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
@@ -49,12 +57,12 @@ class Model:
         self._plan = plan
         self._runner = Runner(reader, _types(proto))
         self.inputs: Mapping[str, TensorType | None] = {
-            n: _input_type(declared[n]) for n in plan.inputs
+            n: _input_type(n, declared[n]) for n in plan.inputs
         }
         self.outputs: tuple[str, ...] = plan.outputs
         fixed = _decisive(plan, set(plan.constants))
         self.parameters: dict[str, Tensor] = {
-            n: t for n, t in plan.constants.items() if t.dtype.is_floating and n not in fixed
+            n: plan.constants[n] for n in plan.weights if n not in fixed
         }
         self.metadata: Mapping[str, str] = {
             "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
@@ -70,7 +78,11 @@ class Model:
             for n, p in self._names.items()
         ])  # fmt: skip
         self.__name__ = _identifier(name)
-        static = [self._names[n] for n in sorted(_decisive(plan, set(plan.inputs)))]
+        deciding = _decisive(
+            plan, {n for n, k in self.inputs.items() if k is None or len(k.shape) < 2}
+        )
+        deciding |= {n for node in plan.nodes for n in _decided(node)} & {*plan.inputs}
+        static = [self._names[n] for n in sorted(deciding)]
         self._compiled = self._compile(static)
         self._static = set(static)
 
@@ -221,6 +233,31 @@ def load(source: Source) -> Model:
             raise damaged(shown, repr(error)) from error
 
 
+def model_graph(path: str, sizes: Mapping[str, int]) -> Graph:
+    """The graph of a model, for programs that take graphs. sizes: of its open sizes, by name; the
+    others stay open. InvalidArgumentError for a name that is none, UnsupportedError for a model
+    with inputs that are no tensors, or that draws random numbers; else as `load`."""
+    model = load(path)
+    names = {str(d) for k in model.inputs.values() for d in (k.shape if k is not None else ())}
+    for name in sizes:
+        if name not in names:
+            raise InvalidArgumentError(
+                f"'{path}' has no open size '{name}'{suggest(name, sorted(names))}"
+            )
+    arguments = []
+    for name, kind in model.inputs.items():
+        if kind is None:
+            raise UnsupportedError(f"the input '{name}' of '{path}' is no tensor with a shape")
+        shape = tuple([sizes.get(str(d), d) for d in kind.shape])
+        arguments.append(Argument(TensorType(kind.dtype, shape), False, _identifier(name)))
+    traced = trace_function(
+        model.__name__, lambda inputs: model(*inputs), arguments, takes_host_ops=True
+    )
+    if traced.variables:
+        raise UnsupportedError(f"'{path}' draws random numbers, which no graph by itself does")
+    return traced.graph
+
+
 class _Known:
     """An argument whose value is a part of the compiled code: equal where the array is."""
 
@@ -268,7 +305,7 @@ def _nested(value: Any) -> Any:
     return as_tensor(held(np.asarray(value)))
 
 
-def _input_type(declared: onnx.TypeProto) -> TensorType | None:
+def _input_type(name: str, declared: onnx.TypeProto) -> TensorType | None:
     """The type of an input; None for a sequence, an optional value, or one without a type."""
     if not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):
         return None
@@ -277,13 +314,14 @@ def _input_type(declared: onnx.TypeProto) -> TensorType | None:
         if d.HasField("dim_value") and d.dim_value >= 0:
             shape.append(d.dim_value)
         else:
-            named = _identifier(d.dim_param) if d.dim_param else f"unnamed_{i}"
-            shape.append(SymbolicDim.symbol(named))
+            known = d.dim_param.strip("?")  # "?" is no name
+            named = known if known else f"{name}_{i}"
+            shape.append(SymbolicDim.symbol(_identifier(named)))
     return TensorType(dtype_of(declared.tensor_type.elem_type), tuple(shape))
 
 
 def _identifier(name: str) -> str:
-    made = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    made = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     return made if made.isidentifier() else f"n_{made}"
 
 
@@ -315,7 +353,8 @@ def _types(proto: onnx.ModelProto) -> dict[str, int]:
 _ARITHMETIC = frozenset({
     "Identity", "Cast", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Add",
     "Sub", "Mul", "Div", "Neg", "Min", "Max", "Mod", "Where", "ConstantOfShape", "Range", "Expand",
-    "Split", "Equal", "If", "ReduceProd",
+    "Split", "Equal", "If", "ReduceProd", "Not", "And", "Or", "Less", "LessOrEqual", "Greater",
+    "GreaterOrEqual",
 })  # fmt: skip
 
 
@@ -340,6 +379,8 @@ def _decided(node: Node) -> set[str]:
         if isinstance(value, Plan):
             for inside in value.nodes:
                 found |= _decided(inside)
+    if node.kind == "If":
+        found.add(node.inputs[0])  # branches may fit the shapes of one side alone
     if node.kind == "Loop" and _holds_sequences(node.attrs["body"]):
         found.update(n for n in node.inputs[:2] if n)  # it is written out
     if node.body is not None:

@@ -3,6 +3,7 @@ functions with bodies opened up. What cannot be run is known here, all of it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,12 @@ class Node:
     proto: Any = None
 
     @property
+    def scope(self) -> str:
+        """The path that its ops have in the graph, by which views group them."""
+        path = self.name.strip("/") or f"{self.kind}/{self.outputs[0].strip('/')}"
+        return re.sub(r"[^\w./-]+", "_", path)
+
+    @property
     def shown(self) -> str:
         """What messages call it."""
         return f"the ONNX node '{self.name or self.outputs[0]}' ({self.kind})"
@@ -45,13 +52,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A graph. constants: its initialisers; nodes: each after what it needs."""
+    """A graph. constants: its initialisers, and what Constant nodes give; weights: those of them
+    that training may change; nodes: each after what it needs."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     constants: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
+    weights: tuple[str, ...] = ()
 
 
 class Reader:
@@ -84,12 +93,17 @@ class Reader:
         inputs = tuple([i.name for i in graph.input if i.name not in constants])
         outputs = tuple([o.name for o in graph.output])
         inside = {*names, *inputs, *constants}
-        nodes = self._nodes(graph.node, given or {}, opsets or self.opsets, inside)
+        weights = [n for n, t in constants.items() if t.dtype.is_floating]
+        made = self._nodes(graph.node, given or {}, opsets or self.opsets, inside)
+        nodes, literals = _without_literals(made)
+        constants.update(literals)
+        weights += [n for n, t in literals.items() if t.dtype.is_floating and t.ndim]
         for name in outputs:
             if name not in inside:
                 raise damaged(self._path, f"nothing makes the output '{name}' of '{graph.name}'")
         self._depth -= 1
-        return Plan(graph.name, inputs, outputs, constants, _needed(nodes, outputs))
+        kept = _needed(nodes, outputs)
+        return Plan(graph.name, inputs, outputs, constants, kept, tuple(weights))
 
     def function(
         self, function: onnx.FunctionProto, attrs: Mapping[str, Any], opsets: Mapping[str, int]
@@ -102,10 +116,12 @@ class Reader:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise damaged(self._path, f"its function '{function.name}' calls itself")
-        nodes = self._nodes(function.node, given, inner, set(function.input))
+        made = self._nodes(function.node, given, inner, set(function.input))
+        nodes, literals = _without_literals(made)
         self._depth -= 1
         outputs = tuple(function.output)
-        return Plan(function.name, tuple(function.input), outputs, {}, _needed(nodes, outputs))
+        kept = _needed(nodes, outputs)
+        return Plan(function.name, tuple(function.input), outputs, literals, kept)
 
     def _nodes(
         self,
@@ -303,6 +319,17 @@ def _stack_trace(proto: onnx.NodeProto) -> str:
     trace = held.get("pkg.torch.onnx.stack_trace", "").strip()
     lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
     return lines[-1] if lines else ""
+
+
+def _without_literals(nodes: Sequence[Node]) -> tuple[list[Node], dict[str, Tensor]]:
+    """The nodes but those that are constants, and the values of these."""
+    kept, literals = [], {}
+    for node in nodes:
+        if node.kind == "Constant" and node.operator is not None and not node.domain:
+            literals[node.outputs[0]] = node.operator.function(**node.attrs)
+        else:
+            kept.append(node)
+    return kept, literals
 
 
 def uses(node: Node) -> Iterator[str]:

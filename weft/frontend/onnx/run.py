@@ -23,7 +23,7 @@ from weft.frontend.ops.manipulation import unstack
 from weft.frontend.ops.promotion import is_concrete
 from weft.ir.dims import SymbolicDim
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
-from weft.ir.locations import caller_location
+from weft.ir.locations import caller_location, name_scopes
 
 
 class Runner:
@@ -130,8 +130,6 @@ class Bound:
         if name == self._plan.inputs[1]:
             return True
         value = self._plan.constants.get(name)
-        if value is None and name in makers and makers[name].kind == "Constant":
-            value = makers[name].attrs.get("value")
         return value is not None and bool(np.all(value.numpy()))
 
     def __call__(self, *given: Any) -> list[Any]:
@@ -213,7 +211,10 @@ def _results(
 
 @contextmanager
 def _of_node(node: Node) -> Iterator[None]:
-    """Errors say which node they are of."""
+    """Errors and the places of ops say which node they are of."""
+    token = None
+    if current_trace() is not None:
+        token = name_scopes.set(f"{name_scopes.get()}/{node.scope}".strip("/"))
     try:
         yield
     except WeftError as error:
@@ -227,6 +228,9 @@ def _of_node(node: Node) -> Iterator[None]:
         raise InvalidArgumentError(
             f"{node.shown} cannot be run like this: {error!r:.300}", location=caller_location()
         ) from error
+    finally:
+        if token is not None:
+            name_scopes.reset(token)
 
 
 def shape_of(x: Tensor) -> Any:

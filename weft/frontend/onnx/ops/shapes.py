@@ -168,7 +168,7 @@ def _one_hot(indices: Tensor, depth: Any, values: Tensor, *, axis: int = -1) -> 
 def _bound(value: Any) -> Any:
     """A bound of a slice: those that stand for an end are none."""
     if isinstance(value, (int, np.integer)):
-        return None if abs(int(value)) >= 2**31 - 1 else int(value)
+        return None if abs(int(value)) >= 10**9 else int(value)
     return value
 
 
