@@ -115,7 +115,7 @@ def export(
             if isinstance(what, (SessionGraph, Session)):
                 found = _of_graph(what, given, name, weights)
             else:
-                found = _of_function(what, given, weights)
+                found = exported_function(what, given, weights)
             if freeze:
                 found = frozen(found, weights)
             structure_from_json(found.result)  # what cannot be read is not written
@@ -178,7 +178,8 @@ def _all_signatures(
 
 
 # ---------------------------------------------------------------------------------------- functions
-def _of_function(function: Any, example: Any, weights: Weights) -> Exported:
+def exported_function(function: Any, example: Any, weights: Weights) -> Exported:
+    """A function as a pure graph of its inputs and of the weights, which are noted there."""
     static: frozenset[str] = frozenset()
     x64 = True
     if isinstance(function, CompiledFunction):
