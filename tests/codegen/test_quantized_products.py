@@ -259,3 +259,41 @@ def test_a_quantised_layer_hands_bytes_to_the_next() -> None:
     kernels = [line for line in compiled.ir(x).splitlines() if line.startswith("  %")]
     made = [line.split(" {")[0] for line in kernels if "matmul" in line]
     assert [line.count("i8[32,64]") for line in kernels if "matmul" in line] == [1, 1, 0], made
+
+
+CONVOLUTIONS = [(3, 1, 1, "SAME"), (3, 2, 1, "SAME"), (2, 1, 2, "VALID"), (1, 2, 1, "SAME")]
+
+
+@pytest.mark.parametrize(("size", "stride", "dilation", "padding"), CONVOLUTIONS)
+@pytest.mark.parametrize("constant", [False, True])
+def test_convolutions_in_integers(
+    size: int, stride: int, dilation: int, padding: str, constant: bool
+) -> None:
+    """Beside the convolution of what the bytes stand for, in float64."""
+    rng = np.random.default_rng(size)
+    x = rng.integers(0, 256, (2, 9, 8, 64)).astype(np.uint8)
+    w = rng.integers(-127, 128, (size, size, 64, 65)).astype(np.int8)
+    scale = rng.random(65).astype(np.float32) + np.float32(0.1)
+    how: dict[str, Any] = {"strides": stride, "dilations": dilation, "padding": padding}
+
+    def f(x: Any, w: Any) -> Any:
+        held = Q.dequantize_linear(w, scale, axis=-1)
+        return wf.nn.conv2d(Q.dequantize_linear(x, 0.5, 130), held, **how) + 1.0
+
+    compiled = wf.compile((lambda x: f(x, w)) if constant else f)
+    given_arrays = [x] if constant else [x, w]
+    text = compiled.ir(*given_arrays)
+    assert "matmul(" in text
+    assert "= conv(" not in text
+    want = wf.nn.conv2d((x.astype(float) - 130) * 0.5, w * scale.astype(float), **how) + 1.0
+    got = compiled(*given_arrays).numpy()
+    np.testing.assert_allclose(got, want.numpy(), rtol=1e-6, atol=1e-3)
+
+
+def test_convolutions_of_few_channels_stay() -> None:
+    x, w = np.ones((2, 5, 5, 8), np.int8), np.ones((3, 3, 8, 64), np.int8)
+    f = wf.compile(
+        lambda x, w: wf.nn.conv2d(Q.dequantize_linear(x, 0.5), Q.dequantize_linear(w, 0.5))
+    )
+    assert "conv" in f.ir(x, w)
+    np.testing.assert_array_equal(f(x, w).numpy().max(), 8 * 9 * 0.25)

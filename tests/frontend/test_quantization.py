@@ -67,9 +67,12 @@ def test_linear_against_numpy(data: st.DataObject, shape: Any, held: str, seed: 
     want = np.clip(np.where(np.isnan(steps), 0, steps).astype(np.float64) + z, low, high)
     how: dict[str, Any] = {"axis": axis, "block_size": block}
     few: dict[str, Any] = {"dtype": dtype, "bits": bits, "narrow_range": narrow}
-    for run in (Q.quantize_linear, wf.compile(lambda *a: Q.quantize_linear(*a, **few, **how))):
-        more = {**few, **how} if run is Q.quantize_linear else {}
-        got = run(x, scale, zero, **more)
+
+    def quantized(x: Any, scale: Any, zero: Any) -> Any:
+        return Q.quantize_linear(x, scale, zero, **few, **how)
+
+    for run in (quantized, wf.compile(quantized)):
+        got = run(x, scale, zero)
         assert got.dtype is dtype
         np.testing.assert_array_equal(got.numpy(), want.astype(dtype.numpy))
     back = Q.dequantize_linear(got, scale, zero, **how).numpy()
