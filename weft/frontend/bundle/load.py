@@ -21,7 +21,7 @@ from weft.frontend.compile.decorator import compile
 from weft.frontend.compile.function import CompiledFunction
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Array, Tensor
-from weft.frontend.core.trace import current_trace, suspend_trace
+from weft.frontend.core.trace import Trace, current_trace, suspend_trace
 from weft.frontend.ops.dispatch import fresh_sizes
 from weft.frontend.ops.dynamic import ensure_shape
 from weft.frontend.state.variable import Variable
@@ -38,7 +38,7 @@ from weft.ir.errors import (
     WeftError,
     suggest,
 )
-from weft.ir.graph import Graph
+from weft.ir.graph import Block, Graph, Value
 from weft.ir.locations import caller_location
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.text.parser import parse_graph
@@ -66,7 +66,9 @@ class Bundle:
                 for name, entry in files.manifest["signatures"].items()
             }
             self.signatures: Mapping[str, CompiledFunction[..., Any]] = {
-                name: _compiled(name, files.manifest["signatures"][name]["parameters"], one)
+                name: compiled_signature(
+                    name, files.manifest["signatures"][name]["parameters"], one
+                )
                 for name, one in self._held.items()
             }
 
@@ -180,7 +182,7 @@ def _variables(files: BundleFiles) -> dict[str, Variable]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Signature:
+class LoadedSignature:
     """A signature of a bundle. weights: in the order of the graph's arguments after its inputs;
     updates: the variables that its results after its own are for."""
 
@@ -211,11 +213,15 @@ class _Signature:
             sizes[symbol] = SymbolicDim.symbol(fresh)
         sizes = {s: d for s, d in sizes.items() if d != SymbolicDim.symbol(s)}
         graph = specialize(self.graph, sizes) if sizes else self.graph  # type: ignore[arg-type]
-        results = trace.builder.inline(graph.block, values)
+        results = self.inline(trace, graph.block, values)
         own = len(results) - len(self.updates)
         for variable, value in zip(self.updates, results[own:], strict=True):
             variable.assign(trace.tensor(value))
         return [trace.tensor(v, w) for v, w in zip(results, self.weak, strict=False)]
+
+    def inline(self, trace: Trace, block: Block, values: Sequence[Value]) -> Sequence[Value]:
+        """Append the ops of the graph, on these arguments; its results."""
+        return trace.builder.inline(block, values)
 
 
 def _check_fits(argument: str, name: str, wanted: TensorType, kind: TensorType) -> None:
@@ -267,7 +273,7 @@ def _signature(
     files: BundleFiles,
     weights: Mapping[str, Variable | Array],
     allow_files: AllowFiles,
-) -> _Signature:
+) -> LoadedSignature:
     """A signature, checked."""
     inputs = tuple([type_from_json(one) for one in entry["inputs"]])
     outputs = [type_from_json(one) for one in entry["outputs"]]
@@ -287,7 +293,7 @@ def _signature(
     result, order = structure_from_json(entry["result"])
     if len(order) != len(outputs):
         raise DataLossError(f"the result of '{name}' does not hold its outputs")
-    return _Signature(
+    return LoadedSignature(
         graph, inputs, result, order, [one["weak"] is True for one in entry["outputs"]], held,
         variables,
     )  # fmt: skip
@@ -309,8 +315,8 @@ def _graph(files: BundleFiles, name: str, allow_files: AllowFiles) -> Graph:
     return grant(graph, allow_files)
 
 
-def _compiled(
-    name: str, parameters: Sequence[Mapping[str, Any]], signature: _Signature
+def compiled_signature(
+    name: str, parameters: Sequence[Mapping[str, Any]], signature: LoadedSignature
 ) -> CompiledFunction[..., Any]:
     """A compiled function with the parameters that the exported one had."""
     given: list[inspect.Parameter] = []
