@@ -62,6 +62,9 @@ STEPS: dict[str, Any] = {
         data_format="NCHW",
     ),
     "pool": lambda x, v: wf.nn.max_pool2d(x, 2, strides=1, padding="SAME", data_format="NCHW"),
+    "mean pool": lambda x, v: wf.nn.avg_pool2d(
+        x, 2, strides=1, padding="SAME", data_format="NCHW"
+    ),
     "flip": lambda x, v: wf.permute_dims(x, (0, 1, 3, 2)),
     "switch": lambda x, v: wf.where(wf.isfinite(x) & (x > 0), x, wf.full_like(x, 2.0)),
 }  # fmt: skip
@@ -103,6 +106,7 @@ def test_random_programs(steps: list[str], end: str, seed: int, gradient: bool) 
     ["relu", "conv", "channels", "relu", "pool"],
     ["residual", "gate", "residual", "relu"],
     ["twice", "conv", "relu", "pad", "conv", "cut", "largest"],
+    ["relu", "mean pool", "relu", "conv"],
 ])  # fmt: skip
 def test_two_are_left(steps: list[str]) -> None:
     """One before the first convolution, and one after all; with a mean of each channel, one."""

@@ -77,6 +77,8 @@ class _Moving:
             return None
         axes = next((self.inner[v][1] for v in op.operands if v in self.inner), None)
         if axes is None:
+            if how is _elementwise and not self.last.isdisjoint(op.operands):
+                self.last.add(op.result)
             return None
         attrs, after = how(op, axes)
         given = self._operands(builder, op, axes)
