@@ -3,7 +3,8 @@
 As in Triton (its "dynamic batcher"), a thread that is free takes the oldest request at once, and of
 those that wait for the same signature as many as `max_batch` rows hold; only a `max_delay` has it
 wait for more. weft's kernels take sizes at run time, so nothing is padded: requests go together if
-all their sizes but the first are the same. Results are cut apart by rows.
+all their sizes but the first are the same. How long calls of 1, 2, 4, ... rows take is tried before
+the first request, and fewer go together where that is quicker. Results are cut apart by rows.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from weft.frontend.serving.metrics import Metrics
-from weft.frontend.serving.models import Signature, Version
+from weft.frontend.serving.models import Signature, Version, worthwhile
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from weft.runtime.resources.attempts import CancelToken
@@ -187,6 +189,7 @@ class Scheduler:
                     rows += one.rows
                 full = full or rows >= self.limits.max_batch
             if full or self._hurried or now - queue[0].since >= self.limits.max_delay:
+                batch = _worthwhile(batch)
                 self._take(queue, batch)
                 if self._waiting:
                     self._changed.notify()
@@ -199,6 +202,16 @@ class Scheduler:
             return None
         oldest = min(queue[0].since for queue in self._queues.values())
         return max(0.0, oldest + self.limits.max_delay - time.monotonic())
+
+
+def _worthwhile(batch: list[_Waiting]) -> list[_Waiting]:
+    """As many of the first of these as a call is quick for: kernels for few rows, or for many, may
+    take longer for each row than others."""
+    if len(batch) == 1:
+        return batch
+    sums = list(accumulate(one.rows or 0 for one in batch))
+    most = max(worthwhile(batch[0].signature, sums))
+    return batch[: len(sums) - sums[::-1].index(most)]
 
 
 class _Call:
@@ -271,13 +284,16 @@ def prepare(version: Version, limits: Limits) -> list[str]:
     told = []
     for signature in version.signatures.values():
         if limits.max_batch > 1:
-            signature.find_batches()
+            signature.find_batches(limits.max_batch)
         else:
             signature.by_rows, signature.why_not = False, "calls have one request each"
         failed = None if signature.by_rows else signature.warm_up()
-        line = f"batched up to {limits.max_batch} rows" if signature.by_rows else (
-            f"not batched: {signature.why_not}"
-        )  # fmt: skip
+        line = f"not batched: {signature.why_not}"
+        if signature.by_rows:
+            best = signature.best_rows(limits.max_batch)
+            line = f"batched up to {best} rows" if best > 1 else "called for one row at a time"
+            if best < limits.max_batch:
+                line += ": more take longer for each"
         if failed and failed not in line:
             line += f"; a call with made-up values failed: {failed}"
         told.append(f"{version.model}/{version.number}:{signature.name}: {line}")
