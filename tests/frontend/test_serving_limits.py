@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.frontend.serving.app import App
-from weft.frontend.serving.batching import Limits, Scheduler, _Waiting, _worthwhile, prepare
+from weft.frontend.serving.batching import Limits, Scheduler, Waiting, joined, prepare
 from weft.frontend.serving.metrics import Metrics
 from weft.frontend.serving.repository import Repository
 
@@ -213,8 +213,8 @@ class TestBatches:
         scheduler = Scheduler(Limits(), Metrics())
         scheduler.close()
         counts = [b - a for a, b in pairwise([0, *sums])]
-        waiting = [_Waiting(version, signature, [rows_of(n, 0)]) for n in counts]
-        assert len(_worthwhile(waiting)) == chosen
+        waiting = [Waiting(version, signature, [rows_of(n, 0)]) for n in counts]
+        assert len(joined(waiting)) == chosen
 
     def test_calls_are_tried_for_their_pace(self, tmp_path: Path) -> None:
         """What is quick for two rows and slow for more is called for two."""

@@ -79,7 +79,7 @@ class _Asked(Future[Answer]):
         return False
 
 
-class _Waiting:
+class Waiting:
     """A request in the queue."""
 
     __slots__ = ("arrays", "future", "key", "rows", "signature", "since", "version")
@@ -101,7 +101,7 @@ class Scheduler:
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
         self._changed = threading.Condition()
-        self._queues: dict[object, deque[_Waiting]] = {}  # by key
+        self._queues: dict[object, deque[Waiting]] = {}  # by key
         self._waiting = 0
         self._closed = self._hurried = False
         self._threads = [
@@ -120,7 +120,7 @@ class Scheduler:
         """Queue a call of a signature with arrays that fit it. Cancelling the future drops it, if
         it has not begun, and stops loops of one that nobody waits for. UnavailableError if the
         queue is full, FailedPreconditionError after `close`."""
-        one = _Waiting(version, signature, arrays)
+        one = Waiting(version, signature, arrays)
         one.future.add_done_callback(lambda future: self._drop(one) if future.cancelled() else None)
         with self._changed:
             if self._closed:
@@ -146,14 +146,14 @@ class Scheduler:
         for thread in self._threads:
             thread.join()
 
-    def _drop(self, one: _Waiting) -> None:
+    def _drop(self, one: Waiting) -> None:
         """Take a request whose client has gone out of the queue."""
         with self._changed:
             queue = self._queues.get(one.key)
             if queue is not None and one in queue:
                 self._take(queue, [one])
 
-    def _take(self, queue: deque[_Waiting], taken: Sequence[_Waiting]) -> None:
+    def _take(self, queue: deque[Waiting], taken: Sequence[Waiting]) -> None:
         for one in taken:
             queue.remove(one)
             self._waiting -= 1
@@ -173,7 +173,7 @@ class Scheduler:
                 _Call(batch, self.metrics, self.limits.timeout).run()
                 del batch
 
-    def _next(self) -> list[_Waiting]:
+    def _next(self) -> list[Waiting]:
         """Requests for one call, taken out of the queue; none if none is due."""
         now = time.monotonic()
         for queue in sorted(self._queues.values(), key=lambda queue: queue[0].since):
@@ -189,7 +189,7 @@ class Scheduler:
                     rows += one.rows
                 full = full or rows >= self.limits.max_batch
             if full or self._hurried or now - queue[0].since >= self.limits.max_delay:
-                batch = _worthwhile(batch)
+                batch = joined(batch)
                 self._take(queue, batch)
                 if self._waiting:
                     self._changed.notify()
@@ -204,7 +204,7 @@ class Scheduler:
         return max(0.0, oldest + self.limits.max_delay - time.monotonic())
 
 
-def _worthwhile(batch: list[_Waiting]) -> list[_Waiting]:
+def joined(batch: list[Waiting]) -> list[Waiting]:
     """As many of the first of these as a call is quick for: kernels for few rows, or for many, may
     take longer for each row than others."""
     if len(batch) == 1:
@@ -218,7 +218,7 @@ class _Call:
     """One call for requests of a signature. Where that fails for several, each is called alone, so
     that one with wrong values spoils no other."""
 
-    def __init__(self, batch: Sequence[_Waiting], metrics: Metrics, timeout: float) -> None:
+    def __init__(self, batch: Sequence[Waiting], metrics: Metrics, timeout: float) -> None:
         self.batch, self.metrics, self.timeout = batch, metrics, timeout
         self.begun = time.monotonic()
         # loops may take any time; nothing else of a call can be stopped
