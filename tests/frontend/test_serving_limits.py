@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.frontend.serving.app import App
-from weft.frontend.serving.batching import Limits, Scheduler
+from weft.frontend.serving.batching import Limits, Scheduler, Waiting, joined, prepare
 from weft.frontend.serving.metrics import Metrics
 from weft.frontend.serving.repository import Repository
 
@@ -191,6 +192,48 @@ class TestBatches:
     ) -> None:
         with Served(model(tmp_path, function, shape)) as served:
             assert served.told == [f"m/1:serving_default: not batched: {why}"]
+
+    @pytest.mark.parametrize(("seconds", "sums", "chosen"), [
+        ([1.0, 1.1, 1.2, 1.3], [1, 2, 3, 4, 8], 5),  # more rows cost little
+        ([1.0, 8.0, 9.0, 9.0], [1, 2, 4, 7], 1),  # a few cost more than each alone
+        ([1.0, 8.0, 9.0, 4.0], [1, 2, 4, 8], 4),  # many are worth it
+        ([1.0, 1.5, 9.0, 20.0], [1, 2, 3, 4], 2),  # of two rows a call is best
+        ([1.0, 1.5, 9.0, 20.0], [1, 1, 2, 2, 9], 4),  # of none rows, too
+        ([1.0, 2.2, 4.4, 8.8], [1, 2, 3, 20], 4),  # a little longer is as good: fewer calls
+        ([1.0, 1.1, 1.2, 1.3], [0, 0, 2], 3),
+        ([], [1, 2, 30], 3),  # it was not tried
+    ])  # fmt: skip
+    def test_how_many_go_together(
+        self, tmp_path: Path, seconds: list[float], sums: list[int], chosen: int
+    ) -> None:
+        version = Repository([str(model(tmp_path, lambda x: x + 1))]).find("m")
+        signature = version.signature()
+        signature.by_rows = True
+        signature.pace = [(1 << i, s) for i, s in enumerate(seconds)]
+        scheduler = Scheduler(Limits(), Metrics())
+        scheduler.close()
+        counts = [b - a for a, b in pairwise([0, *sums])]
+        waiting = [Waiting(version, signature, [rows_of(n, 0)]) for n in counts]
+        assert len(joined(waiting)) == chosen
+
+    def test_calls_are_tried_for_their_pace(self, tmp_path: Path) -> None:
+        """What is quick for two rows and slow for more is called for two."""
+        version = Repository([str(model(tmp_path, lambda x: x * 2))]).find("m")
+        real = version.signature()
+
+        class Slow(type(real)):  # type: ignore[misc]
+            def __call__(self, arrays: Any, context: Any = None) -> Any:
+                rows = len(arrays[0])
+                time.sleep({0: 0, 1: 0.004, 2: 0.006}.get(rows, 0.02 * rows))
+                return super().__call__(arrays, context)
+
+        real.__class__ = Slow
+        assert prepare(version, Limits(max_batch=16)) == [
+            "m/1:serving_default: batched up to 2 rows: more take longer for each"
+        ]
+        assert prepare(version, Limits(max_batch=2)) == [
+            "m/1:serving_default: batched up to 2 rows"
+        ]
 
 
 class TestLimits:
@@ -581,6 +624,9 @@ def test_a_call_of_several_runs_while_one_is_waited_for(tmp_path: Path, all_go: 
 
     class Looping:
         name, by_rows, loops, calls = "looping", True, True, 0
+
+        def seconds(self, rows: int) -> float:
+            return 1.0
 
         def __call__(self, arrays: Sequence[Any], context: Any) -> Sequence[Any]:
             go = may[self.calls]

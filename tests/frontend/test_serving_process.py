@@ -137,19 +137,19 @@ def test_errors_of_the_command(
     ):
         assert main(["serve", *words]) == 2
         assert text in capsys.readouterr().err
-    for package in ("starlette", "uvicorn"):
+    for package, extra in (("uvicorn", "serve"), ("grpc", "serve-grpc")):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
-            assert main(["serve", bundle]) == 2
+            assert main(["serve", bundle, "--grpc-port", "0"]) == 2
             told = capsys.readouterr().err
             assert f"weft serve needs the package {package}" in told
-            assert "pip install 'weft[serve]'" in told
+            assert f"pip install 'weft[{extra}]'" in told
 
 
 def test_others_do_not_load_it() -> None:
     program = (
         "import sys, weft, weft.frontend.tools.main\n"
-        "print([m for m in ('starlette', 'uvicorn', 'anyio') if m in sys.modules])"
+        "print([m for m in ('uvicorn', 'grpc', 'google.protobuf') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True,

@@ -13,9 +13,14 @@ from paths import ROOT
 
 
 @contextmanager
-def serving(*words: str, **variables: str) -> Iterator[tuple[Any, str, list[str]]]:
-    """A server in a process: the process, its address, and the lines before that."""
-    command = [sys.executable, "-m", "weft", "serve", "--port", "0", *words]
+def serving(
+    *words: str, without: str | None = None, **variables: str
+) -> Iterator[tuple[Any, str, list[str]]]:
+    """A server in a process: the process, its address, and the lines before that. without: a
+    package that is not to be found."""
+    program = f"import sys; sys.modules[{without!r}] = None; import weft.frontend.tools.main as m"
+    start = ["-m", "weft"] if without is None else ["-c", f"{program}; sys.exit(m.main())"]
+    command = [sys.executable, *start, "serve", "--port", "0", *words]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), **variables},

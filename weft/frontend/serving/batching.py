@@ -3,7 +3,8 @@
 As in Triton (its "dynamic batcher"), a thread that is free takes the oldest request at once, and of
 those that wait for the same signature as many as `max_batch` rows hold; only a `max_delay` has it
 wait for more. weft's kernels take sizes at run time, so nothing is padded: requests go together if
-all their sizes but the first are the same. Results are cut apart by rows.
+all their sizes but the first are the same. How long calls of 1, 2, 4, ... rows take is tried before
+the first request, and fewer go together where that is quicker. Results are cut apart by rows.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from weft.frontend.serving.metrics import Metrics
-from weft.frontend.serving.models import Signature, Version
+from weft.frontend.serving.models import Signature, Version, worthwhile
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from weft.runtime.resources.attempts import CancelToken
@@ -77,7 +79,7 @@ class _Asked(Future[Answer]):
         return False
 
 
-class _Waiting:
+class Waiting:
     """A request in the queue."""
 
     __slots__ = ("arrays", "future", "key", "rows", "signature", "since", "version")
@@ -99,7 +101,7 @@ class Scheduler:
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
         self._changed = threading.Condition()
-        self._queues: dict[object, deque[_Waiting]] = {}  # by key
+        self._queues: dict[object, deque[Waiting]] = {}  # by key
         self._waiting = 0
         self._closed = self._hurried = False
         self._threads = [
@@ -118,7 +120,7 @@ class Scheduler:
         """Queue a call of a signature with arrays that fit it. Cancelling the future drops it, if
         it has not begun, and stops loops of one that nobody waits for. UnavailableError if the
         queue is full, FailedPreconditionError after `close`."""
-        one = _Waiting(version, signature, arrays)
+        one = Waiting(version, signature, arrays)
         one.future.add_done_callback(lambda future: self._drop(one) if future.cancelled() else None)
         with self._changed:
             if self._closed:
@@ -144,14 +146,14 @@ class Scheduler:
         for thread in self._threads:
             thread.join()
 
-    def _drop(self, one: _Waiting) -> None:
+    def _drop(self, one: Waiting) -> None:
         """Take a request whose client has gone out of the queue."""
         with self._changed:
             queue = self._queues.get(one.key)
             if queue is not None and one in queue:
                 self._take(queue, [one])
 
-    def _take(self, queue: deque[_Waiting], taken: Sequence[_Waiting]) -> None:
+    def _take(self, queue: deque[Waiting], taken: Sequence[Waiting]) -> None:
         for one in taken:
             queue.remove(one)
             self._waiting -= 1
@@ -171,7 +173,7 @@ class Scheduler:
                 _Call(batch, self.metrics, self.limits.timeout).run()
                 del batch
 
-    def _next(self) -> list[_Waiting]:
+    def _next(self) -> list[Waiting]:
         """Requests for one call, taken out of the queue; none if none is due."""
         now = time.monotonic()
         for queue in sorted(self._queues.values(), key=lambda queue: queue[0].since):
@@ -187,6 +189,7 @@ class Scheduler:
                     rows += one.rows
                 full = full or rows >= self.limits.max_batch
             if full or self._hurried or now - queue[0].since >= self.limits.max_delay:
+                batch = joined(batch)
                 self._take(queue, batch)
                 if self._waiting:
                     self._changed.notify()
@@ -201,11 +204,21 @@ class Scheduler:
         return max(0.0, oldest + self.limits.max_delay - time.monotonic())
 
 
+def joined(batch: list[Waiting]) -> list[Waiting]:
+    """As many of the first of these as a call is quick for: kernels for few rows, or for many, may
+    take longer for each row than others."""
+    if len(batch) == 1:
+        return batch
+    sums = list(accumulate(one.rows or 0 for one in batch))
+    most = max(worthwhile(batch[0].signature, sums))
+    return batch[: len(sums) - sums[::-1].index(most)]
+
+
 class _Call:
     """One call for requests of a signature. Where that fails for several, each is called alone, so
     that one with wrong values spoils no other."""
 
-    def __init__(self, batch: Sequence[_Waiting], metrics: Metrics, timeout: float) -> None:
+    def __init__(self, batch: Sequence[Waiting], metrics: Metrics, timeout: float) -> None:
         self.batch, self.metrics, self.timeout = batch, metrics, timeout
         self.begun = time.monotonic()
         # loops may take any time; nothing else of a call can be stopped
@@ -271,13 +284,16 @@ def prepare(version: Version, limits: Limits) -> list[str]:
     told = []
     for signature in version.signatures.values():
         if limits.max_batch > 1:
-            signature.find_batches()
+            signature.find_batches(limits.max_batch)
         else:
             signature.by_rows, signature.why_not = False, "calls have one request each"
         failed = None if signature.by_rows else signature.warm_up()
-        line = f"batched up to {limits.max_batch} rows" if signature.by_rows else (
-            f"not batched: {signature.why_not}"
-        )  # fmt: skip
+        line = f"not batched: {signature.why_not}"
+        if signature.by_rows:
+            best = signature.best_rows(limits.max_batch)
+            line = f"batched up to {best} rows" if best > 1 else "called for one row at a time"
+            if best < limits.max_batch:
+                line += ": more take longer for each"
         if failed and failed not in line:
             line += f"; a call with made-up values failed: {failed}"
         told.append(f"{version.model}/{version.number}:{signature.name}: {line}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,8 @@ Array = np.ndarray[Any, Any]
 
 #: What a size that is open is when a signature is tried: small, and no factor of common sizes.
 _TRIED = 5
+#: Calls of each number of rows that are timed, and the seconds after which no more are tried.
+_REPEATS, _TRYING = 3, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,8 @@ class Signature:
 
     inputs, outputs: in the order of the manifest. writes: whether calls change variables. loops:
     whether it has loops, which may take any time, and can be stopped. by_rows: whether calls may be
-    joined along the first axis (`find_batches` sets it); why_not: what is against it."""
+    joined along the first axis (`find_batches` sets it); why_not: what is against it; pace: of
+    calls by rows, the seconds that they took when they were tried, in the order of rows."""
 
     def __init__(self, bundle: Bundle, name: str) -> None:
         entry = bundle.manifest["signatures"][name]
@@ -51,6 +56,7 @@ class Signature:
         self.outputs = [Port(one["name"], type_from_json(one)) for one in entry["outputs"]]
         self.writes = bool(entry["updates"])
         self.by_rows, self.why_not = False, "it was not tried"
+        self.pace: list[tuple[int, float]] = []
         self.loops = bundle.has_loops(name)
         self._function = bundle.flat(name)
 
@@ -118,12 +124,53 @@ class Signature:
             return error.what
         return None
 
-    def find_batches(self) -> None:
+    def find_batches(self, most: int) -> None:
         """Set `by_rows`: whether a call with the rows of two requests gives each its own. The sizes
         must say so, and calls with made-up rows, together and apart, must agree: a softmax along
-        the first axis has the sizes of one along the last."""
+        the first axis has the sizes of one along the last. Then try calls of 1, 2, 4, ... rows, up
+        to `most`, for `pace`."""
         self.why_not = self._why_no_sizes() or self._why_no_rows()
         self.by_rows = not self.why_not
+        self.pace = self._tried(most) if self.by_rows else []
+
+    def _tried(self, most: int) -> list[tuple[int, float]]:
+        found, rows, begun = list[tuple[int, float]](), 1, time.monotonic()
+        while rows <= most:
+            try:
+                arrays = self.made_up(rows, rows)
+                self(arrays)  # kernels for so many rows may be compiled now
+                taken = []
+                for _ in range(_REPEATS):
+                    before = time.perf_counter()
+                    self(arrays)
+                    taken.append(time.perf_counter() - before)
+            except WeftError:  # what so many rows need is not there: memory, say
+                break
+            found.append((rows, min(taken)))
+            each = [seconds / rows for rows, seconds in found]
+            if time.monotonic() - begun > _TRYING or min(each[-3:]) > 1.5 * min(each):
+                break
+            rows *= 2
+        return found
+
+    def seconds(self, rows: int) -> float:
+        """How long a call of so many rows may take, between or beyond those that were tried."""
+        if not self.pace:
+            return 1.0
+        last, seconds = self.pace[-1]
+        if rows >= last:
+            return seconds * rows / last
+        for (low, before), (high, after) in pairwise([(0, 0.0), *self.pace]):
+            if rows <= high:
+                return before + (after - before) * (rows - low) / (high - low)
+        return seconds
+
+    def best_rows(self, most: int) -> int:
+        """The most rows, up to `most`, of which a call takes little longer for each than any."""
+        tried = [rows for rows, _ in self.pace if rows <= most]
+        if self.pace and self.pace[-1][0] < most:
+            tried.append(most)
+        return max(worthwhile(self, tried), default=most)
 
     def _why_no_sizes(self) -> str:
         symbol = self._row_symbol()
@@ -163,6 +210,13 @@ def _close(a: Array, b: Array) -> bool:
     tolerance = 2e-2 if coarse else 1e-4 if a.dtype in (np.float32, np.complex64) else 1e-9
     x, y = a.astype(wide), b.astype(wide)
     return bool(np.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True))
+
+
+def worthwhile(signature: Signature, rows: Sequence[int]) -> list[int]:
+    """Those numbers of rows of which a call takes at most a quarter longer for each row than the
+    best of them."""
+    each = [signature.seconds(one) / one for one in (max(one, 1) for one in rows)]
+    return [one for one, seconds in zip(rows, each, strict=True) if seconds <= 1.25 * min(each)]
 
 
 def shown_shape(kind: TensorType) -> list[int]:

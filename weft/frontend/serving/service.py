@@ -31,6 +31,8 @@ _T = TypeVar("_T")
 _LARGE = 1 << 17
 #: How many times the longest request all requests that are under way may have together.
 _BODIES = 16
+#: Seconds after which somebody looks whether the client of a request has gone.
+_SOON = 0.05
 
 
 class Service:
@@ -117,26 +119,28 @@ class Service:
         gone: Callable[[], Coroutine[Any, Any, object]] | None,
     ) -> Answer:
         most = self.limits.timeout
-        seconds = most if timeout is None else min(timeout, most)
+        limit = seconds = most if timeout is None else min(timeout, most)
         queued = self.scheduler.submit(version, signature, arrays)
         result: asyncio.Future[Any] = asyncio.wrap_future(queued)
-        awaited: list[asyncio.Future[Any]] = (
-            [result] if gone is None else [result, asyncio.create_task(gone())]
-        )
+        awaited: list[asyncio.Future[Any]] = [result]
         try:
-            done, _ = await asyncio.wait(
-                awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            if gone is not None and seconds > _SOON:  # most are answered before anybody goes
+                await asyncio.wait(awaited, timeout=_SOON)
+                seconds -= _SOON
+                if not result.done():
+                    awaited.append(asyncio.create_task(gone()))
+            if not result.done():
+                await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for one in awaited:
                 if not one.done():
                     one.cancel()
-        if result in done:
+        if result.done() and not result.cancelled():
             answer: Answer = result.result()
             return answer
-        if done:
+        if len(awaited) > 1 and awaited[1].done() and not awaited[1].cancelled():
             raise CancelledError("the client has gone")
-        raise DeadlineExceededError(f"there was no result within {seconds:g} seconds")
+        raise DeadlineExceededError(f"there was no result within {limit:g} seconds")
 
     def statistics(self, model: str | None, version: str | None) -> list[dict[str, Any]]:
         """Of one version, of those of a model, or of all. Errors as `Repository.find` and

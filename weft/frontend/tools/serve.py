@@ -62,7 +62,6 @@ def run_serve(args: Namespace, tell: Callable[[str], None]) -> None:
     read."""
     extra = "serve"
     try:
-        import starlette  # noqa: F401
         import uvicorn  # noqa: F401
 
         if args.grpc_port is not None:
@@ -143,7 +142,7 @@ def _serve(
     """Serve until a signal; whether a second SIGINT has cut it short."""
     import uvicorn
 
-    from weft.frontend.serving.http_server import Connection, Server
+    from weft.frontend.serving.http_server import Server, connection_class
 
     name = f"[{args.host}]" if ":" in args.host else args.host
     calls = _grpc(app, args)
@@ -161,8 +160,9 @@ def _serve(
             await calls.stop(args.timeout)
 
     config = uvicorn.Config(
-        app, http=Connection, log_level="error", access_log=False, ws="none", server_header=False,
-        proxy_headers=False, ssl_certfile=args.tls_cert, ssl_keyfile=args.tls_key,
+        app, http=connection_class(), log_level="error", access_log=False, ws="none",
+        server_header=False, proxy_headers=False,
+        ssl_certfile=args.tls_cert, ssl_keyfile=args.tls_key,
     )  # fmt: skip
     try:
         config.load()
