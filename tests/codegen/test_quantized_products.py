@@ -164,6 +164,47 @@ def test_constants_are_not_dequantised_ahead() -> None:
     assert "value=f32[128,128]" not in text
 
 
+@pytest.mark.parametrize("block", [None, 32])
+@pytest.mark.parametrize("zero", [0, 7])
+def test_constants_by_rows_are_turned_for_few_rows(block: int | None, zero: int) -> None:
+    rng = np.random.default_rng(8)
+    q = rng.integers(-128, 128, (64, 24)).astype(np.int8)
+    scale = rng.random(24 if block is None else (2, 24)).astype(np.float32)
+
+    def f(x: Any) -> Any:
+        axis = 1 if block is None else 0
+        return x @ Q.dequantize_linear(q, scale, np.int8(zero), axis=axis, block_size=block)
+
+    compiled = wf.compile(f)
+    spread = scale if block is None else np.repeat(scale, 32, 0)
+    dense = (q.astype(float) - zero) * spread
+    for m in (1, 8, 9):
+        x = rng.standard_normal((m, 64)).astype(np.float32)
+        np.testing.assert_allclose(compiled(x).numpy(), x @ dense, rtol=1e-4, atol=1e-2)
+        assert compiled.ir(x).count("= quantized_matmul(") == (m <= 8)
+
+
+def test_the_largest_sums_do_not_wrap() -> None:
+    depth = 1 << 15
+    a, b = np.zeros((9, depth), np.uint8), np.zeros((depth, 2), np.uint8)
+
+    def f(a: Any, b: Any, za: Any) -> Any:
+        left = Q.dequantize_linear(a, 1.0, np.uint8(255))
+        return left @ Q.dequantize_linear(b, 1.0, np.uint8(za))
+
+    for za, want in ((255, 255 * 255 * depth), (0, 0)):
+        compiled = wf.compile(lambda a, b, za=za: f(a, b, za))
+        assert "i32[9,2]" in compiled.ir(a, b)
+        np.testing.assert_array_equal(compiled(a, b).numpy(), np.float32(want))
+
+
+def test_zeros_that_no_byte_holds_stay_in_floats() -> None:
+    a, b = np.full((16, 16), 100, np.int8), np.full((16, 16), 3, np.int8)
+    f = wf.compile(lambda a, b: Q.dequantize_linear(a, 0.5, 300.0) @ Q.dequantize_linear(b, 0.5))
+    assert "i32" not in f.ir(a, b)
+    np.testing.assert_array_equal(f(a, b).numpy(), -2400.0)
+
+
 def test_open_sizes_choose_by_the_number_of_rows() -> None:
     x, q, s = drawn(6, (50, 9, 1, 64), 8, "int8")
     f = wf.compile(of_bytes, input_signature=[wf.TensorType(wf.float32, ("m", 64)),

@@ -360,6 +360,14 @@ def test_quantize_refuses(how: dict[str, Any], error: type[Exception], message: 
     assert "test_quantization.py" in str(caught.value)
 
 
+def test_weights_of_one_number() -> None:
+    q = Q.quantize(
+        lambda x: x @ np.full((64, 3), 0.25, np.float32), wf.TensorType(wf.float32, (2, 64))
+    )
+    np.testing.assert_allclose(q(np.ones((2, 64), np.float32)).numpy(), 16.0, rtol=1e-5)
+    assert [one.name for one in q.layers] == ["matmul_0"]
+
+
 def test_a_function_without_layers() -> None:
     with pytest.raises(InvalidArgumentError, match="has no matmul or convolution"):
         Q.quantize(lambda x: x + 1, wf.TensorType(wf.float32, (2,)))

@@ -42,7 +42,7 @@ from weft.frontend.quantization.calibration import (
 from weft.frontend.quantization.linear import dequantize_linear, quantize_linear
 from weft.frontend.quantization.report import LayerError, Report, relative_error, report_of
 from weft.frontend.quantization.weights import QuantizedMatrix, matmul, quantize_weights
-from weft.ir.analysis.known_values import constant_of
+from weft.ir.analysis.known_values import constant_of, uniform
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import float32, int8
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
@@ -166,11 +166,10 @@ def _layers(graph: Graph, kept: Weights) -> list[_Found]:
     for number, op in enumerate(graph.block.ops):
         if op.name not in ("matmul", "conv") or op.attrs.get("transpose_a"):
             continue
-        x, constant = op.operands[0], constant_of(op.operands[1])
-        kind = op.result.type
-        if constant is None or constant_of(x) is not None or not isinstance(kind, TensorType):
+        (x, w), kind = op.operands, op.result.type
+        array = _known(w)
+        if array is None or _known(x) is not None or not isinstance(kind, TensorType):
             continue
-        array = constant.array
         if kind.dtype is not float32 or not array.size or (op.name == "matmul" and array.ndim != 2):
             continue
         turned = bool(op.attrs.get("transpose_b"))
@@ -184,6 +183,16 @@ def _layers(graph: Graph, kept: Weights) -> list[_Found]:
             location=caller_location(),
         )
     return made
+
+
+def _known(value: Value) -> Array | None:
+    """The elements of a constant, or of one that is repeated."""
+    constant, number, kind = constant_of(value), uniform(value), value.type
+    if constant is not None:
+        return constant.array
+    if number is None or not isinstance(kind, TensorType) or not kind.is_static:
+        return None
+    return np.full(kind.static_shape, number)
 
 
 def _name(array: Array, kept: Weights, default: str, used: set[str]) -> str:

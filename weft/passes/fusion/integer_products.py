@@ -53,8 +53,8 @@ from weft.ir.spec import ConstArray, ints_attr
 from weft.passes.fusion.quantized_products import turned_matrix
 from weft.passes.rewriting.rewrite import emit_at, rewrite, shape_of, tensor
 
-#: Of so many products of bytes a sum fits into 32 bits.
-MOST_DEPTH = 1 << 16
+#: Of so many products of bytes less their zeros, 255 * 255 each, a sum fits into 32 bits.
+MOST_DEPTH = 1 << 15
 #: Channels of a convolution that is computed in integers.
 LEAST_CHANNELS = 64
 
@@ -98,34 +98,37 @@ def affine(value: Value, axes: Sequence[int]) -> Affine | None:
     if scaling is None or scaling.name != "multiply":
         return None
     for numbers, scale in (scaling.operands, scaling.operands[::-1]):
-        by = _along(scale, axes)
-        zero: int | Value | None = 0
-        shift = numbers.op
-        if shift is not None and shift.name == "subtract":
-            numbers = shift.operands[0]
-            zero = _zero(shift.operands[1], axes)
-        made = numbers.op
-        if by is None or zero is None or made is None or made.name != "astype":
+        by, shift = _along(scale, axes), numbers.op
+        shifted = shift is not None and shift.name == "subtract"
+        made = shift.operands[0].op if shift is not None and shifted else shift
+        if by is None or made is None or made.name != "astype":
             continue
         held = made.operands[0]
-        if tensor(held).dtype in (int8, uint8):
+        if tensor(held).dtype not in (int8, uint8):
+            continue
+        zero: int | Value | None = 0
+        if shift is not None and shifted:
+            zero = _zero(shift.operands[1], axes, tensor(held).dtype)
+        if zero is not None:
             return Affine(held, by, zero)
     return None
 
 
-def _zero(value: Value, axes: Sequence[int]) -> int | Value | None:
+def _zero(value: Value, axes: Sequence[int], dtype: DType) -> int | Value | None:
+    """A number that is one of the dtype, so that no sum wraps."""
     number = uniform(value)
     if number is not None:
-        whole = float(number) % 1 == 0 and abs(float(number)) < 1 << 15
-        return int(number) if whole else None
+        info = np.iinfo(dtype.name)
+        fits = float(number) % 1 == 0 and info.min <= float(number) <= info.max
+        return int(number) if fits else None
     found = _along(value, axes)
     # which is whole if it was made from integers
     made = None if found is None else found.op
     while made is not None and made.name in ("reshape", "broadcast_to"):
         made = made.operands[0].op
-    if made is None or made.name != "astype" or not tensor(made.operands[0]).dtype.is_integer:
+    if made is None or made.name != "astype":
         return None
-    return found if tensor(made.operands[0]).dtype in (int8, uint8) else None
+    return found if tensor(made.operands[0]).dtype is dtype else None
 
 
 def _along(value: Value, axes: Sequence[int]) -> Value | None:

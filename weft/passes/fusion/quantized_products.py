@@ -17,7 +17,10 @@ none of them as f32. The rules:
 * W is scale * (q - zero), with q of i8 or u8, or halves of u8 as `wf.quantization.unpack_int4`
   unpacks them, a zero that is one whole number, and a scale for each row of W, or for each run of
   neighbours in it, as `quantized_matmul` says;
-* x is one matrix, or the rows of several follow each other."""
+* x is one matrix, or the rows of several follow each other.
+
+Of up to `FEW_ROWS` rows of x also constants of bytes that lie by rows, as in most ONNX files: they
+are turned here, once."""
 
 from __future__ import annotations
 
@@ -27,12 +30,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.ir.analysis.known_values import constant_of, uniform
+from weft.ir.cost.thresholds import FEW_ROWS
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape, product
 from weft.ir.dtypes import float32, int8, int16, int32, uint8
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.products import is_quantized_run
+from weft.ir.spec import ConstArray
 from weft.passes.rewriting.rewrite import emit_at, rewrite, shape_of, tensor
 
 
@@ -56,15 +61,17 @@ def fuse_quantized_products(graph: Graph) -> Graph:
         if op.name != "matmul" or op.attrs["transpose_a"]:
             return None
         x, (w, by_columns) = op.operands[0], turned_matrix(op)
-        if not by_columns:
+        rows = product(shape_of(x)[:-1])
+        if tensor(x).dtype is not float32 or rows is None:
             return None
-        found = quantized_weights(w) if tensor(x).dtype is float32 else None
+        if by_columns:
+            found = quantized_weights(w)
+        else:
+            few = isinstance(rows, int) and rows <= FEW_ROWS
+            found = _turned_here(builder, op, w) if few else None
         if found is None:
             return None
-        n, k = tensor(w).static_shape
-        rows = product(shape_of(x)[:-1])
-        if rows is None:
-            return None
+        n, k = tensor(w).static_shape[:: 1 if by_columns else -1]
         given = _shaped(builder, op, x, (rows, k))
         held = _shaped(builder, op, found.held, (n, k * found.bits // 8))
         scale = found.scale
@@ -115,13 +122,45 @@ def quantized_weights(w: Value) -> Quantized | None:
         packed = _packed(value)
         if packed is None and tensor(value).dtype not in (int8, uint8):
             continue
-        source, bits, signed = (value, 8, False) if packed is None else (*packed[:1], 4, packed[1])
-        if signed:
-            zero = zero
+        source, bits, signed = (value, 8, False) if packed is None else (packed[0], 4, packed[1])
         if is_quantized_run(k // groups, groups, bits):
             spread = scale.op
             assert spread is not None
             return Quantized(source, spread.operands[0], groups, bits, zero, signed)
+    return None
+
+
+def _turned_here(builder: Builder, op: Operation, w: Value) -> Quantized | None:
+    """The same of a matrix [k, n] whose bytes are a constant: as one by columns."""
+    held = tensor(w)
+    scaling = _behind_reshapes(w).op
+    if held.rank != 2 or not held.is_static or 0 in held.static_shape:
+        return None
+    if scaling is None or scaling.name != "multiply":
+        return None
+    k, n = held.static_shape
+    for numbers, scale in (scaling.operands, scaling.operands[::-1]):
+        found, spread = _whole_numbers(numbers), scale.op
+        known = None if found is None else constant_of(found[0])
+        if found is None or known is None or known.array.dtype not in (np.int8, np.uint8):
+            continue
+        if spread is None or spread.name != "broadcast_to":
+            continue
+        own, whole = shape_of(spread.operands[0]), tensor(scale).static_shape
+        groups = whole[0] if len(whole) == 3 else 1
+        blocks = (groups, 1, n) if len(whole) == 3 else (1, n)
+        fits = math.prod(whole) == n * k and whole[-1] == n and len(whole) in (2, 3)
+        if not fits or not is_quantized_run(k // groups, groups, 8):
+            continue
+        by = spread.operands[0]
+        if own == blocks:
+            by = _shaped(builder, op, by, (groups, n))
+            by = emit_at(builder, op, "permute_dims", by, axes=(1, 0))
+        elif product(own) != 1:
+            continue
+        array = np.ascontiguousarray(known.array.reshape(k, n).T)
+        made = emit_at(builder, op, "constant", value=ConstArray(array))
+        return Quantized(made, by, groups, 8, found[1], False)
     return None
 
 

@@ -179,7 +179,8 @@ def _fold_constants(
     largest = max(c.size for c in constants)
     if not isinstance(size, int) or (op.name == "broadcast_to" and size > largest):
         return None
-    grows = tensor(op.result).nbytes > max(c.nbytes for c in constants)
+    nbytes = size * tensor(op.result).dtype.itemsize
+    grows = nbytes > max(c.nbytes for c in constants)
     if size > LIMIT and (size > largest or grows):
         return None
     if op.name == "astype" and grows and size > FEW and constants[0].dtype in (np.int8, np.uint8):
