@@ -74,8 +74,8 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        collectives, data, fft, image, initializers, lookup, losses, metrics, nn, onnx, random, strings,
-        summary, testing, tf1, train,
+        collectives, data, fft, image, initializers, lookup, losses, metrics, nn, onnx, random,
+        strings, summary, testing, tf1, train,
     )
     from weft.frontend import sparse
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
@@ -260,7 +260,7 @@ __all__ = [
     "lookup", "losses", "map_fn", "matmul", "matrix_transpose", "max",
     "maximum", "mean", "meshgrid", "metrics", "min", "minimum", "moveaxis", "multiply",
     "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis", "nextafter", "nn",
-    "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer", "pad",
+    "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "onnx", "outer", "pad",
     "permute_dims", "pi", "placeholder", "positive", "pow", "print", "prod", "py_function",
     "rad2deg", "random", "real", "reciprocal", "record", "reducer", "register_function",
     "register_gradient", "register_kernel", "register_op", "register_pytree", "remainder",

@@ -19,10 +19,10 @@ from weft.frontend.bundle.export import exported_function
 from weft.frontend.bundle.freeze import frozen
 from weft.frontend.bundle.signature import Weights
 from weft.frontend.nn import activations, losses
-from weft.frontend.onnx import save_products, save_reductions, save_windows
-from weft.frontend.onnx.save_dtypes import RUNS_IN
-from weft.frontend.onnx.save_graph import GraphWriter, Held, dtype_of, tensor_of
-from weft.frontend.onnx.save_moves import bind_turned
+from weft.frontend.onnx.nodes import products, reductions, windows
+from weft.frontend.onnx.nodes.dtypes import RUNS_IN
+from weft.frontend.onnx.nodes.graph import GraphWriter, Held, dtype_of, tensor_of
+from weft.frontend.onnx.nodes.moves import bind_turned
 from weft.ir import dtypes
 from weft.ir.analysis.known_values import constant_of
 from weft.ir.dataclass import dataclass
@@ -314,27 +314,48 @@ def _is_array(value: Value, around: _Block) -> bool:
     return weight or constant_of(value) is not None
 
 
+_BIASED = ("conv", "matmul", "permute_dims")
+
+
 def _biased(op: Operation, around: _Block) -> Pattern | None:
     """A convolution, or a product of matrices, plus a bias; or a convolution less one."""
     less = op.name == "subtract"
     for k in (0,) if less else (0, 1):
         made, bias = op.operands[k].op, op.operands[1 - k]
-        if made is None or made.name not in ("conv", "matmul"):
+        if made is None or made.name not in _BIASED or not dtype_of(op.result).is_floating:
             continue
-        if around.readers[made.result] != 1 or not dtype_of(op.result).is_floating:
+        axes = tuple(range(tensor_of(op.result).rank))
+        read_once = around.readers[made.result] == 1
+        if made.name == "permute_dims" and made.operands[0].op is not None and read_once:
+            axes, made = ints_attr(made.attrs, "axes"), made.operands[0].op
+        if around.readers[made.result] != 1:
             continue
-        inner, kind = _spread(bias), tensor_of(op.result)
-        sizes = [d for v in (*made.operands, made.result) for d in tensor_of(v).shape]
-        if made.name == "conv" and _is_array(inner, around) and 0 not in sizes:
-            shape = tensor_of(inner).shape
-            if all(d == 1 for d in shape[:-1]) and (not shape or shape[-1] in (1, kind.shape[-1])):
-                write = partial(save_windows.conv_bias, made, inner, op.result, less)
-                return Pattern([*made.operands, inner], write)
-        if made.name == "matmul" and kind.rank == 2 and inner is not bias and not less:
-            if tensor_of(inner).rank == 1 and tensor_of(inner).shape[0] == kind.shape[1]:
-                write = partial(save_products.gemm, made, inner, op.result)
+        inner = _spread(bias)
+        if made.name == "conv" and _is_array(inner, around):
+            if _fits_channels(made, inner, axes):
+                return Pattern(
+                    [*made.operands, inner],
+                    partial(windows.conv_bias, made, inner, op.result, less, axes),
+                )
+        if made.name == "matmul" and made is op.operands[k].op and inner is not bias and not less:
+            row, kind = tensor_of(inner), tensor_of(op.result)
+            if kind.rank == 2 and row.shape == kind.shape[1:]:
+                write = partial(products.gemm, made, inner, op.result)
                 return Pattern([*made.operands, inner], write)
     return None
+
+
+def _fits_channels(conv: Operation, bias: Value, axes: Sequence[int]) -> bool:
+    """Whether a bias has one number for each channel of a convolution, whose axes are permuted."""
+    rank = len(axes)
+    if 0 in [d for v in (*conv.operands, conv.result) for d in tensor_of(v).shape]:
+        return False
+    shape = tensor_of(bias).shape
+    whole = (1,) * (rank - len(shape)) + shape
+    channels = tensor_of(conv.result).shape[-1]
+    return len(whole) == rank and all(
+        d == 1 or (axes[a] == rank - 1 and d == channels) for a, d in enumerate(whole)
+    )
 
 
 # ---------------------------------------------------------------------------------------- attention
@@ -353,11 +374,11 @@ def _attention(op: Operation, around: _Block) -> Pattern | None:
     total = _behind(divide.operands[1], "sum", 3)
     if softmax is None or total is None or ints_attr(total.attrs, "axes") != (3,):
         return None
-    found = save_products.scores_of(softmax.reads[0])
+    found = products.scores_of(softmax.reads[0])
     if found is None or tensor_of(value).shape[:2] != tensor_of(found.query).shape[:2]:
         return None
     reads = [found.query, found.key, value, *([found.mask] if found.mask is not None else [])]
-    return Pattern(reads, partial(save_products.attention, found, value, op.result))
+    return Pattern(reads, partial(products.attention, found, value, op.result))
 
 
 # ----------------------------------------------------------------------------------- means, extrema
@@ -384,7 +405,7 @@ def _mean(op: Operation, around: _Block) -> Pattern | None:
 
 
 def _write_mean(total: Operation, result: Value, writer: GraphWriter) -> None:
-    save_reductions.reduce(writer, total, "ReduceMean", dtype_of(result))
+    reductions.reduce(writer, total, "ReduceMean", dtype_of(result))
     writer.held[result] = writer.held.pop(total.result)
 
 
@@ -394,9 +415,9 @@ def _average(op: Operation, made: Operation, count: Array) -> Pattern | None:
     kind = tensor_of(made.operands[0])
     if not all(isinstance(d, int) for d in kind.shape[1:-1]):
         return None
-    if not save_windows.pads_less_than_windows(made):
+    if not windows.pads_less_than_windows(made):
         return None
-    seen = save_windows.pool_counts(made)
+    seen = windows.pool_counts(made)
     if count.size == 1 and count.reshape(())[()] == taps:
         outside = True
     elif count.shape[-seen.ndim :] == seen.shape and np.array_equal(
@@ -408,8 +429,8 @@ def _average(op: Operation, made: Operation, count: Array) -> Pattern | None:
 
     def write(writer: GraphWriter) -> None:
         (x,) = made.operands
-        name = save_windows.average_pool(writer, made, x, window_pads=outside)
-        bind_turned(writer, op.result, name, save_windows.channels_last(kind.rank))
+        name = windows.average_pool(writer, made, x, window_pads=outside)
+        bind_turned(writer, op.result, name, windows.channels_last(kind.rank))
 
     return Pattern(made.operands, write)
 
@@ -437,7 +458,7 @@ def _top_k(op: Operation, around: _Block) -> Pattern | None:
     made = op.operands[0].op
     if made is None or made.name not in ("sort", "argsort"):
         return None
-    write = save_products.first_sorted(op, made)
+    write = products.first_sorted(op, made)
     return None if write is None else Pattern(made.operands, write)
 
 

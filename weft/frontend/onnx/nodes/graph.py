@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.onnx.save_dtypes import working_dtype
+from weft.frontend.onnx.nodes.dtypes import working_dtype
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Factor, Shape, SymbolicDim, broadcast_dim, format_dim
 from weft.ir.dtypes import DType

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.frontend.onnx.save_dtypes import working_dtype
-from weft.frontend.onnx.save_elementwise import Expr
-from weft.frontend.onnx.save_graph import (
+from weft.frontend.onnx.nodes.dtypes import working_dtype
+from weft.frontend.onnx.nodes.elementwise import Expr
+from weft.frontend.onnx.nodes.graph import (
     ALL,
     FROM_FIRST,
     GraphWriter,
@@ -99,21 +99,22 @@ def _reshape_numbers(given: Shape, shape: Shape) -> list[int] | None:
 
 
 def _permute(writer: GraphWriter, op: Operation) -> None:
-    axes, held = ints_attr(op.attrs, "axes"), writer.held[op.operands[0]]
+    held = writer.held[op.operands[0]]
+    writer.held[op.result] = permuted(writer, held, ints_attr(op.attrs, "axes"))
+
+
+def permuted(writer: GraphWriter, held: Held, axes: Sequence[int]) -> Held:
+    """What is held with its axes permuted, which writes no Transpose yet."""
     rank = len(axes)
     if len(held.shape) != rank:
         if not held.shape:
-            writer.held[op.result] = held
-            return
+            return held
         missing = rank - len(held.shape)
-        shape = (1,) * missing + held.shape
         name = writer.node("Unsqueeze", held.name, writer.ints(*range(missing)))
-        held = Held(name, shape, (), held.full)
+        held = Held(name, (1,) * missing + held.shape, (), held.full)
     own = held.perm or tuple(range(rank))
     perm = tuple(own[a] for a in axes)
-    if perm == tuple(range(rank)):
-        perm = ()
-    writer.held[op.result] = Held(held.name, held.shape, perm, held.full)
+    return Held(held.name, held.shape, () if perm == tuple(range(rank)) else perm, held.full)
 
 
 def _broadcast(writer: GraphWriter, op: Operation) -> None:
@@ -324,8 +325,13 @@ def _take(writer: GraphWriter, op: Operation) -> None:
 def _take_along(writer: GraphWriter, op: Operation) -> None:
     x, index = op.operands
     axis = int_attr(op.attrs, "axis")
-    name = writer.node("GatherElements", writer.use(x), indices(writer, index), axis=axis)
-    writer.bind(op.result, name)
+    name, at = writer.use(x), indices(writer, index)
+    sort = writer.made_by.get(at)
+    if sort is not None and sort.kind == "TopK" and sort.inputs[0] == name:
+        if sort.attrs["axis"] == axis and sort.outputs[1] == at:  # it gives the elements as well
+            writer.bind(op.result, sort.outputs[0])
+            return
+    writer.bind(op.result, writer.node("GatherElements", name, at, axis=axis))
 
 
 def _gather_nd(writer: GraphWriter, op: Operation) -> None:
