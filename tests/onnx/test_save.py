@@ -104,6 +104,16 @@ class TestWhatIsSaved:
         with pytest.raises(wf.errors.InvalidArgumentError, match="bundle\\['score'\\]"):
             wf.onnx.save(wf.load(tmp_path / "parts"))
 
+    def test_a_bundle_by_the_tool(self, tmp_path: Path) -> None:
+        wf.export(
+            Net(), tmp_path / "net", example=OPEN, signatures={"twice": (lambda x: x * 2, OPEN)}
+        )
+        told = weft("compile", "net:twice", "--target", "onnx", "-o", "out", cwd=tmp_path)
+        assert told.startswith("wrote out/net_twice.onnx"), told
+        close(run_runtime(str(tmp_path / "out" / "net_twice.onnx"), [X]), [X * 2])
+        told = weft("compile", "net", "--target", "onnx", "--size", "n=3", cwd=tmp_path)
+        assert "without --fetch and --size" in told
+
     def test_a_gradient(self) -> None:
         check(wf.grad(lambda x: wf.sum(wf.tanh(x) ** 2)), OPEN, (X,))
 
@@ -159,6 +169,15 @@ class TestWhatIsSaved:
 def wf_identity(graph: wf.Graph, y: Any) -> Any:
     with graph.as_default():
         return y + 0.0
+
+
+def weft(*words: str, cwd: Path) -> str:
+    """What `weft` says."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "weft", *words], cwd=cwd, env={"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return ran.stdout + ran.stderr
 
 
 class TestFiles:

@@ -49,7 +49,7 @@ _RANDOM = (
 )
 _LINALG = (
     "ONNX has no decomposition of matrices",
-    "compute it before, and pass the result as an argument",
+    "compute it with NumPy before, and pass the result as an argument",
 )
 _COMPLEX = ("ONNX has no complex numbers", "compute with real and imaginary parts")
 _TEXT = (
