@@ -17,7 +17,7 @@ from weft.frontend.bundle.files import PathLike
 from weft.frontend.bundle.freeze import frozen, simplified
 from weft.frontend.bundle.load import Bundle
 from weft.frontend.bundle.signature import DEFAULT, Exported, Weights
-from weft.frontend.onnx.nodes.graph import Body, GraphWriter, Node
+from weft.frontend.onnx.nodes.graph import Body, GraphWriter, Node, RefusedError
 from weft.frontend.onnx.nodes.table import Refusal, emit, traced_refusals
 from weft.frontend.session.graph import Graph as SessionGraph
 from weft.frontend.session.session import Session
@@ -177,9 +177,18 @@ def written(found: Exported, weights: Weights, opset: int) -> _Model:
     writer.name_arrays(weights.arrays)
     for arg, name in zip(graph.args[found.inputs :], found.weights, strict=True):
         writer.bind(arg, writer.constant(weights.arrays[name]))
-    _refuse(graph.name, emit(writer, graph.block))
+    refusals = emit(writer, graph.block)
+    _refuse(graph.name, refusals)
     writer.scope_name = writer.place = ""
-    return _Model(writer, found, [writer.use(value) for value in graph.results])
+    outputs: list[str] = []
+    for value in graph.results:
+        try:
+            outputs.append(writer.use(value))
+        except RefusedError as error:
+            assert value.op is not None
+            refusals.append(Refusal(value.op, error.why, error.hint))
+    _refuse(graph.name, refusals)
+    return _Model(writer, found, outputs)
 
 
 def _store(model: _Model, path: PathLike, external_data: bool, replace: bool) -> None:
