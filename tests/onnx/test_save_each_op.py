@@ -289,7 +289,9 @@ def test_sizes_that_depend_on_values() -> None:
         values, counts = wf.unique_counts(wf.astype(x, wf.int64))
         left, right = wf.dynamic_partition(x, wf.astype(x > 1, wf.int32), 2)
         again = wf.repeat(x, wf.astype(wf.abs(x), wf.int64))
-        return rows * 2, values, counts, left + 1, wf.concat([right, left]), wf.sum(again)
+        both = wf.dynamic_partition(wf.arange(x.shape[0]), wf.astype(x > 1, wf.int32), 2)
+        one = wf.dynamic_stitch(both, [left * 2, right])
+        return rows * 2, values, counts, left + 1, wf.concat([right, left]), wf.sum(again), one
 
     example = wf.TensorType(wf.float32, ("n",))
     calls = [np.array(v, np.float32) for v in ([1, -2, 3, 0.5, 1, 1], [0, -1], [7], [])]

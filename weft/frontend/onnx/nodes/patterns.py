@@ -23,13 +23,17 @@ from weft.frontend.onnx.nodes import products, reductions, windows
 from weft.frontend.onnx.nodes.dtypes import RUNS_IN
 from weft.frontend.onnx.nodes.graph import GraphWriter, Held, dtype_of, tensor_of
 from weft.frontend.onnx.nodes.moves import bind_turned
+from weft.frontend.ops.elementwise import add, divide, multiply, square
+from weft.frontend.ops.reduction import mean
+from weft.frontend.ops.special import rsqrt, sqrt
 from weft.ir import dtypes
 from weft.ir.analysis.known_values import constant_of
 from weft.ir.dataclass import dataclass
+from weft.ir.dims import Dim, product
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
-from weft.ir.spec import ConstArray, ints_attr
+from weft.ir.spec import ConstArray, int_attr, ints_attr
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -109,7 +113,7 @@ def _traced(function: Callable[..., Any], kinds: tuple[TensorType, ...]) -> Grap
         return None
 
 
-def _match(wanted: Value, value: Value, found: _Found, graph: Graph) -> bool:
+def _match(wanted: Value, value: Value, found: _Found) -> bool:
     """Whether a value is computed as the template's is; notes what its arguments are."""
     if wanted.op is None:
         return found.arguments.setdefault(wanted, value) is value
@@ -125,7 +129,7 @@ def _match(wanted: Value, value: Value, found: _Found, graph: Graph) -> bool:
         orders.append(list(reversed(other.operands)))
     for operands in orders:
         tried = _Found(dict(found.arguments), found.mark)
-        if all(_match(a, b, tried, graph) for a, b in zip(one.operands, operands, strict=True)):
+        if all(_match(a, b, tried) for a, b in zip(one.operands, operands, strict=True)):
             found.arguments, found.mark = tried.arguments, tried.mark
             return True
     return False
@@ -155,7 +159,7 @@ def _template(template: Template, op: Operation, around: _Block) -> Pattern | No
         return None
     graph = _traced(template.function, (kind,))
     found = _Found()
-    if graph is None or not _match(graph.results[0], op.result, found, graph):
+    if graph is None or not _match(graph.results[0], op.result, found):
         return None
     x = found.arguments.get(graph.args[0])
     if x is None or x.type != kind:
@@ -172,6 +176,22 @@ def _write_unary(
     numbers = [writer.constant(np.asarray(n).astype(dtype_of(x).numpy)) for n in attrs.pop("", ())]
     name = writer.call(kind, [held.name, *numbers], dtype_of(x), **attrs)
     writer.held[op.result] = Held(name, held.shape, held.perm, held.full)
+
+
+def _silu(op: Operation, around: _Block) -> Pattern | None:
+    """x sigmoid(x): at -inf as runtimes have it."""
+    made = _template(Template("Sigmoid", activations.silu), op, around)
+    if made is None:
+        return None
+    (x,) = made.reads
+
+    def write(writer: GraphWriter) -> None:
+        held = writer.held[x]
+        share = writer.call("Sigmoid", [held.name], dtype_of(x))
+        name = writer.call("Mul", [held.name, share], dtype_of(x))
+        writer.held[op.result] = Held(name, held.shape, held.perm, held.full)
+
+    return Pattern([x], write)
 
 
 def _along_axis(kind: str, function: Callable[..., Any], op: Operation, around: _Block) -> (
@@ -236,48 +256,88 @@ def _whole_norm(x: Any, scale: Any, offset: Any) -> Any:
     return losses.layer_norm(x, scale, offset, epsilon=MARK)
 
 
-_NORMS = (
+def _mean_square(x: Any) -> Any:
+    return mean(multiply(x, x), axis=-1, keepdims=True)
+
+
+def _rms_norm(x: Any) -> Any:
+    return multiply(x, rsqrt(add(mean(square(x), axis=-1, keepdims=True), MARK)))
+
+
+def _rms_norm_product(x: Any) -> Any:
+    return multiply(x, rsqrt(add(_mean_square(x), MARK)))
+
+
+def _rms_norm_divided(x: Any) -> Any:
+    return divide(x, sqrt(add(mean(square(x), axis=-1, keepdims=True), MARK)))
+
+
+def _rms_norm_product_divided(x: Any) -> Any:
+    return divide(x, sqrt(add(_mean_square(x), MARK)))
+
+
+@lru_cache(64)
+def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def with_scale(x: Any, scale: Any) -> Any:
+        return multiply(function(x), scale)
+
+    return with_scale
+
+
+_LAYER_NORMS = (
     (_whole_norm, ("scale", "offset")), (_scaled_norm, ("scale",)), (_shifted_norm, ("offset",)),
     (_plain_norm, ()),
 )  # fmt: skip
+_RMS_NORMS = tuple(
+    row
+    for function in (_rms_norm, _rms_norm_product, _rms_norm_divided, _rms_norm_product_divided)
+    for row in ((_scaled(function), ("scale",)), (function, ()))
+)
 
 
-def _layer_norm(op: Operation, around: _Block) -> Pattern | None:
-    """Over the last axis."""
+def _normalisation(op: Operation, around: _Block) -> Pattern | None:
+    """Over the last axis: a layer norm, or, from opset 23 on, one by the root mean square."""
     kind = tensor_of(op.result)
     if not kind.rank or kind.dtype not in (dtypes.float32, dtypes.float64, dtypes.float16):
         return None
+    if not isinstance(kind.shape[-1], int) or not _has_root(op):
+        return None
+    found = _norm("LayerNormalization", _LAYER_NORMS, op)
+    if found is None and around.writer.opset >= 23:
+        found = _norm("RMSNormalization", _RMS_NORMS, op)
+    return found
+
+
+def _norm(
+    name: str, norms: Sequence[tuple[Callable[..., Any], Sequence[str]]], op: Operation
+) -> Pattern | None:
+    """The first of the norms that an op is."""
+    kind = tensor_of(op.result)
     width = kind.shape[-1]
     row = TensorType(kind.dtype, (width,))
-    if not isinstance(width, int) or _norm_core(op) is None:
-        return None
-    for function, names in _NORMS:
+    for function, names in norms:
         graph = _traced(function, (kind, *[row] * len(names)))
         found = _Found()
-        if graph is None or not _match(graph.results[0], op.result, found, graph):
+        if graph is None or not _match(graph.results[0], op.result, found):
             continue
         x, *more = (found.arguments.get(a) for a in graph.args)
         fits = all(m is not None and tensor_of(m).shape in ((), (1,), (width,)) for m in more)
         if x is None or x.type != kind or not fits or found.mark is None:
             continue
         given = {n: m for n, m in zip(names, more, strict=True) if m is not None}
-        write = partial(_write_norm, op, x, given, found.mark)
+        write = partial(_write_norm, name, op, x, given, found.mark)
         return Pattern([x, *given.values()], write)
     return None
 
 
-def _norm_core(op: Operation) -> Operation | None:
-    """A quick look: a normalisation has 1 / sqrt in it, not far."""
-    for value in op.operands:
-        for name in ("rsqrt", "multiply"):
-            found = _behind(value, name, 2)
-            if found is not None:
-                return found
-    return None
+def _has_root(op: Operation) -> bool:
+    """A quick look: a normalisation has a root in it, not far."""
+    names = ("rsqrt", "sqrt", "multiply", "divide")
+    return any(_behind(v, name, 2) is not None for v in op.operands for name in names)
 
 
 def _write_norm(
-    op: Operation, x: Value, given: dict[str, Value], epsilon: float, writer: GraphWriter
+    name: str, op: Operation, x: Value, given: dict[str, Value], epsilon: float, writer: GraphWriter
 ) -> None:
     kind = tensor_of(x)
     dtype = kind.dtype
@@ -297,8 +357,8 @@ def _write_norm(
 
     inputs = [writer.use(x), row("scale", 1)]
     inputs += [row("offset", 0)] if "offset" in given else []
-    name = writer.call("LayerNormalization", inputs, dtype, axis=-1, epsilon=epsilon)
-    writer.bind(op.result, name)
+    made = writer.call(name, inputs, dtype, axis=-1, epsilon=epsilon)
+    writer.bind(op.result, made)
 
 
 # --------------------------------------------------------------------------------- sums with a bias
@@ -391,16 +451,35 @@ def _uniform(value: Value) -> Array | None:
 def _mean(op: Operation, around: _Block) -> Pattern | None:
     """A sum, divided by how many elements are in it."""
     made, count = op.operands[0].op, _uniform(op.operands[1])
-    if made is None or count is None or not dtype_of(op.result).is_floating:
+    if made is None or not dtype_of(op.result).is_floating:
         return None
-    if made.name == "sum" and count.size == 1:
+    if made.name == "sum" and ints_attr(made.attrs, "axes"):
         shape = tensor_of(made.operands[0]).shape
-        sizes = [shape[a] for a in ints_attr(made.attrs, "axes")]
-        known = [d for d in sizes if isinstance(d, int)]
-        if sizes and len(known) == len(sizes) and np.prod(known) == count.reshape(())[()]:
+        size = product(shape[a] for a in ints_attr(made.attrs, "axes"))
+        if size is not None and size == _number(_spread(op.operands[1])):
             return Pattern(made.operands, partial(_write_mean, made, op.result))
-    if made.name == "window_sum":
+    if made.name == "window_sum" and count is not None:
         return _average(op, made, count)
+    return None
+
+
+def _number(value: Value) -> Dim:
+    """The whole number that a scalar is, also where it is made of sizes; None for others."""
+    op = value.op
+    if op is None:
+        return None
+    held = constant_of(value)
+    if held is not None:
+        if held.array.size != 1:
+            return None
+        number = float(held.array.reshape(()))
+        return int(number) if number.is_integer() else None
+    if op.name == "dim_size":
+        return tensor_of(op.operands[0]).shape[int_attr(op.attrs, "axis")]
+    if op.name == "astype":
+        return _number(op.operands[0])
+    if op.name == "multiply":
+        return product(map(_number, op.operands))
     return None
 
 
@@ -503,8 +582,9 @@ _FINDERS.setdefault("divide", []).extend([
     partial(_along_axis, "Softmax", activations.softmax), _mean,
 ])  # fmt: skip
 _FINDERS["subtract"] = [_biased, partial(_along_axis, "LogSoftmax", activations.log_softmax)]
-_FINDERS["add"] = [_biased, _layer_norm, *_FINDERS["add"]]
-_FINDERS["multiply"] = [_layer_norm, *_FINDERS["multiply"]]
+_FINDERS["add"] = [_biased, _normalisation, *_FINDERS["add"]]
+_FINDERS["multiply"] = [_normalisation, *_FINDERS["multiply"], _silu]
+_FINDERS["divide"].append(_normalisation)
 _FINDERS["minimum"] = [_clip]
 _FINDERS["maximum"] = [_clip]
 _FINDERS["slice"] = [_top_k]

@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         _DEVICES,
         "psum pmax pmin all_gather psum_scatter all_to_all ppermute axis_index",
     ),
-    **_rows(_NO_OPERATOR, "bitcast nextafter lgamma digamma erfinv erfc dynamic_stitch"),
+    **_rows(_NO_OPERATOR, "bitcast nextafter lgamma digamma erfinv erfc"),
 }
 #: State that becomes values before nodes are written (`passes/functional_state.py`).
 _BECOMES_VALUES = frozenset(
