@@ -10,45 +10,37 @@ import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
-from weft.frontend.bundle.signature import Exported, Weights
-from weft.frontend.onnx.save import _store, _written
-from weft.ir.graph import Graph, unique_name
-from weft.passes.functional_state import functional_state
-from weft.passes.simplify.cse_dce import dce
+import weft as wf
 
 Array = np.ndarray[Any, Any]
 
 
-def model_of(graph: Graph, opset: int = 20) -> onnx.ModelProto:
-    """A graph without state as a model, with names that ONNX's checker takes."""
-    pure = functional_state(dce(graph)).graph
-    names: list[str] = []
-    for k in range(len(pure.args)):
-        names.append(unique_name(f"x{k}", names))
-    outputs = [f"y{k}" for k in range(len(pure.results))]
-    plain = Graph("g", pure.block, tuple(names), pure.stage)
-    exported = Exported(plain, (), None, (), outputs, len(names), (), ())
-    writer, tensors = _written(exported, Weights(), opset)
-    made = _store(writer, exported, tensors, None, False, False)
-    assert isinstance(made, onnx.ModelProto)
-    return made
+def saved(model: Any, example: Any = None, **more: Any) -> onnx.ModelProto:
+    """`wf.onnx.save` to a message, checked."""
+    return checked(wf.onnx.save(model, example=example, **more))
 
 
-def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """onnxruntime's session, on one thread."""
+def checked(model: Any) -> onnx.ModelProto:
+    """The model, if ONNX's checker and shape inference find nothing."""
+    assert isinstance(model, onnx.ModelProto)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def kinds(model: onnx.ModelProto) -> list[str]:
+    """The operators of the graph itself, in order."""
+    return [node.op_type for node in model.graph.node]
+
+
+def run_runtime(model: onnx.ModelProto | str, arrays: Sequence[Array]) -> list[Array]:
+    """What onnxruntime gives, on one thread. model: a message, or a path."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def run_runtime(model: onnx.ModelProto, arrays: Sequence[Array]) -> list[Array]:
-    """What onnxruntime gives."""
-    names = [i.name for i in model.graph.input]
-    found = session_of(model).run(None, dict(zip(names, arrays, strict=True)))
-    return [np.asarray(x) for x in found]
+    given = model if isinstance(model, str) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    return [np.asarray(x) for x in session.run(None, dict(zip(names, arrays, strict=True)))]
 
 
 def run_reference(model: onnx.ModelProto, arrays: Sequence[Array]) -> list[Array]:
@@ -57,3 +49,25 @@ def run_reference(model: onnx.ModelProto, arrays: Sequence[Array]) -> list[Array
     with np.errstate(all="ignore"):
         found = ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
     return [np.asarray(x) for x in found]
+
+
+def close(got: Sequence[Array], wanted: Sequence[Any], near: float = 1e-5) -> None:
+    """Dtypes, shapes, and elements as near as two ways to compute floats are."""
+    assert len(got) == len(wanted)
+    for x, w in zip(got, map(np.asarray, wanted), strict=True):
+        assert (x.dtype, x.shape) == (w.dtype, w.shape)
+        np.testing.assert_allclose(x, w, rtol=near, atol=near)
+
+
+def check(
+    function: Any, example: Any, *calls: Sequence[Array], near: float = 1e-5,
+    reference: bool = True, **more: Any,
+) -> onnx.ModelProto:  # fmt: skip
+    """The model of a function gives weft's numbers for each of the calls; the model."""
+    model = saved(function, example, **more)
+    for arrays in calls:
+        wanted = wf.tree_leaves(function(*map(wf.asarray, arrays)))
+        close(run_runtime(model, arrays), wanted, near)
+        if reference:
+            close(run_reference(model, arrays), wanted, near)
+    return model

@@ -2,8 +2,9 @@
 models.
 
 Enters: files, bytes, models of the package `onnx` (the extra `onnx`). Leaves: functions, with their
-weights (`load`), and files (`save`: `save_table.py` has a row for each op of weft, `save_graph.py`
-the graph while it is written). Imports: the public functions of weft, and `bundle`."""
+weights (`load`: `ops` has a function for each operator), and files (`save`: `nodes` has a row for
+each op of weft). Imports: the public functions of weft, and `bundle`, whose way of tracing and
+freezing `save` shares."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`wf.onnx.save`: functions, modules and graphs as ONNX models.
 
 A function is traced and frozen as `wf.export` does it; then each op that the results need becomes
-nodes of ONNX (`save_table.py`), before any fusion. What has no form in ONNX is one error that names
-all such ops."""
+nodes of ONNX (`nodes/table.py`), before any fusion. What has no form in ONNX is one error that
+names all such ops."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from weft.frontend.bundle.files import PathLike
 from weft.frontend.bundle.freeze import frozen, simplified
 from weft.frontend.bundle.load import Bundle
 from weft.frontend.bundle.signature import DEFAULT, Exported, Weights
-from weft.frontend.onnx.save_graph import Body, GraphWriter, Node
-from weft.frontend.onnx.save_table import Refusal, emit, traced_refusals
+from weft.frontend.onnx.nodes.graph import Body, GraphWriter, Node, RefusedError
+from weft.frontend.onnx.nodes.table import Refusal, emit, traced_refusals
 from weft.frontend.session.graph import Graph as SessionGraph
 from weft.frontend.session.session import Session
 from weft.ir import dtypes
@@ -90,8 +90,16 @@ def save(
         weights = Weights()
         found = _exported(model, example, signature, weights)
         found = frozen(found, weights) if freeze else simplified(found)
-        writer, outputs = _written(found, weights, opset)
-        return _store(writer, found, outputs, path, external_data, replace)
+        made = written(found, weights, opset)
+        if path is not None:
+            _store(made, path, external_data, replace)
+            return path
+        if external_data or made.nbytes > MOST_INSIDE:
+            raise InvalidArgumentError(
+                f"wf.onnx.save: {made.nbytes} bytes of weights are to have a file of their own",
+                hint="give a path, beside which it is written",
+            )
+        return made.message()
     except WeftError as error:
         raise _renamed(error).at(caller_location()) from error.__cause__
 
@@ -162,46 +170,41 @@ def _refuse(name: str, refusals: Sequence[Refusal]) -> None:
 
 
 # ------------------------------------------------------------------------------------------ writing
-def _written(found: Exported, weights: Weights, opset: int) -> tuple[GraphWriter, list[str]]:
-    """The nodes of a signature, and the tensors that are its results."""
+def written(found: Exported, weights: Weights, opset: int) -> _Model:
+    """A signature as nodes of ONNX. UnsupportedError for ops that have none."""
     graph = found.graph
     writer = GraphWriter(graph, found.inputs, opset)
     writer.name_arrays(weights.arrays)
     for arg, name in zip(graph.args[found.inputs :], found.weights, strict=True):
         writer.bind(arg, writer.constant(weights.arrays[name]))
-    _refuse(graph.name, emit(writer, graph.block))
+    refusals = emit(writer, graph.block)
+    _refuse(graph.name, refusals)
     writer.scope_name = writer.place = ""
-    return writer, [writer.use(value) for value in graph.results]
+    outputs: list[str] = []
+    for value in graph.results:
+        try:
+            outputs.append(writer.use(value))
+        except RefusedError as error:
+            assert value.op is not None
+            refusals.append(Refusal(value.op, error.why, error.hint))
+    _refuse(graph.name, refusals)
+    return _Model(writer, found, outputs)
 
 
-def _store(
-    writer: GraphWriter, found: Exported, outputs: Sequence[str], path: PathLike | None,
-    external_data: bool, replace: bool,
-) -> PathLike | onnx.ModelProto:  # fmt: skip
-    model = _Model(writer, found, outputs)
-    size = sum(a.nbytes for a in model.arrays.values())
-    if path is None:
-        if external_data or size > MOST_INSIDE:
-            raise InvalidArgumentError(
-                f"wf.onnx.save: {size} bytes of weights need a file of their own",
-                hint="give a path, beside which it is written",
-            )
-        return model.message(None)
+def _store(model: _Model, path: PathLike, external_data: bool, replace: bool) -> None:
+    """Write a model, and its arrays beside it if they are too many, or are to be."""
+    outside = external_data or model.nbytes > MOST_INSIDE
     place = path_of(path)
-    outside = external_data or size > MOST_INSIDE
     data = place.with_name(place.name + ".data")
     for one in (place, data) if outside else (place,):
         if is_there(one) and not replace:
             raise AlreadyExistsError(
                 f"wf.onnx.save: '{one}' is there already", hint="replace=True replaces it"
             )
+    message = model.message(data.name if outside else None)
     if outside:
-        message = model.message(data.name)
         write_atomically(data, model.chunks())
-    else:
-        message = model.message(None)
     write_atomically(place, [memoryview(message.SerializeToString())])
-    return path
 
 
 class _Model:
@@ -229,6 +232,11 @@ class _Model:
         self.arrays = {n: a for n, a in writer.arrays.items() if n in used}
         self._keep_names_apart(made)
 
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays."""
+        return sum(a.nbytes for a in self.arrays.values())
+
     def _keep_names_apart(self, made: set[str]) -> None:
         """Of a tensor within that has the name of an output: another one."""
         for name in self.outputs:
@@ -244,7 +252,7 @@ class _Model:
                 found.update(n for n, _ in body.outputs)
         return found
 
-    def message(self, data: str | None) -> onnx.ModelProto:
+    def message(self, data: str | None = None) -> onnx.ModelProto:
         """The model; data: the name of the file with its arrays, if they are in one."""
         graph = self.found.graph
         nodes = [*self.writer.nodes, *self.more]

@@ -1,6 +1,6 @@
-"""`weft compile`: a graph as a shared library for the CPU, or its kernels as machine code for GPUs
-that need not be here; `weft cache`: kernels, cubins, choices, scalar functions and plans on disk,
-listed and removed."""
+"""`weft compile`: a graph as a shared library for the CPU, a bundle as an ONNX model, or kernels as
+machine code for GPUs that need not be here; `weft cache`: kernels, cubins, choices, scalar
+functions and plans on disk, listed and removed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 from weft.codegen.llvm.cache import CacheFile, KernelCache, cache_folder, cache_limit, read_name
 from weft.codegen.llvm.target import LEVELS, NATIVE, checked_isa
 from weft.frontend.bundle.files import bundle_of
+from weft.frontend.bundle.signature import DEFAULT
 from weft.frontend.session.compiling import fetched_step
 from weft.frontend.tools.run import named_pairs, variable_types, writing
 from weft.ir.dtypes import DType
@@ -48,8 +49,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="cpu,sm_90,...",
-        help="cpu, or its instruction set (x86-64-v3): a shared library and a C header; GPU "
-        "architectures, sm_90 is an H100 (repeatable)",
+        help="cpu, or its instruction set (x86-64-v3): a shared library and a C header; onnx: a "
+        "bundle as an ONNX model; GPU architectures, sm_90 is an H100 (repeatable)",
     )
     parser.add_argument(
         "-o",
@@ -93,6 +94,9 @@ def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterat
     from weft.runtime.device.execution.ahead import compile_ahead
 
     names = [name.strip() for text in args.target for name in text.split(",")]
+    if "onnx" in names:
+        yield from _onnx_model(args, names)
+        return
     if any(name == "cpu" or name in LEVELS for name in names):
         yield from _library(graph, args, names)
         return
@@ -116,6 +120,26 @@ def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterat
         f"wrote {ahead.kernels} kernels for {', '.join(ahead.targets)} to {folder}: "
         f"{ahead.nbytes:,} bytes; WEFT_CUBINS={folder} uses them"
     )
+
+
+def _onnx_model(args: Namespace, targets: Sequence[str]) -> Iterator[str]:
+    """Write a signature of a bundle as an ONNX model. Errors as `wf.onnx.save`."""
+    from weft.frontend.bundle.load import load
+    from weft.frontend.onnx.save import save
+
+    found = bundle_of(args.file)
+    if found is None or len(targets) > 1 or args.fetch or args.size:
+        raise InvalidArgumentError(
+            f"--target {','.join(targets)}: an ONNX model is made of a bundle, with its open sizes",
+            hint="weft compile BUNDLE:SIGNATURE --target onnx, without --fetch and --size",
+        )
+    folder, signature = found
+    path = (
+        Path(args.output or ".") / f"{'_'.join(filter(None, [Path(folder).name, signature]))}.onnx"
+    )
+    with writing(path.parent):
+        save(load(folder)[signature or DEFAULT], path, replace=True)
+    yield f"wrote {path} ({path.stat().st_size:,} bytes)"
 
 
 def _library(graph: Graph, args: Namespace, targets: Sequence[str]) -> Iterator[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.frontend.onnx.save_graph import GraphWriter, dtype_of, tensor_of
-from weft.frontend.onnx.save_reductions import top_k
+from weft.frontend.onnx.nodes.graph import GraphWriter, dtype_of, tensor_of
+from weft.frontend.onnx.nodes.reductions import top_k
 from weft.ir import dtypes
 from weft.ir.analysis.known_values import uniform
 from weft.ir.dataclass import dataclass

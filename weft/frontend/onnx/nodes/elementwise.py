@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.onnx.save_dtypes import working_dtype
-from weft.frontend.onnx.save_graph import (
+from weft.frontend.onnx.nodes.dtypes import working_dtype
+from weft.frontend.onnx.nodes.graph import (
     GraphWriter,
     Held,
     RefusedError,
@@ -190,14 +190,14 @@ def logaddexp(a: Expr, b: Expr) -> Expr:
 def _atan2(y: Expr, x: Expr) -> Expr:
     both = x.truth("IsInf") & y.truth("IsInf")
     x1, y1 = both.where(x.call("Sign"), x), both.where(y.call("Sign"), y)
-    at_zero = y1.same(0)
-    slope = y1 / at_zero.where(1.0, x1)
-    angle = slope.call("Atan")
+    upright = x1.same(0)
+    angle = (y1 / upright.where(1.0, x1)).call("Atan")
     turned = angle + _with_sign(y.number(math.pi), y)
     left = _sign_bit(x)
     flat = left.where(_with_sign(y.number(math.pi), y), y)
-    undefined = x.truth("IsNaN")
-    found = at_zero.where(flat, (x1 < 0).where(turned, angle))
+    undefined = x.truth("IsNaN") | y.truth("IsNaN")
+    found = (x1 < 0).where(turned, upright.where(_with_sign(y.number(math.pi / 2), y), angle))
+    found = y1.same(0).where(flat, found)
     return undefined.where(math.nan, found)
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.frontend.onnx.save_control import Rows, scanned
-from weft.frontend.onnx.save_elementwise import Expr, logaddexp
-from weft.frontend.onnx.save_graph import (
+from weft.frontend.onnx.nodes.control import Rows, scanned
+from weft.frontend.onnx.nodes.elementwise import Expr, logaddexp
+from weft.frontend.onnx.nodes.graph import (
     GraphWriter,
     dtype_of,
     tensor_of,
 )
-from weft.frontend.onnx.save_moves import bind_turned
+from weft.frontend.onnx.nodes.moves import bind_turned
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.graph import Operation, Value

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.onnx.save_dtypes import working_dtype
+from weft.frontend.onnx.nodes.dtypes import working_dtype
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Factor, Shape, SymbolicDim, broadcast_dim, format_dim
 from weft.ir.dtypes import DType
@@ -370,7 +370,12 @@ class GraphWriter:
         """A dimension as a scalar of int64."""
         if isinstance(dim, int):
             return self.constant(np.asarray(dim, np.int64))
-        return self.node("Squeeze", self.size(dim), self.ints(0))
+        key = "scalar", dim
+        for known in (*reversed(self._scopes), self._first):
+            if key in known.sizes:
+                return known.sizes[key]
+        made = self._scopes[-1].sizes[key] = self.node("Squeeze", self.size(dim), self.ints(0))
+        return made
 
     # ------------------------------------------------------------------------------------ bodies
     @contextmanager

@@ -19,17 +19,21 @@ from weft.frontend.bundle.export import exported_function
 from weft.frontend.bundle.freeze import frozen
 from weft.frontend.bundle.signature import Weights
 from weft.frontend.nn import activations, losses
-from weft.frontend.onnx import save_products, save_reductions, save_windows
-from weft.frontend.onnx.save_dtypes import RUNS_IN
-from weft.frontend.onnx.save_graph import GraphWriter, Held, dtype_of, tensor_of
-from weft.frontend.onnx.save_moves import bind_turned
+from weft.frontend.onnx.nodes import products, reductions, windows
+from weft.frontend.onnx.nodes.dtypes import RUNS_IN
+from weft.frontend.onnx.nodes.graph import GraphWriter, Held, dtype_of, tensor_of
+from weft.frontend.onnx.nodes.moves import bind_turned
+from weft.frontend.ops.elementwise import add, divide, multiply, square
+from weft.frontend.ops.reduction import mean
+from weft.frontend.ops.special import rsqrt, sqrt
 from weft.ir import dtypes
 from weft.ir.analysis.known_values import constant_of
 from weft.ir.dataclass import dataclass
+from weft.ir.dims import Dim, product
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
-from weft.ir.spec import ConstArray, ints_attr
+from weft.ir.spec import ConstArray, int_attr, ints_attr
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -109,7 +113,7 @@ def _traced(function: Callable[..., Any], kinds: tuple[TensorType, ...]) -> Grap
         return None
 
 
-def _match(wanted: Value, value: Value, found: _Found, graph: Graph) -> bool:
+def _match(wanted: Value, value: Value, found: _Found) -> bool:
     """Whether a value is computed as the template's is; notes what its arguments are."""
     if wanted.op is None:
         return found.arguments.setdefault(wanted, value) is value
@@ -125,7 +129,7 @@ def _match(wanted: Value, value: Value, found: _Found, graph: Graph) -> bool:
         orders.append(list(reversed(other.operands)))
     for operands in orders:
         tried = _Found(dict(found.arguments), found.mark)
-        if all(_match(a, b, tried, graph) for a, b in zip(one.operands, operands, strict=True)):
+        if all(_match(a, b, tried) for a, b in zip(one.operands, operands, strict=True)):
             found.arguments, found.mark = tried.arguments, tried.mark
             return True
     return False
@@ -155,7 +159,7 @@ def _template(template: Template, op: Operation, around: _Block) -> Pattern | No
         return None
     graph = _traced(template.function, (kind,))
     found = _Found()
-    if graph is None or not _match(graph.results[0], op.result, found, graph):
+    if graph is None or not _match(graph.results[0], op.result, found):
         return None
     x = found.arguments.get(graph.args[0])
     if x is None or x.type != kind:
@@ -172,6 +176,22 @@ def _write_unary(
     numbers = [writer.constant(np.asarray(n).astype(dtype_of(x).numpy)) for n in attrs.pop("", ())]
     name = writer.call(kind, [held.name, *numbers], dtype_of(x), **attrs)
     writer.held[op.result] = Held(name, held.shape, held.perm, held.full)
+
+
+def _silu(op: Operation, around: _Block) -> Pattern | None:
+    """x sigmoid(x): at -inf as runtimes have it."""
+    made = _template(Template("Sigmoid", activations.silu), op, around)
+    if made is None:
+        return None
+    (x,) = made.reads
+
+    def write(writer: GraphWriter) -> None:
+        held = writer.held[x]
+        share = writer.call("Sigmoid", [held.name], dtype_of(x))
+        name = writer.call("Mul", [held.name, share], dtype_of(x))
+        writer.held[op.result] = Held(name, held.shape, held.perm, held.full)
+
+    return Pattern([x], write)
 
 
 def _along_axis(kind: str, function: Callable[..., Any], op: Operation, around: _Block) -> (
@@ -236,48 +256,88 @@ def _whole_norm(x: Any, scale: Any, offset: Any) -> Any:
     return losses.layer_norm(x, scale, offset, epsilon=MARK)
 
 
-_NORMS = (
+def _mean_square(x: Any) -> Any:
+    return mean(multiply(x, x), axis=-1, keepdims=True)
+
+
+def _rms_norm(x: Any) -> Any:
+    return multiply(x, rsqrt(add(mean(square(x), axis=-1, keepdims=True), MARK)))
+
+
+def _rms_norm_product(x: Any) -> Any:
+    return multiply(x, rsqrt(add(_mean_square(x), MARK)))
+
+
+def _rms_norm_divided(x: Any) -> Any:
+    return divide(x, sqrt(add(mean(square(x), axis=-1, keepdims=True), MARK)))
+
+
+def _rms_norm_product_divided(x: Any) -> Any:
+    return divide(x, sqrt(add(_mean_square(x), MARK)))
+
+
+@lru_cache(64)
+def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def with_scale(x: Any, scale: Any) -> Any:
+        return multiply(function(x), scale)
+
+    return with_scale
+
+
+_LAYER_NORMS = (
     (_whole_norm, ("scale", "offset")), (_scaled_norm, ("scale",)), (_shifted_norm, ("offset",)),
     (_plain_norm, ()),
 )  # fmt: skip
+_RMS_NORMS = tuple(
+    row
+    for function in (_rms_norm, _rms_norm_product, _rms_norm_divided, _rms_norm_product_divided)
+    for row in ((_scaled(function), ("scale",)), (function, ()))
+)
 
 
-def _layer_norm(op: Operation, around: _Block) -> Pattern | None:
-    """Over the last axis."""
+def _normalisation(op: Operation, around: _Block) -> Pattern | None:
+    """Over the last axis: a layer norm, or, from opset 23 on, one by the root mean square."""
     kind = tensor_of(op.result)
     if not kind.rank or kind.dtype not in (dtypes.float32, dtypes.float64, dtypes.float16):
         return None
+    if not isinstance(kind.shape[-1], int) or not _has_root(op):
+        return None
+    found = _norm("LayerNormalization", _LAYER_NORMS, op)
+    if found is None and around.writer.opset >= 23:
+        found = _norm("RMSNormalization", _RMS_NORMS, op)
+    return found
+
+
+def _norm(
+    name: str, norms: Sequence[tuple[Callable[..., Any], Sequence[str]]], op: Operation
+) -> Pattern | None:
+    """The first of the norms that an op is."""
+    kind = tensor_of(op.result)
     width = kind.shape[-1]
     row = TensorType(kind.dtype, (width,))
-    if not isinstance(width, int) or _norm_core(op) is None:
-        return None
-    for function, names in _NORMS:
+    for function, names in norms:
         graph = _traced(function, (kind, *[row] * len(names)))
         found = _Found()
-        if graph is None or not _match(graph.results[0], op.result, found, graph):
+        if graph is None or not _match(graph.results[0], op.result, found):
             continue
         x, *more = (found.arguments.get(a) for a in graph.args)
         fits = all(m is not None and tensor_of(m).shape in ((), (1,), (width,)) for m in more)
         if x is None or x.type != kind or not fits or found.mark is None:
             continue
         given = {n: m for n, m in zip(names, more, strict=True) if m is not None}
-        write = partial(_write_norm, op, x, given, found.mark)
+        write = partial(_write_norm, name, op, x, given, found.mark)
         return Pattern([x, *given.values()], write)
     return None
 
 
-def _norm_core(op: Operation) -> Operation | None:
-    """A quick look: a normalisation has 1 / sqrt in it, not far."""
-    for value in op.operands:
-        for name in ("rsqrt", "multiply"):
-            found = _behind(value, name, 2)
-            if found is not None:
-                return found
-    return None
+def _has_root(op: Operation) -> bool:
+    """A quick look: a normalisation has a root in it, not far."""
+    names = ("rsqrt", "sqrt", "multiply", "divide")
+    return any(_behind(v, name, 2) is not None for v in op.operands for name in names)
 
 
 def _write_norm(
-    op: Operation, x: Value, given: dict[str, Value], epsilon: float, writer: GraphWriter
+    name: str, op: Operation, x: Value, given: dict[str, Value], epsilon: float, writer: GraphWriter
 ) -> None:
     kind = tensor_of(x)
     dtype = kind.dtype
@@ -297,8 +357,8 @@ def _write_norm(
 
     inputs = [writer.use(x), row("scale", 1)]
     inputs += [row("offset", 0)] if "offset" in given else []
-    name = writer.call("LayerNormalization", inputs, dtype, axis=-1, epsilon=epsilon)
-    writer.bind(op.result, name)
+    made = writer.call(name, inputs, dtype, axis=-1, epsilon=epsilon)
+    writer.bind(op.result, made)
 
 
 # --------------------------------------------------------------------------------- sums with a bias
@@ -314,27 +374,48 @@ def _is_array(value: Value, around: _Block) -> bool:
     return weight or constant_of(value) is not None
 
 
+_BIASED = ("conv", "matmul", "permute_dims")
+
+
 def _biased(op: Operation, around: _Block) -> Pattern | None:
     """A convolution, or a product of matrices, plus a bias; or a convolution less one."""
     less = op.name == "subtract"
     for k in (0,) if less else (0, 1):
         made, bias = op.operands[k].op, op.operands[1 - k]
-        if made is None or made.name not in ("conv", "matmul"):
+        if made is None or made.name not in _BIASED or not dtype_of(op.result).is_floating:
             continue
-        if around.readers[made.result] != 1 or not dtype_of(op.result).is_floating:
+        axes = tuple(range(tensor_of(op.result).rank))
+        read_once = around.readers[made.result] == 1
+        if made.name == "permute_dims" and made.operands[0].op is not None and read_once:
+            axes, made = ints_attr(made.attrs, "axes"), made.operands[0].op
+        if around.readers[made.result] != 1:
             continue
-        inner, kind = _spread(bias), tensor_of(op.result)
-        sizes = [d for v in (*made.operands, made.result) for d in tensor_of(v).shape]
-        if made.name == "conv" and _is_array(inner, around) and 0 not in sizes:
-            shape = tensor_of(inner).shape
-            if all(d == 1 for d in shape[:-1]) and (not shape or shape[-1] in (1, kind.shape[-1])):
-                write = partial(save_windows.conv_bias, made, inner, op.result, less)
-                return Pattern([*made.operands, inner], write)
-        if made.name == "matmul" and kind.rank == 2 and inner is not bias and not less:
-            if tensor_of(inner).rank == 1 and tensor_of(inner).shape[0] == kind.shape[1]:
-                write = partial(save_products.gemm, made, inner, op.result)
+        inner = _spread(bias)
+        if made.name == "conv" and _is_array(inner, around):
+            if _fits_channels(made, inner, axes):
+                return Pattern(
+                    [*made.operands, inner],
+                    partial(windows.conv_bias, made, inner, op.result, less, axes),
+                )
+        if made.name == "matmul" and made is op.operands[k].op and inner is not bias and not less:
+            row, kind = tensor_of(inner), tensor_of(op.result)
+            if kind.rank == 2 and row.shape == kind.shape[1:]:
+                write = partial(products.gemm, made, inner, op.result)
                 return Pattern([*made.operands, inner], write)
     return None
+
+
+def _fits_channels(conv: Operation, bias: Value, axes: Sequence[int]) -> bool:
+    """Whether a bias has one number for each channel of a convolution, whose axes are permuted."""
+    rank = len(axes)
+    if 0 in [d for v in (*conv.operands, conv.result) for d in tensor_of(v).shape]:
+        return False
+    shape = tensor_of(bias).shape
+    whole = (1,) * (rank - len(shape)) + shape
+    channels = tensor_of(conv.result).shape[-1]
+    return len(whole) == rank and all(
+        d == 1 or (axes[a] == rank - 1 and d == channels) for a, d in enumerate(whole)
+    )
 
 
 # ---------------------------------------------------------------------------------------- attention
@@ -353,11 +434,11 @@ def _attention(op: Operation, around: _Block) -> Pattern | None:
     total = _behind(divide.operands[1], "sum", 3)
     if softmax is None or total is None or ints_attr(total.attrs, "axes") != (3,):
         return None
-    found = save_products.scores_of(softmax.reads[0])
+    found = products.scores_of(softmax.reads[0])
     if found is None or tensor_of(value).shape[:2] != tensor_of(found.query).shape[:2]:
         return None
     reads = [found.query, found.key, value, *([found.mask] if found.mask is not None else [])]
-    return Pattern(reads, partial(save_products.attention, found, value, op.result))
+    return Pattern(reads, partial(products.attention, found, value, op.result))
 
 
 # ----------------------------------------------------------------------------------- means, extrema
@@ -370,21 +451,40 @@ def _uniform(value: Value) -> Array | None:
 def _mean(op: Operation, around: _Block) -> Pattern | None:
     """A sum, divided by how many elements are in it."""
     made, count = op.operands[0].op, _uniform(op.operands[1])
-    if made is None or count is None or not dtype_of(op.result).is_floating:
+    if made is None or not dtype_of(op.result).is_floating:
         return None
-    if made.name == "sum" and count.size == 1:
+    if made.name == "sum" and ints_attr(made.attrs, "axes"):
         shape = tensor_of(made.operands[0]).shape
-        sizes = [shape[a] for a in ints_attr(made.attrs, "axes")]
-        known = [d for d in sizes if isinstance(d, int)]
-        if sizes and len(known) == len(sizes) and np.prod(known) == count.reshape(())[()]:
+        size = product(shape[a] for a in ints_attr(made.attrs, "axes"))
+        if size is not None and size == _number(_spread(op.operands[1])):
             return Pattern(made.operands, partial(_write_mean, made, op.result))
-    if made.name == "window_sum":
+    if made.name == "window_sum" and count is not None:
         return _average(op, made, count)
     return None
 
 
+def _number(value: Value) -> Dim:
+    """The whole number that a scalar is, also where it is made of sizes; None for others."""
+    op = value.op
+    if op is None:
+        return None
+    held = constant_of(value)
+    if held is not None:
+        if held.array.size != 1:
+            return None
+        number = float(held.array.reshape(()))
+        return int(number) if number.is_integer() else None
+    if op.name == "dim_size":
+        return tensor_of(op.operands[0]).shape[int_attr(op.attrs, "axis")]
+    if op.name == "astype":
+        return _number(op.operands[0])
+    if op.name == "multiply":
+        return product(map(_number, op.operands))
+    return None
+
+
 def _write_mean(total: Operation, result: Value, writer: GraphWriter) -> None:
-    save_reductions.reduce(writer, total, "ReduceMean", dtype_of(result))
+    reductions.reduce(writer, total, "ReduceMean", dtype_of(result))
     writer.held[result] = writer.held.pop(total.result)
 
 
@@ -394,9 +494,9 @@ def _average(op: Operation, made: Operation, count: Array) -> Pattern | None:
     kind = tensor_of(made.operands[0])
     if not all(isinstance(d, int) for d in kind.shape[1:-1]):
         return None
-    if not save_windows.pads_less_than_windows(made):
+    if not windows.pads_less_than_windows(made):
         return None
-    seen = save_windows.pool_counts(made)
+    seen = windows.pool_counts(made)
     if count.size == 1 and count.reshape(())[()] == taps:
         outside = True
     elif count.shape[-seen.ndim :] == seen.shape and np.array_equal(
@@ -408,8 +508,8 @@ def _average(op: Operation, made: Operation, count: Array) -> Pattern | None:
 
     def write(writer: GraphWriter) -> None:
         (x,) = made.operands
-        name = save_windows.average_pool(writer, made, x, window_pads=outside)
-        bind_turned(writer, op.result, name, save_windows.channels_last(kind.rank))
+        name = windows.average_pool(writer, made, x, window_pads=outside)
+        bind_turned(writer, op.result, name, windows.channels_last(kind.rank))
 
     return Pattern(made.operands, write)
 
@@ -437,7 +537,7 @@ def _top_k(op: Operation, around: _Block) -> Pattern | None:
     made = op.operands[0].op
     if made is None or made.name not in ("sort", "argsort"):
         return None
-    write = save_products.first_sorted(op, made)
+    write = products.first_sorted(op, made)
     return None if write is None else Pattern(made.operands, write)
 
 
@@ -482,8 +582,9 @@ _FINDERS.setdefault("divide", []).extend([
     partial(_along_axis, "Softmax", activations.softmax), _mean,
 ])  # fmt: skip
 _FINDERS["subtract"] = [_biased, partial(_along_axis, "LogSoftmax", activations.log_softmax)]
-_FINDERS["add"] = [_biased, _layer_norm, *_FINDERS["add"]]
-_FINDERS["multiply"] = [_layer_norm, *_FINDERS["multiply"]]
+_FINDERS["add"] = [_biased, _normalisation, *_FINDERS["add"]]
+_FINDERS["multiply"] = [_normalisation, *_FINDERS["multiply"], _silu]
+_FINDERS["divide"].append(_normalisation)
 _FINDERS["minimum"] = [_clip]
 _FINDERS["maximum"] = [_clip]
 _FINDERS["slice"] = [_top_k]

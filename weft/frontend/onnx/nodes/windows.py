@@ -6,16 +6,16 @@ tap by tap: a strided slice for each tap of the window."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from weft.frontend.onnx.save_dtypes import RUNS_IN
-from weft.frontend.onnx.save_elementwise import Expr
-from weft.frontend.onnx.save_graph import GraphWriter, Held, RefusedError, dtype_of, tensor_of
-from weft.frontend.onnx.save_moves import bind_turned, padded, sliced
+from weft.frontend.onnx.nodes.dtypes import RUNS_IN
+from weft.frontend.onnx.nodes.elementwise import Expr
+from weft.frontend.onnx.nodes.graph import GraphWriter, Held, RefusedError, dtype_of, tensor_of
+from weft.frontend.onnx.nodes.moves import bind_turned, padded, permuted, sliced
 from weft.ir import dtypes
 from weft.ir.dims import Shape
 from weft.ir.dtypes import DType
@@ -65,20 +65,30 @@ class _Window:
     def pads(self) -> list[int]:
         return [max(p, 0) for p in (*self.lo, *self.hi)]
 
-    def cut(self, writer: GraphWriter, name: str, shape: Shape, first: int) -> str:
-        """The large side without what no window sees; `first`: its first spatial axis."""
+    def cut(
+        self, writer: GraphWriter, name: str, shape: Shape, strides: Sequence[int] | None = None
+    ) -> str:
+        """The large side, in ONNX's layout, without what no window sees: at the end only where
+        there would be room for one more window. strides: of windows, unless they are the op's."""
         starts, stops = [0] * len(shape), list(shape)
-        for k, (lo, hi) in enumerate(zip(self.lo, self.hi, strict=True)):
-            size = shape[first + k]
+        ends = zip(self.lo, self.hi, strides or self.strides, strict=True)
+        for axis, (lo, hi, stride) in enumerate(ends, 2):
+            size = shape[axis]
             assert isinstance(size, int)
-            starts[first + k] = min(max(-lo, 0), size)
-            stops[first + k] = max(size + min(hi, 0), min(max(-lo, 0), size))
+            starts[axis] = min(max(-lo, 0), size)
+            if -hi >= stride:
+                stops[axis] = max(size + hi, starts[axis])
         return sliced(writer, name, shape, tuple(starts), tuple(stops), (1,) * len(shape))
 
+    def blind(self, sizes: tuple[int, ...]) -> bool:
+        """Whether all windows lie before or behind the large side, along some axis."""
+        axes = zip(self.small, self.strides, self.reach, self.lo, sizes, strict=True)
+        return any((n - 1) * s + r <= lo or -lo >= size for n, s, r, lo, size in axes)
+
     def inside(self, sizes: tuple[int, ...]) -> bool:
-        """Whether every window sees something, and fewer pads than it is wide."""
-        fits = zip(self.lo, self.hi, self.reach, sizes, strict=True)
-        return all(lo < r and hi < r and n > 0 for lo, hi, r, n in fits)
+        """Whether every window sees something, and there are fewer pads than taps."""
+        fits = zip(self.lo, self.hi, self.window, sizes, strict=True)
+        return all(lo < k and hi < k and n > 0 for lo, hi, k, n in fits)
 
 
 def _attrs(window: _Window) -> dict[str, Any]:
@@ -117,9 +127,14 @@ def _empty(writer: GraphWriter, op: Operation, fill: float | int = 0) -> bool:
     sizes = [d for v in (*op.operands, op.result) for d in tensor_of(v).shape]
     if 0 not in [*sizes, *ints_attr(op.attrs, "window" if "window" in op.attrs else "size")]:
         return False
+    _nothing(writer, op, fill)
+    return True
+
+
+def _nothing(writer: GraphWriter, op: Operation, fill: float | int = 0) -> None:
+    """Note the result as so many times `fill`."""
     number = np.asarray(fill).astype(dtype_of(op.result).numpy)
     writer.held[op.result] = Held(writer.constant(number), (), (), False)
-    return True
 
 
 def conv(writer: GraphWriter, op: Operation, bias: str | None = None) -> None:
@@ -131,7 +146,12 @@ def conv(writer: GraphWriter, op: Operation, bias: str | None = None) -> None:
     name, shape = _first(writer, x)
     sizes = _spatial(tensor_of(x).shape[1:-1], op)
     window = _Window(op, sizes, ints_attr(op.attrs, "size"), _spatial(tensor_of(w).shape[:-2], op))
-    name = window.cut(writer, name, shape, 2)
+    if window.blind(sizes):
+        _nothing(writer, op)
+        if bias is not None:
+            writer.held[op.result] = Held(bias, tensor_of(op.result).shape[-1:], (), False)
+        return
+    name = window.cut(writer, name, shape)
     _conv(writer, op, name, _weights(writer, w), _attrs(window), bias, op.result)
 
 
@@ -145,14 +165,17 @@ def _conv(
     bind_turned(writer, result, made, channels_last(tensor_of(result).rank))
 
 
-def conv_bias(op: Operation, bias: Value, result: Value, less: bool, writer: GraphWriter) -> None:
-    """`Conv` with a bias of its own: result = op + bias, or op - bias. bias: a constant."""
-    channels = tensor_of(result).shape[-1]
+def conv_bias(
+    op: Operation, bias: Value, result: Value, less: bool, axes: Sequence[int], writer: GraphWriter
+) -> None:
+    """`Conv` with a bias of its own: result = op + bias, or op - bias, with the axes of op
+    permuted. bias: a constant."""
+    channels = tensor_of(op.result).shape[-1]
     assert isinstance(channels, int)
     held = writer.held[bias]
     array = np.broadcast_to(writer.arrays[held.name].reshape(-1), (channels,))
     conv(writer, op, writer.constant(-array if less else array, f"{held.name}.bias"))
-    writer.held[result] = writer.held.pop(op.result)
+    writer.held[result] = permuted(writer, writer.held.pop(op.result), axes)
 
 
 def _conv_input(writer: GraphWriter, op: Operation) -> None:
@@ -202,7 +225,10 @@ def _conv_kernel(writer: GraphWriter, op: Operation) -> None:
     taps = ints_attr(op.attrs, "size")
     sizes = _spatial(tensor_of(x).shape[1:-1], op)
     window = _Window(op, sizes, _spatial(tensor_of(y).shape[1:-1], op), taps)
-    name = window.cut(writer, writer.use(x, order), shape, 2)
+    if window.blind(sizes):
+        _nothing(writer, op)
+        return
+    name = window.cut(writer, writer.use(x, order), shape, window.dilation)
     made = writer.call(
         "Conv", [name, writer.use(y, order)], dtype_of(op.result),
         kernel_shape=list(window.small), strides=list(window.dilation),
@@ -227,7 +253,7 @@ def _window_max(writer: GraphWriter, op: Operation) -> None:
     pooled = dtype.short in RUNS_IN["MaxPool"] or dtype is dtypes.float16
     if window.inside(_spatial(shape[1:-1], op)) and pooled:
         name, turned = _first(writer, x)
-        name = window.cut(writer, name, turned, 2)
+        name = window.cut(writer, name, turned)
         made = writer.call("MaxPool", [name], dtype, **_attrs(window))
         bind_turned(writer, op.result, made, channels_last(rank))
         return
@@ -246,7 +272,7 @@ def _taps(
     if int(np.prod(window.window)) > _MOST_TAPS or 0 in window.window:
         raise RefusedError(f"its window {list(window.window)} has too many taps, or none")
     name, shape = _first(writer, x)
-    name = window.cut(writer, name, shape, 2)
+    name = window.cut(writer, name, shape)
     spatial = len(window.window)
     own = dtype_of(x) if dtype is None else dtype
     pads = window.pads
@@ -289,7 +315,7 @@ def average_pool(writer: GraphWriter, op: Operation, x: Value, *, window_pads: b
     counts."""
     window = _pool_window(op, x, ints_attr(op.attrs, "size"))
     name, shape = _first(writer, x)
-    name = window.cut(writer, name, shape, 2)
+    name = window.cut(writer, name, shape)
     return writer.call(
         "AveragePool", [name], dtype_of(x), count_include_pad=int(window_pads), **_attrs(window)
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.frontend.onnx.save_graph import FROM_FIRST, Body, GraphWriter, tensor_of
+from weft.frontend.onnx.nodes.graph import FROM_FIRST, Body, GraphWriter, tensor_of
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim
 from weft.ir.dtypes import bool_, int64

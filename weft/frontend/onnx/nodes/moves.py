@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.frontend.onnx.save_dtypes import working_dtype
-from weft.frontend.onnx.save_elementwise import Expr
-from weft.frontend.onnx.save_graph import (
+from weft.frontend.onnx.nodes.dtypes import working_dtype
+from weft.frontend.onnx.nodes.elementwise import Expr
+from weft.frontend.onnx.nodes.graph import (
     ALL,
     FROM_FIRST,
     GraphWriter,
@@ -24,6 +24,7 @@ from weft.ir.ops.data_movement import COMBINES
 from weft.ir.ops.dynamic import size_names
 from weft.ir.spec import (
     ConstArray,
+    dim_attr,
     dtype_attr,
     int_attr,
     ints_attr,
@@ -99,21 +100,22 @@ def _reshape_numbers(given: Shape, shape: Shape) -> list[int] | None:
 
 
 def _permute(writer: GraphWriter, op: Operation) -> None:
-    axes, held = ints_attr(op.attrs, "axes"), writer.held[op.operands[0]]
+    held = writer.held[op.operands[0]]
+    writer.held[op.result] = permuted(writer, held, ints_attr(op.attrs, "axes"))
+
+
+def permuted(writer: GraphWriter, held: Held, axes: Sequence[int]) -> Held:
+    """What is held with its axes permuted, which writes no Transpose yet."""
     rank = len(axes)
     if len(held.shape) != rank:
         if not held.shape:
-            writer.held[op.result] = held
-            return
+            return held
         missing = rank - len(held.shape)
-        shape = (1,) * missing + held.shape
         name = writer.node("Unsqueeze", held.name, writer.ints(*range(missing)))
-        held = Held(name, shape, (), held.full)
+        held = Held(name, (1,) * missing + held.shape, (), held.full)
     own = held.perm or tuple(range(rank))
     perm = tuple(own[a] for a in axes)
-    if perm == tuple(range(rank)):
-        perm = ()
-    writer.held[op.result] = Held(held.name, held.shape, perm, held.full)
+    return Held(held.name, held.shape, () if perm == tuple(range(rank)) else perm, held.full)
 
 
 def _broadcast(writer: GraphWriter, op: Operation) -> None:
@@ -324,8 +326,13 @@ def _take(writer: GraphWriter, op: Operation) -> None:
 def _take_along(writer: GraphWriter, op: Operation) -> None:
     x, index = op.operands
     axis = int_attr(op.attrs, "axis")
-    name = writer.node("GatherElements", writer.use(x), indices(writer, index), axis=axis)
-    writer.bind(op.result, name)
+    name, at = writer.use(x), indices(writer, index)
+    sort = writer.made_by.get(at)
+    if sort is not None and sort.kind == "TopK" and sort.inputs[0] == name:
+        if sort.attrs["axis"] == axis and sort.outputs[1] == at:  # it gives the elements as well
+            writer.bind(op.result, sort.outputs[0])
+            return
+    writer.bind(op.result, writer.node("GatherElements", name, at, axis=axis))
 
 
 def _gather_nd(writer: GraphWriter, op: Operation) -> None:
@@ -442,6 +449,40 @@ def _partition(writer: GraphWriter, op: Operation) -> None:
     _note_sizes(writer, op, made)
 
 
+def _stitch(writer: GraphWriter, op: Operation) -> None:
+    """Rows are put into zeros; of several for one index the runtime keeps which it likes."""
+    count = len(op.operands) // 2
+    kind = tensor_of(op.result)
+    if kind.dtype is dtypes.string:
+        raise RefusedError("of strings", "stitch numbers")
+    places: list[str] = []
+    rows: list[str] = []
+    rest = tensor_of(op.operands[count]).shape[tensor_of(op.operands[0]).rank :]
+    for index, data in zip(op.operands[:count], op.operands[count:], strict=True):
+        places.append(writer.node("Reshape", indices(writer, index), writer.ints(-1)))
+        many = tensor_of(index).rank
+        flat = writer.use(data)
+        if many != 1:
+            length = writer.node("Shape", places[-1])
+            shape = [length, writer.shape(rest)] if rest else [length]
+            flat = writer.node("Reshape", flat, writer.node("Concat", *shape, axis=0), allowzero=1)
+        rows.append(flat)
+    place = writer.node("Concat", *places, axis=0) if count > 1 else places[0]
+    row = writer.node("Concat", *rows, axis=0) if count > 1 else rows[0]
+    size = dim_attr(op.attrs, "rows")
+    if size is None:  # one more than the largest
+        at_least = writer.node("Concat", place, writer.ints(-1), axis=0)
+        most = writer.node("ReduceMax", at_least, writer.ints(0), keepdims=1)
+        length = writer.node("Add", most, writer.ints(1))
+    else:
+        length = writer.size(size)
+    shape = [length, writer.shape(rest)] if rest else [length]
+    whole = writer.node("Concat", *shape, axis=0)
+    zeros = writer.node("ConstantOfShape", whole, value=np.zeros(1, kind.dtype.numpy))
+    at = writer.node("Unsqueeze", place, writer.ints(-1))
+    _note_sizes(writer, op, [writer.node("ScatterND", zeros, at, row)])
+
+
 def _repeat_index(writer: GraphWriter, op: Operation) -> None:
     """How many of the sums of counts are no larger than a place: the index that is there."""
     counts = indices(writer, op.operands[0])
@@ -496,6 +537,7 @@ BUILDERS: dict[str, Builder] = {
     "nonzero": _nonzero,
     "unique": _unique,
     "dynamic_partition": _partition,
+    "dynamic_stitch": _stitch,
     "repeat_index": _repeat_index,
     "ensure_shape": _ensure_shape,
     "dynamic_size": _dynamic_size,

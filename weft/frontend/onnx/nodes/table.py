@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft.frontend.onnx import (
-    save_control,
-    save_elementwise,
-    save_moves,
-    save_reductions,
-    save_windows,
+from weft.frontend.onnx.nodes import (
+    control,
+    elementwise,
+    moves,
+    reductions,
+    windows,
 )
-from weft.frontend.onnx.save_graph import GraphWriter, Held, RefusedError
-from weft.frontend.onnx.save_moves import Builder
-from weft.frontend.onnx.save_patterns import steps
+from weft.frontend.onnx.nodes.graph import GraphWriter, Held, RefusedError
+from weft.frontend.onnx.nodes.moves import Builder
+from weft.frontend.onnx.nodes.patterns import steps
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Graph, Operation
@@ -24,10 +24,10 @@ from weft.ir.ops import OPS, REGISTERED
 from weft.ir.types import TensorType, TokenType
 
 BUILDERS: dict[str, Builder] = {
-    **save_elementwise.BUILDERS,
-    **save_moves.BUILDERS,
-    **save_reductions.BUILDERS,
-    **save_windows.BUILDERS,
+    **elementwise.BUILDERS,
+    **moves.BUILDERS,
+    **reductions.BUILDERS,
+    **windows.BUILDERS,
 }
 
 _HOST = (
@@ -49,7 +49,7 @@ _RANDOM = (
 )
 _LINALG = (
     "ONNX has no decomposition of matrices",
-    "compute it before, and pass the result as an argument",
+    "compute it with NumPy before, and pass the result as an argument",
 )
 _COMPLEX = ("ONNX has no complex numbers", "compute with real and imaginary parts")
 _TEXT = (
@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         _DEVICES,
         "psum pmax pmin all_gather psum_scatter all_to_all ppermute axis_index",
     ),
-    **_rows(_NO_OPERATOR, "bitcast nextafter lgamma digamma erfinv erfc dynamic_stitch"),
+    **_rows(_NO_OPERATOR, "bitcast nextafter lgamma digamma erfinv erfc"),
 }
 #: State that becomes values before nodes are written (`passes/functional_state.py`).
 _BECOMES_VALUES = frozenset(
@@ -192,8 +192,8 @@ def emit(writer: GraphWriter, block: Block) -> list[Refusal]:
                 _bind_anything(writer, op)
             elif pattern is not None:
                 pattern.write(writer)
-            elif op.name in save_control.BUILDERS:
-                save_control.BUILDERS[op.name](writer, op, inner)
+            elif op.name in control.BUILDERS:
+                control.BUILDERS[op.name](writer, op, inner)
             else:
                 BUILDERS[op.name](writer, op)
         except RefusedError as error:
