@@ -73,6 +73,9 @@ def with_other_weights(path: Path, seed: int) -> onnx.ModelProto:
         model.graph.initializer.append(onnx.numpy_helper.from_array(made, node.output[0]))
     del model.graph.node[:]
     model.graph.node.extend(kept)
+    for node in kept:
+        if node.op_type == "Softmax":  # which hides differences
+            model.graph.output.append(onnx.helper.make_empty_tensor_value_info(node.input[0]))
     return model
 
 

@@ -23,7 +23,7 @@ from weft.passes.simplify.fold import fold_frozen
 from weft.passes.simplify.scales import fold_scales
 
 #: In this order: scales and offsets of batch normalisation are constants only once they are folded.
-_PASSES: tuple[Pass, ...] = (strip_gradient_ops, dce, fold_frozen, simplify, cse, fold_scales, dce)
+FREEZING: tuple[Pass, ...] = (strip_gradient_ops, dce, fold_frozen, simplify, cse, fold_scales, dce)
 
 
 def frozen(given: Exported, weights: Weights) -> Exported:
@@ -33,7 +33,7 @@ def frozen(given: Exported, weights: Weights) -> Exported:
     own = len(pure.graph.results)
     arrays = [weights.arrays[n] for n in pure.weights]
     made_graph = with_constants(pure.graph, start, arrays, own)
-    for run in _PASSES:
+    for run in FREEZING:
         made_graph = run(made_graph)
     return replace(pure, graph=made_graph, weights=())
 
@@ -43,7 +43,7 @@ def simplified(given: Exported) -> Exported:
     to them, and what is known computed. Errors as `frozen` has."""
     pure = without_updates(given)
     graph = pure.graph
-    for run in _PASSES:
+    for run in FREEZING:
         graph = run(graph)
     return replace(pure, graph=graph)
 

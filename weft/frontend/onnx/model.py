@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from weft.frontend.bundle.freeze import FREEZING
 from weft.frontend.bundle.signature import type_of
 from weft.frontend.compile.decorator import compile
 from weft.frontend.core.function_trace import Argument, trace_function
+from weft.frontend.core.slow import LARGE_CONSTANT
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.onnx.dtypes import NARROW, dtype_of, held
+from weft.frontend.onnx.layout import ChannelsLast
 from weft.frontend.onnx.plan import Node, Plan, Reader, uses
 from weft.frontend.onnx.reader import damaged, package, read
 from weft.frontend.onnx.run import Runner
@@ -32,6 +35,7 @@ from weft.ir.errors import (
 from weft.ir.graph import Graph, unique_name
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
+from weft.passes.manager import STANDARD
 
 if TYPE_CHECKING:
     import onnx
@@ -82,23 +86,40 @@ class Model:
             plan, {n for n, k in self.inputs.items() if k is None or len(k.shape) < 2}
         )
         deciding |= {n for node in plan.nodes for n in _decided(node)} & {*plan.inputs}
-        static = [self._names[n] for n in sorted(deciding)]
-        self._compiled = self._compile(static)
-        self._static = set(static)
+        self._static = {self._names[n] for n in deciding}
+        # arguments of the compiled code, which would copy them as constants
+        self._large = {
+            n: p for n, p in self.parameters.items() if p.numpy().nbytes >= LARGE_CONSTANT
+        }
+        self._compiled = self._compile()
 
     # --------------------------------------------------------------------------------------- calls
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         given = self._bound(args, kwargs)
         if current_trace() is not None:
             return self._run(self.parameters, given)
-        fixed = {
+        result = self._compiled(self._large, **self._fixed(given))  # in the order of names
+        return {n: result[n] for n in self.outputs}
+
+    def ir(self, *args: Any, **kwargs: Any) -> str:
+        """The text of the graph that a call with these inputs runs, as `ir` of compiled functions
+        has it."""
+        text: str = self._compiled.ir(self._large, **self._fixed(self._bound(args, kwargs)))
+        return text
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """What a call with these inputs runs and costs, as `explain` of compiled functions has
+        it."""
+        return str(self._compiled.explain(self._large, **self._fixed(self._bound(args, kwargs))))
+
+    def _fixed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs as the compiled function takes them: those that decide shapes by their values."""
+        return {
             self._names[n]: _Known(v.numpy())
             if self._names[n] in self._static and isinstance(v, Tensor)
             else v
             for n, v in given.items()
         }
-        result = self._compiled(**fixed)  # a pytree: in the order of names
-        return {n: result[n] for n in self.outputs}
 
     def apply(self, parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The outputs with other weights: tensors, arrays or variables by the names in
@@ -130,18 +151,26 @@ class Model:
         values = self._runner.run(plan, list(given.values()), weights=held)
         return {n: _result(v) for n, v in zip(plan.outputs, values, strict=True)}
 
-    def _compile(self, static: list[str]) -> Any:
+    def _compile(self) -> Any:
+        """The compiled function of the large weights and the inputs; the others are constants,
+        into which scales of batch normalisation are folded."""
         names = {p: n for n, p in self._names.items()}
+        first = unique_name("weights", names)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        whole = inspect.Signature(
+            [inspect.Parameter(first, kind), *self.__signature__.parameters.values()]
+        )
 
         def call(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            bound = self.__signature__.bind(*args, **kwargs)
+            bound = whole.bind(*args, **kwargs)
             bound.apply_defaults()
-            given = {names[p]: _value(v) for p, v in bound.arguments.items()}
-            return self._run(self.parameters, given)
+            given = {names[p]: _value(v) for p, v in bound.arguments.items() if p != first}
+            return self._run({**self.parameters, **bound.arguments[first]}, given)
 
         call.__name__ = call.__qualname__ = self.__name__
-        call.__signature__ = self.__signature__  # type: ignore[attr-defined]
-        return compile(call, static_argnames=static)
+        call.__signature__ = whole  # type: ignore[attr-defined]
+        passes = (*FREEZING, *STANDARD)
+        return compile(call, static_argnames=sorted(self._static), passes=passes)
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by ONNX's names, checked. TypeRuleError, ShapeError."""
@@ -283,6 +312,8 @@ def _value(value: Any) -> Any:
 def _result(value: Any) -> Any:
     if isinstance(value, Sizes):
         return value.tensor()
+    if isinstance(value, ChannelsLast):
+        return value.plain()
     return [_result(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 

@@ -124,7 +124,8 @@ def _conv_integer(
         "strides": strides,
     }  # fmt: skip
     zero = None if x_zero_point is None else wf.reshape(x_zero_point, ())
-    return convolution(_less(x, zero), _less(w, _of_outputs(w_zero_point, w)), **attributes)
+    made = convolution(_less(x, zero), _less(w, _of_outputs(w_zero_point, w)), **attributes)
+    return made.plain()
 
 
 def _of_outputs(values: Tensor | None, w: Tensor) -> Tensor | None:
