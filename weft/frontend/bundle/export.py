@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import partial
 from keyword import iskeyword
@@ -113,9 +114,9 @@ def export(
     try:
         for name, (what, given) in _all_signatures(model, example, signatures).items():
             if isinstance(what, (SessionGraph, Session)):
-                found = _of_graph(what, given, name, weights)
+                found = exported_graph(what, given, name, weights)
             else:
-                found = _of_function(what, given, weights)
+                found = exported_function(what, given, weights)
             if freeze:
                 found = frozen(found, weights)
             structure_from_json(found.result)  # what cannot be read is not written
@@ -178,7 +179,11 @@ def _all_signatures(
 
 
 # ---------------------------------------------------------------------------------------- functions
-def _of_function(function: Any, example: Any, weights: Weights) -> Exported:
+def exported_function(
+    function: Any, example: Any, weights: Weights, check: Callable[[Graph], None] | None = None
+) -> Exported:
+    """A function, traced once; its variables are added to `weights`. check: raises for graphs that
+    cannot be exported; else those are refused that a process without the source cannot run."""
     static: frozenset[str] = frozenset()
     x64 = True
     if isinstance(function, CompiledFunction):
@@ -199,7 +204,7 @@ def _of_function(function: Any, example: Any, weights: Weights) -> Exported:
     kinds = [pytree.tree_map(type_of, value) for value in inputs.values()]
     types = InputSignature(name, tuple(inputs), kinds)
     traced, trainable = _traced(function, bound, types, tuple(inputs), x64)
-    _check_portable(traced.graph)
+    (check or _check_portable)(traced.graph)
     pure = functional_state(dce(without_devices(traced.graph)))
     module = getattr(function, "__self__", function)
     paths: dict[VariableState, str] = {}
@@ -213,9 +218,20 @@ def _of_function(function: Any, example: Any, weights: Weights) -> Exported:
     return Exported(
         pure.graph, _parameters(name, signature, types, tuple(inputs)),
         structure_to_json(traced.structure, f"the result of '{name}'"), traced.weak,
-        [identifier(p) for p in pytree.paths(traced.structure, "result")], len(types.types),
+        _output_names(traced.structure), len(types.types),
         [called[label] for label in pure.variables], [called[label] for label in pure.written],
     )  # fmt: skip
+
+
+def _output_names(structure: pytree.Structure) -> list[str]:
+    """Names of the results: of a dict its keys, of what has no names "result" and where they are in
+    it."""
+    paths = pytree.paths(structure)
+    named = all(p and not re.match(r"\[\d", p) for p in paths)
+    made: list[str] = []
+    for path in paths if named else pytree.paths(structure, "result"):
+        made.append(unique_name(identifier(path), made))
+    return made
 
 
 def _traced(
@@ -316,7 +332,11 @@ def _check_types(name: str, given: Mapping[str, Any]) -> None:
 
 
 # ------------------------------------------------------------------------------------------- graphs
-def _of_graph(where: Any, given: Any, name: str, weights: Weights) -> Exported:
+def exported_graph(
+    where: Any, given: Any, name: str, weights: Weights,
+    check: Callable[[Graph], None] | None = None,
+) -> Exported:  # fmt: skip
+    """What leads from inputs to outputs of a graph or session; as `exported_function` else."""
     session = where if isinstance(where, Session) else None
     graph: SessionGraph = where if session is None else session.graph
     pair = isinstance(given, tuple) and len(given) == 2
@@ -341,7 +361,7 @@ def _of_graph(where: Any, given: Any, name: str, weights: Weights) -> Exported:
     except InvalidArgumentError as error:
         hint = f"add it to the inputs of the signature '{name}'"
         raise InvalidArgumentError(error.what, hint=hint, location=error.locations) from None
-    _check_portable(step)
+    (check or _check_portable)(step)
     pure = functional_state(dce(without_devices(step)))
     names = (*inputs, *pure.graph.arg_names[len(inputs) :])
     called: dict[str, str] = {}

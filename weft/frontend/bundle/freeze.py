@@ -29,20 +29,42 @@ FREEZING: tuple[Pass, ...] = (strip_gradient_ops, dce, fold_frozen, simplify, cs
 def frozen(given: Exported, weights: Weights) -> Exported:
     """The signature with constants in place of variables. UnsupportedError if results depend on a
     variable that it also writes."""
-    graph, start = given.graph, given.inputs
+    pure, start = without_updates(given), given.inputs
+    own = len(pure.graph.results)
+    arrays = [weights.arrays[n] for n in pure.weights]
+    made_graph = with_constants(pure.graph, start, arrays, own)
+    for run in FREEZING:
+        made_graph = run(made_graph)
+    return replace(pure, graph=made_graph, weights=())
+
+
+def simplified(given: Exported) -> Exported:
+    """The signature with its variables as arguments, as an inference graph: without what it writes
+    to them, and what is known computed. Errors as `frozen` has."""
+    pure = without_updates(given)
+    graph = pure.graph
+    for run in FREEZING:
+        graph = run(graph)
+    return replace(pure, graph=graph)
+
+
+def without_updates(given: Exported) -> Exported:
+    """The signature without what it writes to variables. UnsupportedError if results depend on a
+    variable that it also writes."""
+    graph = given.graph
     own = len(graph.results) - len(given.updates)
     changing = [name for name in given.updates if _is_read(graph, own, given, name)]
     if changing:
         raise UnsupportedError(
             f"wf.export(freeze=True): the results of '{graph.name}' depend on the variable "
             f"'{changing[0]}', which each call changes",
-            hint="a random generator, or a counter: leave it out of what is exported, or do not "
-            "freeze",
+            hint="a random generator, a counter, a step of training: leave it out of what is "
+            "exported, or do not freeze",
         )
-    made_graph = with_constants(graph, start, [weights.arrays[n] for n in given.weights], own)
-    for run in FREEZING:
-        made_graph = run(made_graph)
-    return replace(given, graph=made_graph, weights=(), updates=())
+    block = replace(graph.block, results=graph.results[:own])
+    names = graph.result_names[:own]
+    kept = Graph(graph.name, block, graph.arg_names, graph.stage, result_names=names)
+    return replace(given, graph=kept, updates=())
 
 
 def with_constants(graph: Graph, inputs: int, arrays: Sequence[Array], results: int) -> Graph:
