@@ -67,18 +67,20 @@ def models() -> Iterator[tuple[str, Any, dict[str, Any]]]:
         shape = [d.dim_value for d in kind.type.tensor_type.shape.dim]
         yield path.stem.removeprefix("light_"), model, {kind.name: rng.random(shape, np.float32)}
     if (at := folder("magika")) is not None:
-        given = rng.integers(0, 256, (1, 2048)).astype(np.int32)
-        yield "magika", next(at.glob("models/*/model.onnx")), {"bytes": given}
+        text = rng.integers(0, 256, (1, 2048)).astype(np.int32)
+        yield "magika", next(at.glob("models/*/model.onnx")), {"bytes": text}
     if (at := folder("rapidocr_onnxruntime")) is not None:
         for name, shape in (("cls", (1, 3, 48, 192)), ("det", (1, 3, 320, 320)),
                             ("rec", (1, 3, 48, 320))):  # fmt: skip
             path = next((at / "models").glob(f"*_{name}_*.onnx"))
             yield f"rapidocr {name}", path, {"x": rng.random(shape, np.float32)}
     if (at := folder("silero_vad")) is not None:
-        given = {"input": rng.standard_normal((1, 576)).astype(np.float32) * np.float32(0.1),
-                 "state": np.zeros((2, 1, 128), np.float32), "sr": np.array(16000, np.int64)}  # fmt: skip
+        sound = {
+            "input": rng.standard_normal((1, 576)).astype(np.float32) * np.float32(0.1),
+            "state": np.zeros((2, 1, 128), np.float32), "sr": np.array(16000, np.int64),
+        }  # fmt: skip
         for name in ("silero_vad_16k_op15", "silero_vad"):
-            yield name, at / "data" / f"{name}.onnx", given
+            yield name, at / "data" / f"{name}.onnx", sound
 
 
 def checked(name: str, source: Any, given: dict[str, Any], session: Any) -> wf.onnx.Model:
