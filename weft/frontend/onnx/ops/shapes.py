@@ -233,7 +233,10 @@ def _split(
     num_outputs: int = 0,
     node: Call,
 ) -> Any:
-    sizes = _split_sizes(input.shape[axis], num_outputs or node.outputs) if split is None else split
+    count = num_outputs or node.outputs
+    if split is None and count != node.outputs:
+        raise InvalidArgumentError(f"it has {node.outputs} outputs, num_outputs is {count}")
+    sizes = _split_sizes(input.shape[axis], count) if split is None else split
     parts = sizes if isinstance(sizes, int) else [int(s) for s in sizes]
     if isinstance(input, ChannelsLast):
         found = wf.split(input.tensor, parts, axis=input.axis(axis))
