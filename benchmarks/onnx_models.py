@@ -75,12 +75,11 @@ def models() -> Iterator[tuple[str, Any, dict[str, Any]]]:
             path = next((at / "models").glob(f"*_{name}_*.onnx"))
             yield f"rapidocr {name}", path, {"x": rng.random(shape, np.float32)}
     if (at := folder("silero_vad")) is not None:
-        sound = {
-            "input": rng.standard_normal((1, 576)).astype(np.float32) * np.float32(0.1),
-            "state": np.zeros((2, 1, 128), np.float32), "sr": np.array(16000, np.int64),
-        }  # fmt: skip
+        sound = rng.standard_normal((1, 576)).astype(np.float32) * np.float32(0.1)
+        state = np.zeros((2, 1, 128), np.float32)
+        given = {"input": sound, "state": state, "sr": np.array(16000, np.int64)}
         for name in ("silero_vad_16k_op15", "silero_vad"):
-            yield name, at / "data" / f"{name}.onnx", sound
+            yield name, at / "data" / f"{name}.onnx", given
 
 
 def checked(name: str, source: Any, given: dict[str, Any], session: Any) -> wf.onnx.Model:

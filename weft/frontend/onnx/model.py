@@ -17,7 +17,6 @@ from weft.frontend.core.slow import LARGE_CONSTANT
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.onnx.dtypes import NARROW, dtype_of, held
-from weft.frontend.onnx.layout import Held
 from weft.frontend.onnx.plan import Node, Plan, Reader, uses
 from weft.frontend.onnx.reader import damaged, package, read
 from weft.frontend.onnx.run import Runner
@@ -312,8 +311,6 @@ def _value(value: Any) -> Any:
 def _result(value: Any) -> Any:
     if isinstance(value, Sizes):
         return value.tensor()
-    if isinstance(value, Held):
-        return value.plain()
     return [_result(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.onnx.dtypes import number_of
-from weft.frontend.onnx.layout import ChannelsLast, Groups, Held, aligned, plain
 from weft.frontend.onnx.plan import Node, Plan, Reader
 from weft.frontend.onnx.reader import package
 from weft.frontend.onnx.sizes import Sizes, fold, sizes_value
@@ -67,9 +66,6 @@ class Runner:
         if operator is None:
             return self._dependent(node, inputs)
         attrs = {n: self._attribute(v, values) for n, v in node.attrs.items()}
-        wrap: Any = None
-        if any(isinstance(v, Held) for v in inputs):
-            inputs, wrap = _laid_out(operator, inputs)
         if not node.domain:
             found = fold(node.kind, inputs, attrs)
             if found is not None:
@@ -83,13 +79,13 @@ class Runner:
             or current_trace() is None
             or not _known([v for i, v in enumerate(inputs) if i not in operator.like])
         ):
-            return _results(operator, arguments, attrs, call, wrap)
+            return _results(operator, arguments, attrs, call)
         with suspend_trace():
-            return _results(operator, arguments, attrs, call, wrap)
+            return _results(operator, arguments, attrs, call)
 
     def _dependent(self, node: Node, inputs: Sequence[Any]) -> list[Any]:
         """A node whose body depends on the types of its inputs."""
-        values = [v.tensor() if isinstance(v, Sizes) else plain(v) for v in inputs]
+        values = [v.tensor() if isinstance(v, Sizes) else v for v in inputs]
         types = [
             value_type(v, self._types.get(name, 0))
             for name, v in zip(node.inputs, values, strict=True)
@@ -142,7 +138,7 @@ class Bound:
         return value is not None and bool(np.all(value.numpy()))
 
     def __call__(self, *given: Any) -> list[Any]:
-        return plain(self._runner.run(self._plan, given, self._values))  # type: ignore[no-any-return]
+        return self._runner.run(self._plan, given, self._values)
 
     def tensors(self, *given: Any) -> list[Any]:
         """As a call, with sizes as tensors."""
@@ -170,9 +166,6 @@ def _known(inputs: Sequence[Any]) -> bool:
             return False
         if isinstance(value, (list, tuple)):
             if not _known(value):
-                return False
-        elif isinstance(value, Held):
-            if not is_concrete(value.tensor):
                 return False
         elif value is not None and not is_concrete(value):
             return False
@@ -207,11 +200,7 @@ def _dims(value: Any) -> Any:
 
 
 def _results(
-    operator: Operator,
-    arguments: list[Any],
-    attrs: Mapping[str, Any],
-    call: Call | None,
-    wrap: type[ChannelsLast] | None,
+    operator: Operator, arguments: list[Any], attrs: Mapping[str, Any], call: Call | None
 ) -> Sequence[Any]:
     unknown = [n for n in attrs if n not in operator.attributes]
     if unknown:
@@ -222,24 +211,7 @@ def _results(
         raise InvalidArgumentError(f"it has {len(arguments)} inputs")
     more = {} if call is None else {"node": call}
     made = operator.function(*arguments, **attrs, **more)
-    results = made if isinstance(made, tuple) else (made,)
-    return results if wrap is None else [wrap(r) for r in results]
-
-
-def _laid_out(operator: Operator, inputs: list[Any]) -> tuple[list[Any], type[ChannelsLast] | None]:
-    """Inputs, one with its channels last at least, as an operator takes them; and what its results
-    are."""
-    if operator.layout == "groups":
-        return inputs, None
-    inputs = [v.plain() if isinstance(v, Groups) else v for v in inputs]
-    if operator.layout == "any" or not any(isinstance(v, ChannelsLast) for v in inputs):
-        return inputs, None
-    if operator.layout == "each":
-        values = [v.tensor() if isinstance(v, Sizes) else v for v in inputs]
-        found = aligned(values)
-        if found is not None:
-            return found, ChannelsLast
-    return plain(inputs), None
+    return made if isinstance(made, tuple) else (made,)
 
 
 @contextmanager

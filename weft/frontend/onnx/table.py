@@ -38,9 +38,7 @@ class Operator:
     """A version of an operator. known: inputs whose values have to be known when it is traced, and
     come as arrays; sizes: those that come as lists of sizes, some of which may be symbols or
     tensors; like: those whose types alone matter; folds: whether it may be computed at import where
-    its inputs are known; layout: what it makes of `ChannelsLast`: "" takes none, "each" works on
-    each element, so that the order of axes does not matter, "any" takes it, "groups" takes
-    `Groups`, too; asks: whether it is told of its node."""
+    its inputs are known; asks: whether it is told of its node."""
 
     function: Callable[..., Any]
     since: int
@@ -48,7 +46,6 @@ class Operator:
     sizes: frozenset[int]
     like: frozenset[int]
     folds: bool
-    layout: str
     inputs: tuple[str, ...]
     variadic: bool
     attributes: frozenset[str]
@@ -66,7 +63,6 @@ def op(
     sizes: Sequence[str] = (),
     like: Sequence[str] = (),
     folds: bool = True,
-    layout: str = "",
     domain: str = "",
 ) -> Callable[[F], F]:
     """Enter a function into the table as the operator `name` from the opset `since` on."""
@@ -80,7 +76,7 @@ def op(
             frozenset(positional.index(n) for n in known),
             frozenset(positional.index(n) for n in sizes),
             frozenset(positional.index(n) for n in like),
-            folds, layout, tuple(positional),
+            folds, tuple(positional),
             any(p.kind is p.VAR_POSITIONAL for p in parameters),
             frozenset(keywords - {"node"}), "node" in keywords,
         )  # fmt: skip

@@ -14,7 +14,6 @@ import numpy as np
 import weft as wf
 from weft.frontend.core.tensor import Array, Tensor
 from weft.frontend.onnx.dtypes import limits
-from weft.frontend.onnx.layout import ChannelsLast
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
 from weft.frontend.ops.dynamic import boolean_mask
@@ -83,24 +82,15 @@ def _taps(
     return np.clip(places, 0, size - 1), weights
 
 
-@op("Resize", since=11, known=["roi", "scales", "sizes"], layout="any")
+@op("Resize", since=11, known=["roi", "scales", "sizes"])
 def _resize(
-    X: Tensor | ChannelsLast, roi: Any = None, scales: Any = None, sizes: Any = None, *,
-    antialias: int = 0, axes: Any = None, coordinate_transformation_mode: str = "half_pixel",
+    X: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, *, antialias: int = 0,
+    axes: Any = None, coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0,
     keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
-) -> Any:  # fmt: skip
+) -> Tensor:  # fmt: skip
     chosen = list(range(X.ndim)) if axes is None else [a % X.ndim for a in axes]
-    if isinstance(X, ChannelsLast):
-        made = _resize(
-            X.tensor, roi, scales, sizes, antialias=antialias, axes=[X.axis(a) for a in chosen],
-            coordinate_transformation_mode=coordinate_transformation_mode,
-            cubic_coeff_a=cubic_coeff_a, exclude_outside=exclude_outside,
-            extrapolation_value=extrapolation_value, mode=mode, nearest_mode=nearest_mode,
-            keep_aspect_ratio_policy=keep_aspect_ratio_policy,
-        )  # fmt: skip
-        return ChannelsLast(made)
     factors, counts = _scales_and_sizes(X, chosen, scales, sizes, keep_aspect_ratio_policy)
     if not all(0 < f < math.inf for f in factors):
         raise InvalidArgumentError(f"its result would be {factors} times as large")
@@ -167,21 +157,21 @@ def _scales_and_sizes(
     return [factor] * len(axes), [int(factor * h + 0.5) for h in have]
 
 
-@op("Resize", since=10, known=["scales"], layout="any")
-def _resize_scales(X: Tensor | ChannelsLast, scales: Any, *, mode: str = "nearest") -> Any:
+@op("Resize", since=10, known=["scales"])
+def _resize_scales(X: Tensor, scales: Any, *, mode: str = "nearest") -> Tensor:
     return _resize(
         X, None, scales, mode=mode, coordinate_transformation_mode="asymmetric",
         nearest_mode="floor",
     )  # fmt: skip
 
 
-@op("Upsample", since=9, known=["scales"], layout="any")
-def _upsample(X: Tensor | ChannelsLast, scales: Any, *, mode: str = "nearest") -> Any:
+@op("Upsample", since=9, known=["scales"])
+def _upsample(X: Tensor, scales: Any, *, mode: str = "nearest") -> Tensor:
     return _resize_scales(X, scales, mode="linear" if mode == "bilinear" else mode)
 
 
-@op("Upsample", since=7, layout="any")
-def _upsample_attribute(X: Tensor | ChannelsLast, *, scales: Any, mode: str = "nearest") -> Any:
+@op("Upsample", since=7)
+def _upsample_attribute(X: Tensor, *, scales: Any, mode: str = "nearest") -> Tensor:
     return _upsample(X, scales, mode=mode)
 
 

@@ -20,7 +20,7 @@ def _unary(name: str, compute: Callable[[Tensor], Tensor]) -> None:
     def run(X: Tensor, *, consumed_inputs: Any = None) -> Tensor:
         return compute(X)
 
-    op(name, layout="each")(run)
+    op(name)(run)
 
 
 for _name, _function in {
@@ -36,7 +36,7 @@ for _name, _function in {
     _unary(_name, _function)
 
 
-@op("IsInf", since=10, layout="each")
+@op("IsInf", since=10)
 def _is_inf(X: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
     found = wf.isinf(X)
     if not detect_negative:
@@ -63,7 +63,7 @@ def _binary(name: str, compute: Callable[[Tensor, Tensor], Tensor]) -> None:
     ) -> Tensor:  # fmt: skip
         return compute(A, _aligned(A, B, broadcast, axis))
 
-    op(name, since=7, layout="each")(run)
+    op(name, since=7)(run)
     op(name)(old)
 
 
@@ -98,7 +98,7 @@ for _name, _two in {
     _binary(_name, _two)
 
 
-@op("Mod", since=10, layout="each")
+@op("Mod", since=10)
 def _mod(A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
     if not fmod or A.dtype.kind == "uint":
         return wf.remainder(A, B)
@@ -106,12 +106,12 @@ def _mod(A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
     return wf.copysign(size, A) if A.dtype.is_floating else wf.where(A < 0, -size, size)
 
 
-@op("BitShift", since=11, layout="each")
+@op("BitShift", since=11)
 def _bit_shift(X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
     return (wf.bitwise_left_shift if direction == "LEFT" else wf.bitwise_right_shift)(X, Y)
 
 
-@op("BitCast", since=26, layout="each")
+@op("BitCast", since=26)
 def _bit_cast(X: Tensor, *, to: int) -> Tensor:
     dtype = dtype_of(to)
     if X.dtype is wf.bool:
@@ -121,38 +121,38 @@ def _bit_cast(X: Tensor, *, to: int) -> Tensor:
     return wf.bitcast(X, dtype)
 
 
-@op("Max", layout="each")
+@op("Max")
 def _max(*data: Tensor, consumed_inputs: Any = None) -> Tensor:
     return reduce(wf.maximum, data)
 
 
-@op("Min", layout="each")
+@op("Min")
 def _min(*data: Tensor, consumed_inputs: Any = None) -> Tensor:
     return reduce(wf.minimum, data)
 
 
-@op("Sum", layout="each")
+@op("Sum")
 def _sum(*data: Tensor, consumed_inputs: Any = None) -> Tensor:
     return reduce(wf.add, data)
 
 
-@op("Mean", layout="each")
+@op("Mean")
 def _mean(*data: Tensor, consumed_inputs: Any = None) -> Tensor:
     return wf.divide(reduce(wf.add, data), len(data))
 
 
-@op("Where", since=9, layout="each")
+@op("Where", since=9)
 def _where(condition: Tensor, X: Tensor, Y: Tensor) -> Tensor:
     return wf.where(condition, X, Y)
 
 
-@op("Clip", since=11, layout="each")
+@op("Clip", since=11)
 def _clip(input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
     low = input if min is None else wf.maximum(input, min)
     return low if max is None else wf.minimum(low, max)
 
 
-@op("Clip", layout="each")
+@op("Clip")
 def _clip_attributes(
     input: Tensor, *, min: float = -math.inf, max: float = math.inf, consumed_inputs: Any = None
 ) -> Tensor:
@@ -165,7 +165,7 @@ def _einsum(*Inputs: Tensor, equation: str) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------- dtypes
-@op("Cast", layout="each")
+@op("Cast")
 def _cast(
     input: Tensor, *, to: Any, saturate: int = 1, round_mode: str = "up", node: Call
 ) -> Tensor:
@@ -200,29 +200,24 @@ def _converted(x: Tensor, number: int, saturate: int, round_mode: str) -> Tensor
 
 
 # ------------------------------------------------------------------------------------ activations
-@op("LeakyRelu", layout="each")
+@op("LeakyRelu")
 def _leaky_relu(X: Tensor, *, alpha: float = 0.01, consumed_inputs: Any = None) -> Tensor:
     return wf.nn.leaky_relu(X, alpha)
 
 
-@op("PRelu", since=7, layout="each")
-def _prelu(X: Tensor, slope: Tensor) -> Tensor:
+@op("PRelu")
+def _prelu(X: Tensor, slope: Tensor, *, consumed_inputs: Any = None, node: Call) -> Tensor:
+    if node.opset < 7 and slope.ndim == 1 and X.ndim > 2 and slope.shape != (1,):
+        slope = wf.reshape(slope, (-1, *[1] * (X.ndim - 2)))  # one for each channel
     return wf.where(X < 0, X * slope, X)
 
 
-@op("PRelu")
-def _prelu_of_channels(X: Tensor, slope: Tensor, *, consumed_inputs: Any = None) -> Tensor:
-    if slope.ndim == 1 and X.ndim > 2 and slope.shape != (1,):
-        slope = wf.reshape(slope, (-1, *[1] * (X.ndim - 2)))
-    return _prelu(X, slope)
-
-
-@op("Elu", layout="each")
+@op("Elu")
 def _elu(X: Tensor, *, alpha: float = 1.0, consumed_inputs: Any = None) -> Tensor:
     return wf.nn.elu(X, alpha)
 
 
-@op("Selu", layout="each")
+@op("Selu")
 def _selu(
     X: Tensor, *, alpha: float = 1.67326319217681884765625,
     gamma: float = 1.05070102214813232421875, consumed_inputs: Any = None,
@@ -230,39 +225,39 @@ def _selu(
     return gamma * wf.nn.elu(X, alpha)
 
 
-@op("Celu", since=12, layout="each")
+@op("Celu", since=12)
 def _celu(X: Tensor, *, alpha: float = 1.0) -> Tensor:
     return wf.maximum(X, 0) + wf.minimum(alpha * wf.expm1(X / alpha), 0)
 
 
-@op("ThresholdedRelu", since=10, layout="each")
+@op("ThresholdedRelu", since=10)
 def _thresholded_relu(X: Tensor, *, alpha: float = 1.0) -> Tensor:
     return wf.where(alpha < X, X, wf.zeros_like(X))
 
 
-@op("HardSigmoid", layout="each")
+@op("HardSigmoid")
 def _hard_sigmoid(
     X: Tensor, *, alpha: float = 0.2, beta: float = 0.5, consumed_inputs: Any = None
 ) -> Tensor:
     return wf.clip(X * alpha + beta, 0, 1)
 
 
-@op("HardSwish", since=14, layout="each")
+@op("HardSwish", since=14)
 def _hard_swish(X: Tensor) -> Tensor:
     return X * wf.clip(X / 6 + 0.5, 0, 1)
 
 
-@op("Gelu", since=20, layout="each")
+@op("Gelu", since=20)
 def _gelu(X: Tensor, *, approximate: str = "none") -> Tensor:
     return wf.nn.gelu(X, approximate == "tanh")
 
 
-@op("Swish", since=24, layout="each")
+@op("Swish", since=24)
 def _swish(X: Tensor, *, alpha: float = 1.0) -> Tensor:
     return wf.nn.silu(X) if alpha == 1 else X * wf.sigmoid(alpha * X)
 
 
-@op("Shrink", since=9, layout="each")
+@op("Shrink", since=9)
 def _shrink(input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
     zero = wf.zeros_like(input)
     wide = wf.astype(input, wf.float32) if input.dtype.is_integer else input

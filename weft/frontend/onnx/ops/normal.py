@@ -8,7 +8,6 @@ from typing import Any
 import weft as wf
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import suspend_trace
-from weft.frontend.onnx.layout import ChannelsLast, last, plain
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
 from weft.frontend.ops.promotion import is_concrete
@@ -20,15 +19,14 @@ def _channels(x: Tensor, like: Tensor) -> Tensor:
     return wf.reshape(x, (-1, *[1] * (like.ndim - 2)))
 
 
-@op("BatchNormalization", since=14, layout="any")
+@op("BatchNormalization", since=14)
 def _batch_norm(
-    X: Tensor | ChannelsLast, scale: Tensor, B: Tensor, input_mean: Tensor, input_var: Tensor, *,
+    X: Tensor, scale: Tensor, B: Tensor, input_mean: Tensor, input_var: Tensor, *,
     epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0,
 ) -> Any:  # fmt: skip
     if training_mode:
-        held = last(X)
-        axes = tuple(range(held.ndim - 1))
-        mean, var = wf.mean(held, axes), wf.var(held, axes)
+        axes = (0, *range(2, X.ndim))
+        mean, var = wf.mean(X, axes), wf.var(X, axes)
         kept = 1 - momentum
         return (
             _normalised(X, scale, B, mean, var, epsilon),
@@ -39,8 +37,8 @@ def _batch_norm(
 
 
 def _normalised(
-    x: Tensor | ChannelsLast, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, epsilon: float
-) -> Tensor | ChannelsLast:
+    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, epsilon: float
+) -> Tensor:
     def factors() -> tuple[Tensor, Tensor]:
         factor = scale / wf.sqrt(var + epsilon)
         return factor, bias - mean * factor
@@ -50,17 +48,15 @@ def _normalised(
             factor, offset = factors()
     else:
         factor, offset = factors()
-    if isinstance(x, ChannelsLast):
-        return ChannelsLast(wf.astype(x.tensor * factor + offset, x.dtype))
     made = x * _channels(factor, x) + _channels(offset, x)
     return wf.astype(made, x.dtype)
 
 
-@op("BatchNormalization", layout="any")
+@op("BatchNormalization")
 def _batch_norm_old(
-    X: Tensor | ChannelsLast, scale: Tensor, B: Tensor, mean: Tensor, var: Tensor, *,
-    epsilon: float = 1e-5, momentum: float = 0.9, is_test: int = 0, spatial: int = 1,
-    consumed_inputs: Any = None, node: Call,
+    X: Tensor, scale: Tensor, B: Tensor, mean: Tensor, var: Tensor, *, epsilon: float = 1e-5,
+    momentum: float = 0.9, is_test: int = 0, spatial: int = 1, consumed_inputs: Any = None,
+    node: Call,
 ) -> Any:  # fmt: skip
     if node.outputs > 1:  # what it was trained with
         made = _batch_norm(
@@ -68,7 +64,7 @@ def _batch_norm_old(
         )
         return (*made, mean, var)
     if not spatial:
-        return (plain(X) - mean) / wf.sqrt(var + epsilon) * scale + B
+        return (X - mean) / wf.sqrt(var + epsilon) * scale + B
     return _normalised(X, scale, B, mean, var, epsilon)
 
 
@@ -149,20 +145,16 @@ def _mean_variance(X: Tensor, *, axes: Any = (0, 2, 3)) -> Tensor:
     return (X - mean) / (deviation + 1e-9)
 
 
-@op("LRN", layout="any")
+@op("LRN")
 def _lrn(
-    X: Tensor | ChannelsLast,
-    *,
-    alpha: float = 1e-4,
-    beta: float = 0.75,
-    bias: float = 1.0,
-    size: int,
-) -> ChannelsLast:
-    held, before = last(X), (size - 1) // 2
-    pairs = [*[(0, 0)] * (held.ndim - 1), (before, size - 1 - before)]
-    squares, channels = wf.pad(wf.square(held), pairs), known_size(held, -1)
-    total = reduce(wf.add, [squares[..., i : i + channels] for i in range(size)])
-    return ChannelsLast(held / wf.pow(bias + alpha / size * total, beta))
+    X: Tensor, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
+) -> Tensor:
+    before = (size - 1) // 2
+    pairs = [(0, 0)] * X.ndim
+    pairs[1] = (before, size - 1 - before)
+    squares, channels = wf.pad(wf.square(X), pairs), known_size(X, 1)
+    total = reduce(wf.add, [squares[:, i : i + channels] for i in range(size)])
+    return X / wf.pow(bias + alpha / size * total, beta)
 
 
 @op("LpNormalization")

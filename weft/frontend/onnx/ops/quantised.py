@@ -124,8 +124,7 @@ def _conv_integer(
         "strides": strides,
     }  # fmt: skip
     zero = None if x_zero_point is None else wf.reshape(x_zero_point, ())
-    made = convolution(_less(x, zero), _less(w, _of_outputs(w_zero_point, w)), **attributes)
-    return made.plain()
+    return convolution(_less(x, zero), _less(w, _of_outputs(w_zero_point, w)), **attributes)
 
 
 def _of_outputs(values: Tensor | None, w: Tensor) -> Tensor | None:

@@ -67,7 +67,7 @@ def _bernoulli(input: Tensor, *, dtype: int | None = None, seed: float | None = 
     return wf.astype(wf.random.bernoulli(_key(seed), input), _like(input, dtype))
 
 
-@op("Dropout", since=12, known=["training_mode"], folds=False, layout="each")
+@op("Dropout", since=12, known=["training_mode"], folds=False)
 def _dropout(
     data: Tensor, ratio: Tensor | None = None, training_mode: Any = None, *, seed: int | None = None
 ) -> Any:
@@ -79,7 +79,7 @@ def _dropout(
     return wf.where(kept, data * scale, wf.zeros_like(data)), kept
 
 
-@op("Dropout", layout="each")
+@op("Dropout")
 def _dropout_old(
     data: Tensor, *, ratio: float = 0.5, is_test: int = 1, consumed_inputs: Any = None
 ) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 import weft as wf
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.onnx.dtypes import limits
-from weft.frontend.onnx.layout import ChannelsLast, plain
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
 
@@ -92,39 +91,21 @@ _EACH: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-def _reduced(
-    compute: Callable[[Tensor, tuple[int, ...], bool], Tensor],
-    data: Tensor | ChannelsLast,
-    axes: tuple[int, ...],
-    keep: bool,
-) -> Tensor | ChannelsLast:
-    if not isinstance(data, ChannelsLast):
-        return compute(data, axes, keep)
-    if keep:
-        return ChannelsLast(compute(data.tensor, tuple(data.axis(a) for a in axes), True))
-    if {*range(2, data.ndim)} <= {*axes}:  # what is left are batch and channels
-        return compute(data.tensor, tuple(data.axis(a) for a in axes), False)
-    return compute(data.plain(), axes, False)
-
-
 def _enter(name: str, compute: Callable[[Tensor, tuple[int, ...], bool], Tensor]) -> None:
     def run(
-        data: Tensor | ChannelsLast, axes: Any = None, *, keepdims: int = 1,
-        noop_with_empty_axes: int = 0,
-    ) -> Tensor | ChannelsLast:  # fmt: skip
+        data: Tensor, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Tensor:
         if axes is None or not np.size(axes):
             if noop_with_empty_axes:
-                return _EACH[name](plain(data)) if name in _EACH else data
+                return _EACH[name](data) if name in _EACH else data
             axes = None
-        return _reduced(compute, data, _axes(axes, data.ndim), bool(keepdims))
+        return compute(data, _axes(axes, data.ndim), bool(keepdims))
 
-    def old(
-        data: Tensor | ChannelsLast, *, axes: Any = None, keepdims: int = 1
-    ) -> Tensor | ChannelsLast:
-        return _reduced(compute, data, _axes(axes, data.ndim), bool(keepdims))
+    def old(data: Tensor, *, axes: Any = None, keepdims: int = 1) -> Tensor:
+        return compute(data, _axes(axes, data.ndim), bool(keepdims))
 
-    op(name, since=13 if name == "ReduceSum" else 18, known=["axes"], layout="any")(run)
-    op(name, layout="any")(old)
+    op(name, since=13 if name == "ReduceSum" else 18, known=["axes"])(run)
+    op(name)(old)
 
 
 for _name, _compute in _REDUCTIONS.items():

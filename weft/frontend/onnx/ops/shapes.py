@@ -11,7 +11,6 @@ import numpy as np
 import weft as wf
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.onnx.dtypes import dtype_of
-from weft.frontend.onnx.layout import ChannelsLast, Groups, Held, last, regrouped
 from weft.frontend.onnx.sizes import known_size, sizes_value
 from weft.frontend.onnx.table import Call, op
 from weft.frontend.ops.dynamic import boolean_mask
@@ -50,7 +49,7 @@ def _constant_of_shape(input: Any, *, value: Tensor | None = None) -> Tensor:
     return wf.broadcast_to(filled, tuple(input))
 
 
-@op("Shape", folds=False, layout="groups")
+@op("Shape", folds=False)
 def _shape(data: Any, *, start: int = 0, end: int | None = None) -> Any:
     return sizes_value(data.shape[slice(start, end)])
 
@@ -64,21 +63,16 @@ def _size(data: Tensor) -> Any:
     return wf.size(data)
 
 
-@op("Reshape", since=5, sizes=["shape"], layout="groups")
-def _reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
+@op("Reshape", since=5, sizes=["shape"])
+def _reshape(data: Tensor, shape: Any, *, allowzero: int = 0) -> Tensor:
     given = list(shape)
     if not allowzero:
         given = [data.shape[i] if isinstance(d, int) and d == 0 else d for i, d in enumerate(given)]
-    if isinstance(data, Held):
-        found = regrouped(data, given)
-        if found is not None:
-            return found
-        data = data.plain()
     return wf.reshape(data, tuple(given))
 
 
 @op("Reshape")
-def _reshape_attribute(data: Tensor, *, shape: Any, consumed_inputs: Any = None) -> Any:
+def _reshape_attribute(data: Tensor, *, shape: Any, consumed_inputs: Any = None) -> Tensor:
     return _reshape(data, shape)
 
 
@@ -100,16 +94,9 @@ def _expand(input: Tensor, shape: Any) -> Tensor:
     return wf.broadcast_to(input, tuple(both))
 
 
-@op("Transpose", layout="groups")
-def _transpose(data: Any, *, perm: Any = None) -> Any:
-    order = tuple(range(data.ndim))[::-1] if perm is None else tuple(perm)
-    if isinstance(data, ChannelsLast):
-        return wf.permute_dims(data.tensor, tuple(data.axis(a) for a in order))
-    if isinstance(data, Groups):
-        if order == (0, 2, 1, *range(3, data.ndim)):
-            return data.swapped()
-        data = data.plain()
-    return wf.permute_dims(data, order)
+@op("Transpose")
+def _transpose(data: Tensor, *, perm: Any = None) -> Tensor:
+    return wf.permute_dims(data, tuple(range(data.ndim))[::-1] if perm is None else tuple(perm))
 
 
 @op("Squeeze", since=13, known=["axes"])
@@ -185,36 +172,25 @@ def _bound(value: Any) -> Any:
     return value
 
 
-@op("Slice", since=10, sizes=["starts", "ends"], known=["axes", "steps"], layout="any")
-def _slice(
-    data: Tensor | ChannelsLast, starts: Any, ends: Any, axes: Any = None, steps: Any = None
-) -> Tensor | ChannelsLast:
+@op("Slice", since=10, sizes=["starts", "ends"], known=["axes", "steps"])
+def _slice(data: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Tensor:
     number = len(starts)
     axes = list(range(number)) if axes is None else [int(a) for a in axes]
     steps = [1] * number if steps is None else [int(s) for s in steps]
     key: list[Any] = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         key[axis] = slice(_bound(start), _bound(end), step)
-    if isinstance(data, ChannelsLast):
-        return ChannelsLast(data.tensor[(key[0], *key[2:], key[1])])
     return data[tuple(key)]
 
 
-@op("Slice", layout="any")
-def _slice_attributes(
-    data: Tensor | ChannelsLast, *, starts: Any, ends: Any, axes: Any = None
-) -> Tensor | ChannelsLast:
+@op("Slice")
+def _slice_attributes(data: Tensor, *, starts: Any, ends: Any, axes: Any = None) -> Tensor:
     return _slice(data, starts, ends, axes)
 
 
-@op("Concat", layout="any")
-def _concat(*inputs: Tensor | ChannelsLast, axis: int = 1) -> Tensor | ChannelsLast:
-    if len(inputs) == 1:
-        return inputs[0]
-    held = next((x for x in inputs if isinstance(x, ChannelsLast)), None)
-    if held is None:
-        return wf.concat(inputs, axis=axis)
-    return ChannelsLast(wf.concat([last(x) for x in inputs], axis=held.axis(axis)))
+@op("Concat")
+def _concat(*inputs: Tensor, axis: int = 1) -> Tensor:
+    return inputs[0] if len(inputs) == 1 else wf.concat(inputs, axis=axis)
 
 
 def _split_sizes(size: Any, count: int) -> Any:
@@ -224,30 +200,20 @@ def _split_sizes(size: Any, count: int) -> Any:
     return [max(0, min(each, size - i * each)) for i in range(count)]
 
 
-@op("Split", since=13, known=["split"], layout="any")
+@op("Split", since=13, known=["split"])
 def _split(
-    input: Tensor | ChannelsLast,
-    split: Any = None,
-    *,
-    axis: int = 0,
-    num_outputs: int = 0,
-    node: Call,
+    input: Tensor, split: Any = None, *, axis: int = 0, num_outputs: int = 0, node: Call
 ) -> Any:
     count = num_outputs or node.outputs
     if split is None and count != node.outputs:
         raise InvalidArgumentError(f"it has {node.outputs} outputs, num_outputs is {count}")
     sizes = _split_sizes(input.shape[axis], count) if split is None else split
     parts = sizes if isinstance(sizes, int) else [int(s) for s in sizes]
-    if isinstance(input, ChannelsLast):
-        found = wf.split(input.tensor, parts, axis=input.axis(axis))
-        return tuple(ChannelsLast(part) for part in found)
     return tuple(wf.split(input, parts, axis=axis))
 
 
-@op("Split", layout="any")
-def _split_attribute(
-    input: Tensor | ChannelsLast, *, split: Any = None, axis: int = 0, node: Call
-) -> Any:
+@op("Split")
+def _split_attribute(input: Tensor, *, split: Any = None, axis: int = 0, node: Call) -> Any:
     return _split(input, split, axis=axis, node=node)
 
 

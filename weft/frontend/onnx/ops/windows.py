@@ -10,16 +10,17 @@ import numpy as np
 
 import weft as wf
 from weft.frontend.core.tensor import Tensor
+from weft.frontend.core.trace import suspend_trace
 from weft.frontend.nn.windows import same_padding
-from weft.frontend.onnx.layout import ChannelsLast, last, permuted
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
+from weft.frontend.ops.promotion import is_concrete
 from weft.ir.errors import ShapeError, UnsupportedError
 
-Image = Tensor | ChannelsLast
+_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 
-def spatial_sizes(x: Image) -> tuple[int, ...]:
+def spatial_sizes(x: Tensor) -> tuple[int, ...]:
     """The sizes of the spatial axes, which must be known."""
     sizes = tuple(d for d in x.shape[2:] if isinstance(d, int))
     if len(sizes) < x.ndim - 2:
@@ -46,46 +47,51 @@ def pairs_of(
 
 
 def _cropped(x: Tensor, pairs: list[tuple[int, int]]) -> tuple[Tensor, list[tuple[int, int]]]:
-    """x, its channels last, without what negative padding takes away; the padding that is left."""
+    """x without what negative padding takes away, and the padding that is left."""
     if all(p >= 0 for pair in pairs for p in pair):
         return x, pairs
-    sizes = x.shape[1:-1]
     key = [
-        slice(max(0, -lo), n - max(0, -hi))  # type: ignore[operator]
-        for (lo, hi), n in zip(pairs, sizes, strict=True)
+        slice(max(0, -lo), n - max(0, -hi))
+        for (lo, hi), n in zip(pairs, spatial_sizes(x), strict=True)
     ]
-    return x[(slice(None), *key)], [(max(lo, 0), max(hi, 0)) for lo, hi in pairs]
+    return x[(slice(None), slice(None), *key)], [(max(lo, 0), max(hi, 0)) for lo, hi in pairs]
 
 
 def kernel_last(w: Tensor) -> Tensor:
     """A kernel (out, in, window...) as (window..., in, out); at once where it is known."""
-    return permuted(w, (*range(2, w.ndim), 1, 0))
+    order = (*range(2, w.ndim), 1, 0)
+    if is_concrete(w):
+        with suspend_trace():
+            return wf.permute_dims(w, order)
+    return wf.permute_dims(w, order)
 
 
-@op("Conv", layout="any")
+@op("Conv")
 def convolution(
-    X: Image, W: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET",
+    X: Tensor, W: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET",
     dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
     strides: Any = None,
-) -> ChannelsLast:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """Conv, of which others here are made."""
     axes = X.ndim - 2
-    if axes not in (1, 2, 3):
+    if axes not in _FIRST:
         raise UnsupportedError(f"a convolution over {axes} spatial axes")
     steps, spread = strides or [1] * axes, dilations or [1] * axes
     window = [known_size(W, i) for i in range(2, W.ndim)]
     pairs = pairs_of(auto_pad, pads, spatial_sizes(X), window, steps, spread)
-    seen, pairs = _cropped(last(X), pairs)
-    made = wf.nn.conv(seen, kernel_last(W), steps, pairs, dilations=spread, groups=group)
-    return ChannelsLast(made if B is None else made + B)
+    X, pairs = _cropped(X, pairs)
+    made = wf.nn.conv(
+        X, kernel_last(W), steps, pairs, data_format=_FIRST[axes], dilations=spread, groups=group
+    )
+    return made if B is None else made + wf.reshape(B, (-1, *[1] * axes))
 
 
-@op("ConvTranspose", layout="any")
+@op("ConvTranspose")
 def _conv_transpose(
-    X: Image, W: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET",
+    X: Tensor, W: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET",
     dilations: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
     output_shape: Any = None, pads: Any = None, strides: Any = None,
-) -> ChannelsLast:  # fmt: skip
+) -> Tensor:  # fmt: skip
     axes = X.ndim - 2
     steps, spread = strides or [1] * axes, dilations or [1] * axes
     more = output_padding or [0] * axes
@@ -109,13 +115,12 @@ def _conv_transpose(
     else:
         pairs = list(zip(pads[:axes], pads[axes:], strict=True)) if pads else [(0, 0)] * axes
         wanted = [f + m - lo - hi for f, m, (lo, hi) in zip(full, more, pairs, strict=True)]
-    made = _transposed(last(X), W, group, steps, spread, full)
+    made = _transposed(X, W, group, steps, spread, full)
     grown = [(0, max(0, lo + n - f)) for (lo, _), n, f in zip(pairs, wanted, full, strict=True)]
-    made = wf.pad(made, [(0, 0), *grown, (0, 0)])
-    made = made[
-        (slice(None), *(slice(lo, lo + n) for (lo, _), n in zip(pairs, wanted, strict=True)))
-    ]
-    return ChannelsLast(made if B is None else made + B)
+    made = wf.pad(made, [(0, 0), (0, 0), *grown])
+    key = [slice(lo, lo + n) for (lo, _), n in zip(pairs, wanted, strict=True)]
+    made = made[(slice(None), slice(None), *key)]
+    return made if B is None else made + wf.reshape(B, (-1, *[1] * axes))
 
 
 def _transposed(
@@ -127,13 +132,14 @@ def _transposed(
     if axes not in functions:
         raise UnsupportedError(f"a transposed convolution over {axes} spatial axes")
     return functions[axes](
-        x, kernel_last(w), list(full), list(steps), "VALID", dilations=list(spread), groups=group,
+        x, kernel_last(w), list(full), list(steps), "VALID", data_format=_FIRST[axes],
+        dilations=list(spread), groups=group,
     )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------- pooling
 def _pool_window(
-    X: Image, auto_pad: str, ceil_mode: int, dilations: Any, kernel_shape: Any, pads: Any,
+    X: Tensor, auto_pad: str, ceil_mode: int, dilations: Any, kernel_shape: Any, pads: Any,
     strides: Any,
 ) -> tuple[list[int], list[int], list[tuple[int, int]], list[tuple[int, int]]]:  # fmt: skip
     """Strides, dilations, padding, and the padding with what `ceil_mode` adds at the end."""
@@ -153,25 +159,25 @@ def _pool_window(
     return steps, spread, pairs, grown
 
 
-@op("MaxPool", layout="any")
+@op("MaxPool")
 def _max_pool(
-    X: Image, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
+    X: Tensor, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
     kernel_shape: Any, pads: Any = None, storage_order: int = 0, strides: Any = None, node: Call,
 ) -> Any:  # fmt: skip
     steps, spread, _, grown = _pool_window(
         X, auto_pad, ceil_mode, dilations, kernel_shape, pads, strides
     )
     given = (list(kernel_shape), steps, grown)
+    layout = _FIRST[X.ndim - 2]
     if node.outputs < 2:
-        return ChannelsLast(wf.nn.max_pool(last(X), *given, dilations=spread))
-    made, places = wf.nn.max_pool_with_argmax(last(X), *given, dilations=spread)
-    return ChannelsLast(made), _flat_places(X, ChannelsLast(places).plain(), storage_order)
+        return wf.nn.max_pool(X, *given, data_format=layout, dilations=spread)
+    made, places = wf.nn.max_pool_with_argmax(X, *given, data_format=layout, dilations=spread)
+    return made, _flat_places(X, places, storage_order)
 
 
-def _flat_places(x: Image, places: Tensor, storage_order: int) -> Tensor:
+def _flat_places(x: Tensor, places: Tensor, storage_order: int) -> Tensor:
     """Flat indices in x, row by row or column by column, of indices in (spatial..., channels)."""
     sizes, channels = spatial_sizes(x), x.shape[1]
-    assert channels is not None
     inside = wf.floor_divide(places, channels)
     if storage_order:
         rest, parts = inside, []
@@ -188,66 +194,66 @@ def _flat_places(x: Image, places: Tensor, storage_order: int) -> Tensor:
     return (batch * channels + channel) * area + inside
 
 
-@op("AveragePool", layout="any")
+@op("AveragePool")
 def _average_pool(
-    X: Image, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, count_include_pad: int = 0,
+    X: Tensor, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, count_include_pad: int = 0,
     dilations: Any = None, kernel_shape: Any, pads: Any = None, strides: Any = None,
-) -> ChannelsLast:  # fmt: skip
+) -> Tensor:  # fmt: skip
     steps, spread, pairs, grown = _pool_window(
         X, auto_pad, ceil_mode, dilations, kernel_shape, pads, strides
     )
-    window = list(kernel_shape)
-    made = wf.nn.avg_pool(
-        last(X), window, steps, grown, dilations=spread, count_include_pad=bool(count_include_pad)
-    )
+    layout = _FIRST[X.ndim - 2]
     if not count_include_pad or pairs == grown:
-        return ChannelsLast(made)
-    # what ceil_mode has added at the end counts for nothing, other than the padding
-    padded = wf.ones(
-        (1, *(n + lo + hi for n, (lo, hi) in zip(spatial_sizes(X), pairs, strict=True)), 1)
-    )
+        return wf.nn.avg_pool(
+            X, list(kernel_shape), steps, grown, data_format=layout, dilations=spread,
+            count_include_pad=bool(count_include_pad),
+        )  # fmt: skip
+    total = wf.nn.avg_pool(
+        X, list(kernel_shape), steps, grown, data_format=layout, dilations=spread,
+        count_include_pad=True,
+    )  # fmt: skip
+    seen = np.ones((1, 1, *spatial_sizes(X)), np.float32)
+    padded = wf.asarray(np.pad(seen, [(0, 0), (0, 0), *pairs], constant_values=1))
     rest = [(0, g - p) for (_, g), (_, p) in zip(grown, pairs, strict=True)]
-    part = wf.nn.avg_pool(padded, window, steps, rest, dilations=spread, count_include_pad=True)
-    return ChannelsLast(made / wf.astype(part, X.dtype))
+    part = wf.nn.avg_pool(
+        padded, list(kernel_shape), steps, rest, data_format=layout, dilations=spread,
+        count_include_pad=True,
+    )  # fmt: skip
+    return total / wf.astype(part, X.dtype)
 
 
-@op("LpPool", layout="any")
+@op("LpPool")
 def _lp_pool(
-    X: Image, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
+    X: Tensor, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
     kernel_shape: Any, p: int = 2, pads: Any = None, strides: Any = None,
-) -> ChannelsLast:  # fmt: skip
+) -> Tensor:  # fmt: skip
     steps, spread, _, grown = _pool_window(
         X, auto_pad, ceil_mode, dilations, kernel_shape, pads, strides
     )
     mean = wf.nn.avg_pool(
-        wf.pow(wf.abs(last(X)), p), list(kernel_shape), steps, grown, dilations=spread,
-        count_include_pad=True,
+        wf.pow(wf.abs(X), p), list(kernel_shape), steps, grown, data_format=_FIRST[X.ndim - 2],
+        dilations=spread, count_include_pad=True,
     )  # fmt: skip
-    return ChannelsLast(wf.pow(mean * math.prod(kernel_shape), 1 / p))
+    return wf.pow(mean * math.prod(kernel_shape), 1 / p)
 
 
 def _spatial(x: Tensor) -> tuple[int, ...]:
-    return tuple(range(1, x.ndim - 1))
+    return tuple(range(2, x.ndim))
 
 
-@op("GlobalAveragePool", layout="any")
-def _global_average(X: Image) -> ChannelsLast:
-    held = last(X)
-    return ChannelsLast(wf.mean(held, _spatial(held), keepdims=True))
+@op("GlobalAveragePool")
+def _global_average(X: Tensor) -> Tensor:
+    return wf.mean(X, _spatial(X), keepdims=True)
 
 
-@op("GlobalMaxPool", layout="any")
-def _global_max(X: Image) -> ChannelsLast:
-    held = last(X)
-    return ChannelsLast(wf.max(held, _spatial(held), keepdims=True))
+@op("GlobalMaxPool")
+def _global_max(X: Tensor) -> Tensor:
+    return wf.max(X, _spatial(X), keepdims=True)
 
 
-@op("GlobalLpPool", layout="any")
-def _global_lp(X: Image, *, p: int = 2) -> ChannelsLast:
-    held = last(X)
-    return ChannelsLast(
-        wf.pow(wf.sum(wf.pow(wf.abs(held), p), _spatial(held), keepdims=True), 1 / p)
-    )
+@op("GlobalLpPool")
+def _global_lp(X: Tensor, *, p: int = 2) -> Tensor:
+    return wf.pow(wf.sum(wf.pow(wf.abs(X), p), _spatial(X), keepdims=True), 1 / p)
 
 
 @op("MaxUnpool", since=9, known=["output_shape"])

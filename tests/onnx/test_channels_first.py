@@ -1,5 +1,5 @@
-"""Channels stay last between convolutions, whatever is between them: graphs drawn at random against
-onnxruntime, and what is left of transposes."""
+"""Channels first in ONNX models, last between convolutions: graphs drawn at random against
+onnxruntime, and what is left of permutations."""
 
 from __future__ import annotations
 
