@@ -194,24 +194,12 @@ class _Widening:
 
     def _looked_up(self, words: ir.Value) -> ir.Value:
         """By the low 4 bits of each lane."""
-        table = ir.Constant(self.floats, [float(i - self.form.zero) for i in range(16)])
-        return _permuted(self.e, table, words)
-
-
-def _permuted(e: Emitter, table: ir.Value, words: ir.Value) -> ir.Value:
-    """Elements of a vector of f32 by the low bits of each lane (vpermps)."""
-    lanes = words.type.count
-    floats = ir.VectorType(F32, lanes)
-    if lanes == 4:
-        kind, name = ir.FunctionType(floats, [floats, words.type]), "llvm.x86.avx.vpermilvar.ps"
-    elif lanes == 8:
-        kind, name = ir.FunctionType(floats, [floats, words.type]), "llvm.x86.avx2.permps"
-    else:
-        kind = ir.FunctionType(floats, [floats, words.type])
         name = "llvm.x86.avx512.permvar.sf.512"
-    held = e.module.globals.get(name)
-    function = held if held is not None else ir.Function(e.module, kind, name)
-    return e.builder.call(function, [table, words])
+        kind = ir.FunctionType(self.floats, [self.floats, self.words])
+        held = self.e.module.globals.get(name)
+        function = held if held is not None else ir.Function(self.e.module, kind, name)
+        table = ir.Constant(self.floats, [float(i - self.form.zero) for i in range(16)])
+        return self.e.builder.call(function, [table, words])
 
 
 @dataclass(slots=True)
