@@ -4,6 +4,7 @@ models that come and go. `app.py` (HTTP) and `grpc_server.py` ask it."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -23,6 +24,7 @@ from weft.ir.errors import (
 )
 
 Array = np.ndarray[Any, Any]
+_log = logging.getLogger("weft.serving")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -64,7 +66,10 @@ class Service:
 
         def run() -> None:
             while not self._ended.wait(seconds):
-                self.repository.refresh()
+                try:
+                    self.repository.refresh()
+                except Exception:  # what is served goes on, and so do the looks
+                    _log.exception("versions could not be looked for")
 
         self._following = threading.Thread(target=run, name="weft serve follows", daemon=True)
         self._following.start()
