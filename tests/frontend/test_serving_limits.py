@@ -224,7 +224,7 @@ class TestBatches:
         class Slow(type(real)):  # type: ignore[misc]
             def __call__(self, arrays: Any, context: Any = None) -> Any:
                 rows = len(arrays[0])
-                time.sleep({0: 0, 1: 0.004, 2: 0.006}.get(rows, 0.02 * rows))
+                time.sleep({0: 0, 1: 0.01, 2: 0.011}.get(rows, 0.04 * rows))
                 return super().__call__(arrays, context)
 
         real.__class__ = Slow
