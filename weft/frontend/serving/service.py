@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from weft.frontend.serving.batching import Answer, Limits, Scheduler, prepare
+from weft.frontend.serving.batching import Answer, Limits, QuickCalls, Scheduler, prepare
 from weft.frontend.serving.metrics import Metrics
 from weft.frontend.serving.models import Signature, Version
 from weft.frontend.serving.repository import Repository
@@ -57,6 +57,7 @@ class Service:
         self.metrics = Metrics(lambda: len(self.scheduler))
         repository.ended = self.metrics.forget
         self.scheduler = Scheduler(limits, self.metrics)
+        self.quick = QuickCalls(limits, self.metrics)
         self._held = 0  # bytes of requests that are under way
         self._ended = threading.Event()
         self._following: threading.Thread | None = None
@@ -123,6 +124,9 @@ class Service:
         timeout: float | None,
         gone: Callable[[], Coroutine[Any, Any, object]] | None,
     ) -> Answer:
+        if self.quick.take(signature, arrays):
+            self.scheduler.check_open()
+            return await self.quick.submit(version, signature, arrays)
         most = self.limits.timeout
         limit = seconds = most if timeout is None else min(timeout, most)
         queued = self.scheduler.submit(version, signature, arrays)
