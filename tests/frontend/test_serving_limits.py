@@ -261,12 +261,15 @@ class TestBatches:
                     assert isinstance(one, wf.errors.InvalidArgumentError)
                 else:
                     assert np.array_equal(one.arrays[0], x * 2)
-            assert quick.take(signature, [rows_of(1, 0)])
-            assert not quick.take(signature, [rows_of(7, 0)])  # it never ran
+            assert quick.take(version, signature, [rows_of(1, 0)])
+            assert not quick.take(version, signature, [rows_of(7, 0)])  # it never ran
             signature.note(7)
-            assert quick.take(signature, [rows_of(7, 0)])
+            assert quick.take(version, signature, [rows_of(7, 0)])
+            version.add_call(1)
+            assert not quick.take(version, signature, [rows_of(1, 0)])  # it would wait for that
+            version.add_call(-1)
             signature.pace = [(1, 1.0)]
-            assert not quick.take(signature, [rows_of(1, 0)])
+            assert not quick.take(version, signature, [rows_of(1, 0)])
             return found
 
         asyncio.run(run())

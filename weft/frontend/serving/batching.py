@@ -183,7 +183,12 @@ class Scheduler:
             # a future that is set to running can no longer be cancelled
             batch = [one for one in batch if one.future.set_running_or_notify_cancel()]
             if batch:
-                _Call(batch, self.metrics, self.limits.timeout).run()
+                version = batch[0].version
+                version.add_call(1)
+                try:
+                    _Call(batch, self.metrics, self.limits.timeout).run()
+                finally:
+                    version.add_call(-1)
                 del batch
 
     def _next(self) -> list[Waiting]:
@@ -303,9 +308,10 @@ class QuickCalls:
         self.limits, self.metrics = limits, metrics
         self._waiting: dict[object, list[Waiting]] = {}
 
-    def take(self, signature: Signature, arrays: Sequence[Array]) -> bool:
-        """Whether such a call is quick."""
-        if not signature.by_rows or self.limits.max_delay:
+    def take(self, version: Version, signature: Signature, arrays: Sequence[Array]) -> bool:
+        """Whether such a call is quick, and waits for no other: calls that read a variable do so
+        one after the other."""
+        if not signature.by_rows or self.limits.max_delay or version.calls:
             return False
         return signature.is_quick(arrays[0].shape[0])
 

@@ -264,12 +264,12 @@ def shown_shape(kind: TensorType) -> list[int]:
 
 class Version:
     """A bundle that is loaded, as a version of a model. signatures: those that can be served, by
-    name; refused: why the others cannot."""
+    name; refused: why the others cannot; calls: how many run in threads."""
 
     def __init__(self, model: str, number: int, bundle: Bundle) -> None:
         self.model, self.number = model, number
         self._lock = threading.Lock()
-        self._users = 0
+        self._users = self.calls = 0
         self._when_idle: Callable[[], None] | None = None
         entries: Mapping[str, Any] = bundle.manifest["signatures"]
         self.signatures: dict[str, Signature] = {}
@@ -323,6 +323,11 @@ class Version:
                 told = self._when_idle if not self._users else None
             if told is not None:
                 told()
+
+    def add_call(self, count: int) -> None:
+        """A call begins to run in a thread (1), or has ended (-1)."""
+        with self._lock:
+            self.calls += count
 
     def when_idle(self, tell: Callable[[], None]) -> None:
         """Call `tell` each time that no request uses it any more; at once, if none does now."""

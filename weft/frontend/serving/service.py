@@ -124,7 +124,7 @@ class Service:
         timeout: float | None,
         gone: Callable[[], Coroutine[Any, Any, object]] | None,
     ) -> Answer:
-        if self.quick.take(signature, arrays):
+        if self.quick.take(version, signature, arrays):
             self.scheduler.check_open()
             return await self.quick.submit(version, signature, arrays)
         most = self.limits.timeout
