@@ -67,6 +67,7 @@ def resident(pid: int) -> int:
     return 1024 * int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
 
 
+@pytest.mark.slow
 def test_slow_clients(bundle: str, without: str | None) -> None:
     """Nothing, half a head, a head that never ends, a body that never ends, and an answer that
     nobody reads: each ends in time, and others are served meanwhile."""
@@ -160,6 +161,7 @@ def test_clients_that_are_killed(bundle: str, without: str | None) -> None:
         assert process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_starts_again(bundle: str) -> None:
     with serving(f"m={bundle}") as (process, address, _):
         port = address.rpartition(":")[2]
