@@ -1,6 +1,8 @@
 """`weft serve` under load: requests a second with batches and without, and how long answers take.
 
 python benchmarks/serve.py [--json benchmarks/serve.json] [--rounds 5] [--seconds 3] [--clients 16]
+python benchmarks/serve.py --peer PYTHON [--json FILE] [--rounds 3] [--seconds 2]
+python benchmarks/serve.py --soak MINUTES
 
 Models: the MLP of the digits example, and one of 80 MB of weights, whose call reads them all; a
 request is one row, as bytes. Each model has two servers, processes of their own, one of which has
@@ -8,6 +10,11 @@ request is one row, as bytes. Each model has two servers, processes of their own
 request when it has its answer. Open loop: requests come at half the rate that the server without
 batches has just reached in a closed loop, whether others are answered or not: evenly, and at random
 (exponential gaps). Servers, clients and whatever else runs share the processors.
+
+--peer: a Python that has FastAPI, uvicorn[standard] and PyTorch: `serve_peer.py` serves the same
+models, by turns with `weft serve`, to 1 to 256 clients in a closed loop, and in an open one at half
+of what each reaches with 16. Both take bytes. --soak: the MLP at full rate for so long; the memory
+of the server, and requests that failed. Every answer has status 200, or the program ends.
 """
 
 from __future__ import annotations
@@ -16,19 +23,20 @@ import argparse
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from bundle import mlp, weight
+from bundle import conv_net, mlp, weight
 from harness import machine
 
 import weft as wf
@@ -64,14 +72,14 @@ MODELS = {"MLP 64-512-512-10": mlp, "80 MB of weights": large}
 
 
 @contextmanager
-def serving(path: Path, options: Sequence[str]) -> Iterator[int]:
-    """A server of the bundle, under the name "m": its port."""
+def serving(path: Path, options: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """A server of the bundle, under the name "m": its port, and the process."""
     command = [sys.executable, "-m", "weft", "serve", f"m={path}", "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             served = next(line for line in process.stdout if line.startswith("serving on "))
-            yield int(served.rpartition(":")[2])
+            yield int(served.rpartition(":")[2]), process.pid
         finally:
             process.terminate()
 
@@ -87,6 +95,31 @@ def request_of(x: Any) -> bytes:
         f"Inference-Header-Content-Length: {len(head)}", "", "",
     ]  # fmt: skip
     return "\r\n".join(lines).encode() + body
+
+
+@contextmanager
+def peer(python: str, model: str) -> Iterator[int]:
+    """FastAPI with PyTorch: its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    program = str(Path(__file__).with_name("serve_peer.py"))
+    environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([python, program, model, str(port)], env=environment) as process:
+        try:
+            for _ in range(600):
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+                time.sleep(0.1)
+            yield port
+        finally:
+            process.terminate()
+
+
+def peer_request(x: Any) -> bytes:
+    """A request for a call of the peer's model with `x`."""
+    head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {x.nbytes}\r\n\r\n"
+    return head.encode() + x.tobytes()
 
 
 # ------------------------------------------------------------------------------------------ load
@@ -224,13 +257,95 @@ def shown(label: str, figures: Figures) -> None:
         print(f"| {way}: p99 : p50 |", " | ".join(cells), "| |")
 
 
+# ------------------------------------------------------------------------------------- beside
+
+
+def against(args: argparse.Namespace) -> dict[str, Any]:
+    """`weft serve` beside FastAPI with PyTorch, printed: ratios of rounds are weft : peer."""
+    kept: dict[str, Any] = {}
+    for label, make, name in (("MLP", mlp, "mlp"), ("conv net", conv_net, "conv")):
+        f, x = make()
+        x = x[:1]
+        with tempfile.TemporaryDirectory() as held:
+            path = Path(held) / "m"
+            wf.export(f, path, example=wf.TensorType(wf.float32, ("batch", *x.shape[1:])))
+            with serving(path, ()) as (a, _), peer(args.peer, name) as b:
+                asked = {"weft": (a, request_of(x)), "peer": (b, peer_request(x))}
+                for port, request in asked.values():
+                    asyncio.run(closed_loop(port, request, 32, 1.0))  # kernels of sizes, and such
+                kept[label] = beside(asked, args)
+        print(f"\n| {label} | weft | peer | weft : peer |\n|---|---|---|---|")
+        for what, by_server in kept[label].items():
+            ratios = [w / p for w, p in zip(by_server["weft"], by_server["peer"], strict=True)]
+            end, digits = (max, 0) if "clients" in what else (min, 2)
+            cells = [spread(by_server[n], digits, end) for n in asked]
+            print(f"| {what} |", " | ".join([*cells, spread(ratios, 2)]), "|")
+    return kept
+
+
+def beside(
+    asked: dict[str, tuple[int, bytes]], args: argparse.Namespace
+) -> dict[str, dict[str, list[float]]]:
+    """Requests a second and milliseconds of two servers, round by round."""
+    found: dict[str, dict[str, list[float]]] = {}
+
+    def note(what: str, name: str, value: float) -> None:
+        found.setdefault(what, {n: [] for n in asked})[name].append(value)
+
+    for _ in range(args.rounds):
+        half = {}
+        for clients in (1, 4, 16, 64, 256):
+            for name, (port, request) in asked.items():
+                rate = asyncio.run(closed_loop(port, request, clients, args.seconds))
+                note(f"requests a second, clients: {clients}", name, rate)
+                half[name] = rate / 2 if clients == 16 else half.get(name, 0.0)
+        for name, (port, request) in asked.items():
+            gaps = np.full(max(20, round(half[name] * args.seconds)), 1 / half[name])
+            seconds = asyncio.run(open_loop(port, request, gaps))
+            for q in (0.5, 0.99):
+                value = 1e3 * float(np.quantile(seconds, q))
+                note(f"ms at half load, p{round(100 * q)}", name, value)
+    return found
+
+
+def soak(minutes: float, clients: int) -> None:
+    """The MLP at full rate for so long: requests, and the server's memory, printed each tenth."""
+    f, x = mlp()
+    request = request_of(x[:1])
+    with tempfile.TemporaryDirectory() as held:
+        path = Path(held) / "m"
+        wf.export(f, path, example=wf.TensorType(wf.float32, ("batch", x.shape[1])))
+        with serving(path, ()) as (port, pid):
+            for tenth in range(11):
+                status = Path(f"/proc/{pid}/status").read_text()
+                resident = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+                files = len(os.listdir(f"/proc/{pid}/fd"))
+                told = f"{tenth * minutes / 10:5.1f} min: {resident:.1f} MiB, {files} files"
+                if tenth < 10:
+                    rate = asyncio.run(closed_loop(port, request, clients, 6 * minutes))
+                    told += f", then {rate:.0f} requests a second"
+                print(told, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--peer", metavar="PYTHON")
+    parser.add_argument("--soak", type=float, metavar="MINUTES")
     args = parser.parse_args()
+    if args.soak is not None:
+        soak(args.soak, args.clients)
+        return
+    if args.peer is not None:
+        before = os.getloadavg()[0]
+        kept = against(args)
+        print("\nload of the machine:", *(f"{load:.1f}" for load in (before, os.getloadavg()[0])))
+        if args.json:
+            Path(args.json).write_text(json.dumps({"machine": machine(), **kept}, indent=1) + "\n")
+        return
     loads, models = [os.getloadavg()[0]], {}
     print("min / median of", args.rounds, "rounds by turns; ratios are of each round")
     for label, make in MODELS.items():
@@ -241,7 +356,10 @@ def main() -> None:
             path = Path(held) / "m"
             wf.export(f, path, example=wf.TensorType(wf.float32, ("batch", x.shape[1])))
             wanted = np.asarray(wf.load(path)(x)).tobytes()
-            with serving(path, SERVERS["batches"]) as a, serving(path, SERVERS["none"]) as b:
+            with (
+                serving(path, SERVERS["batches"]) as (a, _),
+                serving(path, SERVERS["none"]) as (b, _),
+            ):
                 ports = {"batches": a, "none": b}
                 for port in ports.values():
                     assert asyncio.run(asked_once(port, request)).endswith(wanted)

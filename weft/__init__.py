@@ -74,8 +74,8 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import (
-        collectives, data, fft, image, initializers, lookup, losses, metrics, nn, onnx, random,
-        strings, summary, testing, tf1, train,
+        collectives, data, fft, image, initializers, lookup, losses, metrics, nn, onnx,
+        quantization, random, strings, summary, testing, tf1, train,
     )
     from weft.frontend import sparse
     from weft.frontend.tf1 import *  # noqa: F403 - second names, which `dir` does not show
@@ -130,7 +130,7 @@ if TYPE_CHECKING:
 # public modules, of weft.frontend
 _MODULES = (
     "collectives", "data", "fft", "image", "initializers", "lookup", "losses", "metrics", "nn",
-    "onnx", "random", "sparse", "strings", "summary", "testing", "tf1", "train",
+    "onnx", "quantization", "random", "sparse", "strings", "summary", "testing", "tf1", "train",
 )
 _LATER = {
     "weft.frontend.autodiff.custom": "custom_gradient",
@@ -262,6 +262,7 @@ __all__ = [
     "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis", "nextafter", "nn",
     "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "onnx", "outer", "pad",
     "permute_dims", "pi", "placeholder", "positive", "pow", "print", "prod", "py_function",
+    "quantization",
     "rad2deg", "random", "real", "reciprocal", "record", "reducer", "register_function",
     "register_gradient", "register_kernel", "register_op", "register_pytree", "remainder",
     "repeat", "replay", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",

@@ -70,7 +70,7 @@ def test_errors(page: Path) -> None:
 
 def test_reference() -> None:
     """A page for each public module, but `wf.tf1`, whose names have first ones."""
-    modules = ["image", "strings", "sparse",
+    modules = ["image", "strings", "sparse", "onnx",
                "nn", "losses", "metrics", "initializers", "linalg", "fft", "random", "train",
                "data", "lookup", "summary", "testing", "errors"]  # fmt: skip
     shown = {"wf", *modules}

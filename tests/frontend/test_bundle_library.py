@@ -95,6 +95,31 @@ def test_a_bundle_and_a_c_program(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "python" not in linked.stdout
 
 
+def test_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = tmp_path / "m"
+    wf.export(lambda x: x @ W, bundle, example=wf.TensorType(wf.float32, ("batch", 6)))
+    words = ["compile", str(bundle), "--target", "cpu", "-o", str(tmp_path), "--size"]
+    for given, told in (
+        ("batch=1-4,x", "sizes are integers and ranges of them"),
+        ("batch=0-2000", "at most 1024 sets of sizes"),
+        ("batch=1-999999999", "at most 1024 sets of sizes"),
+        ("batch=4-1", "sizes are integers and ranges of them"),
+        ("rows=1,2", "no symbolic dimension 'rows'"),
+    ):
+        assert main([*words, given]) == ERROR
+        assert told in capsys.readouterr().err
+    assert main([*words, "batch=1-3,7,2"]) == SUCCESS
+    assert "weft_m_run_sized(sizes, inputs, outputs)" in capsys.readouterr().out
+    c = ctypes.CDLL(str(tmp_path / "libm.so"))
+    for n in (1, 2, 3, 4, 7):
+        x, y = RNG.random((n, 6), np.float32), np.zeros((n, 5), np.float32)
+        given, got = (ctypes.c_void_p * 1)(x.ctypes.data), (ctypes.c_void_p * 1)(y.ctypes.data)
+        code = c.weft_model_run_sized((ctypes.c_longlong * 1)(n), given, got)
+        assert code == (-2 if n == 4 else 0)
+        wanted = np.asarray(wf.load(bundle)(x))
+        assert n == 4 or y.tobytes() == wanted.tobytes()
+
+
 def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     count = wf.Variable(np.int64(0), name="count")
     bundle = str(tmp_path / "b")

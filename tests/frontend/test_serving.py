@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import weft as wf
 from weft.frontend.serving.app import App
 from weft.frontend.serving.batching import Limits
-from weft.frontend.serving.models import Repository
+from weft.frontend.serving.repository import Repository
 
 NUMBERS = [
     wf.bool, wf.int8, wf.int16, wf.int32, wf.int64, wf.uint8, wf.uint16, wf.uint32, wf.uint64,
@@ -129,9 +129,9 @@ class TestEachDtype:
             told = reply.json()
             assert (told["id"], told["model_name"], told["model_version"]) == ("7", kind.name, "1")
             found = {one["name"]: one for one in told["outputs"]}
-            assert list(found) == ["result_k", "result_same", "result_turned"]
+            assert list(found) == ["k", "same", "turned"]
             for name, wanted in (("k", k), ("same", x), ("turned", x.T)):
-                one = found[f"result_{name}"]
+                one = found[name]
                 assert one["datatype"] == named(kind)
                 assert one["shape"] == list(wanted.shape)
                 array = np.array(one["data"], np.float32 if kind.itemsize == 2 and kind.is_floating
@@ -154,7 +154,7 @@ class TestEachDtype:
         assert reply.status == 200, reply.body
         here = wf.load(folder / kind.name)(x, k)
         found = binary_outputs(reply)
-        assert found == {f"result_{n}": raw(np.asarray(here[n])) for n in ("k", "same", "turned")}
+        assert found == {n: raw(np.asarray(here[n])) for n in ("k", "same", "turned")}
 
     def test_predict(self, client: Client, kind: wf.DType, rows: int) -> None:
         x, k = self.arrays(kind, rows)
@@ -162,9 +162,9 @@ class TestEachDtype:
         reply = client.post(f"/v1/models/{kind.name}:predict", columns)
         assert reply.status == 200, reply.body
         found = reply.json()["outputs"]
-        assert sorted(found) == ["result_k", "result_same", "result_turned"]
+        assert sorted(found) == ["k", "same", "turned"]
         for name, wanted in (("k", k), ("same", x), ("turned", x.T)):
-            array = np.array(found[f"result_{name}"], np.float64 if kind.is_floating
+            array = np.array(found[name], np.float64 if kind.is_floating
                              else kind.numpy).astype(kind.numpy)  # fmt: skip
             assert array.shape[:1] == wanted.shape[:1]  # [] has no sizes but the first
             array = array.reshape(wanted.shape)
@@ -184,11 +184,11 @@ def test_any_bits(client: Client, kind: wf.DType, rows: int, data: st.DataObject
         {"name": "k", "datatype": named(kind), "shape": [],
          "parameters": {"binary_data_size": kind.itemsize}},
     ]  # fmt: skip
-    outputs = [{"name": "result_same", "parameters": {"binary_data": True}}]
+    outputs = [{"name": "same", "parameters": {"binary_data": True}}]
     tails = [bits, bytes(kind.itemsize)]
     body, headers = binary_request({"inputs": entries, "outputs": outputs}, *tails)
     reply = client.ask("POST", f"/v2/models/{kind.name}/infer", body, headers)
-    assert binary_outputs(reply) == {"result_same": bits}
+    assert binary_outputs(reply) == {"same": bits}
 
 
 class TestStrings:
@@ -267,7 +267,7 @@ class TestPredict:
 
 class TestModels:
     def test_metadata(self, client: Client) -> None:
-        assert client.get("/v2").json()["extensions"] == ["binary_tensor_data"]
+        assert client.get("/v2").json()["extensions"][0] == "binary_tensor_data"
         assert client.get("/v2/health/live").json() == {"live": True}
         assert client.get("/v2/health/ready").json() == {"ready": True}
         assert client.get("/v2/models/curve/ready").json() == {"name": "curve", "ready": True}
@@ -297,13 +297,13 @@ class TestModels:
     def test_some_outputs(self, client: Client) -> None:
         inputs = [{"name": "x", "datatype": "INT8", "shape": [1, 3], "data": [1, 2, 3]},
                   {"name": "k", "datatype": "INT8", "shape": [], "data": [9]}]  # fmt: skip
-        outputs = [{"name": "result_k", "parameters": {"binary_data": True}},
-                   {"name": "result_same"}]  # fmt: skip
+        outputs = [{"name": "k", "parameters": {"binary_data": True}},
+                   {"name": "same"}]  # fmt: skip
         reply = client.post("/v2/models/int8/infer", {"inputs": inputs, "outputs": outputs})
         length = int(reply.headers["inference-header-content-length"])
         assert reply.body[length:] == b"\x09"
         told = json.loads(reply.body[:length])["outputs"]
-        assert [one["name"] for one in told] == ["result_k", "result_same"]
+        assert [one["name"] for one in told] == ["k", "same"]
         assert told[1]["data"] == [1, 2, 3]
 
     def test_versions(self, folder: Path) -> None:
@@ -348,7 +348,7 @@ class TestModels:
         wf.export(add, tmp_path / "m", example=wf.TensorType(wf.float32, ()))
         repository = Repository([str(tmp_path / "m")])
         app = App(repository, Limits(threads=3))
-        assert app.told == [
+        assert app.service.told == [
             "m/1:serving_default: not batched: its first input has no open first size"
         ]
         with Client(app) as client:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.frontend.serving.app import App
-from weft.frontend.serving.batching import Limits
-from weft.frontend.serving.models import Repository
+from weft.frontend.serving.batching import Limits, Scheduler, Waiting, joined, prepare
+from weft.frontend.serving.metrics import Metrics
+from weft.frontend.serving.repository import Repository
 
 F32 = wf.float32
 
@@ -52,7 +54,7 @@ class Served:
         signatures = repository.find("m").signatures
         self.held = signatures["serving_default"] = Held(signatures["serving_default"])  # type: ignore[assignment]
         self.app = App(repository, limits, **options)
-        self.told, self.client = self.app.told, Client(self.app)
+        self.told, self.client = self.app.service.told, Client(self.app)
 
     def __enter__(self) -> Served:
         self.client.__enter__()
@@ -70,8 +72,8 @@ class Served:
     def queued(self, count: int) -> None:
         """Wait until so many requests are in the queue."""
         end = time.monotonic() + 60
-        while len(self.app.scheduler) != count:
-            assert time.monotonic() < end, len(self.app.scheduler)
+        while len(self.app.service.scheduler) != count:
+            assert time.monotonic() < end, len(self.app.service.scheduler)
             time.sleep(0.001)
 
 
@@ -191,6 +193,48 @@ class TestBatches:
         with Served(model(tmp_path, function, shape)) as served:
             assert served.told == [f"m/1:serving_default: not batched: {why}"]
 
+    @pytest.mark.parametrize(("seconds", "sums", "chosen"), [
+        ([1.0, 1.1, 1.2, 1.3], [1, 2, 3, 4, 8], 5),  # more rows cost little
+        ([1.0, 8.0, 9.0, 9.0], [1, 2, 4, 7], 1),  # a few cost more than each alone
+        ([1.0, 8.0, 9.0, 4.0], [1, 2, 4, 8], 4),  # many are worth it
+        ([1.0, 1.5, 9.0, 20.0], [1, 2, 3, 4], 2),  # of two rows a call is best
+        ([1.0, 1.5, 9.0, 20.0], [1, 1, 2, 2, 9], 4),  # of none rows, too
+        ([1.0, 2.2, 4.4, 8.8], [1, 2, 3, 20], 4),  # a little longer is as good: fewer calls
+        ([1.0, 1.1, 1.2, 1.3], [0, 0, 2], 3),
+        ([], [1, 2, 30], 3),  # it was not tried
+    ])  # fmt: skip
+    def test_how_many_go_together(
+        self, tmp_path: Path, seconds: list[float], sums: list[int], chosen: int
+    ) -> None:
+        version = Repository([str(model(tmp_path, lambda x: x + 1))]).find("m")
+        signature = version.signature()
+        signature.by_rows = True
+        signature.pace = [(1 << i, s) for i, s in enumerate(seconds)]
+        scheduler = Scheduler(Limits(), Metrics())
+        scheduler.close()
+        counts = [b - a for a, b in pairwise([0, *sums])]
+        waiting = [Waiting(version, signature, [rows_of(n, 0)]) for n in counts]
+        assert len(joined(waiting)) == chosen
+
+    def test_calls_are_tried_for_their_pace(self, tmp_path: Path) -> None:
+        """What is quick for two rows and slow for more is called for two."""
+        version = Repository([str(model(tmp_path, lambda x: x * 2))]).find("m")
+        real = version.signature()
+
+        class Slow(type(real)):  # type: ignore[misc]
+            def __call__(self, arrays: Any, context: Any = None) -> Any:
+                rows = len(arrays[0])
+                time.sleep({0: 0, 1: 0.004, 2: 0.006}.get(rows, 0.02 * rows))
+                return super().__call__(arrays, context)
+
+        real.__class__ = Slow
+        assert prepare(version, Limits(max_batch=16)) == [
+            "m/1:serving_default: batched up to 2 rows: more take longer for each"
+        ]
+        assert prepare(version, Limits(max_batch=2)) == [
+            "m/1:serving_default: batched up to 2 rows"
+        ]
+
 
 class TestLimits:
     def test_a_full_queue(self, tmp_path: Path) -> None:
@@ -288,7 +332,7 @@ class TestLimits:
             assert served.held.begun.acquire(timeout=60)
             closing = threading.Thread(target=served.app.close)
             closing.start()
-            while served.app.ready:
+            while served.app.service.ready:
                 time.sleep(0.001)
             for path in ("/v2/health/ready", "/v2/models/m/ready"):
                 assert served.client.get(path).status == 503
@@ -450,7 +494,7 @@ class TestWrongRequests:
         refused(client, client.post("/v1/models/m:predict", told))
 
     @pytest.mark.parametrize("path", [
-        "/", "/v2/models", "/v2/models/", "/v2/models/..", "/v2/models/../m", "/v2/models//m",
+        "/v2/models", "/v2/models/", "/v2/models/..", "/v2/models/../m", "/v2/models//m",
         "/v2/models/m/", "/v2/models/m/versions/2", "/v2/models/m/versions/", "/v2/models/m\x00",
         "/v2/models/m/versions/../1", "/v2/models/%2e%2e", "/v2/models//etc/passwd", "/v3",
         "/v2/models/" + "m" * 5000, "/v1/models/m:predict", "/v1/models/m/labels/stable",
@@ -459,7 +503,7 @@ class TestWrongRequests:
     def test_paths(self, client: Client, path: str) -> None:
         refused(client, client.get(path))
 
-    @pytest.mark.parametrize("path", ["/v1/models/m:classify", "/v1/models/m", "/v2", "/metrics"])
+    @pytest.mark.parametrize("path", ["/v1/models/m:explain", "/v1/models/m", "/v2", "/metrics"])
     def test_methods(self, client: Client, path: str) -> None:
         refused(client, client.post(path, {}))
 
@@ -481,6 +525,7 @@ ENTRY = st.fixed_dictionaries({}, optional={
 REQUEST = st.fixed_dictionaries({}, optional={
     "inputs": st.lists(ENTRY, max_size=4) | VALUES, "outputs": st.lists(ENTRY) | VALUES,
     "parameters": VALUES, "id": VALUES, "instances": VALUES, "signature_name": VALUES,
+    "examples": st.lists(st.dictionaries(st.sampled_from("xis"), VALUES)) | VALUES,
 })  # fmt: skip
 
 
@@ -491,7 +536,7 @@ def test_made_up_requests(client: Client, told: Any, tail: bytes, off: int) -> N
     head = json.dumps(told).encode()
     headers = {"Inference-Header-Content-Length": str(len(head) + min(off, len(tail)))}
     for path, more in (("/v2/models/m/infer", headers), ("/v2/models/m/infer", {}),
-                       ("/v1/models/m:predict", {})):  # fmt: skip
+                       ("/v1/models/m:predict", {}), ("/v1/models/m:classify", {})):  # fmt: skip
         reply = client.ask("POST", path, head + (tail if more else b""), more)
         assert reply.status < 500, reply.body
         if reply.status != 200:
@@ -505,3 +550,121 @@ def test_made_up_bytes(client: Client, body: bytes, length: str | None) -> None:
     reply = client.ask("POST", "/v2/models/m/infer", body, headers)
     assert 400 <= reply.status < 500
     assert list(reply.json()) == ["error"]
+
+
+# ------------------------------------------------------------------------- calls that are stopped
+
+
+ENDLESS, SHORT = {"inputs": [10**12]}, {"inputs": [3]}
+
+
+class TestCallsThatRun:
+    """A loop of 10 ** 12 rounds, asked by a client that goes or has no time, holds the only thread
+    no longer than that."""
+
+    @pytest.fixture(params=["while", "scan"])
+    def served(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
+        def rounds(n: Any) -> Any:
+            def step(i: Any, s: Any) -> Any:
+                return i + 1, wf.sin(s) + 1.0
+
+            start = (wf.constant(np.int64(0)), wf.constant(np.float32(0)))
+            most = wf.max(n)
+            if request.param == "while":
+                return wf.while_loop(lambda i, s: i < most, step, start)[1] + wf.astype(n, F32)
+
+            def inner(c: Any, x: Any) -> Any:
+                found = wf.while_loop(lambda i, s: i < most, step, start)[1] + c + x
+                return found, found
+
+            return wf.scan(inner, wf.constant(np.float32(0)), wf.astype(n, F32))[1]
+
+        wf.export(rounds, tmp_path / "m", example=wf.TensorType(wf.int64, ("n",)))
+        app = App(Repository([str(tmp_path / "m")]), Limits(timeout=30.0))
+        with Client(app) as client:
+            yield client
+
+    def asked(self, client: Client, told: Any, gone: asyncio.Event | None = None) -> Future[Reply]:
+        body = json.dumps(told).encode()
+        return client.send("POST", "/v1/models/m:predict", body, None, gone)
+
+    def until_it_runs(self, client: Client, reply: Future[Reply]) -> None:
+        end = time.monotonic() + 60
+        time.sleep(0.2)
+        while len(client.app.service.scheduler):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert not reply.done()
+
+    def test_a_client_that_goes(self, served: Client) -> None:
+        gone = asyncio.Event()
+        left = self.asked(served, ENDLESS, gone)
+        self.until_it_runs(served, left)
+        waits = self.asked(served, SHORT)
+        served.loop.call_soon_threadsafe(gone.set)
+        assert left.result(60).status == 499
+        assert waits.result(10).status == 200
+
+    def test_a_request_that_has_no_time(self, served: Client) -> None:
+        entry = {"name": "n", "datatype": "INT64", "shape": [1], "data": [10**12]}
+        told = {"inputs": [entry], "parameters": {"timeout": 100_000}}
+        begun = time.monotonic()
+        reply = served.post("/v2/models/m/infer", told)
+        assert reply.status == 504
+        assert "no result within 0.1 seconds" in reply.json()["error"]
+        assert self.asked(served, SHORT).result(10).status == 200
+        assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("all_go", [False, True])
+def test_a_call_of_several_runs_while_one_is_waited_for(tmp_path: Path, all_go: bool) -> None:
+    version = Repository([str(model(tmp_path, lambda x: x + 1))]).find("m")
+    begun, stopped = threading.Semaphore(0), list[str]()
+    may = [threading.Event(), threading.Event()]  # of each call
+
+    class Looping:
+        name, by_rows, loops, calls = "looping", True, True, 0
+
+        def seconds(self, rows: int) -> float:
+            return 1.0
+
+        def __call__(self, arrays: Sequence[Any], context: Any) -> Sequence[Any]:
+            go = may[self.calls]
+            self.calls += 1
+            begun.release()
+            while not go.wait(0.01):
+                if context.cancel.is_cancelled:
+                    stopped.append(context.cancel.reason)
+                    raise context.cancel.error("it looped")
+            return arrays
+
+    scheduler, signature = Scheduler(Limits(), Metrics()), Looping()
+    asked = [scheduler.submit(version, signature, [rows_of(1, 0)])]  # type: ignore[arg-type]
+    assert begun.acquire(timeout=60)
+    asked += [scheduler.submit(version, signature, [rows_of(1, i)]) for i in (1, 2)]  # type: ignore[arg-type]
+    may[0].set()
+    assert begun.acquire(timeout=60)
+    assert not asked[1].cancel()
+    if all_go:
+        asked[2].cancel()
+        for one in asked[1:]:
+            with pytest.raises(wf.errors.CancelledError):
+                one.result(60)
+        assert stopped == ["nobody waits for its results"]
+    else:
+        time.sleep(0.1)
+        may[1].set()
+        assert np.array_equal(asked[2].result(60).arrays[0], rows_of(1, 2))
+        assert stopped == []
+    scheduler.close()
+
+
+@pytest.mark.parametrize("given", [-1, 1.5, "x", True, [], 10**30])
+def test_timeouts_that_are_none(client: Client, given: Any) -> None:
+    refused(client, client.post("/v2/models/m/infer", {**GOOD, "parameters": {"timeout": given}}))
+
+
+@pytest.mark.parametrize("given", [0, 60_000_000, "60000000"])
+def test_timeouts(client: Client, given: Any) -> None:
+    told = {**GOOD, "parameters": {"timeout": given}}
+    assert client.post("/v2/models/m/infer", told).status == 200

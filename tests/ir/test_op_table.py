@@ -50,7 +50,7 @@ ADJOINTS = {
 REWRITES = {
     *("arena_push", "arena_pop", "arena_add"),
     *("attention", "attention_grad"),
-    "sparse_matmul",
+    *("sparse_matmul", "quantized_matmul"),
     *("loop_mark", "row_guard"),
     *("first_occurrence", "enter", "exit", "next_iteration", "loop_cond"),
     *(spec.name for spec in COMMUNICATION_TABLE),

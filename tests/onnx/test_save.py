@@ -62,7 +62,7 @@ class TestWhatIsSaved:
         model = saved(f, {"image": kind, "other": {"a": wf.TensorType(F32, (None,)), "b": kind}})
         graph = model.graph
         assert [i.name for i in graph.input] == ["image", "other_a", "other_b"]
-        assert [o.name for o in graph.output] == ["result_parts_0", "result_parts_1", "result_sum"]
+        assert [o.name for o in graph.output] == ["parts_0", "parts_1", "sum"]
         sizes = [
             [d.dim_param or d.dim_value for d in o.type.tensor_type.shape.dim] for o in graph.output
         ]

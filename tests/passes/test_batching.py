@@ -168,6 +168,7 @@ ROW_BY_ROW = {
     "arena_add", "arena_pop", "arena_push", "axis_index", *DATAFLOW,
     "substr_utf8", "string_split_rows", "unicode_decode", "unicode_encode", "string_reduce_join",
     "string_format", "decode_json", "sparse_matmul", "sparse_pairs_padded",
+    "quantized_matmul",
 }  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def test_the_table_of_placement_is_that_of_the_page() -> None:
     """What runs on the CPU only is what the page says, but for what needs no kernel there."""
     made_later = {"fused", "unrolled", "arena_push", "arena_pop", "arena_add"}
     made_later |= {"attention", "attention_grad"}
-    made_later |= {"sparse_matmul", *COLLECTIVES}
+    made_later |= {"sparse_matmul", "quantized_matmul", *COLLECTIVES}
     assert set(OPS) - gpu_ops() - made_later == names_after("On the CPU only") - BESIDE - made_later
 
 

@@ -4,8 +4,10 @@ it."""
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +21,7 @@ from weft.runtime.native.library import LibraryFiles, write_library
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 RNG = np.random.default_rng(5)
+F32 = np.float32
 W = RNG.standard_normal((6, 5)).astype(np.float32)
 
 
@@ -188,3 +191,146 @@ def test_two_libraries_in_one_program(tmp_path: Path) -> None:
 def test_sizes_that_depend_on_values(tmp_path: Path) -> None:
     with pytest.raises(wf.errors.UnsupportedError, match="sizes that depend on values"):
         library(tmp_path, lambda x: x[x > 0], W)
+
+
+SIZED_C = """
+#include <stdio.h>
+#include "model.h"
+
+int main(void)
+{
+    float x[9 * 6], y[9 * 5];
+    const void *in[] = {x};
+    void *out[] = {y};
+    for (int k = 0; k < 9 * 6; ++k)
+        x[k] = (float)k / 7;
+    for (long long n = 0; n < 10; ++n) {
+        const weft_tensor *tensor = weft_model_sized_outputs(&n);
+        int error = weft_model_run_sized(&n, in, out);
+        if (error || !tensor) {
+            printf("%lld: %s\\n", n, weft_model_message(error));
+            continue;
+        }
+        printf("%lld: %lld x %lld, %d bytes, %s %a\\n", n, tensor->shape[0], tensor->shape[1],
+               (int)tensor->bytes, weft_model_sizes[0], y[n * 5 - 1]);
+    }
+    return weft_model_outputs->shape[0] != -1 || weft_model_outputs->bytes;
+}
+"""
+
+
+def _layer(x: Any) -> Any:
+    return wf.nn.softmax(wf.matmul(x, W)) + wf.mean(x)
+
+
+def _open_graph(f: Callable[..., Any], *kinds: wf.TensorType) -> wf.Graph:
+    arrays = [np.ones([d if isinstance(d, int) else 2 for d in k.shape], F32) for k in kinds]
+    return wf.compile(f, input_signature=kinds).trace(*arrays)
+
+
+def test_calls_choose_sizes(tmp_path: Path) -> None:
+    """From C: each size as the compiled function of it alone, on one thread."""
+    graph = _open_graph(_layer, wf.TensorType(wf.float32, ("batch", 6)))
+    sizes = [{"batch": n} for n in (9, 1, 2, 3, 4)]
+    write_library(graph, ["y"], tmp_path, "model", sizes=sizes)
+    (tmp_path / "main.c").write_text(SIZED_C)
+    subprocess.run(
+        ["cc", "-std=c99", "-pedantic", "-Wall", "-Werror", "main.c", "-o", "main", "-L.",
+         "-lmodel", "-Wl,-rpath,$ORIGIN"],
+        cwd=tmp_path, check=True,
+    )  # fmt: skip
+    told = subprocess.run([str(tmp_path / "main")], capture_output=True, check=True, text=True)
+    x = (np.arange(54, dtype=np.float32) / np.float32(7)).reshape(9, 6)
+    wanted = []
+    for n in range(10):
+        if n not in (1, 2, 3, 4, 9):
+            wanted.append(f"{n}: the library is not for these sizes")
+            continue
+        y = np.asarray(wf.compile(_layer, threads=1)(x[:n]))
+        last = ctypes.c_float(y[-1, -1]).value
+        wanted.append(f"{n}: {n} x 5, {20 * n} bytes, batch {_as_hexadecimal(last)}")
+    assert told.stdout.splitlines() == wanted
+
+
+def _as_hexadecimal(x: float) -> str:
+    """As C's %a."""
+    sign, _, exponent = x.hex().partition("p")
+    return f"{sign.rstrip('0').rstrip('.')}p{exponent}"
+
+
+def test_two_sizes_at_once(tmp_path: Path) -> None:
+    """Programs lie in the order of all their sizes; constants are in the library once."""
+    table = RNG.random((40, 50), np.float32)
+
+    def f(x: Any, y: Any) -> Any:
+        return wf.matmul(x, table), wf.sum(y)
+
+    graph = _open_graph(f, wf.TensorType(wf.float32, ("n", 40)), wf.TensorType(wf.float32, ("m",)))
+    sets = [{"m": m, "n": n} for m in (5, 2) for n in (7, 0, 3)]
+    made = write_library(graph, ["a", "b"], tmp_path, "model", sizes=sets)
+    assert made.library.read_bytes().count(table[3].tobytes()) <= 2  # as it is, and in panels
+    c = ctypes.CDLL(str(made.library))
+    for one in sets:
+        x, y = RNG.random((one["n"], 40), np.float32), RNG.random(one["m"], np.float32)
+        wanted = [np.asarray(t) for t in wf.compile(f, threads=1)(x, y)]
+        got = [np.full_like(t, 77) for t in wanted]
+        sizes = (ctypes.c_longlong * 2)(one["m"], one["n"])
+        assert c.weft_model_run_sized(sizes, _addresses([x, y]), _addresses(got)) == 0
+        assert [t.tobytes() for t in got] == [t.tobytes() for t in wanted]
+
+
+THREADS = """
+import ctypes, os, sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np, _ctypes
+
+c = ctypes.CDLL(sys.argv[1])
+x, wanted = np.load(sys.argv[2]), np.load(sys.argv[3])
+
+def run(_=0):
+    y = np.zeros_like(wanted)
+    one = ctypes.c_void_p * 1
+    code = c.weft_model_run(one(x.ctypes.data), one(y.ctypes.data))
+    return code == 0 and y.tobytes() == wanted.tobytes()
+
+threads = lambda: len(os.listdir("/proc/self/task"))
+before = threads()
+assert run() and threads() == before
+assert c.weft_model_set_threads(0) == c.weft_model_set_threads(10**6) == -3
+for count in (3, 2, 1, 4):
+    assert c.weft_model_set_threads(count) == 0
+    assert all(run() for _ in range(20))
+print("workers", threads() - before)
+with ThreadPoolExecutor(3) as pool:
+    assert all(pool.map(run, range(40)))
+child = os.fork()
+if not child:
+    here = threads()
+    good = all(run() for _ in range(20))
+    os._exit(0 if good and threads() > here == 1 else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert run()
+_ctypes.dlclose(c._handle)
+print("left", threads() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux does")
+def test_threads(tmp_path: Path) -> None:
+    """The same bits with each number of threads, from several at once, in a child process; and they
+    end with the library."""
+
+    def f(x: Any) -> Any:
+        return wf.exp(wf.matmul(x, x) * 0.01) + x
+
+    x = RNG.random((300, 300), np.float32)
+    library(tmp_path, f, x)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", np.asarray(wf.compile(f, threads=1)(x)))
+    names = ("libmodel.so", "x.npy", "y.npy")
+    told = subprocess.run(
+        [sys.executable, "-c", THREADS, *[str(tmp_path / name) for name in names]],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # whose threads end with a fork
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (told.stdout, told.returncode) == ("workers 3\nleft 0\n", 0), told.stderr

@@ -208,6 +208,7 @@ MAKERS: dict[str, Maker] = {
     **dict.fromkeys(("conv", "conv_input", "conv_kernel"), window.conv),
     **dict.fromkeys(("attention", "attention_grad"), window.attention),
     "sparse_matmul": array.sparse_matmul,
+    "quantized_matmul": array.quantized_matmul,
     **{n: window.window for n in OPS if n.startswith("window_")},
     **dict.fromkeys([spec.name for spec in QUEUE_TABLE], queues.queue),
     **dict.fromkeys([spec.name for spec in RESOURCE_TABLE], resources.resource),

@@ -9,7 +9,7 @@ from typing import Any
 from graphs import GraphMaker, Unfit
 
 from weft.ir.analysis.verify import illegal
-from weft.ir.dtypes import ALL, DType, float32, float64, uint32
+from weft.ir.dtypes import ALL, DType, float32, float64, int8, uint8, uint32
 from weft.ir.errors import WeftError
 from weft.ir.ops import OPS
 from weft.ir.ops.linear_algebra import LAPACK
@@ -249,6 +249,15 @@ def sparse_matmul(m: GraphMaker, op: str) -> None:
     entries = m.indices(m.dtype(INTEGERS), (n, 2), min(rows, inner))
     dense = m.like(dtype, (inner, m.int(1, 3)) if m.flag() else (inner,))
     m.emit(op, [dense, entries, m.like(dtype, (n,))], rows=(rows,), row=m.int(0, 1))
+
+
+def quantized_matmul(m: GraphMaker, op: str) -> None:
+    rows, n, groups, bits = m.int(0, 10), m.int(1, 6), m.int(1, 3), m.pick([4, 8])
+    run = (32 if bits == 4 else 16) * (m.int(1, 2) if groups > 1 else m.int(1, 3))
+    kind = uint8 if bits == 4 else m.dtype([int8, uint8])
+    operands = [m.like(float32, (rows, groups * run)), m.like(kind, (n, groups * run * bits // 8))]
+    attrs = {"bits": bits, "zero": m.int(-1, 9), "signed": m.flag()}
+    m.emit(op, [*operands, m.like(float32, (n, groups))], **attrs)
 
 
 def matmul(m: GraphMaker, op: str) -> None:

@@ -29,7 +29,7 @@ TRACED = [
     n
     for n, s in OPS.items()
     if n not in ("custom_gradient", "fused", "attention", "attention_grad")
-    and n != "sparse_matmul"
+    and n not in ("sparse_matmul", "quantized_matmul")
     and not n.startswith(("stack_", "arena_"))
     and n not in LINEAR_ALGEBRA | COLLECTIVES
     and not s.traits & {"host", "handle"}

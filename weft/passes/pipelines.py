@@ -17,12 +17,14 @@ from weft.passes.control.simplify import simplify_control, simplify_control_exac
 from weft.passes.fusion.attention import fuse_attention
 from weft.passes.fusion.epilogues import fuse_epilogues, fuse_matmul, split_tails
 from weft.passes.fusion.fuse import fuse, fuse_elementwise, fuse_folds
+from weft.passes.fusion.integer_products import integer_products
 from weft.passes.fusion.product_operands import (
     narrow_products,
     stride_all_products,
     stride_products,
 )
 from weft.passes.fusion.prologues import fuse_prologues
+from weft.passes.fusion.quantized_products import fuse_quantized_products
 from weft.passes.fusion.recompute import recompute, rematerialize
 from weft.passes.fusion.sparse_products import (
     fuse_sparse_products,
@@ -42,6 +44,7 @@ from weft.passes.simplify.effects import (
     strip_marks,
 )
 from weft.passes.simplify.fold import fold, fold_exactly
+from weft.passes.simplify.layouts import move_permutations
 from weft.passes.simplify.scales import fold_scales
 from weft.passes.simplify.sparse_updates import sparse_updates
 from weft.passes.sizes import tie_sizes
@@ -61,10 +64,13 @@ PASSES: dict[str, Pass] = {
     "fold": fold,
     "simplify": simplify,
     "cse": cse,
+    "move_permutations": move_permutations,
     "simplify_control": simplify_control,
     "sparse_updates": sparse_updates,
     "fuse_attention": fuse_attention,
     "fuse_sparse_products": fuse_sparse_products,
+    "integer_products": integer_products,
+    "fuse_quantized_products": fuse_quantized_products,
     "contract": contract,
     "transpose_outside_loops": transpose_outside_loops,
     "fuse": fuse,
@@ -103,8 +109,11 @@ STANDARD: tuple[Pass, ...] = (
     pairs_by_kernel,  # before dce, which drops the other way to the same results
     dce,  # gradients that nobody asked for: less work for all that follows
     fold,  # scalars and sizes; constants that repeat one element become broadcasts of it
+    integer_products,  # zero points are known, and products of vectors are no nests yet
+    fuse_quantized_products,  # likewise, of what is left: one operand, or few rows
     simplify,  # algebra, views of views, transposes into matmul's flags
     cse,  # gradients recompute what the forward pass has; after simplify equal things look equal
+    move_permutations,  # before simplify, in which those that meet cancel
     simplify_control,  # equal operands and bodies show which loops are one, what is invariant
     strip_barriers,  # equal ops are merged: those that are to be done twice are two now
     sparse_updates,  # algebra has shown what updates are; what it makes is still simplified
@@ -155,7 +164,7 @@ REPRODUCIBLE: tuple[Pass, ...] = (
 #: For a GPU: its products do more of what follows them and of copies than the CPU's, no prologues.
 _OF_CPU_PRODUCTS = (
     fuse_attention, split_tails, fuse_prologues, narrow_products,
-    fuse_sparse_products,
+    fuse_sparse_products, integer_products, fuse_quantized_products,
 )  # fmt: skip
 _OF_GPU_PRODUCTS: dict[Pass, Pass] = {
     fuse_matmul: fuse_epilogues,

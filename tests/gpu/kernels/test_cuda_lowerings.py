@@ -55,6 +55,7 @@ def test_what_has_native_code_on_the_cpu_but_not_here() -> None:
     cpu_only = {"arena_push", "arena_pop", "arena_add", *PYTHON_CALLS}  # the host calls
     cpu_only |= {"attention", "attention_grad"}  # a pass for the CPU makes these
     cpu_only |= {"sparse_matmul", "sparse_pairs_padded"}  # and this; a pass drops that on a GPU
+    cpu_only |= {"quantized_matmul"}  # as attention
     cpu_only |= LINEAR_ALGEBRA
     cpu_only |= FOURIER
     assert set(LOWERINGS) - set(GPU_LOWERINGS) == cpu_only

@@ -46,6 +46,7 @@ from weft.codegen.products.calls import (
     prologues,
     result_strides,
 )
+from weft.codegen.products.quantized import lower_quantized
 from weft.codegen.python_calls import lower_python_call
 from weft.codegen.windows.conv import conv_with, lower_conv
 from weft.codegen.windows.reduce import lower_window, lower_window_place
@@ -62,6 +63,7 @@ PRODUCTS: dict[str, Lower] = {"matmul": matmul_with, "conv": conv_with, "conv_in
 LOWERINGS: dict[str, Lowering] = {
     # linear algebra
     "matmul": lower_matmul,
+    "quantized_matmul": lower_quantized,
     "attention": attention_calls,
     "attention_grad": attention_grad_calls,
     "sparse_matmul": lower_sparse_matmul,

@@ -43,7 +43,7 @@ from weft.codegen.windows.geometry import Triple, sizes_of, triple
 from weft.ir.analysis.index_maps import Read, contiguous_strides, read_of
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Operation, Value
-from weft.ir.spec import ints_attr
+from weft.ir.spec import int_attr, ints_attr
 
 
 # ------------------------------------------------------------------------------------------- matmul
@@ -568,10 +568,40 @@ def _written(view: View, sizes: tuple[str, str], kind: str) -> list[str]:
     ]  # fmt: skip
 
 
+def quantized(op: Operation, in_place: bool) -> list[KernelSource]:
+    """x times quantised weights, element by element of the result."""
+    x, weights, scale = op.operands
+    m, k = tensor(x).static_shape
+    n, groups = tensor(scale).static_shape
+    bits, zero = int_attr(op.attrs, "bits"), int_attr(op.attrs, "zero")
+    signed = bits == 4 and bool(op.attrs["signed"])
+    params: list[Param] = [
+        dense("out", op.result, (m, n), written=True), dense("x", x, (m, k)),
+        dense("w", weights, (n, k * bits // 8)), dense("scale", scale, (n, groups)),
+        Number("columns", n), Number("k", k), Number("run", k // groups),
+    ]  # fmt: skip
+    if bits == 8:
+        number = ["q = int32(w[j, p])"]
+    else:
+        number = ["q = (int32(w[j, p // 2]) >> (4 * (p % 2))) & 15"]
+        number += ["q = q ^ 8"] if signed else []
+    text = "\n".join([
+        "for r in range(lo, hi):", "    i = r // columns", "    j = r % columns",
+        "    total = 0.0", "    for p in range(k):", *(f"        {line}" for line in number),
+        f"        number = float32(q - {zero + 8 * signed}) * scale[j, p // run]",
+        "        total += float64(x[i, p]) * float64(number)",
+        "    out[i, j] = float32(total)",
+    ])  # fmt: skip
+    kind = f"{tensor(weights).dtype.short}-{bits}-{zero}-{signed:d}"
+    return [template(f"numba-quantized-{kind}", op.name, params, text, set(), units=m * n,
+                     nanoseconds=float(k))]  # fmt: skip
+
+
 PRINTERS: dict[str, Printer] = {
     "matmul": matmul,
     **dict.fromkeys(("conv", "conv_input", "conv_kernel"), conv),
     **dict.fromkeys(_WINDOWS, windows),
+    "quantized_matmul": quantized,
     "attention": attention,
     "attention_grad": attention_grad,
 }

@@ -438,7 +438,7 @@ def _moving(nest: Nest, c: int) -> list[Access]:
     return [a for a in nest.loads if a.leaf != c and output_of(nest, a) is None]
 
 
-def _words(e: Emitter) -> tuple[dict[str, ir.Value], Callable[[], ir.Value]]:
+def block_words(e: Emitter) -> tuple[dict[str, ir.Value], Callable[[], ir.Value]]:
     """What describes the block, by name, and what loads the next of the kernel's own words."""
     where = {name: e.argument(k) for k, name in enumerate(BLOCK_WORDS)}
     words, position = e.builder.inttoptr(where["words"], I64.as_pointer()), itertools.count()
@@ -447,7 +447,7 @@ def _words(e: Emitter) -> tuple[dict[str, ir.Value], Callable[[], ir.Value]]:
 
 def _emit_epilogue(e: Emitter, nest: Nest, c: int) -> None:
     b = e.builder
-    where, word = _words(e)
+    where, word = block_words(e)
     loads = _moving(nest, c)
     buffers = [a for a in loads if a.leaf != "index"]
     kinds = [w.dtype for w in nest.stores] + [w.dtype for w in buffers]
@@ -562,7 +562,7 @@ def alone(op: Operation, value: Value) -> Operation:
 
 def _emit_prologue(e: Emitter, nest: Nest) -> None:
     b = e.builder
-    where, word = _words(e)
+    where, word = block_words(e)
     buffers = [a for a in nest.loads if a.leaf != "index"]
     bases = iter([b.inttoptr(word(), memory_type(a.dtype).as_pointer()) for a in buffers])
     numbers = [[word() for _ in range(3 if a.leaf == "index" else 2)] for a in nest.loads]

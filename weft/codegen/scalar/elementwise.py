@@ -98,9 +98,22 @@ def _float_to_integer(e: Emitter, target: str, value: ir.Value) -> ir.Value:
     if target == "u64":
         return _saturating(e, "llvm.fptoui.sat", value, I64)
     wide = I64 if target in ("i64", "u32") else I32
-    integer = _saturating(e, "llvm.fptosi.sat", value, wide)
+    if wide == I32 and value.type == F32:
+        integer = _to_i32(e.builder, value)
+    else:
+        integer = _saturating(e, "llvm.fptosi.sat", value, wide)
     kind = register_type(target)
     return integer if kind == wide else e.builder.trunc(integer, kind)
+
+
+def _to_i32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """llvm.fptosi.sat, which LLVM does not vectorise: the nearest in range, 0 of NaN."""
+    low, high = (ir.Constant(F32, x) for x in (-(2.0**31), 2.0**31))
+    above = b.select(b.fcmp_ordered(">", value, low), value, low)
+    inside = b.fcmp_ordered("<", above, high)
+    held = b.fptosi(b.select(inside, above, low), I32)
+    held = b.select(inside, held, ir.Constant(I32, 2**31 - 1))
+    return b.select(b.fcmp_unordered("uno", value, value), ir.Constant(I32, 0), held)
 
 
 def _saturating(e: Emitter, name: str, value: ir.Value, kind: ir.Type) -> ir.Value:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import partial
@@ -217,9 +218,20 @@ def exported_function(
     return Exported(
         pure.graph, _parameters(name, signature, types, tuple(inputs)),
         structure_to_json(traced.structure, f"the result of '{name}'"), traced.weak,
-        [identifier(p) for p in pytree.paths(traced.structure, "result")], len(types.types),
+        _output_names(traced.structure), len(types.types),
         [called[label] for label in pure.variables], [called[label] for label in pure.written],
     )  # fmt: skip
+
+
+def _output_names(structure: pytree.Structure) -> list[str]:
+    """Names of the results: of a dict its keys, of what has no names "result" and where they are in
+    it."""
+    paths = pytree.paths(structure)
+    named = all(p and not re.match(r"\[\d", p) for p in paths)
+    made: list[str] = []
+    for path in paths if named else pytree.paths(structure, "result"):
+        made.append(unique_name(identifier(path), made))
+    return made
 
 
 def _traced(

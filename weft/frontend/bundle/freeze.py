@@ -20,10 +20,15 @@ from weft.passes.simplify.algebra import simplify
 from weft.passes.simplify.cse_dce import cse, dce
 from weft.passes.simplify.effects import strip_gradient_ops
 from weft.passes.simplify.fold import fold_frozen
+from weft.passes.simplify.layouts import move_permutations
 from weft.passes.simplify.scales import fold_scales
 
-#: In this order: scales and offsets of batch normalisation are constants only once they are folded.
-_PASSES: tuple[Pass, ...] = (strip_gradient_ops, dce, fold_frozen, simplify, cse, fold_scales, dce)
+#: In this order: scales and offsets of batch normalisation are constants only once they are folded,
+#: and next to their convolution only once permutations have moved.
+FREEZING: tuple[Pass, ...] = (
+    strip_gradient_ops, dce, fold_frozen, simplify, cse, move_permutations, simplify, fold_frozen,
+    fold_scales, dce,
+)  # fmt: skip
 
 
 def frozen(given: Exported, weights: Weights) -> Exported:
@@ -33,7 +38,7 @@ def frozen(given: Exported, weights: Weights) -> Exported:
     own = len(pure.graph.results)
     arrays = [weights.arrays[n] for n in pure.weights]
     made_graph = with_constants(pure.graph, start, arrays, own)
-    for run in _PASSES:
+    for run in FREEZING:
         made_graph = run(made_graph)
     return replace(pure, graph=made_graph, weights=())
 
@@ -43,7 +48,7 @@ def simplified(given: Exported) -> Exported:
     to them, and what is known computed. Errors as `frozen` has."""
     pure = without_updates(given)
     graph = pure.graph
-    for run in _PASSES:
+    for run in FREEZING:
         graph = run(graph)
     return replace(pure, graph=graph)
 

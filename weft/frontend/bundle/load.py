@@ -21,7 +21,7 @@ from weft.frontend.compile.decorator import compile
 from weft.frontend.compile.function import CompiledFunction
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Array, Tensor
-from weft.frontend.core.trace import current_trace, suspend_trace
+from weft.frontend.core.trace import Trace, current_trace, suspend_trace
 from weft.frontend.ops.dispatch import fresh_sizes
 from weft.frontend.ops.dynamic import ensure_shape
 from weft.frontend.state.variable import Variable
@@ -38,7 +38,7 @@ from weft.ir.errors import (
     WeftError,
     suggest,
 )
-from weft.ir.graph import Graph
+from weft.ir.graph import Block, Graph, Value
 from weft.ir.locations import caller_location
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.text.parser import parse_graph
@@ -66,7 +66,9 @@ class Bundle:
                 for name, entry in files.manifest["signatures"].items()
             }
             self.signatures: Mapping[str, CompiledFunction[..., Any]] = {
-                name: _compiled(name, files.manifest["signatures"][name]["parameters"], one)
+                name: compiled_signature(
+                    name, files.manifest["signatures"][name]["parameters"], one
+                )
                 for name, one in self._held.items()
             }
 
@@ -82,6 +84,23 @@ class Bundle:
                 location=caller_location(),
             )
         return self.signatures[name]
+
+    def flat(self, name: str) -> CompiledFunction[..., list[Tensor]]:
+        """A signature as a function of its inputs to the list of its outputs, both as the manifest
+        lists them: for programs that know names of tensors, but no structures. NotFoundError for
+        one that is none."""
+        self[name]  # an error for one that is none
+        held = self._held[name]
+
+        def call(*inputs: Tensor) -> list[Tensor]:
+            return held.add(name, inputs)
+
+        call.__name__ = call.__qualname__ = name
+        return compile(call, input_signature=held.inputs)
+
+    def has_loops(self, name: str) -> bool:
+        """Whether the graph of a signature has loops, whose number of rounds values may decide."""
+        return any(op.name in ("while", "scan") for op in self._held[name].graph.walk())
 
     def trainable_variables(self) -> list[Variable]:
         """Those that optimizers change by default: for `optimizer.minimize(loss, ...)`."""
@@ -163,7 +182,7 @@ def _variables(files: BundleFiles) -> dict[str, Variable]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Signature:
+class LoadedSignature:
     """A signature of a bundle. weights: in the order of the graph's arguments after its inputs;
     updates: the variables that its results after its own are for."""
 
@@ -175,8 +194,8 @@ class _Signature:
     weights: Sequence[Variable | Array]
     updates: Sequence[Variable]
 
-    def add(self, name: str, given: Sequence[Tensor]) -> Any:
-        """The graph as a part of the current trace; its result."""
+    def add(self, name: str, given: Sequence[Tensor]) -> list[Tensor]:
+        """The graph as a part of the current trace; its outputs, as the manifest lists them."""
         trace = current_trace()
         assert trace is not None
         for i, (t, kind) in enumerate(zip(given, self.inputs, strict=True)):
@@ -194,12 +213,15 @@ class _Signature:
             sizes[symbol] = SymbolicDim.symbol(fresh)
         sizes = {s: d for s, d in sizes.items() if d != SymbolicDim.symbol(s)}
         graph = specialize(self.graph, sizes) if sizes else self.graph  # type: ignore[arg-type]
-        results = trace.builder.inline(graph.block, values)
+        results = self.inline(trace, graph.block, values)
         own = len(results) - len(self.updates)
         for variable, value in zip(self.updates, results[own:], strict=True):
             variable.assign(trace.tensor(value))
-        tensors = [trace.tensor(v, w) for v, w in zip(results, self.weak, strict=False)]
-        return pytree.unflatten(self.result, [tensors[i] for i in self.order])
+        return [trace.tensor(v, w) for v, w in zip(results, self.weak, strict=False)]
+
+    def inline(self, trace: Trace, block: Block, values: Sequence[Value]) -> Sequence[Value]:
+        """Append the ops of the graph, on these arguments; its results."""
+        return trace.builder.inline(block, values)
 
 
 def _check_fits(argument: str, name: str, wanted: TensorType, kind: TensorType) -> None:
@@ -251,7 +273,7 @@ def _signature(
     files: BundleFiles,
     weights: Mapping[str, Variable | Array],
     allow_files: AllowFiles,
-) -> _Signature:
+) -> LoadedSignature:
     """A signature, checked."""
     inputs = tuple([type_from_json(one) for one in entry["inputs"]])
     outputs = [type_from_json(one) for one in entry["outputs"]]
@@ -271,7 +293,7 @@ def _signature(
     result, order = structure_from_json(entry["result"])
     if len(order) != len(outputs):
         raise DataLossError(f"the result of '{name}' does not hold its outputs")
-    return _Signature(
+    return LoadedSignature(
         graph, inputs, result, order, [one["weak"] is True for one in entry["outputs"]], held,
         variables,
     )  # fmt: skip
@@ -293,8 +315,8 @@ def _graph(files: BundleFiles, name: str, allow_files: AllowFiles) -> Graph:
     return grant(graph, allow_files)
 
 
-def _compiled(
-    name: str, parameters: Sequence[Mapping[str, Any]], signature: _Signature
+def compiled_signature(
+    name: str, parameters: Sequence[Mapping[str, Any]], signature: LoadedSignature
 ) -> CompiledFunction[..., Any]:
     """A compiled function with the parameters that the exported one had."""
     given: list[inspect.Parameter] = []
@@ -320,7 +342,8 @@ def _compiled(
         ordered: list[Any] = [None] * len(leaves)
         for number, leaf in zip(numbers, leaves, strict=True):
             ordered[number] = leaf
-        return signature.add(name, ordered)
+        outputs = signature.add(name, ordered)
+        return pytree.unflatten(signature.result, [outputs[i] for i in signature.order])
 
     _, wanted = pytree.flatten(tuple(trees))
     call.__name__ = call.__qualname__ = name

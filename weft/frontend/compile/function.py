@@ -79,6 +79,7 @@ from weft.passes.manager import Pass
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.api import is_native_api_known
 from weft.runtime.native.executable import Executable
+from weft.runtime.step import RunContext
 
 if TYPE_CHECKING:
     from weft.frontend.compile.cost import Cost
@@ -584,6 +585,13 @@ class CompiledFunction(Inspection, Generic[P, R]):
         if not found.native_tried:
             self._add_native(found, values)
         return result
+
+    def run_within(self, context: RunContext, args: Any, kwargs: Any) -> Any:
+        """A call outside of any trace with the options of one run; its loops look at the time and
+        the token of the context. Errors as those of a call."""
+        key, leaves, values = self._key(args, kwargs)
+        found = self._specializations.entries.get(key) or self._specialization(key, values)
+        return found.pack(found.run([a for a in leaves if a is not None], context))
 
     def _add_native(self, found: Compiled, values: list[Any]) -> None:
         """From now on calls like this one go through the native entry, if it knows their kind."""

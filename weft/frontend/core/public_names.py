@@ -12,8 +12,10 @@ from weft.ir.locations import WRAPPERS, is_ours
 
 _PREFIX = "weft.frontend."
 #: Public modules of functions and classes.
-PUBLIC = ("nn", "linalg", "fft", "random", "train", "data", "lookup", "losses", "initializers",
-          "metrics", "collectives", "image", "strings", "sparse", "onnx")  # fmt: skip
+PUBLIC = (
+    "nn", "linalg", "fft", "random", "train", "data", "lookup", "losses", "initializers",
+    "metrics", "collectives", "image", "strings", "sparse", "onnx", "quantization",
+)  # fmt: skip
 
 
 def no_such_name(module: str, name: str) -> AttributeError | ImportError:

@@ -787,9 +787,9 @@ def _with_converted_cells(function: FunctionType) -> Callable[..., Any]:
             location=caller_location(),
         )
     given = function.__name__, function.__defaults__, tuple(map(CellType, made))
-    return functools.update_wrapper(
-        FunctionType(function.__code__, function.__globals__, *given), function
-    )
+    remade = FunctionType(function.__code__, function.__globals__, *given)
+    remade.__kwdefaults__ = function.__kwdefaults__
+    return functools.update_wrapper(remade, function)
 
 
 def _is_to_convert(x: Any) -> bool:

@@ -11,22 +11,26 @@ import hmac
 import importlib
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+from typing import Any
 
-import numpy as np
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
-
-from weft.frontend.serving import predict, protocol
-from weft.frontend.serving.batching import Answer, Limits, Scheduler, prepare
-from weft.frontend.serving.metrics import Metrics
-from weft.frontend.serving.models import Repository, Signature, Version
+from weft.frontend.serving import examples, predict, protocol
+from weft.frontend.serving.asgi import (
+    ClientGone,
+    Receive,
+    Refusal,
+    Request,
+    Response,
+    Scope,
+    Send,
+    error_response,
+    json_response,
+)
+from weft.frontend.serving.batching import Answer, Limits
+from weft.frontend.serving.models import Version
+from weft.frontend.serving.page import page
+from weft.frontend.serving.repository import Repository
+from weft.frontend.serving.service import Service, beside, size_of
 from weft.ir.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -34,28 +38,25 @@ from weft.ir.errors import (
     InvalidArgumentError,
     NotFoundError,
     OutOfRangeError,
+    PermissionDeniedError,
     TypeRuleError,
     UnavailableError,
     UnsupportedError,
     WeftError,
 )
 
-Array = np.ndarray[Any, Any]
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 _Handler = Callable[[Request], Awaitable[Response]]
+#: The method and what answers it.
+_Route = tuple[str, _Handler]
 
-#: Bodies of more bytes are read and written beside the event loop, which answers others meanwhile.
-_LARGE = 1 << 17
+_HEADER = protocol.HEADER.lower().encode()
 #: How long what a client still sends of a body that is refused is read: seconds.
 _LINGER = 1.0
-#: How many times the longest body all requests that are under way may have together.
-_BODIES = 16
 #: Which status an error of weft is; others are 500.
 _STATUS: tuple[tuple[type[WeftError], int], ...] = (
     (NotFoundError, 404),
     (InvalidArgumentError, 400), (TypeRuleError, 400), (OutOfRangeError, 400),
-    (UnsupportedError, 400),
+    (UnsupportedError, 400), (PermissionDeniedError, 403),
     (UnavailableError, 503), (FailedPreconditionError, 503),
     (DeadlineExceededError, 504),
     (CancelledError, 499),  # the client has gone; nobody reads it, but metrics count it
@@ -66,10 +67,11 @@ class App:
     """Models behind HTTP, as an ASGI application.
 
     repository: the models; limits: of the queue. token: if given, requests but those for
-    `/v2/health/` need the header `Authorization: Bearer TOKEN`. max_body: the most bytes of a
-    request. ready: what `/v2/health/ready` says. told: which signatures are batched, or why not, a
-    line each; each is called before the first request. `close` runs what is queued and ends the
-    threads; so does the end of the server's lifespan. Errors as `Limits`."""
+    `/v2/health/`, and for the page, which holds no more than a form, need the header
+    `Authorization: Bearer TOKEN`. max_body: the most bytes of a request. may_load: whether requests
+    may load and unload models. hosts: the names that requests may call the server by; None: any.
+    `service` does what is asked. `close` runs what is queued and ends the threads; so does the end
+    of the server's lifespan. Errors as `Limits`."""
 
     def __init__(
         self,
@@ -78,240 +80,296 @@ class App:
         *,
         token: str | None = None,
         max_body: int = 64 << 20,
+        may_load: bool = False,
+        hosts: Container[str] | None = None,
     ) -> None:
-        self.repository, self.max_body, self.ready = repository, max_body, True
-        self.limits = limits or Limits()
-        shown = [
-            (f"{version.model}/{version.number}:{signature.name}", signature)
-            for version, signature in repository.signatures()
-        ]
-        self.told = prepare(shown, self.limits)
-        self.metrics = Metrics(lambda: len(self.scheduler))
-        self.scheduler = Scheduler(self.limits, self.metrics)
-        self._held = 0  # bytes of requests that are under way
+        self.service = Service(repository, limits or Limits(), max_body, may_load)
         self._token = None if token is None else f"Bearer {token}".encode()
-        self._routed = Starlette(
-            routes=self._routes(),
-            exception_handlers={HTTPException: _http_error},
-            lifespan=self._lifespan,
-        )
-        self._routed.router.redirect_slashes = False
+        self._hosts = hosts
+        self._fixed, self._of_models, self._verbs = self._routes()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._may(scope):
-            refusal = _error(401, "the request has no valid token", {"WWW-Authenticate": "Bearer"})
-            self.metrics.request("", refusal.status_code)
-            await refusal(scope, receive, send)
-            return
-        await self._routed(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._live_on(receive, send)
+        elif scope["type"] == "http":
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                self.service.metrics.request("", refusal.status)
+            answer = refusal or await self._answer(scope, receive)
+            await answer.send(send, scope["method"] != "HEAD")
 
-    def stop(self) -> None:
-        """Say that it is not ready, and have no request wait for others. Requests are still
-        answered."""
-        self.ready = False
-        self.scheduler.hurry()
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        """The answer to a request, counted; errors are answers, too."""
+        service, request = self.service, Request(scope, receive)
+        try:
+            handler = self._handler(scope, request)
+            response = await handler(request)
+        except Exception as error:
+            response = _failure(error)
+        finally:
+            if request.held:
+                service.hold(-request.held)
+        known = request.model if request.model in service.repository.models else None
+        service.metrics.request(known or "", response.status)
+        return response
+
+    def _handler(self, scope: Scope, request: Request) -> _Handler:
+        """What answers a request, which is told the model and version of its path. Refusal for a
+        path or method that is none."""
+        path, method = scope["path"], "GET" if scope["method"] == "HEAD" else scope["method"]
+        found = self._fixed.get(path)
+        if found is None:
+            parts = path.split("/")
+            if len(parts) > 3 and parts[2] == "models":
+                version, name, rest = parts[1], parts[3], parts[4:]
+                verb = ""
+                if version == "v1":
+                    last, colon, verb = parts[-1].partition(":")
+                    verb, parts[-1] = colon + verb, last
+                    name, rest = parts[3], parts[4:]
+                if len(rest) > 1 and rest[0] == "versions":
+                    request.version, rest = rest[1], rest[2:]
+                found = self._of_models.get((version, "".join(f"/{part}" for part in rest) + verb))
+                request.model = name
+            elif parts[1:4] == ["v2", "repository", "models"] and len(parts) == 6:
+                request.model, found = parts[4], self._verbs.get(parts[5])
+        if found is None:
+            raise Refusal(404, "there is nothing at this path")
+        if found[0] != method:
+            raise Refusal(405, "this path takes another method", {"Allow": found[0]})
+        return found[1]
 
     def close(self) -> None:
         """Run what is queued, then end the threads."""
-        self.ready = False
-        self.scheduler.close()
+        self.service.close()
 
-    @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(self.close)
+    async def _live_on(self, receive: Receive, send: Send) -> None:
+        """The events of the server's life."""
+        while True:
+            event = (await receive())["type"]
+            if event == "lifespan.shutdown":
+                await asyncio.to_thread(self.close)
+            await send({"type": f"{event}.complete"})
+            if event == "lifespan.shutdown":
+                return
 
-    def _may(self, scope: Scope) -> bool:
-        if self._token is None or scope["path"].startswith("/v2/health/"):
-            return True
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(given[0], self._token)
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request that may not be asked.
 
-    def _routes(self) -> list[Route]:
-        def route(path: str, handler: _Handler, method: str = "GET") -> Route:
-            return Route(path, self._guarded(handler), methods=[method])
+        Browsers let pages of other sites send requests to this machine: they say so in `Origin`. A
+        page may also have the name of its site lead here: then it is in `Host`."""
+        given: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            if name in (b"authorization", b"host", b"origin"):
+                given.setdefault(name, []).append(value)
+        called, origin = given.get(b"host", [b""]), given.get(b"origin")
+        if origin is not None and [o.partition(b"://")[2] for o in origin] != called:
+            return error_response(403, "the request comes from a page of another site")
+        if self._hosts is not None and [h for h in called if _name_of(h) not in self._hosts]:
+            return error_response(403, "the name in Host is none of this server's")
+        open_to_all = scope["path"] == "/" or scope["path"].startswith("/v2/health/")
+        if self._token is None or open_to_all:
+            return None
+        tokens = given.get(b"authorization", [])
+        if len(tokens) == 1 and hmac.compare_digest(tokens[0], self._token):
+            return None
+        return error_response(401, "the request has no valid token", {"WWW-Authenticate": "Bearer"})
 
-        found = [
-            route("/v2", self._server), route("/v2/", self._server),
-            route("/v2/health/live", self._live), route("/v2/health/ready", self._is_ready),
-            route("/metrics", self._metrics),
-        ]  # fmt: skip
-        for at in ("/{model}", "/{model}/versions/{version}"):
-            found += [
-                route(f"/v2/models{at}", self._model),
-                route(f"/v2/models{at}/ready", self._is_ready),
-                route(f"/v2/models{at}/infer", self._infer, "POST"),
-                route(f"/v1/models{at}:predict", self._predict, "POST"),
-                route(f"/v1/models{at}", self._state),
-                route(f"/v1/models{at}/metadata", self._signatures),
-            ]
-        return found
+    def _routes(self) -> tuple[dict[str, _Route], dict[tuple[str, str], _Route], dict[str, _Route]]:
+        """Methods and handlers: by path; by protocol and what follows a model or its version; and
+        by what is done to a model of the repository."""
 
-    def _guarded(self, handler: _Handler) -> _Handler:
-        """The handler with errors as answers, and counted."""
+        def get(handler: _Handler) -> _Route:
+            return "GET", handler
 
-        async def run(request: Request) -> Response:
-            request.state.held = 0
-            try:
-                response = await handler(request)
-            except Exception as error:
-                response = _failure(error)
-            finally:
-                self._held -= request.state.held
-            model = request.path_params.get("model", "")
-            known = model if model in self.repository.models else ""
-            self.metrics.request(known, response.status_code)
-            return response
+        def post(handler: _Handler) -> _Route:
+            return "POST", handler
 
-        return run
+        fixed = {
+            "/": get(self._page), "/metrics": get(self._metrics),
+            "/v2": get(self._server), "/v2/": get(self._server),
+            "/v2/health/live": get(self._live), "/v2/health/ready": get(self._is_ready),
+            "/v2/models/stats": get(self._statistics), "/v2/repository/index": post(self._index),
+        }  # fmt: skip
+        of_models = {
+            ("v2", ""): get(self._model), ("v2", "/ready"): get(self._is_ready),
+            ("v2", "/stats"): get(self._statistics), ("v2", "/infer"): post(self._infer),
+            ("v1", ""): get(self._state), ("v1", "/metadata"): get(self._signatures),
+            ("v1", ":predict"): post(self._predict), ("v1", ":classify"): post(self._classify),
+            ("v1", ":regress"): post(self._regress),
+        }  # fmt: skip
+        return fixed, of_models, {"load": post(self._load), "unload": post(self._unload)}
 
     def _version(self, request: Request) -> Version:
-        path = request.path_params
-        return self.repository.find(path["model"], path.get("version"))
+        assert request.model is not None
+        return self.service.repository.find(request.model, request.version)
 
     # ------------------------------------------------------------------------------ what is there
 
+    async def _page(self, request: Request) -> Response:
+        text, policy = page()
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+        return Response(text.encode(), "text/html; charset=utf-8", headers=headers)
+
     async def _server(self, request: Request) -> Response:
         version = str(importlib.import_module("weft").__version__)
-        return _json({"name": "weft", "version": version, "extensions": protocol.EXTENSIONS})
+        return json_response(
+            {"name": "weft", "version": version, "extensions": protocol.EXTENSIONS}
+        )
 
     async def _live(self, request: Request) -> Response:
-        return _json({"live": True})
+        return json_response({"live": True})
 
     async def _is_ready(self, request: Request) -> Response:
-        told: dict[str, Any] = {"ready": self.ready}
-        if "model" in request.path_params:
+        told: dict[str, Any] = {"ready": self.service.ready}
+        if request.model is not None:
             told = {"name": self._version(request).model, **told}
-        if self.ready:
-            return _json(told)
-        return _json({**told, "error": "the server is stopping"}, 503)
+        if self.service.ready:
+            return json_response(told)
+        return json_response({**told, "error": "the server is stopping"}, 503)
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+        return Response(self.service.metrics.text().encode(), "text/plain; version=0.0.4")
 
     async def _model(self, request: Request) -> Response:
         version = self._version(request)
-        return _json(protocol.metadata(self.repository.models[version.model], version))
+        model = self.service.repository.model(version.model)
+        return json_response(protocol.metadata(model.versions, version))
 
     async def _state(self, request: Request) -> Response:
-        version = self._version(request)
-        chosen = "version" in request.path_params
-        every = self.repository.models[version.model]
-        return _json(predict.status([version] if chosen else [every[n] for n in sorted(every)]))
+        assert request.model is not None
+        model = self.service.repository.model(request.model)
+        return json_response(predict.status(model, request.version))
+
+    async def _statistics(self, request: Request) -> Response:
+        told = self.service.statistics(request.model, request.version)
+        return json_response({"model_stats": told})
+
+    async def _index(self, request: Request) -> Response:
+        body = await self._body(request)
+        ready = protocol.read_json(body).get("ready", False) if body else False
+        if not isinstance(ready, bool):
+            raise InvalidArgumentError("'ready' must be true or false")
+        models = self.service.repository.models.values()
+        return json_response(protocol.index(models, ready))
+
+    async def _load(self, request: Request) -> Response:
+        body = await self._body(request)
+        protocol.check_load(protocol.read_json(body) if body else {})
+        await self.service.load(request.model or "")
+        return json_response({})
+
+    async def _unload(self, request: Request) -> Response:
+        await self._body(request)
+        await self.service.unload(request.model or "")
+        return json_response({})
 
     async def _signatures(self, request: Request) -> Response:
-        return _json(predict.metadata(self._version(request)))
+        return json_response(predict.metadata(self._version(request)))
 
     # ------------------------------------------------------------------------------------- calls
 
     async def _infer(self, request: Request) -> Response:
         version = self._version(request)
-        body = await self._body(request)
-        length = request.headers.get(protocol.HEADER)
-        asked = await _beside(len(body), protocol.read_request, version, body, length)
-        answer = await self._run(request, version, asked.signature, asked.arrays)
-        size = _size(answer.arrays)
-        content, head = await _beside(size, protocol.write_answer, asked, answer.arrays)
+        with version.used():
+            body = await self._body(request)
+            length = request.header(_HEADER)
+            asked = await beside(len(body), protocol.read_request, version, body, length)
+            answer = await self._run(request, version, asked)
+            size = size_of(answer.arrays)
+            content, head = await beside(size, protocol.write_answer, asked, answer.arrays)
         headers = _timing(answer)
         if head is not None:
             headers[protocol.HEADER] = str(head)
         kind = "application/json" if head is None else "application/octet-stream"
-        return Response(content, headers=headers, media_type=kind)
+        return Response(content, kind, headers=headers)
 
     async def _predict(self, request: Request) -> Response:
+        return await self._answered(request, predict.read_request, predict.answer)
+
+    async def _classify(self, request: Request) -> Response:
+        return await self._answered(request, examples.read_request, examples.classification)
+
+    async def _regress(self, request: Request) -> Response:
+        return await self._answered(request, examples.read_request, examples.regression)
+
+    async def _answered(
+        self, request: Request,
+        read_request: Callable[[Version, Mapping[str, Any]], predict.PredictRequest],
+        answer_of: Callable[[predict.PredictRequest, list[Any]], Mapping[str, Any]],
+    ) -> Response:  # fmt: skip
+        """The answer to a request of TensorFlow Serving's forms."""
         version = self._version(request)
-        body = await self._body(request)
+        with version.used():
+            body = await self._body(request)
 
-        def read() -> predict.PredictRequest:
-            return predict.read_request(version, protocol.read_json(body))
+            def read() -> predict.PredictRequest:
+                return read_request(version, protocol.read_json(body))
 
-        asked = await _beside(len(body), read)
-        answer = await self._run(request, version, asked.signature, asked.arrays)
+            asked = await beside(len(body), read)
+            answer = await self._run(request, version, asked)
 
-        def write() -> bytes:
-            return json.dumps(predict.answer(asked, answer.arrays)).encode()
+            def write() -> bytes:
+                return json.dumps(answer_of(asked, answer.arrays)).encode()
 
-        content = await _beside(_size(answer.arrays), write)
-        return Response(content, headers=_timing(answer), media_type="application/json")
+            content = await beside(size_of(answer.arrays), write)
+        return Response(content, "application/json", headers=_timing(answer))
+
+    async def _run(
+        self, request: Request, version: Version,
+        asked: protocol.InferRequest | predict.PredictRequest,
+    ) -> Answer:  # fmt: skip
+        """Errors as `Service.call`."""
+        return await self.service.call(
+            version, asked.signature, asked.arrays, asked.timeout, request.disconnected
+        )
 
     async def _body(self, request: Request) -> bytes:
         """The body of a request, if it is not too long and does not take too long to come."""
-        coding = request.headers.get("content-encoding", "identity")
-        if coding != "identity":
-            raise HTTPException(415, f"the content encoding '{coding:.40}' is not supported")
-        said = request.headers.get("content-length", "0")
-        if said.isascii() and said.isdigit() and int(said[:18]) > self.max_body:
+        coding = request.header(b"content-encoding")
+        if coding not in (None, "identity"):
+            raise Refusal(415, f"the content encoding '{coding:.40}' is not supported")
+        most = self.service.max_body
+        said = request.header(b"content-length") or "0"
+        if said.isascii() and said.isdigit() and int(said[:18]) > most:
             raise await self._too_long(request.stream())
         parts, size, stream = [], 0, request.stream()
         try:
-            async with asyncio.timeout(self.limits.timeout):
+            async with asyncio.timeout(self.service.limits.timeout):
                 async for part in stream:
                     parts.append(part)
                     size += len(part)
-                    self._held += len(part)
-                    request.state.held = size
-                    if self._held > _BODIES * self.max_body:
-                        raise UnavailableError("too many large requests are under way")
-                    if size > self.max_body:
+                    request.held = size
+                    self.service.hold(len(part))
+                    if size > most:
                         parts.clear()
                         raise await self._too_long(stream)
         except TimeoutError:
-            raise HTTPException(408, "the request did not come in time") from None
-        except ClientDisconnect:
+            raise Refusal(408, "the request did not come in time") from None
+        except ClientGone:
             raise CancelledError("the client has gone") from None
         return b"".join(parts)
 
-    async def _too_long(self, stream: AsyncIterator[bytes]) -> HTTPException:
+    async def _too_long(self, stream: AsyncIterator[bytes]) -> Refusal:
         """The refusal of a body that is too long. What comes of it within a second is thrown away:
         a client that is still writing would find the connection broken, and no answer."""
         try:
             async with asyncio.timeout(_LINGER):
                 async for _ in stream:
                     pass
-        except (TimeoutError, ClientDisconnect):
+        except (TimeoutError, ClientGone):
             pass
-        return HTTPException(
-            413, f"the request has more than {self.max_body} bytes", {"Connection": "close"}
+        return Refusal(
+            413,
+            f"the request has more than {self.service.max_body} bytes",
+            {"Connection": "close"},
         )
 
-    async def _run(
-        self, request: Request, version: Version, signature: Signature, arrays: Sequence[Array]
-    ) -> Answer:
-        """The answer of the queue. DeadlineExceededError if it does not come in time,
-        CancelledError if the client goes; a call that has not begun then never does."""
-        queued = self.scheduler.submit(version.model, signature, arrays)
-        result: asyncio.Future[Any] = asyncio.wrap_future(queued)
-        gone: asyncio.Future[Any] = asyncio.ensure_future(_disconnected(request))
-        try:
-            done, _ = await asyncio.wait(
-                [result, gone], timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            gone.cancel()
-            if not result.done():
-                result.cancel()
-        if result in done:
-            answer: Answer = result.result()
-            return answer
-        if gone in done:
-            raise CancelledError("the client has gone")
-        raise DeadlineExceededError(f"there was no result within {self.limits.timeout:g} seconds")
 
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _beside(size: int, f: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """`f(*args)`, in a thread if it is about many bytes."""
-    if size <= _LARGE:
-        return f(*args, **kwargs)
-    return await asyncio.to_thread(f, *args, **kwargs)
-
-
-def _size(arrays: Sequence[Array]) -> int:
-    return sum(array.nbytes for array in arrays)
+def _name_of(host: bytes) -> str:
+    """The name in a `Host` header, without its port."""
+    text = host.decode("latin-1").lower()
+    return text.partition("]")[0] + "]" if text.startswith("[") else text.partition(":")[0]
 
 
 def _timing(answer: Answer) -> dict[str, str]:
@@ -323,34 +381,18 @@ def _timing(answer: Answer) -> dict[str, str]:
     return {"Server-Timing": told}
 
 
-def _json(told: Mapping[str, Any], status: int = 200) -> Response:
-    return Response(json.dumps(told), status, media_type="application/json")
-
-
-def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    content = json.dumps({"error": text})
-    return Response(content, status, headers, media_type="application/json")
-
-
 def _failure(error: Exception) -> Response:
     """The answer to a request that failed. What is not the client's doing is logged."""
-    if isinstance(error, HTTPException):
-        return _error(error.status_code, error.detail, error.headers)
+    if isinstance(error, Refusal):
+        return error_response(error.status, error.text, error.headers)
     if isinstance(error, WeftError):
         status = next((s for kind, s in _STATUS if isinstance(error, kind)), 500)
         text = error.what if error.hint is None else f"{error.what} (hint: {error.hint})"
         headers = {"Retry-After": "1"} if status == 503 else None
         if status == 500:
             logging.getLogger("weft.serving").error("a request failed: %s", error)
-        return _error(status, text, headers)
+        return error_response(status, text, headers)
     logging.getLogger("weft.serving").error("a request failed", exc_info=error)
     if isinstance(error, MemoryError):
-        return _error(500, "there is not enough memory for this request")
-    return _error(500, f"internal error ({type(error).__name__})")
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    texts = {404: "there is nothing at this path", 405: "this path takes another method"}
-    text = texts.get(error.status_code, error.detail)
-    return _error(error.status_code, text, error.headers)
+        return error_response(500, "there is not enough memory for this request")
+    return error_response(500, f"internal error ({type(error).__name__})")

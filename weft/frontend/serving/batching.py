@@ -3,7 +3,8 @@
 As in Triton (its "dynamic batcher"), a thread that is free takes the oldest request at once, and of
 those that wait for the same signature as many as `max_batch` rows hold; only a `max_delay` has it
 wait for more. weft's kernels take sizes at run time, so nothing is padded: requests go together if
-all their sizes but the first are the same. Results are cut apart by rows.
+all their sizes but the first are the same. How long calls of 1, 2, 4, ... rows take is tried before
+the first request, and fewer go together where that is quicker. Results are cut apart by rows.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from weft.frontend.serving.metrics import Metrics
-from weft.frontend.serving.models import Signature
+from weft.frontend.serving.models import Signature, Version, worthwhile
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from weft.runtime.resources.attempts import CancelToken
+from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
 
@@ -56,18 +60,37 @@ class Answer:
     rows: int | None
 
 
-class _Waiting:
-    """A request in the queue. Cancelling its future takes it out."""
+class _Asked(Future[Answer]):
+    """What a request waits for. Cancelling it takes the request out of the queue; if its call runs,
+    that is stopped, as soon as none of its requests is waited for any more."""
 
-    __slots__ = ("arrays", "future", "key", "model", "rows", "signature", "since")
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_left, self.call = False, None
 
-    def __init__(self, model: str, signature: Signature, arrays: Sequence[Array]) -> None:
-        self.model, self.signature, self.arrays = model, signature, arrays
+    call: _Call | None
+
+    def cancel(self) -> bool:
+        if super().cancel():
+            return True
+        self.is_left, call = True, self.call
+        if call is not None:
+            call.look()
+        return False
+
+
+class Waiting:
+    """A request in the queue."""
+
+    __slots__ = ("arrays", "future", "key", "rows", "signature", "since", "version")
+
+    def __init__(self, version: Version, signature: Signature, arrays: Sequence[Array]) -> None:
+        self.version, self.signature, self.arrays = version, signature, arrays
         self.rows = arrays[0].shape[0] if signature.by_rows else None
         # dtypes are those of the signature
         sizes = tuple([a.shape[1:] for a in arrays]) if signature.by_rows else ()
         self.key = (id(signature), sizes)
-        self.future: Future[Answer] = Future()
+        self.future = _Asked()
         self.since = time.monotonic()
 
 
@@ -78,7 +101,7 @@ class Scheduler:
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits, self.metrics = limits, metrics
         self._changed = threading.Condition()
-        self._queues: dict[object, deque[_Waiting]] = {}  # by key
+        self._queues: dict[object, deque[Waiting]] = {}  # by key
         self._waiting = 0
         self._closed = self._hurried = False
         self._threads = [
@@ -91,11 +114,13 @@ class Scheduler:
     def __len__(self) -> int:
         return self._waiting
 
-    def submit(self, model: str, signature: Signature, arrays: Sequence[Array]) -> Future[Answer]:
+    def submit(
+        self, version: Version, signature: Signature, arrays: Sequence[Array]
+    ) -> Future[Answer]:
         """Queue a call of a signature with arrays that fit it. Cancelling the future drops it, if
-        it has not begun. UnavailableError if the queue is full, FailedPreconditionError after
-        `close`."""
-        one = _Waiting(model, signature, arrays)
+        it has not begun, and stops loops of one that nobody waits for. UnavailableError if the
+        queue is full, FailedPreconditionError after `close`."""
+        one = Waiting(version, signature, arrays)
         one.future.add_done_callback(lambda future: self._drop(one) if future.cancelled() else None)
         with self._changed:
             if self._closed:
@@ -121,14 +146,14 @@ class Scheduler:
         for thread in self._threads:
             thread.join()
 
-    def _drop(self, one: _Waiting) -> None:
+    def _drop(self, one: Waiting) -> None:
         """Take a request whose client has gone out of the queue."""
         with self._changed:
             queue = self._queues.get(one.key)
             if queue is not None and one in queue:
                 self._take(queue, [one])
 
-    def _take(self, queue: deque[_Waiting], taken: Sequence[_Waiting]) -> None:
+    def _take(self, queue: deque[Waiting], taken: Sequence[Waiting]) -> None:
         for one in taken:
             queue.remove(one)
             self._waiting -= 1
@@ -145,10 +170,10 @@ class Scheduler:
             # a future that is set to running can no longer be cancelled
             batch = [one for one in batch if one.future.set_running_or_notify_cancel()]
             if batch:
-                _Call(batch, self.metrics).run()
+                _Call(batch, self.metrics, self.limits.timeout).run()
                 del batch
 
-    def _next(self) -> list[_Waiting]:
+    def _next(self) -> list[Waiting]:
         """Requests for one call, taken out of the queue; none if none is due."""
         now = time.monotonic()
         for queue in sorted(self._queues.values(), key=lambda queue: queue[0].since):
@@ -164,6 +189,7 @@ class Scheduler:
                     rows += one.rows
                 full = full or rows >= self.limits.max_batch
             if full or self._hurried or now - queue[0].since >= self.limits.max_delay:
+                batch = joined(batch)
                 self._take(queue, batch)
                 if self._waiting:
                     self._changed.notify()
@@ -178,26 +204,52 @@ class Scheduler:
         return max(0.0, oldest + self.limits.max_delay - time.monotonic())
 
 
+def joined(batch: list[Waiting]) -> list[Waiting]:
+    """As many of the first of these as a call is quick for: kernels for few rows, or for many, may
+    take longer for each row than others."""
+    if len(batch) == 1:
+        return batch
+    sums = list(accumulate(one.rows or 0 for one in batch))
+    most = max(worthwhile(batch[0].signature, sums))
+    return batch[: len(sums) - sums[::-1].index(most)]
+
+
 class _Call:
     """One call for requests of a signature. Where that fails for several, each is called alone, so
     that one with wrong values spoils no other."""
 
-    def __init__(self, batch: Sequence[_Waiting], metrics: Metrics) -> None:
-        self.batch, self.metrics = batch, metrics
+    def __init__(self, batch: Sequence[Waiting], metrics: Metrics, timeout: float) -> None:
+        self.batch, self.metrics, self.timeout = batch, metrics, timeout
         self.begun = time.monotonic()
+        # loops may take any time; nothing else of a call can be stopped
+        self.token = CancelToken() if batch[0].signature.loops else None
 
     def run(self) -> None:
+        if self.token is not None:
+            for one in self.batch:
+                one.future.call = self
+            self.look()
         try:
             answers = self._answers()
         except Exception as error:
-            if len(self.batch) == 1:
-                self.batch[0].future.set_exception(error)
+            stopped = self.token is not None and self.token.is_cancelled
+            if len(self.batch) == 1 or stopped:
+                for one in self.batch:
+                    one.future.set_exception(error)
                 return
             for one in self.batch:
-                _Call([one], self.metrics).run()
+                _Call([one], self.metrics, self.timeout).run()
             return
+        finally:
+            for one in self.batch:
+                one.future.call = None
         for one, answer in zip(self.batch, answers, strict=True):
             one.future.set_result(answer)
+
+    def look(self) -> None:
+        """Stop it if nobody waits for its results."""
+        if self.token is not None and all(one.future.is_left for one in self.batch):
+            self.token.cancel("nobody waits for its results")
 
     def _answers(self) -> list[Answer]:
         first = self.batch[0]
@@ -206,11 +258,17 @@ class _Call:
         else:
             columns = zip(*[one.arrays for one in self.batch], strict=True)
             arrays = [np.concatenate(column) for column in columns]
-        results = first.signature(arrays)
+        if self.token is None:
+            results = first.signature(arrays)
+        else:
+            context = RunContext(timeout=self.timeout, cancel=self.token)
+            results = first.signature(arrays, context)
         seconds = time.monotonic() - self.begun
         waits = [self.begun - one.since for one in self.batch]
         rows = None if first.rows is None else sum(one.rows or 0 for one in self.batch)
-        self.metrics.call(first.model, waits, seconds, 1 if rows is None else rows)
+        self.metrics.call(
+            (first.version.model, first.version.number), waits, seconds, 1 if rows is None else rows
+        )
         answers, start = [], 0
         for one, wait in zip(self.batch, waits, strict=True):
             stop = start + (one.rows or 0)
@@ -220,21 +278,23 @@ class _Call:
         return answers
 
 
-def prepare(signatures: Sequence[tuple[str, Signature]], limits: Limits) -> list[str]:
+def prepare(version: Version, limits: Limits) -> list[str]:
     """Call each signature with made-up values, so that few requests wait for compilation, and find
-    out which may be batched. signatures: with what to call each. What there is to say of them, a
-    line each."""
+    out which may be batched. What there is to say of them, a line each."""
     told = []
-    for shown, signature in signatures:
+    for signature in version.signatures.values():
         if limits.max_batch > 1:
-            signature.find_batches()
+            signature.find_batches(limits.max_batch)
         else:
             signature.by_rows, signature.why_not = False, "calls have one request each"
         failed = None if signature.by_rows else signature.warm_up()
-        line = f"batched up to {limits.max_batch} rows" if signature.by_rows else (
-            f"not batched: {signature.why_not}"
-        )  # fmt: skip
+        line = f"not batched: {signature.why_not}"
+        if signature.by_rows:
+            best = signature.best_rows(limits.max_batch)
+            line = f"batched up to {best} rows" if best > 1 else "called for one row at a time"
+            if best < limits.max_batch:
+                line += ": more take longer for each"
         if failed and failed not in line:
             line += f"; a call with made-up values failed: {failed}"
-        told.append(f"{shown}: {line}")
+        told.append(f"{version.model}/{version.number}:{signature.name}: {line}")
     return told

@@ -1,23 +1,18 @@
-"""Models to serve: bundles by name and version, and their signatures as functions of flat lists of
-arrays.
-
-A path is a bundle, which is version 1, or a folder of versions whose names are integers, as
-TensorFlow Serving has it: `classifier/1/`, `classifier/2/`."""
+"""Versions of models: loaded bundles, and their signatures as functions of flat lists of arrays."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from weft.frontend.bundle.files import is_bundle
-from weft.frontend.bundle.load import Bundle, load
+from weft.frontend.bundle.load import Bundle
 from weft.frontend.bundle.signature import DEFAULT, type_from_json
-from weft.frontend.bundle.structure import structure_from_json
-from weft.frontend.core import pytree
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim, format_dim
 from weft.ir.errors import (
@@ -28,12 +23,14 @@ from weft.ir.errors import (
     suggest,
 )
 from weft.ir.types import TensorType
+from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 #: What a size that is open is when a signature is tried: small, and no factor of common sizes.
 _TRIED = 5
+#: Calls of each number of rows that are timed, and the seconds after which no more are tried.
+_REPEATS, _TRYING = 3, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +44,10 @@ class Port:
 class Signature:
     """A signature of a loaded bundle as a function from a list of arrays to a list of arrays.
 
-    inputs, outputs: in the order of the manifest. writes: whether calls change variables.
-    by_rows: whether calls may be joined along the first axis (`find_batches` sets it); why_not:
-    what is against it."""
+    inputs, outputs: in the order of the manifest. writes: whether calls change variables. loops:
+    whether it has loops, which may take any time, and can be stopped. by_rows: whether calls may be
+    joined along the first axis (`find_batches` sets it); why_not: what is against it; pace: of
+    calls by rows, the seconds that they took when they were tried, in the order of rows."""
 
     def __init__(self, bundle: Bundle, name: str) -> None:
         entry = bundle.manifest["signatures"][name]
@@ -58,29 +56,18 @@ class Signature:
         self.outputs = [Port(one["name"], type_from_json(one)) for one in entry["outputs"]]
         self.writes = bool(entry["updates"])
         self.by_rows, self.why_not = False, "it was not tried"
-        self._function = bundle[name]
-        self._parameters = [
-            (p["name"], p["keyword_only"], p["first_input"], structure_from_json(p["structure"]))
-            for p in entry["parameters"]
-        ]
-        self._order = structure_from_json(entry["result"])[1]
+        self.pace: list[tuple[int, float]] = []
+        self.loops = bundle.has_loops(name)
+        self._function = bundle.flat(name)
 
-    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """One call. arrays: one for each input, of its dtype and sizes. Errors are those of the
-        compiled function."""
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        for name, keyword_only, first, (structure, order) in self._parameters:
-            value = pytree.unflatten(structure, [arrays[first + i] for i in order])
-            if keyword_only:
-                kwargs[name] = value
-            else:
-                args.append(value)
-        leaves, _ = pytree.flatten(self._function(*args, **kwargs))
-        found: list[Any] = [None] * len(leaves)
-        for number, leaf in zip(self._order, leaves, strict=True):
-            found[number] = np.asarray(leaf)
-        return found
+    def __call__(self, arrays: Sequence[Array], context: RunContext | None = None) -> list[Array]:
+        """One call. arrays: one for each input, of its dtype and sizes. context: when to stop it.
+        Errors are those of the compiled function."""
+        if context is None:
+            outputs = self._function(*arrays)
+        else:
+            outputs = self._function.run_within(context, tuple(arrays), {})
+        return [np.asarray(output) for output in outputs]
 
     def check(self, arrays: Sequence[Array]) -> None:
         """InvalidArgumentError for arrays whose sizes are not those of the inputs, which are of
@@ -137,12 +124,53 @@ class Signature:
             return error.what
         return None
 
-    def find_batches(self) -> None:
+    def find_batches(self, most: int) -> None:
         """Set `by_rows`: whether a call with the rows of two requests gives each its own. The sizes
         must say so, and calls with made-up rows, together and apart, must agree: a softmax along
-        the first axis has the sizes of one along the last."""
+        the first axis has the sizes of one along the last. Then try calls of 1, 2, 4, ... rows, up
+        to `most`, for `pace`."""
         self.why_not = self._why_no_sizes() or self._why_no_rows()
         self.by_rows = not self.why_not
+        self.pace = self._tried(most) if self.by_rows else []
+
+    def _tried(self, most: int) -> list[tuple[int, float]]:
+        found, rows, begun = list[tuple[int, float]](), 1, time.monotonic()
+        while rows <= most:
+            try:
+                arrays = self.made_up(rows, rows)
+                self(arrays)  # kernels for so many rows may be compiled now
+                taken = []
+                for _ in range(_REPEATS):
+                    before = time.perf_counter()
+                    self(arrays)
+                    taken.append(time.perf_counter() - before)
+            except WeftError:  # what so many rows need is not there: memory, say
+                break
+            found.append((rows, min(taken)))
+            each = [seconds / rows for rows, seconds in found]
+            if time.monotonic() - begun > _TRYING or min(each[-3:]) > 1.5 * min(each):
+                break
+            rows *= 2
+        return found
+
+    def seconds(self, rows: int) -> float:
+        """How long a call of so many rows may take, between or beyond those that were tried."""
+        if not self.pace:
+            return 1.0
+        last, seconds = self.pace[-1]
+        if rows >= last:
+            return seconds * rows / last
+        for (low, before), (high, after) in pairwise([(0, 0.0), *self.pace]):
+            if rows <= high:
+                return before + (after - before) * (rows - low) / (high - low)
+        return seconds
+
+    def best_rows(self, most: int) -> int:
+        """The most rows, up to `most`, of which a call takes little longer for each than any."""
+        tried = [rows for rows, _ in self.pace if rows <= most]
+        if self.pace and self.pace[-1][0] < most:
+            tried.append(most)
+        return max(worthwhile(self, tried), default=most)
 
     def _why_no_sizes(self) -> str:
         symbol = self._row_symbol()
@@ -184,6 +212,13 @@ def _close(a: Array, b: Array) -> bool:
     return bool(np.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True))
 
 
+def worthwhile(signature: Signature, rows: Sequence[int]) -> list[int]:
+    """Those numbers of rows of which a call takes at most a quarter longer for each row than the
+    best of them."""
+    each = [signature.seconds(one) / one for one in (max(one, 1) for one in rows)]
+    return [one for one, seconds in zip(rows, each, strict=True) if seconds <= 1.25 * min(each)]
+
+
 def shown_shape(kind: TensorType) -> list[int]:
     """The shape as protocols write it: -1 for sizes that are open."""
     return [d if isinstance(d, int) else -1 for d in kind.shape]
@@ -195,6 +230,9 @@ class Version:
 
     def __init__(self, model: str, number: int, bundle: Bundle) -> None:
         self.model, self.number = model, number
+        self._lock = threading.Lock()
+        self._users = 0
+        self._when_idle: Callable[[], None] | None = None
         entries: Mapping[str, Any] = bundle.manifest["signatures"]
         self.signatures: dict[str, Signature] = {}
         self.refused: dict[str, str] = {}
@@ -234,83 +272,24 @@ class Version:
             )
         return self.signatures[name]
 
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """While it is entered, a request uses the version."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                told = self._when_idle if not self._users else None
+            if told is not None:
+                told()
 
-class Repository:
-    """The models that a server has: versions by name and number.
-
-    paths: `NAME=PATH` or `PATH`, whose last part then is the name. all_versions: load each version
-    of a folder of versions, instead of the newest alone. Errors: as `wf.load`; NotFoundError for a
-    path that is neither a bundle nor a folder of versions, InvalidArgumentError for a name that is
-    none or is there twice."""
-
-    def __init__(self, paths: Sequence[str], all_versions: bool = False) -> None:
-        self.models: dict[str, dict[int, Version]] = {}
-        for given in paths:
-            name, path = named_path(given)
-            if name in self.models:
-                raise InvalidArgumentError(
-                    f"there are two models '{name}'", hint="NAME=PATH gives one another name"
-                )
-            found = sorted(_versions(path).items())
-            chosen = found if all_versions else found[-1:]
-            self.models[name] = {n: Version(name, n, load(place)) for n, place in chosen}
-
-    def find(self, model: str, version: str | None = None) -> Version:
-        """A version of a model, the newest one by default. NotFoundError for one that is not
-        loaded."""
-        if model not in self.models:
-            raise NotFoundError(f"there is no model '{model:.100}'")
-        versions = self.models[model]
-        if version is None:
-            return versions[max(versions)]
-        known = {str(n): v for n, v in versions.items()}
-        if version not in known:
-            raise NotFoundError(
-                f"model '{model}' has no version '{version:.40}': {', '.join(known)} is loaded"
-            )
-        return known[version]
-
-    def signatures(self) -> list[tuple[Version, Signature]]:
-        """All signatures that are served, with the versions that they are of."""
-        versions = [v for model in self.models.values() for v in model.values()]
-        return [(v, s) for v in versions for s in v.signatures.values()]
-
-
-def named_path(given: str) -> tuple[str, str]:
-    """The name and the path of a model: `NAME=PATH`, or `PATH`, which is named after its folder.
-    InvalidArgumentError for a name that is none.
-
-    >>> from weft.frontend.serving.models import named_path
-    >>> named_path("m=a/b"), named_path("a/b/")
-    (('m', 'a/b'), ('b', 'a/b/'))
-    """
-    name, equals, path = given.partition("=")
-    if not equals:
-        path = given
-        name = path.rstrip("/").rpartition("/")[2] if "://" in path else Path(path).resolve().name
-    if _NAME.fullmatch(name) is None:
-        raise InvalidArgumentError(
-            f"'{name:.100}' is no name for a model: letters, digits, '_', '-' and '.', at most 100",
-            hint="NAME=PATH gives a bundle another name",
-        )
-    return name, path
-
-
-def _versions(path: str) -> dict[int, str]:
-    """Where each version of a model is."""
-    if is_bundle(path):
-        return {1: path}
-    folder = Path(path)
-    numbers = (
-        {int(p.name): str(p) for p in folder.iterdir() if re.fullmatch(r"[0-9]{1,18}", p.name)}
-        if "://" not in path and folder.is_dir()
-        else {}
-    )
-    found = {n: place for n, place in numbers.items() if is_bundle(place)}
-    if not found:
-        raise NotFoundError(
-            f"'{path}' is neither a bundle nor a folder of versions",
-            hint="wf.export writes bundles; versions are folders whose names are integers: "
-            f"{path}/1/bundle.json",
-        )
-    return found
+    def when_idle(self, tell: Callable[[], None]) -> None:
+        """Call `tell` each time that no request uses it any more; at once, if none does now."""
+        with self._lock:
+            self._when_idle = tell
+            idle = not self._users
+        if idle:
+            tell()

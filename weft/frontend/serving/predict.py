@@ -17,8 +17,9 @@ import numpy as np
 
 from weft.frontend.serving.models import Port, Signature, Version, shown_shape
 from weft.frontend.serving.protocol import array_of, values_of
+from weft.frontend.serving.repository import Model
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InvalidArgumentError
+from weft.ir.errors import InvalidArgumentError, NotFoundError
 
 Array = np.ndarray[Any, Any]
 
@@ -28,19 +29,28 @@ _TYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
 @dataclass(frozen=True, slots=True)
 class PredictRequest:
-    """A request that fits its signature. rows: how many instances it has; None for columns."""
+    """A request that fits its signature. rows: how many instances it has; None for columns.
+    timeout: these have none of their own."""
 
     signature: Signature
     arrays: list[Array]
     rows: int | None
+    timeout: float | None = None
 
 
-def status(versions: Sequence[Version]) -> dict[str, Any]:
-    """The state of versions of a model."""
-    fine = {"error_code": "OK", "error_message": ""}
+def status(model: Model, version: str | None = None) -> dict[str, Any]:
+    """The states of the versions of a model, or of one. NotFoundError for one that there is
+    not."""
+    shown = [s for n, s in sorted(model.states.items()) if version in (None, str(n))]
+    if version is not None and not shown:
+        raise NotFoundError(f"there is no version '{version:.40}' of model '{model.name}'")
+
+    def told(error: str) -> dict[str, str]:
+        return {"error_code": "UNKNOWN" if error else "OK", "error_message": error}
+
     return {
         "model_version_status": [
-            {"version": str(v.number), "state": "AVAILABLE", "status": fine} for v in versions
+            {"version": str(s.number), "state": s.state, "status": told(s.error)} for s in shown
         ]
     }
 
@@ -133,14 +143,15 @@ def _array(port: Port, data: Any) -> Array:
         deeper = "more" if len(shape) > len(wanted) else "fewer"
         raise InvalidArgumentError(f"{what} has {deeper} axes than its shape {wanted}")
     if port.type.dtype.kind == "string":
-        data = _with_bytes(data, what, len(shape))
+        data = with_bytes(data, what, len(shape))
     return array_of(data, port.type.dtype, shape, what)
 
 
-def _with_bytes(data: Any, what: str, depth: int) -> Any:
-    """The lists, `depth` deep, with bytes in place of {"b64": ...}."""
+def with_bytes(data: Any, what: str, depth: int) -> Any:
+    """The lists, `depth` deep, with bytes in place of {"b64": ...}. InvalidArgumentError for other
+    objects."""
     if isinstance(data, list) and depth:
-        return [_with_bytes(one, what, depth - 1) for one in data]
+        return [with_bytes(one, what, depth - 1) for one in data]
     if not isinstance(data, dict):
         return data
     if set(data) != {"b64"} or not isinstance(data["b64"], str):
@@ -167,7 +178,7 @@ def answer(request: PredictRequest, results: Sequence[Array]) -> dict[str, Any]:
             )
         found = values_of(array, port.type.dtype)
         if port.type.dtype.kind == "string":
-            found = _text(found, port.name.endswith("_bytes") or not _is_text(array))
+            found = as_text(port, found, array)
         values[port.name] = found
     only = ports[0].name if len(ports) == 1 else None
     if request.rows is None:
@@ -176,6 +187,11 @@ def answer(request: PredictRequest, results: Sequence[Array]) -> dict[str, Any]:
         return {"predictions": values[only]}
     rows = range(request.rows)
     return {"predictions": [{n: column[i] for n, column in values.items()} for i in rows]}
+
+
+def as_text(port: Port, values: Any, array: Array) -> Any:
+    """The strings of an output, nested as they are, as text or {"b64": ...}."""
+    return _text(values, port.name.endswith("_bytes") or not _is_text(array))
 
 
 def _is_text(array: Array) -> bool:

@@ -1,8 +1,9 @@
 """The Open Inference Protocol, version 2, over HTTP, with Triton's binary extension: bytes of
 requests as arrays, and arrays as bytes of answers.
 
-Sources: github.com/kserve/open-inference-protocol (inference_rest.yaml), and extension_binary_data
-of github.com/triton-inference-server/server. Beyond them, float16 and bfloat16 have a form in JSON,
+Sources: github.com/kserve/open-inference-protocol (inference_rest.yaml), and
+extension_binary_data, extension_model_repository and extension_statistics of
+github.com/triton-inference-server/server. Beyond them, float16 and bfloat16 have a form in JSON,
 numbers, which is exact. All that is wrong in a request is an InvalidArgumentError; sizes are
 checked against the bytes that are there before any memory is taken."""
 
@@ -11,13 +12,14 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from weft.frontend.serving.models import Port, Signature, Version, shown_shape
+from weft.frontend.serving.repository import AVAILABLE, END, LOADING, UNLOADING, Model
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError
@@ -26,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 #: The header that says where the JSON of a request or an answer ends and bytes of tensors begin.
 HEADER = "Inference-Header-Content-Length"
-EXTENSIONS = ["binary_tensor_data"]
+EXTENSIONS = ["binary_tensor_data", "statistics", "model_repository"]
 #: The most axes that a tensor of a request may have.
 _MOST_AXES = 32
 #: The most that the other sizes of a tensor without elements may come to: a few bytes of JSON are
@@ -52,10 +54,12 @@ def datatype(kind: DType) -> str:
 @dataclass(frozen=True, slots=True)
 class InferRequest:
     """A request that fits its signature. outputs: for each that is asked for, its number among
-    those of the signature, and whether as bytes. shown: what the answer has of the request."""
+    those of the signature, and whether as bytes. shown: what the answer has of the request.
+    timeout: seconds, if it says so."""
 
     signature: Signature
     arrays: list[Array]
+    timeout: float | None
     outputs: list[tuple[int, bool]]
     shown: dict[str, Any]
 
@@ -71,17 +75,69 @@ def metadata(versions: Mapping[int, Version], version: Version) -> dict[str, Any
         ]
 
     told = {
-        name: {"inputs": ports(s.inputs), "outputs": ports(s.outputs)}
+        name: {
+            "inputs": ports(s.inputs), "outputs": ports(s.outputs),
+            "batched": s.by_rows, "why_not": s.why_not,
+        }
         for name, s in version.signatures.items()
-    }
+    }  # fmt: skip
     try:
-        default = told[version.signature().name]
+        chosen = version.signature()
+        default = {"inputs": ports(chosen.inputs), "outputs": ports(chosen.outputs)}
     except InvalidArgumentError:  # several, of which none is the default
         default = {"inputs": [], "outputs": []}
     return {
         "name": version.model, "versions": [str(n) for n in sorted(versions)],
         "platform": "weft_bundle", **default, "signatures": told,
     }  # fmt: skip
+
+
+def index(models: Iterable[Model], only_ready: bool) -> list[dict[str, Any]]:
+    """The versions of models, and their states, as Triton's repository extension has them."""
+    told = []
+    for model in models:
+        states = [state for _, state in sorted(model.states.items())]
+        for one in states:
+            ready = one.number in model.versions
+            if ready or not only_ready:
+                state = "READY" if ready else _STATES[one.state]
+                told.append({
+                    "name": model.name, "version": str(one.number), "state": state,
+                    "reason": one.error or ("" if ready else _REASONS[one.state]),
+                })  # fmt: skip
+        if not states and not only_ready:
+            told.append(
+                {"name": model.name, "version": "", "state": "UNAVAILABLE", "reason": "unloaded"}
+            )
+    return told
+
+
+_STATES = {LOADING: "LOADING", UNLOADING: "UNLOADING"} | dict.fromkeys(
+    (AVAILABLE, END), "UNAVAILABLE"
+)
+_REASONS = {LOADING: "", UNLOADING: "requests are under way", AVAILABLE: "", END: "unloaded"}
+
+
+def check_load(given: Mapping[str, Any]) -> None:
+    """InvalidArgumentError for a request to load a model that brings files or options along."""
+    parameters = _parameters(given, "the request")
+    if parameters:
+        raise InvalidArgumentError(
+            f"the parameter '{next(iter(parameters)):.100}' is not supported"
+        )
+
+
+def timeout_of(parameters: Mapping[str, Any]) -> float | None:
+    """The seconds that the parameter `timeout` of a request, microseconds as in Triton, gives it;
+    None for 0, as there. InvalidArgumentError for what is no number."""
+    given = parameters.get("timeout")
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 19:
+        given = int(given)  # so clients may write 64-bit numbers
+    if given is None:
+        return None
+    if type(given) is not int or not 0 <= given < 1 << 63:
+        raise InvalidArgumentError("the parameter 'timeout' must be a number of microseconds")
+    return given / 1e6 if given else None
 
 
 # --------------------------------------------------------------------------------------- requests
@@ -102,35 +158,65 @@ def read_request(version: Version, body: bytes, header_length: str | None) -> In
     """An infer request. header_length: the header that says how long the JSON is, if it is there.
     Errors as `Version.signature`, and InvalidArgumentError."""
     split = _header_length(header_length, len(body))
-    given = read_json(memoryview(body)[:split])
-    parameters = _parameters(given, "the request")
-    signature = version.signature(parameters.get("signature"))
-    entries = _entries(given, "inputs")
-    ports = {port.name: port for port in signature.inputs}
-    arrays: dict[str, Array] = {}
-    rest = memoryview(body)[split:]
-    for name, entry in entries.items():
-        if name not in ports:
-            raise InvalidArgumentError(
-                f"signature '{signature.name}' has no input '{name:.100}'; it has "
-                f"{', '.join(ports) or 'none'}"
-            )
-        arrays[name], rest = _read_tensor(ports[name], entry, rest)
-    missing = [name for name in ports if name not in arrays]
-    if missing:
-        raise InvalidArgumentError(f"the input '{missing[0]}' is missing")
+    given, rest = read_json(memoryview(body)[:split]), memoryview(body)[split:]
+    request = InferReader(version, given)
+    for name, entry in request.entries.items():
+        rest = request.read(name, entry, rest)
     if rest.nbytes:
         raise InvalidArgumentError(f"{rest.nbytes} bytes of the request are of no tensor")
-    ordered = [arrays[name] for name in ports]
-    signature.check(ordered)
-    shown: dict[str, Any] = {"model_name": version.model, "model_version": str(version.number)}
-    if "id" in given:
-        if not isinstance(given["id"], str):
-            raise InvalidArgumentError("the id of a request must be a string")
-        shown["id"] = given["id"]
-    if parameters:
-        shown["parameters"] = parameters
-    return InferRequest(signature, ordered, _outputs(signature, given, parameters), shown)
+    return request.done()
+
+
+class InferReader:
+    """A request whose tensors are read one after the other; then `done` has it. given: its JSON;
+    entries: its inputs. Errors as `read_request`."""
+
+    def __init__(self, version: Version, given: Mapping[str, Any]) -> None:
+        self._version, self._given = version, given
+        self._parameters = _parameters(given, "the request")
+        self._signature = version.signature(self._parameters.get("signature"))
+        self.entries = _entries(given, "inputs")
+        self._ports = {port.name: port for port in self._signature.inputs}
+        self._arrays: dict[str, Array] = {}
+
+    def read(self, name: str, entry: Mapping[str, Any], rest: memoryview) -> memoryview:
+        """Read a tensor, and return what its bytes leave of those that come after the JSON."""
+        port = self._port(name)
+        self._arrays[name], rest = _read_tensor(port, entry, rest)
+        return rest
+
+    def read_raw(self, name: str, entry: Mapping[str, Any], data: bytes) -> None:
+        """Read a tensor that has these bytes."""
+        port = self._port(name)
+        shape = _shape(port, entry)
+        held = memoryview(data)
+        self._arrays[name] = _of_bytes(held, port.type.dtype, shape, f"input '{name}'")
+
+    def _port(self, name: str) -> Port:
+        if name not in self._ports:
+            raise InvalidArgumentError(
+                f"signature '{self._signature.name}' has no input '{name:.100}'; it has "
+                f"{', '.join(self._ports) or 'none'}"
+            )
+        return self._ports[name]
+
+    def done(self) -> InferRequest:
+        """The request, with its arrays in the order of the signature."""
+        version, given, parameters = self._version, self._given, self._parameters
+        missing = [name for name in self._ports if name not in self._arrays]
+        if missing:
+            raise InvalidArgumentError(f"the input '{missing[0]}' is missing")
+        ordered = [self._arrays[name] for name in self._ports]
+        self._signature.check(ordered)
+        shown: dict[str, Any] = {"model_name": version.model, "model_version": str(version.number)}
+        if "id" in given:
+            if not isinstance(given["id"], str):
+                raise InvalidArgumentError("the id of a request must be a string")
+            shown["id"] = given["id"]
+        if parameters:
+            shown["parameters"] = parameters
+        outputs = _outputs(self._signature, given, parameters)
+        return InferRequest(self._signature, ordered, timeout_of(parameters), outputs, shown)
 
 
 def _header_length(given: str | None, most: int) -> int:
@@ -200,10 +286,8 @@ def _outputs(
     return found
 
 
-def _read_tensor(
-    port: Port, entry: Mapping[str, Any], rest: memoryview
-) -> tuple[Array, memoryview]:
-    """The tensor of an entry, and what its bytes leave of those after the JSON."""
+def _shape(port: Port, entry: Mapping[str, Any]) -> list[int]:
+    """The shape that an entry says, with its dtype checked; its elements may be any number."""
     kind, what = port.type.dtype, f"input '{port.name}'"
     if entry.get("datatype") != datatype(kind):
         raise InvalidArgumentError(
@@ -216,9 +300,16 @@ def _read_tensor(
         or not all(type(d) is int and 0 <= d < 1 << 62 for d in shape)
     ):
         raise InvalidArgumentError(f"the shape of {what} is no list of at most {_MOST_AXES} sizes")
-    count = math.prod(shape)
-    if count == 0 and math.prod([max(d, 1) for d in shape]) > _MOST_EMPTY:
+    if 0 in shape and math.prod([max(d, 1) for d in shape]) > _MOST_EMPTY:
         raise InvalidArgumentError(f"{what} has no elements, but sizes up to {max(shape)}")
+    return shape
+
+
+def _read_tensor(
+    port: Port, entry: Mapping[str, Any], rest: memoryview
+) -> tuple[Array, memoryview]:
+    """The tensor of an entry, and what its bytes leave of those after the JSON."""
+    kind, what, shape = port.type.dtype, f"input '{port.name}'", _shape(port, entry)
     size = _parameters(entry, what).get("binary_data_size")
     if size is None:
         return array_of(entry.get("data"), kind, shape, what), rest
@@ -228,10 +319,11 @@ def _read_tensor(
         raise InvalidArgumentError(
             f"{what} says that it has {size!s:.40} bytes, but {rest.nbytes} are left"
         )
-    return _of_bytes(rest[:size], kind, shape, count, what), rest[size:]
+    return _of_bytes(rest[:size], kind, shape, what), rest[size:]
 
 
-def _of_bytes(data: memoryview, kind: DType, shape: list[int], count: int, what: str) -> Array:
+def _of_bytes(data: memoryview, kind: DType, shape: list[int], what: str) -> Array:
+    count = math.prod(shape)
     if kind.kind == "string":
         return _filled(_split_strings(data, what), shape, count, what)
     if data.nbytes != count * kind.itemsize:
@@ -338,7 +430,7 @@ def write_answer(request: InferRequest, results: Sequence[Array]) -> tuple[bytes
             "name": port.name, "datatype": datatype(kind), "shape": list(array.shape),
         }  # fmt: skip
         if binary:
-            tails.append(_to_bytes(array, kind))
+            tails.append(to_bytes(array, kind))
             entry["parameters"] = {"binary_data_size": len(tails[-1])}
         else:
             entry["data"] = values_of(array.reshape(-1), kind)
@@ -361,7 +453,8 @@ def values_of(array: Array, kind: DType) -> Any:
     return (array.astype(np.float32) if narrow else array).tolist()
 
 
-def _to_bytes(array: Array, kind: DType) -> bytes:
+def to_bytes(array: Array, kind: DType) -> bytes:
+    """The elements of an array as the binary extension has them."""
     if kind.kind == "string":
         return b"".join([struct.pack("<I", len(s)) + s for s in array.reshape(-1).tolist()])
     plain = np.ascontiguousarray(array).reshape(-1)

@@ -4,7 +4,9 @@ functions and plans on disk, listed and removed."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 import time
 from argparse import ArgumentParser, Namespace
@@ -31,6 +33,9 @@ from weft.passes.manager import Pass
 from weft.passes.sizes import specialize
 from weft.runtime.resources.variables import VariableState
 
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+#: So many sets of sizes a library may have.
+_MOST_SETS = 1024
 _TARGET = re.compile(r"sm_(\d{1,2})(\d)")
 
 
@@ -73,7 +78,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help="the size of the symbolic dimension NAME (repeat for each)",
+        help="the size of the symbolic dimension NAME (repeat for each); of a library also "
+        "several, 1-8,16,32, among which its calls choose",
     )
 
 
@@ -145,7 +151,7 @@ def _library(graph: Graph, args: Namespace, targets: Sequence[str]) -> Iterator[
             f"--target {','.join(targets)}: a library is of one instruction set, for all results",
             hint="compile for each target by itself; no --fetch",
         )
-    static = specialize(graph, sizes_of(graph, named_pairs(args.size, "--size")))
+    sizes = _sets_of_sizes(graph, named_pairs(args.size, "--size"))
     folder_of, signature = bundle_of(args.file) or ("", "")
     path = Path(folder_of or args.file)
     words = [path.name if folder_of else path.stem, *filter(None, [signature])]
@@ -155,9 +161,37 @@ def _library(graph: Graph, args: Namespace, targets: Sequence[str]) -> Iterator[
     outputs = graph.result_names or [f"result_{k}" for k in range(len(graph.results))]
     target = NATIVE if targets[0] == "cpu" else checked_isa(targets[0], "--target")
     with writing(folder):
-        made = write_library(static, outputs, folder, stem, target)
+        made = write_library(graph, outputs, folder, stem, target, sizes)
     yield f"wrote {made.library} ({made.nbytes:,} bytes, {made.kernels} kernels, {made.isa})"
-    yield f"wrote {made.header}: weft_{stem}_run(inputs, outputs)"
+    call = "run(inputs, outputs)" if len(sizes) == 1 else "run_sized(sizes, inputs, outputs)"
+    yield f"wrote {made.header}: weft_{stem}_{call}"
+
+
+def _sets_of_sizes(graph: Graph, given: Mapping[str, str]) -> list[dict[str, int]]:
+    """Each combination of the sizes that are given, such as "1-8,16". Errors as `sizes_of`, and
+    InvalidArgumentError for more than a library may have."""
+    ranges: dict[str, list[int]] = {}
+    for name, text in given.items():
+        parts = [_RANGE.fullmatch(part) for part in text.split(",")]
+        ends = [(int(p[1]), int(p[2] or p[1])) for p in parts if p is not None]
+        if len(ends) < len(parts) or any(first > last for first, last in ends):
+            raise InvalidArgumentError(
+                f"--size {name}={text}: sizes are integers and ranges of them", hint="1-8,16,32"
+            )
+        if sum(last - first + 1 for first, last in ends) > _MOST_SETS:
+            raise _too_many_sets()
+        ranges[name] = sorted({n for first, last in ends for n in range(first, last + 1)})
+    if math.prod(map(len, ranges.values())) > _MOST_SETS:
+        raise _too_many_sets()
+    sizes_of(graph, {name: str(found[0]) for name, found in ranges.items() if found})
+    return [dict(zip(ranges, one, strict=True)) for one in itertools.product(*ranges.values())]
+
+
+def _too_many_sets() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a library is for at most {_MOST_SETS} sets of sizes",
+        hint="each has a plan of its own: give those that calls will have",
+    )
 
 
 def targets_of(given: Sequence[str]) -> list[tuple[int, int]]:

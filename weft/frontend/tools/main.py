@@ -10,6 +10,7 @@ Exit status: 0 for success, 1 if `diff` or `replay` found a difference, `kernel`
 from __future__ import annotations
 
 import os
+import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,8 @@ from weft.passes.pipelines import PASSES, PIPELINES, TRANSFORMS
 from weft.passes.placement import PlacePass
 from weft.passes.sizes import specialize
 
+#: A path of an ONNX model, and sizes after a colon.
+_ONNX = re.compile(r"(.+\.onnx)(?::(.*))?", re.DOTALL)
 SUCCESS, DIFFERENT, ERROR = 0, 1, 2
 
 
@@ -63,7 +66,8 @@ class Command:
 
 def read_program(path: str) -> Program:
     """The program in the file `path` (`-`: standard input), of one graph or of several parts; or
-    that of a bundle's signature, `FOLDER` or `FOLDER:SIGNATURE`.
+    that of a bundle's signature, `FOLDER` or `FOLDER:SIGNATURE`, or of an ONNX model, `FILE.onnx`
+    or `FILE.onnx:NAME=SIZE,...`.
 
     Raises NotFoundError or InvalidArgumentError for an unreadable file, ParseError for bad text.
     """
@@ -74,6 +78,10 @@ def read_program(path: str) -> Program:
             from weft.frontend.bundle.load import bundle_graph  # others do not wait for it
 
             return Program.of(bundle_graph(*found))
+        if (model := _ONNX.fullmatch(path)) is not None:
+            from weft.frontend.onnx.model import model_graph
+
+            return Program.of(model_graph(model[1], _sizes(model[2] or "")))
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {path}") from None
@@ -86,6 +94,14 @@ def read_program(path: str) -> Program:
             f"`weft bench {path}:FUNCTION` measures a function of it",
         )
     return parse_program(text, path)
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """`NAME=SIZE,...`. InvalidArgumentError for what is not."""
+    pairs = [part.split("=") for part in text.split(",") if part]
+    if not all(len(p) == 2 and p[1].isdecimal() for p in pairs):
+        raise InvalidArgumentError(f"{text!r:.60} are no sizes", hint="batch=8,height=320")
+    return {name: int(size) for name, size in pairs}
 
 
 def read_graph(path: str) -> Graph:

@@ -362,6 +362,9 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
     ),
     **dict.fromkeys(("assign_add", "assign_sub"), _updates),
     "matmul": _matmul,
+    "quantized_matmul": lambda op: _products(
+        op, _size(op.operands[0]) * static_shape(op.operands[2])[0]
+    ),
     "sparse_matmul": _sparse_matmul,
     **dict.fromkeys(("attention", "attention_grad"), _attention),
     **dict.fromkeys(sorted(LINEAR_ALGEBRA), _decomposition),

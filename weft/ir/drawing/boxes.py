@@ -37,7 +37,7 @@ _CLASSES = {
     **dict.fromkeys(
         ("matmul", "conv", "conv_input", "conv_kernel", "attention", "attention_grad"), "product"
     ),
-    "sparse_matmul": "product",
+    **dict.fromkeys(("sparse_matmul", "quantized_matmul"), "product"),
     **dict.fromkeys(("variable", "read", "assign", "count_up_to", *sorted(UPDATES)), "state"),
     **dict.fromkeys(("read_open", "assign_open", "update_open"), "state"),
     **dict.fromkeys(("cond", "while", "scan"), "control"),

@@ -49,7 +49,7 @@ ACCUMULATING = _names(
     """
     sum cumulative_sum matmul index_add scatter_along_axis_add scatter_nd_add conv conv_input
     conv_kernel window_sum window_spread window_place
-    sparse_matmul
+    sparse_matmul quantized_matmul
     """
 )
 #: Whose errors are relative to what they give, and add up.

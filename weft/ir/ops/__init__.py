@@ -45,6 +45,7 @@ _TABLES = (
     ops_fourier.TABLE,
     products.MATMUL_TABLE,
     products.ATTENTION_TABLE,
+    products.QUANTIZED_TABLE,
     linear_algebra.TABLE,
     ops_random.TABLE,
     control_flow.STRUCTURED_TABLE,

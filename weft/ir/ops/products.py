@@ -1,4 +1,9 @@
-"""Products of matrices: matmul, the integer widenings that it absorbs, and attention.
+"""Products of matrices: matmul, the integer widenings that it absorbs, products with quantised
+weights, and attention.
+
+`quantized_matmul` reads weights as a quantised model keeps them: 8 bits, or 4 (two to a byte, the
+low half first, as ONNX's), with a scale for each run of neighbours of k in a row: G. Gerganov et
+al., GGML's block formats, 2023. `passes/fusion/quantized_products.py` makes it.
 
 Scaled dot-product attention is softmax(query key^T) value as one op, and its gradient: A. Vaswani
 et al., "Attention is all you need", 2017; computed block by block, so that no matrix of all scores
@@ -23,6 +28,7 @@ from weft.ir.spec import (
     DTypeClass,
     OpSpec,
     check_same_dtype,
+    int_attr,
     require_dtype,
     tensors,
     widen,
@@ -76,6 +82,76 @@ MATMUL_TABLE: tuple[OpSpec, ...] = (
     ),
 )
 
+
+def is_quantized_run(size: int, groups: int, bits: int) -> bool:
+    """Whether each of `groups` scales of a row may be for so many weights: whole vectors, and of 4
+    bits such that a shift tells the group."""
+    if bits == 8:
+        return size % 16 == 0
+    return size % 32 == 0 and (groups == 1 or size & (size - 1) == 0)
+
+
+def _quantized_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    x, weights, scale = tensors("quantized_matmul", types)
+    require_dtype("quantized_matmul", x, DTypeClass("float32", frozenset((float32,))))
+    require_dtype("quantized_matmul", scale, DTypeClass("float32", frozenset((float32,))))
+    bits = int_attr(attrs, "bits")
+    kinds = {8: (int8, uint8), 4: (uint8,)}.get(bits, ())
+    if not kinds:
+        raise TypeRuleError(f"op 'quantized_matmul': weights have 8 or 4 bits, not {bits}")
+    require_dtype("quantized_matmul", weights, DTypeClass("int8 or uint8", frozenset(kinds)))
+    shapes = [t.static_shape if t.is_static else None for t in (weights, scale)]
+    k = x.shape[-1] if x.rank == 2 else None
+    if x.rank != 2 or weights.rank != 2 or scale.rank != 2 or None in shapes:
+        raise ShapeError(
+            f"op 'quantized_matmul' takes matrices, those of weights of known sizes, got {x}, "
+            f"{weights}, {scale}"
+        )
+    (n, held), (rows, groups) = weights.static_shape, scale.static_shape
+    depth = held * 8 // bits
+    fits = same(k, depth) and n == rows and groups >= 1 and depth % groups == 0
+    if not fits or not is_quantized_run(depth // groups, groups, bits):
+        raise ShapeError(
+            f"op 'quantized_matmul': {x}, {weights} of {bits} bits and {scale} do not fit: a "
+            "scale is that of a multiple of 16 elements of a row, of 32 times a power of two if "
+            "they have 4 bits, or of a whole row of such a multiple"
+        )
+    return [TensorType(x.dtype, (x.shape[0], n))]
+
+
+def quantized_weights(weights: Array, scale: Array, attrs: Attrs) -> Array:
+    """What quantised weights stand for, as f32[n, k]."""
+    zero = np.float32(attrs["zero"])  # type: ignore[arg-type]
+    if attrs["bits"] == 4:
+        weights = weights ^ np.uint8(0x88) if attrs["signed"] else weights
+        zero += np.float32(8 * bool(attrs["signed"]))
+        halves = np.stack([weights & 15, weights >> 4], -1)
+        weights = halves.reshape(weights.shape[0], -1)
+    parts = weights.reshape(*scale.shape, -1).astype(np.float32) - zero
+    return np.asarray((parts * scale[..., None]).reshape(weights.shape))
+
+
+def _quantized(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    x, weights, scale = arrays
+    return np.asarray(np.matmul(x, quantized_weights(weights, scale, attrs).T))
+
+
+QUANTIZED_TABLE: tuple[OpSpec, ...] = (
+    OpSpec(
+        "quantized_matmul",
+        3,
+        _quantized_type,
+        _quantized,
+        "x (m, k) times the transpose of quantised weights (n, k): `scale` (n, groups) times "
+        "what they are above `zero`, each scale for a run of k / groups of a row. Weights of 4 "
+        "bits are two to a byte, the low half first, 0 to 15, or -8 to 7 if they are `signed`.",
+        {
+            "bits": AttrSpec("int", 8),
+            "zero": AttrSpec("int", 0),
+            "signed": AttrSpec("bool", False),
+        },
+    ),
+)
 
 #: What a product may read, and what it then adds up in: 16 signed bits hold the former.
 NARROW, WIDE = (int8, uint8, int16), (int32, uint32)

@@ -733,6 +733,7 @@ GRADIENTS: dict[str, Rule] = {
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
     **dict.fromkeys(("attention", "attention_grad"), _made_by("fuse_attention")),
     "sparse_matmul": _made_by("fuse_sparse_products"),
+    "quantized_matmul": _made_by("fuse_quantized_products"),
     "scalar_function": _of_scalar_function,
     "identity": lambda s: [s.g],
     "tap": lambda s: [s.g],

@@ -14,8 +14,8 @@ is widened is never stored, and several products of narrow integers are one inst
 * the product is i32 or u32, and each operand ends with a conversion from i8, u8 or i16, perhaps
   reshaped or copied since, or is a constant whose elements fit such a type;
 * operands of two types are both taken as i16, which holds all three;
-* a nest that computes more than the conversion gives the narrow value instead, or besides if
-  something else reads the wide one;
+* a nest, or a product before, that computes more than the conversion gives the narrow value
+  instead, or besides if something else reads the wide one;
 * no variable that such a nest reads is written anywhere in the graph.
 
 `stride_products`. Before::
@@ -112,10 +112,10 @@ class _Narrowing:
         self.builder = Builder([a.type for a in graph.args])
         self.mapping = dict(zip(graph.args, self.builder.args, strict=True))
         for op in graph.ops:
-            if op in self.wanted:
-                self._emit_nest(op)
-            elif op in self.products:
+            if op in self.products:
                 self._emit_product(op)
+            elif op in self.wanted:
+                self._emit_nest(op)
             elif op not in self.passed or not self.live.isdisjoint(op.results):
                 made = self.builder.clone(op, self.mapping)
                 self.mapping.update(zip(op.results, made, strict=True))
@@ -169,8 +169,7 @@ class _Narrowing:
         values = [nest.bring(op.regions[0].results[v.index]) for v in stay]
         more = list[_Narrow]()
         for value, dtype in self.wanted[op]:
-            source = _converted(value)
-            assert source is not None
+            source = _source(value)
             if source.op is None and tensor(source).dtype == dtype:
                 self.held[value, dtype] = self.mapping[nest.outside[source]]
             elif source.op is None or is_index_map(source.op):  # what only moves is no part of it
@@ -205,7 +204,13 @@ class _Narrowing:
             local = {a: local[v] for a, v in zip(op.regions[0].args, op.operands, strict=True)}
         for member in members:
             local.update(zip(member.results, inner.clone(member, local), strict=True))
-        block = inner.block([local[v] for v in (op if op is product else op.regions[0]).results])
+        # of what the next product reads narrow, the wide value only if something else reads it
+        wanted = list(self.wanted.get(op, ()))
+        stay = [v for v in op.results if v in self.live] if wanted else list(op.results)
+        made_here = (op if op is product else op.regions[0]).results
+        values = [local[made_here[v.index]] for v in stay]
+        values += [_as(inner, local[_source(v)], d, op) for v, d in wanted]
+        block = inner.block(values)
         kind = op.attrs["kind"] if op.name == "fused" else op.name
         locations = merge_locations(op.locations, *(v.op.locations for v in taken if v.op))
         results = self.builder.emit(
@@ -216,7 +221,8 @@ class _Narrowing:
             control=[self.mapping[v] for v in op.control],
             locations=locations,
         )
-        self.mapping.update(zip(op.results, results, strict=True))
+        self.mapping.update(zip(stay, results, strict=False))
+        self.held.update(zip(wanted, results[len(stay) :], strict=True))
 
 
 class _Nest:
@@ -244,10 +250,21 @@ class _Nest:
 
     def bring_as(self, value: Value, dtype: DType) -> Value:
         """The same, of that dtype."""
-        made, op = self.bring(value), self.op
-        if tensor(made).dtype == dtype:
-            return made
-        return self.inner.emit1("astype", made, dtype=dtype, locations=op.locations)
+        return _as(self.inner, self.bring(value), dtype, self.op)
+
+
+def _as(inner: Builder, value: Value, dtype: DType, op: Operation) -> Value:
+    """A value of the nest that `op` becomes, of that dtype."""
+    if tensor(value).dtype == dtype:
+        return value
+    return inner.emit1("astype", value, dtype=dtype, locations=op.locations)
+
+
+def _source(value: Value) -> Value:
+    """`_converted` of one that is known to be so."""
+    source = _converted(value)
+    assert source is not None
+    return source
 
 
 def _emit_fused(
@@ -352,7 +369,7 @@ def _converted(value: Value) -> Value | None:
     """What a result of a nest is converted from, in its region: an argument, perhaps through index
     maps, or what an elementwise op makes."""
     op = value.op
-    if op is None or op.name != "fused" or op.control or matmul_of(op) is not None:
+    if op is None or op.name != "fused" or op.control:
         return None
     made = op.regions[0].results[value.index].op
     if made is None or not is_widening(made):

@@ -45,7 +45,8 @@ _FUNCTIONS = (
 _CODE = (WORKER, CONTROL, PARALLEL)
 #: Linux only: a worker must not share its caller's processor.
 _PLACEMENT = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")
-_FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
+#: Signals that tell of a fault of the thread itself: workers do not block them.
+FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
 
 
 class Pool:
@@ -144,7 +145,7 @@ class Pool:
         library.pthread_cond_init(_at(base, WORDS["caller_condition"]), None)
         blocked = _at(base, WORDS["all_signals"])
         library.sigfillset(blocked)
-        for fault in _FAULTS:
+        for fault in FAULTS:
             library.sigdelset(blocked, getattr(signal, fault))
         processors = usable_processors()
         for number in range(MAX_THREADS):

@@ -1,9 +1,12 @@
-"""ONNX nodes of what patterns find in products and sorts: Gemm, Attention, TopK."""
+"""ONNX nodes of products with quantised weights, and of what patterns find in products and sorts:
+Gemm, Attention, TopK."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from weft.frontend.onnx.nodes.graph import GraphWriter, dtype_of, tensor_of
 from weft.frontend.onnx.nodes.reductions import top_k
@@ -128,3 +131,30 @@ def first_sorted(op: Operation, made: Operation) -> Callable[[GraphWriter], None
         writer.bind(op.result, found[made.name == "argsort"])
 
     return write
+
+
+def _quantized_matmul(writer: GraphWriter, op: Operation) -> None:
+    """`DequantizeLinear` with an axis, a row of scales for each, before `MatMul`."""
+    x, weights, scale = op.operands
+    (n, groups), packed = tensor_of(scale).static_shape, dtype_of(weights)
+    zero, held = int_attr(op.attrs, "zero"), writer.use(weights)
+    if op.attrs["bits"] == 4:  # two to a byte, the low half first
+        if op.attrs["signed"]:  # -8 to 7 as 0 to 15
+            held = writer.node("BitwiseXor", held, writer.constant(np.uint8(0x88)))
+            zero += 8
+        low = writer.node("BitwiseAnd", held, writer.constant(np.uint8(15)))
+        high = writer.node("BitShift", held, writer.constant(np.uint8(4)), direction="RIGHT")
+        halves = [writer.node("Unsqueeze", part, writer.ints(-1)) for part in (low, high)]
+        held = writer.node("Concat", *halves, axis=-1)
+    rows = writer.node("Reshape", held, writer.ints(n * groups, -1))
+    scales = writer.node("Reshape", writer.use(scale), writer.ints(n * groups))
+    offsets = writer.constant(np.full(n * groups, zero, packed.numpy))
+    wide = writer.node("DequantizeLinear", rows, scales, offsets, axis=0)
+    whole = writer.node("Reshape", wide, writer.ints(n, -1))
+    turned = writer.node("Transpose", whole, perm=[1, 0])
+    writer.bind(op.result, writer.node("MatMul", writer.use(x), turned))
+
+
+BUILDERS: dict[str, Callable[[GraphWriter, Operation], None]] = {
+    "quantized_matmul": _quantized_matmul,
+}

@@ -11,6 +11,7 @@ from weft.frontend.onnx.nodes import (
     control,
     elementwise,
     moves,
+    products,
     reductions,
     windows,
 )
@@ -26,6 +27,7 @@ from weft.ir.types import TensorType, TokenType
 BUILDERS: dict[str, Builder] = {
     **elementwise.BUILDERS,
     **moves.BUILDERS,
+    **products.BUILDERS,
     **reductions.BUILDERS,
     **windows.BUILDERS,
 }
