@@ -124,6 +124,23 @@ def agree(case: Case, opset: int = 20) -> None:
             within(x, *wanted)
 
 
+def comes_back(case: Case, opset: int = 20) -> None:
+    """What `wf.onnx.load` makes of the model gives what the interpreter gives."""
+    assume(case.graph.results)
+    try:
+        results, _ = stable_results(case.graph, case.inputs, case.state, 1)
+    except Overflow:
+        return
+    try:
+        model = graph_model(case.graph, opset)
+    except UnsupportedError:
+        assume(False)
+    got = wf.onnx.load(model)(*case.inputs).values()
+    for x, wanted in zip(map(np.asarray, got), results, strict=True):
+        if wanted is not None:
+            within(x, *wanted)
+
+
 PLAIN = [n for n in (*BUILDERS, *CONTROL) if "host" not in OPS[n].traits and n not in WINDOWS]
 
 
@@ -135,6 +152,19 @@ def test_an_op(op: str) -> None:
     def of_all_dtypes(case: Case) -> None:
         assume(comparable(case, op))
         agree(case)
+
+    of_all_dtypes()
+
+
+@pytest.mark.share(20)
+@pytest.mark.parametrize("op", [*PLAIN, *WINDOWS])
+def test_an_op_there_and_back(op: str) -> None:
+    kinds = [dtypes.float32] if op in WINDOWS else DTYPES
+
+    @settings(FEW, max_examples=4)
+    @given(graph_and_inputs(stage="traced", ops=[op], dtypes=kinds, max_ops=2))
+    def of_all_dtypes(case: Case) -> None:
+        comes_back(case)
 
     of_all_dtypes()
 
@@ -183,6 +213,16 @@ MIXED = [n for n in PLAIN if n not in LOSE_NAN | BY_FLOATS and n not in ("power"
 )
 def test_random_graphs(case: Case, opset: int) -> None:
     agree(case, opset)
+
+
+@pytest.mark.examples
+@settings(FEW, max_examples=20)
+@given(
+    graph_and_inputs(stage="traced", ops=PLAIN, dtypes=DTYPES, max_ops=8),
+    st.sampled_from([20, 23]),
+)
+def test_random_graphs_there_and_back(case: Case, opset: int) -> None:
+    comes_back(case, opset)
 
 
 @pytest.mark.examples
