@@ -239,8 +239,8 @@ def _divmod(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """Python's remainder, without its sign of 0, and the quotient that is almost whole."""
     left = a.call("Mod", b, fmod=1)
     moved = ~left.same(0) & ((b < 0) ^ (left < 0))
-    rest = moved.where(left + b, left)
-    return rest, (a - rest) / b
+    ratio = (a - left) / b
+    return moved.where(left + b, left), moved.where(ratio - 1, ratio)
 
 
 def _remainder(a: Expr, b: Expr) -> Expr:
