@@ -67,8 +67,8 @@ def models() -> Iterator[tuple[str, Any, dict[str, Any]]]:
         shape = [d.dim_value for d in kind.type.tensor_type.shape.dim]
         yield path.stem.removeprefix("light_"), model, {kind.name: rng.random(shape, np.float32)}
     if (at := folder("magika")) is not None:
-        given = rng.integers(0, 256, (1, 2048)).astype(np.int32)
-        yield "magika", next(at.glob("models/*/model.onnx")), {"bytes": given}
+        text = rng.integers(0, 256, (1, 2048)).astype(np.int32)
+        yield "magika", next(at.glob("models/*/model.onnx")), {"bytes": text}
     if (at := folder("rapidocr_onnxruntime")) is not None:
         for name, shape in (("cls", (1, 3, 48, 192)), ("det", (1, 3, 320, 320)),
                             ("rec", (1, 3, 48, 320))):  # fmt: skip

@@ -46,6 +46,7 @@ class Drawn:
         kinds = (
             "conv", "conv", "depthwise", "pool", "unary", "binary", "channels", "norm", "concat",
             "split", "slice", "transpose", "mean", "resize", "pad", "softmax", "prelu", "where",
+            "shuffle",
         )  # fmt: skip
         getattr(self, str(self.rng.choice(kinds)))(x, self.shapes[x])
 
@@ -135,6 +136,20 @@ class Drawn:
     def where(self, x: str, s: tuple[int, ...]) -> None:
         chosen = self.constant(value=self.rng.random((s[1], 1, 1)) < 0.5)
         self.add("Where", [chosen, x, self.constant()], s)
+
+    def shuffle(self, x: str, s: tuple[int, ...]) -> None:
+        """Of channels, or another exchange of axes between two reshapes."""
+        if s[1] % 2:
+            return
+        order = [[0, 2, 1, 3, 4], [0, 2, 1, 4, 3], [0, 1, 2, 4, 3]][self.rng.integers(3)]
+        parts = (s[0], 2, s[1] // 2, *s[2:])
+        turned = tuple(parts[a] for a in order)
+        made = (s[0], s[1], *turned[3:])
+        one, other = f"{x}_g{len(self.nodes)}", f"{x}_t{len(self.nodes)}"
+        shapes = [self.constant(value=np.int64(v)) for v in (parts, made)]
+        self.nodes.append(helper.make_node("Reshape", [x, shapes[0]], [one]))
+        self.nodes.append(helper.make_node("Transpose", [one], [other], perm=order))
+        self.add("Reshape", [other, shapes[1]], made)
 
     def model(self) -> onnx.ModelProto:
         outputs = [

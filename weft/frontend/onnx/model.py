@@ -369,7 +369,11 @@ def _types(proto: onnx.ModelProto) -> dict[str, int]:
     }
     if not numbers & NARROW:
         return {}
-    found = package().shape_inference.infer_shapes(proto).graph
+    inference = package().shape_inference
+    try:
+        found = inference.infer_shapes(proto).graph
+    except inference.InferenceError as error:
+        raise damaged(graph.name, str(error)) from None
     named = (*found.input, *found.output, *found.value_info)
     return {
         **{t.name: t.data_type for t in found.initializer},

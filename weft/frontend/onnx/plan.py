@@ -63,6 +63,11 @@ class Plan:
     weights: tuple[str, ...] = ()
 
 
+def _is_number(name: str, value: Tensor) -> bool:
+    """Whether an initialiser is a number of the program, a scale say, by what torch calls it."""
+    return value.numpy().size == 1 and re.fullmatch(r"_?val_\d+", name) is not None
+
+
 class Reader:
     """Makes Plans of the graphs of a model. missing: operators that nobody knows, with a node of
     each."""
@@ -93,11 +98,11 @@ class Reader:
         inputs = tuple([i.name for i in graph.input if i.name not in constants])
         outputs = tuple([o.name for o in graph.output])
         inside = {*names, *inputs, *constants}
-        weights = [n for n, t in constants.items() if t.dtype.is_floating]
+        weights = [n for n, t in constants.items() if t.dtype.is_floating and not _is_number(n, t)]
         made = self._nodes(graph.node, given or {}, opsets or self.opsets, inside)
         nodes, literals = _without_literals(made)
         constants.update(literals)
-        weights += [n for n, t in literals.items() if t.dtype.is_floating and t.ndim]
+        weights += [n for n, t in literals.items() if t.dtype.is_floating and t.numpy().size > 1]
         for name in outputs:
             if name not in inside:
                 raise damaged(self._path, f"nothing makes the output '{name}' of '{graph.name}'")

@@ -22,7 +22,12 @@ from weft.frontend.onnx.table import Call, Operator
 from weft.frontend.ops.manipulation import unstack
 from weft.frontend.ops.promotion import is_concrete
 from weft.ir.dims import SymbolicDim
-from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
+from weft.ir.errors import (
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.locations import caller_location, name_scopes
 
 
@@ -224,7 +229,11 @@ def _of_node(node: Node) -> Iterator[None]:
         if node.where:
             what += f" (made by {node.where})"
         raise type(error)(what, hint=error.hint, location=error.locations) from error
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+    except MemoryError as error:
+        raise ResourceExhaustedError(
+            f"{node.shown} needs more memory than there is", location=caller_location()
+        ) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"{node.shown} cannot be run like this: {error!r:.300}", location=caller_location()
         ) from error

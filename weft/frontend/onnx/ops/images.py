@@ -18,7 +18,7 @@ from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
 from weft.frontend.ops.dynamic import boolean_mask
 from weft.frontend.ops.promotion import is_concrete
-from weft.ir.errors import ShapeError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 
 
 # ----------------------------------------------------------------------------------------- resize
@@ -92,6 +92,8 @@ def _resize(
 ) -> Tensor:  # fmt: skip
     chosen = list(range(X.ndim)) if axes is None else [a % X.ndim for a in axes]
     factors, counts = _scales_and_sizes(X, chosen, scales, sizes, keep_aspect_ratio_policy)
+    if not all(0 < f < math.inf for f in factors):
+        raise InvalidArgumentError(f"its result would be {factors} times as large")
     regions = np.asarray([] if roi is None else roi, np.float64)
     wide = X if X.dtype.is_floating and X.dtype.bits >= 32 else wf.astype(X, wf.float32)
     cut = coordinate_transformation_mode == "tf_crop_and_resize" and regions.size
@@ -128,7 +130,7 @@ def _weighted(x: Tensor, axis: int, places: Array, weights: Array) -> Tensor:
     shape = [-1 if k == axis else 1 for k in range(x.ndim)]
     total: Tensor | None = None
     for tap in range(places.shape[1]):
-        if not weights[:, tap].any():
+        if total is not None and not weights[:, tap].any():
             continue
         factor = wf.asarray(weights[:, tap].astype(x.dtype.numpy).reshape(shape))
         part = wf.take(x, wf.asarray(places[:, tap]), axis=axis) * factor

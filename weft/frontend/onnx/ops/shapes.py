@@ -204,7 +204,10 @@ def _split_sizes(size: Any, count: int) -> Any:
 def _split(
     input: Tensor, split: Any = None, *, axis: int = 0, num_outputs: int = 0, node: Call
 ) -> Any:
-    sizes = _split_sizes(input.shape[axis], num_outputs or node.outputs) if split is None else split
+    count = num_outputs or node.outputs
+    if split is None and count != node.outputs:
+        raise InvalidArgumentError(f"it has {node.outputs} outputs, num_outputs is {count}")
+    sizes = _split_sizes(input.shape[axis], count) if split is None else split
     parts = sizes if isinstance(sizes, int) else [int(s) for s in sizes]
     return tuple(wf.split(input, parts, axis=axis))
 

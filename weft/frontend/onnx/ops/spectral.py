@@ -11,6 +11,7 @@ from weft.frontend.core.tensor import Tensor
 from weft.frontend.onnx.dtypes import dtype_of
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import op
+from weft.ir.errors import InvalidArgumentError
 
 
 def _complex(x: Tensor) -> Tensor:
@@ -57,10 +58,11 @@ def _stft(
     onesided: int = 1,
 ) -> Tensor:  # fmt: skip
     step = int(np.reshape(frame_step, ()))
+    if window is None and frame_length is None:
+        raise InvalidArgumentError("it has neither a window nor a frame_length")
     if frame_length is not None:
         size = int(np.reshape(frame_length, ()))
-    else:
-        assert window is not None
+    elif window is not None:
         size = known_size(window, 0)
     count = (known_size(signal, 1) - size) // step + 1
     places = np.arange(count)[:, None] * step + np.arange(size)
