@@ -390,6 +390,8 @@ class TestDtypes:
         check(f, (x,), (x,), near=2e-2)
 
     def test_float16(self) -> None:
+        x = np.array([np.nan, -2, 0], np.float16)
+        check(wf.sign, (x,), (x,))
         x = np.linspace(-2, 2, 12, dtype=np.float16).reshape(3, 4)
         check(lambda x: (wf.nn.gelu(x), x @ x.mT, wf.sum(x, 1), wf.expm1(x)), (x,), (x,), near=2e-2)
 

@@ -424,9 +424,10 @@ _FORMULAS: dict[str, Formula] = {
 }
 
 FORMULAS: dict[str, Formula] = {**{op: _one(kind) for op, kind in _SINGLE.items()}, **_FORMULAS}
-#: Formulas that are one node, at least for floats: 16-bit floats need no detour.
+#: Formulas that are one node, at least for floats: 16-bit floats need no detour. (The sign of NaN
+#: in float16 is 0 in onnxruntime.)
 _ONE_NODE = frozenset(_SINGLE) | {
-    "abs", "sign", "negative", "square", "ceil", "floor", "round", "equal", "not_equal", "less",
+    "abs", "negative", "square", "ceil", "floor", "round", "equal", "not_equal", "less",
     "less_equal", "greater", "greater_equal", "where", "conj", "real", "isnan", "isinf", "isfinite",
     "power",
 }  # fmt: skip
