@@ -13,7 +13,8 @@ batches has just reached in a closed loop, whether others are answered or not: e
 
 --peer: a Python that has FastAPI, uvicorn[standard] and PyTorch: `serve_peer.py` serves the same
 models, by turns with `weft serve`, to 1 to 256 clients in a closed loop, and in an open one at half
-of what each reaches with 16. Both take bytes. --soak: the MLP at full rate for so long; the memory
+of what the slower one reaches with 16. Both take bytes; PyTorch has one thread, as its two wait for
+each other on processors that are shared. --soak: the MLP at full rate for so long; the memory
 of the server, and requests that failed. Every answer has status 200, or the program ends.
 """
 
@@ -293,14 +294,16 @@ def beside(
         found.setdefault(what, {n: [] for n in asked})[name].append(value)
 
     for _ in range(args.rounds):
-        half = {}
+        reached = []  # by each with 16 clients
         for clients in (1, 4, 16, 64, 256):
             for name, (port, request) in asked.items():
                 rate = asyncio.run(closed_loop(port, request, clients, args.seconds))
                 note(f"requests a second, clients: {clients}", name, rate)
-                half[name] = rate / 2 if clients == 16 else half.get(name, 0.0)
+                if clients == 16:
+                    reached.append(rate)
+        half = min(reached) / 2
         for name, (port, request) in asked.items():
-            gaps = np.full(max(20, round(half[name] * args.seconds)), 1 / half[name])
+            gaps = np.full(max(20, round(half * args.seconds)), 1 / half)
             seconds = asyncio.run(open_loop(port, request, gaps))
             for q in (0.5, 0.99):
                 value = 1e3 * float(np.quantile(seconds, q))

@@ -360,6 +360,15 @@ def test_quantize_refuses(how: dict[str, Any], error: type[Exception], message: 
     assert "test_quantization.py" in str(caught.value)
 
 
+def test_the_function_keeps_no_weights_in_float32() -> None:
+    f, x, kind = mlp()
+    q = Q.quantize(f, kind, layers=["w1"])
+    text = q.function.ir(x[:1], after="traced")
+    assert "value=f32[64,128]" not in text
+    assert "value=f32[128,16]" in text
+    assert "value=i8[128,64]" in text
+
+
 def test_weights_of_one_number() -> None:
     q = Q.quantize(
         lambda x: x @ np.full((64, 3), 0.25, np.float32), wf.TensorType(wf.float32, (2, 64))

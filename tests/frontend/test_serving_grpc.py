@@ -374,6 +374,9 @@ class Held:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.signature, name)
 
+    def is_quick(self, rows: int) -> bool:
+        return False
+
     def __call__(self, arrays: Any) -> Any:
         self.calls += 1
         self.begun.set()

@@ -21,7 +21,14 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.frontend.serving.app import App
-from weft.frontend.serving.batching import Limits, Scheduler, Waiting, joined, prepare
+from weft.frontend.serving.batching import (
+    Limits,
+    QuickCalls,
+    Scheduler,
+    Waiting,
+    joined,
+    prepare,
+)
 from weft.frontend.serving.metrics import Metrics
 from weft.frontend.serving.repository import Repository
 
@@ -37,6 +44,9 @@ class Held:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.signature, name)
+
+    def is_quick(self, rows: int) -> bool:
+        return False
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         self.shapes.append(arrays[0].shape)
@@ -213,8 +223,58 @@ class TestBatches:
         scheduler = Scheduler(Limits(), Metrics())
         scheduler.close()
         counts = [b - a for a, b in pairwise([0, *sums])]
-        waiting = [Waiting(version, signature, [rows_of(n, 0)]) for n in counts]
+        waiting = [Waiting(version, signature, [rows_of(n, 0)], Future()) for n in counts]
         assert len(joined(waiting)) == chosen
+
+    def test_quick_calls_of_one_turn_go_together(self, tmp_path: Path) -> None:
+        """Sizes that ran before, as large as they come; what is cancelled is not called, and one
+        that fails spoils no other."""
+        version = Repository([str(model(tmp_path, lambda x: x * 2))]).find("m")
+        signature = version.signature()
+        signature.find_batches(8)
+        signature.pace = [(n, 1e-5) for n, _ in signature.pace]  # whatever else runs here
+        calls: list[Any] = []
+
+        class Noted:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(signature, name)
+
+            def __call__(self, arrays: Any) -> Any:
+                calls.append(len(arrays[0]))
+                if np.any(arrays[0] == 99):
+                    raise wf.errors.InvalidArgumentError("99")
+                return signature(arrays)
+
+        async def run() -> list[Any]:
+            quick, noted = QuickCalls(Limits(max_batch=8), Metrics()), Noted()
+            sizes = [1, 1, 1, 2, 0, 3, 1, 1]
+            given = [rows_of(n, i) for i, n in enumerate(sizes)]
+            given[5][0] = 99
+            asked = [quick.submit(version, noted, [x]) for x in given]  # type: ignore[arg-type]
+            asked[1].cancel()
+            assert calls == []  # they wait for the others of this turn
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            for x, one in zip(given, found, strict=True):
+                if x is given[1]:
+                    assert isinstance(one, asyncio.CancelledError)
+                elif x is given[5]:
+                    assert isinstance(one, wf.errors.InvalidArgumentError)
+                else:
+                    assert np.array_equal(one.arrays[0], x * 2)
+            assert quick.take(version, signature, [rows_of(1, 0)])
+            assert not quick.take(version, signature, [rows_of(7, 0)])  # it never ran
+            signature.note(7)
+            assert quick.take(version, signature, [rows_of(7, 0)])
+            version.add_call(1)
+            assert not quick.take(version, signature, [rows_of(1, 0)])  # it would wait for that
+            version.add_call(-1)
+            signature.pace = [(1, 1.0)]
+            assert not quick.take(version, signature, [rows_of(1, 0)])
+            return found
+
+        asyncio.run(run())
+        # 1 + 1 + 2 + 0 + 3 + 1 are 8 rows, which fail as one; then the last
+        assert calls == [8, 1, 1, 2, 0, 3, 1, 1]
 
     def test_calls_are_tried_for_their_pace(self, tmp_path: Path) -> None:
         """What is quick for two rows and slow for more is called for two."""
@@ -224,7 +284,7 @@ class TestBatches:
         class Slow(type(real)):  # type: ignore[misc]
             def __call__(self, arrays: Any, context: Any = None) -> Any:
                 rows = len(arrays[0])
-                time.sleep({0: 0, 1: 0.004, 2: 0.006}.get(rows, 0.02 * rows))
+                time.sleep({0: 0, 1: 0.01, 2: 0.011}.get(rows, 0.04 * rows))
                 return super().__call__(arrays, context)
 
         real.__class__ = Slow
@@ -627,6 +687,9 @@ def test_a_call_of_several_runs_while_one_is_waited_for(tmp_path: Path, all_go: 
 
         def seconds(self, rows: int) -> float:
             return 1.0
+
+        def note(self, rows: int) -> None:
+            pass
 
         def __call__(self, arrays: Sequence[Any], context: Any) -> Sequence[Any]:
             go = may[self.calls]

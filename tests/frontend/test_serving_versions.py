@@ -14,12 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from asgi import Client
 from serve_process import serving
 
 import weft as wf
 from weft.frontend.serving.app import App
+from weft.frontend.serving.batching import Limits, prepare
 from weft.frontend.serving.repository import Repository
 
 F32 = wf.float32
@@ -159,6 +161,9 @@ def test_an_old_version_answers_what_it_was_asked(folder: Path) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(inner, name)
 
+        def is_quick(self, rows: int) -> bool:
+            return False
+
         def __call__(self, arrays: Any) -> Any:
             begun.set()
             assert go.wait(60)
@@ -243,6 +248,37 @@ def test_statistics_by_version(folder: Path) -> None:
             (one,) = client.get(path).json()["model_stats"]
             assert (one["version"], one["inference_count"]) == ("2", 0)
         assert client.get("/v2/models/m/versions/1/stats").status == 404
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_swaps_leave_nothing_behind(tmp_path: Path) -> None:
+    """Memory after thirty swaps of 5 MB of weights, each with kernels of its own."""
+
+    def resident() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(one for one in lines if one.startswith("VmRSS")).split()[1])
+
+    def put(number: int) -> None:
+        w = wf.Variable(np.full((512, 512), number, np.float32), name="w")
+        b = wf.Variable(np.full(1 << 20, number, np.float32), name="b")
+        place = tmp_path / "m" / str(number)
+        wf.export(lambda x: wf.nn.relu(wf.matmul(x, w)) + wf.sum(b), place,
+                  example=wf.TensorType(F32, ("n", 512)))  # fmt: skip
+
+    (tmp_path / "m").mkdir()
+    put(1)
+    repository = Repository([str(tmp_path / "m")])
+    repository.prepared = lambda version: prepare(version, Limits())
+    sizes = []
+    for number in range(2, 42):
+        put(number)
+        shutil.rmtree(tmp_path / "m" / str(number - 1))
+        repository.refresh()
+        assert repository.find("m").number == number
+        sizes.append(resident())
+    assert max(sizes[-5:]) < max(sizes[5:10]) + (40 << 20)  # what is kept would be 150 MB
+    assert len(repository.model("m").states) < 20
 
 
 def test_a_swap_under_load_loses_no_request(folder: Path) -> None:

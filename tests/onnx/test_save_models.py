@@ -356,6 +356,69 @@ class TestExamples:
         assert kinds(model) == ["Gemm", "Relu", "Gemm"]
 
 
+class TestThereAndBack:
+    """`wf.onnx.load` of what `wf.onnx.save` has written."""
+
+    @pytest.mark.parametrize("opset", [20, 23])
+    def test_models(self, opset: int) -> None:
+        """A language model, a conv net, an LSTM: the same numbers, for other sizes too."""
+        text, conv, cell = example("transformer"), example("convnet"), example("lstm")
+        p = drawn(text.parameters(50, 16, 32, 2, 0)), drawn(conv.parameters(8, 0))
+        p3 = drawn(cell.parameters(8, 16, 0))
+        for v in wf.tree_leaves(p[1]):
+            v.assign(np.abs(v.numpy()) + 0.1)
+        ids = RNG.integers(0, 50, (3, 16)).astype(np.int32)
+        for function, kind, x in (
+            (lambda x: text.logits(p[0], x, 4), wf.TensorType(wf.int32, ("b", 16)), ids),
+            (lambda x: conv.logits(p[1], x), open_rows(8, 8, 1), normal(3, 8, 8, 1)),
+            (lambda x: cell.logits(p3, x), open_rows(8, 8), normal(3, 8, 8)),
+        ):
+            model = wf.onnx.load(saved(function, kind, opset=opset))
+            for given in (x, x[:1]):
+                close([*map(np.asarray, model(given).values())], [function(given)], 1e-4)
+
+    def test_trained_on(self) -> None:
+        """Gradients in its weights are those of the function that was saved."""
+        w, b = wf.Variable(normal(4, 3), name="w"), wf.Variable(normal(3), name="b")
+
+        def f(x: Any, w: Any = w, b: Any = b) -> Any:
+            return wf.nn.softmax(wf.matmul(x, w) + b)
+
+        model = wf.onnx.load(saved(f, open_rows(4)))
+        assert set(model.parameters) == {"w", "b"}
+
+        def loss(p: Any) -> Any:
+            (y,) = model.apply(p, X).values()
+            return wf.sum(y**2)
+
+        got = wf.grad(loss)(model.parameters)
+        wanted = wf.grad(lambda w, b: wf.sum(f(X, w, b) ** 2), argnums=(0, 1))(
+            wf.asarray(w), wf.asarray(b)
+        )
+        close([np.asarray(got["w"]), np.asarray(got["b"])], list(wanted))
+
+    def test_at_the_ends(self) -> None:
+        """The least integer divided, distinct elements of nothing, a scan without steps."""
+        a, b = np.array([7, -128, -128, -7], np.int8), np.array([-128, 3, -1, 2], np.int8)
+        empty = np.zeros((0, 4), np.float32)
+
+        def f(a: Any, b: Any, x: Any) -> Any:
+            values, counts = wf.unique_counts(x)
+            return a // b, a % b, values, counts, wf.cumulative_prod(x, axis=0)
+
+        model = wf.onnx.load(saved(f, (a, b, empty)))
+        close([*map(np.asarray, model(a, b, empty).values())], f(*map(wf.asarray, (a, b, empty))))
+
+    def test_saved_again(self) -> None:
+        """A model that was loaded is a function as others are."""
+        w = normal(3, 3, 1, 4)
+        first = saved(lambda x: wf.nn.relu(wf.nn.conv2d(x, w)), open_rows(6, 6, 1))
+        again = saved(wf.onnx.load(first), open_rows(6, 6, 1))
+        x = normal(2, 6, 6, 1)
+        close(run_runtime(again, [x]), run_runtime(first, [x]))
+        assert Counter(kinds(again)) == Counter(kinds(first))
+
+
 # --------------------------------------------------------------------------------------- the corpus
 #: What acts on state, draws, calls Python or takes matrices apart, of the corpus' functions.
 REFUSED = {

@@ -65,6 +65,18 @@ STEPS: dict[str, Any] = {
     "mean pool": lambda x, v: wf.nn.avg_pool2d(
         x, 2, strides=1, padding="SAME", data_format="NCHW"
     ),
+    "shuffle": lambda x, v: wf.reshape(
+        wf.permute_dims(
+            wf.reshape(x, [x.shape[0], -1, 2 - x.shape[1] % 2, *x.shape[2:]]), (0, 2, 1, 3, 4)
+        ),
+        x.shape,
+    ),
+    "flat and back": lambda x, v: wf.reshape(
+        wf.tanh(wf.reshape(x, [*x.shape[:2], -1])), x.shape
+    ),
+    "rows of channels": lambda x, v: wf.reshape(
+        wf.sin(wf.reshape(x, [x.shape[0], -1, x.shape[3]])), x.shape
+    ),
     "flip": lambda x, v: wf.permute_dims(x, (0, 1, 3, 2)),
     "switch": lambda x, v: wf.where(wf.isfinite(x) & (x > 0), x, wf.full_like(x, 2.0)),
 }  # fmt: skip
@@ -123,6 +135,23 @@ def test_two_are_left(steps: list[str]) -> None:
     assert permutations(simplify(graph)) > 2
     assert permutations(moved(graph)) == 2
     assert permutations(moved(wf.compile(lambda x: ENDS["mean"](f(x))).trace(x))) == 1
+
+
+def test_a_channel_shuffle() -> None:
+    """Of ShuffleNet (Zhang et al. 2017): the shuffle is the only copy between two convolutions."""
+
+    def f(x: Any) -> Any:
+        x = STEPS["relu"](STEPS["residual"](x, None), None)
+        parts = wf.reshape(x, [x.shape[0], 2, 2, *x.shape[2:]])
+        x = wf.reshape(wf.permute_dims(parts, (0, 2, 1, 3, 4)), x.shape)
+        return ENDS["mean"](STEPS["residual"](x, None))
+
+    (x,) = _arrays(4, (2, 4, 6, 6))
+    graph = wf.compile(f).trace(x)
+    assert permutations(moved(graph)) == 2
+    np.testing.assert_allclose(
+        interpret(moved(graph), [x])[0], interpret(graph, [x])[0], rtol=1e-12
+    )
 
 
 def test_an_epilogue_with_channels_first() -> None:

@@ -40,6 +40,8 @@ from weft.ir.types import TensorType
 
 #: Rows of W side by side: they share what is loaded of x, and no sum waits for another.
 CHANNELS = 4
+#: Rows of x and of W that are done at a time: of one row, of two, and of more.
+FORMS = ((1, CHANNELS), (2, 2), (4, 2))
 #: Weights of 4 bits in 32.
 PLACES = 8
 
@@ -101,7 +103,7 @@ def _few_calls(op: Operation, form: Weights, sizes: tuple[int, int, int, int]) -
         kernel = Kernel(f"quantized-order-2-{tile.key}", "by_place", lambda e: _emit_order(e, tile))
         first = [KernelCall(kernel, (given, Address(x), m, k), 1)]
     kernel = Kernel(
-        f"quantized-few-4-{form.key}-{tile.key}", f"quantized_matmul_{form.bits}_bits",
+        f"quantized-few-6-{form.key}-{tile.key}", f"quantized_matmul_{form.bits}_bits",
         lambda e: (_FewOfBytes if form.bits == 8 else _FewOfHalves)(e, form, tile).write(),
     )  # fmt: skip
     args = (Address(op.result), given, Address(weights), Address(scale), m, n, k, groups)
@@ -192,24 +194,12 @@ class _Widening:
 
     def _looked_up(self, words: ir.Value) -> ir.Value:
         """By the low 4 bits of each lane."""
-        table = ir.Constant(self.floats, [float(i - self.form.zero) for i in range(16)])
-        return _permuted(self.e, table, words)
-
-
-def _permuted(e: Emitter, table: ir.Value, words: ir.Value) -> ir.Value:
-    """Elements of a vector of f32 by the low bits of each lane (vpermps)."""
-    lanes = words.type.count
-    floats = ir.VectorType(F32, lanes)
-    if lanes == 4:
-        kind, name = ir.FunctionType(floats, [floats, words.type]), "llvm.x86.avx.vpermilvar.ps"
-    elif lanes == 8:
-        kind, name = ir.FunctionType(floats, [floats, words.type]), "llvm.x86.avx2.permps"
-    else:
-        kind = ir.FunctionType(floats, [floats, words.type])
         name = "llvm.x86.avx512.permvar.sf.512"
-    held = e.module.globals.get(name)
-    function = held if held is not None else ir.Function(e.module, kind, name)
-    return e.builder.call(function, [table, words])
+        kind = ir.FunctionType(self.floats, [self.floats, self.words])
+        held = self.e.module.globals.get(name)
+        function = held if held is not None else ir.Function(self.e.module, kind, name)
+        table = ir.Constant(self.floats, [float(i - self.form.zero) for i in range(16)])
+        return self.e.builder.call(function, [table, words])
 
 
 @dataclass(slots=True)
@@ -231,26 +221,28 @@ class _Few:
 
     def __init__(self, e: Emitter, form: Weights, tile: Tile) -> None:
         self.e, self.form, self.tile = e, form, tile
-        self.many = (4, 2) if tile.mask_registers else (2, 2)  # rows of x, of W
 
     def write(self) -> None:
         e, b = self.e, self.e.builder
         places = [e.pointer_argument(i, d) for i, d in enumerate(("f32", "f32", "i8", "f32"))]
         m, n, k, groups = (e.argument(i) for i in range(4, 8))
-        one, many = self._dots(1, CHANNELS), self._dots(*self.many)
-        rows, channels = (e.index(x) for x in self.many)
-        with e.for_range(e.lo, e.hi) as unit:
-            first = b.mul(unit, e.index(CHANNELS))
-            with b.if_else(b.icmp_signed("==", m, e.index(1))) as (single, several):
-                with single:
-                    b.call(one, [*places, m, n, k, groups, e.index(0), first])
-                with several:
-                    last = b.add(first, e.index(CHANNELS))
-                    with (
-                        e.for_range(e.index(0), m, rows) as r,
-                        e.for_range(first, last, channels) as j,
-                    ):
-                        b.call(many, [*places, m, n, k, groups, r, j])
+        dots = {form: self._dots(*form) for form in FORMS}
+
+        def unit(form: tuple[int, int], first: ir.Value) -> None:
+            rows, channels = (e.index(x) for x in form)
+            last = b.add(first, e.index(CHANNELS))
+            with e.for_range(e.index(0), m, rows) as r, e.for_range(first, last, channels) as j:
+                b.call(dots[form], [*places, m, n, k, groups, r, j])
+
+        with e.for_range(e.lo, e.hi) as number:
+            first = b.mul(number, e.index(CHANNELS))
+            for form in FORMS:
+                if form == FORMS[-1]:
+                    chosen = b.icmp_signed(">=", m, e.index(form[0] - 1))
+                else:
+                    chosen = b.icmp_signed("==", m, e.index(form[0]))
+                with b.if_then(chosen):
+                    unit(form, first)
 
     def _dots(self, rows: int, channels: int) -> ir.Function:
         """out[r + i, j + c] for so many i and c; those past the last repeat it."""

@@ -19,6 +19,7 @@ from weft.frontend.bundle.load import Bundle
 from weft.frontend.bundle.signature import DEFAULT, Exported, Weights
 from weft.frontend.onnx.nodes.graph import Body, GraphWriter, Node, RefusedError
 from weft.frontend.onnx.nodes.table import Refusal, emit, traced_refusals
+from weft.frontend.onnx.reader import package
 from weft.frontend.session.graph import Graph as SessionGraph
 from weft.frontend.session.session import Session
 from weft.ir import dtypes
@@ -102,18 +103,6 @@ def save(
         return made.message()
     except WeftError as error:
         raise _renamed(error).at(caller_location()) from error.__cause__
-
-
-def package() -> Any:
-    """The package `onnx`. UnsupportedError if it is not there."""
-    try:
-        return importlib.import_module("onnx")
-    except ImportError as error:
-        raise UnsupportedError(
-            "wf.onnx needs the package 'onnx', which is not installed",
-            hint='pip install "weft[onnx]"',
-            location=caller_location(),
-        ) from error
 
 
 def _renamed(error: WeftError) -> WeftError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,21 @@ from weft.ir.locations import caller_location
 from weft.ir.ops.builder import Builder
 from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
+from weft.passes.rewriting.rewrite import (
+    bind,
+    extend,
+    readers_of,
+    tensor,
+    with_block,
+    with_operands,
+)
 
 Array = np.ndarray[Any, Any]
 #: What `weights=` and `activations=` take.
 _BITS = {"int8": 8, "int4": 4}
 _ACTIVATIONS = (None, "dynamic", "static")
+#: The ops that are layers if their weights are known.
+_LAYERS = ("matmul", "conv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +88,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A layer in its graph: its number among the ops of the top block, its weights as they are, and
-    as [..., channels] (a convolution's; of a product [k, n])."""
+    """A layer in its graph: its number among the products and convolutions of the top block, and
+    its weights [..., channels out]. held: those in few bits."""
 
     number: int
     layer: Layer
     array: Array
-    turned: bool
     held: Any = None
 
 
@@ -138,7 +148,8 @@ def quantize(
     batches = None if calibration is None else list(calibration)
     ranges = _calibrated(given, base, chosen, batches, by, percentile)
     made = [_quantized(one, bits, block_size, activations, ranges) for one in chosen]
-    signature = _Replacing(**_fields(base), layers={one.number: one for one in made})
+    fields = {**_fields(base), "graph": _without_weights(given.graph, made)}
+    signature = _Replacing(**fields, layers={one.number: one for one in made})
     function = compiled_signature(given.graph.name, given.parameters, signature)
     names = {one.number: one.layer for one in [*there, *made]}
     return QuantizedFunction(function, tuple(names.values()), given, base, tuple(made))
@@ -163,8 +174,8 @@ def _layers(graph: Graph, kept: Weights) -> list[_Found]:
     """The layers of a frozen graph, in order. InvalidArgumentError if it has none."""
     made: list[_Found] = []
     used: set[str] = set()
-    for number, op in enumerate(graph.block.ops):
-        if op.name not in ("matmul", "conv") or op.attrs.get("transpose_a"):
+    for number, op in enumerate(op for op in graph.block.ops if op.name in _LAYERS):
+        if op.attrs.get("transpose_a"):
             continue
         (x, w), kind = op.operands, op.result.type
         array = _known(w)
@@ -172,10 +183,9 @@ def _layers(graph: Graph, kept: Weights) -> list[_Found]:
             continue
         if kind.dtype is not float32 or not array.size or (op.name == "matmul" and array.ndim != 2):
             continue
-        turned = bool(op.attrs.get("transpose_b"))
-        array = array.T if turned else array
+        array = array.T if op.attrs.get("transpose_b") else array
         name = _name(array, kept, f"{op.name}_{len(made)}", used)
-        made.append(_Found(number, Layer(name, op.name, array.shape, 0), array, turned))
+        made.append(_Found(number, Layer(name, op.name, array.shape, 0), array))
     if not made:
         raise InvalidArgumentError(
             f"wf.quantization.quantize: '{graph.name}' has no matmul or convolution of float32 "
@@ -270,17 +280,38 @@ class _Replacing(LoadedSignature):
         """Append the ops of the graph, with layers in the place of some."""
         builder: Builder = trace.builder
         mapping: dict[Value, Value] = dict(zip(block.args, values, strict=True))
-        for number, op in enumerate(block.ops):
-            one = self.layers.get(number)
+        numbers = count()
+        for op in block.ops:
+            one = self.layers.get(next(numbers)) if op.name in _LAYERS else None
             x = None if one is None else trace.tensor(mapping.get(op.operands[0], op.operands[0]))
             if one is None or x is None or one.held is None:
                 made: Sequence[Value] = builder.clone(op, mapping)
             else:
                 made = [trace.lift(_computed(trace, op, one, x))]
-            if x is not None and self.seen is not None:
-                self.seen(number, x, trace.tensor(made[0]))
+            if one is not None and x is not None and self.seen is not None:
+                self.seen(one.number, x, trace.tensor(made[0]))
             mapping.update(zip(op.results, made, strict=True))
         return [mapping[v] for v in block.results]
+
+
+def _without_weights(graph: Graph, layers: Sequence[_Found]) -> Graph:
+    """The graph with zeros in place of the constants that only these layers read, which none does
+    any more: what they held in float32 need not be kept."""
+    numbers = {one.number for one in layers}
+    found = [op for op in graph.block.ops if op.name in _LAYERS]
+    replaced = {op for number, op in enumerate(found) if number in numbers}
+    readers = readers_of(graph)
+    builder, mapping = extend(graph.block), dict[Value, Value]()
+    for op in graph.block.ops:
+        if op.name == "constant" and replaced.issuperset(readers.get(op.result, [None])):
+            zero = builder.emit1("constant", value=ConstArray(np.zeros((), np.float32)))
+            shape = tensor(op.result).shape
+            mapping[op.result] = builder.emit1("broadcast_to", zero, shape=shape)
+            continue
+        new = with_operands(op, mapping)
+        bind(mapping, op, new.results)
+        builder.ops.append(new)
+    return with_block(graph, builder.block([mapping.get(v, v) for v in graph.results]))
 
 
 def _constant(trace: Trace, array: Array) -> Tensor:

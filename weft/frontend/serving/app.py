@@ -121,16 +121,15 @@ class App:
         if found is None:
             parts = path.split("/")
             if len(parts) > 3 and parts[2] == "models":
-                version, name, rest = parts[1], parts[3], parts[4:]
                 verb = ""
-                if version == "v1":
-                    last, colon, verb = parts[-1].partition(":")
-                    verb, parts[-1] = colon + verb, last
-                    name, rest = parts[3], parts[4:]
+                if parts[1] == "v1":
+                    parts[-1], colon, verb = parts[-1].partition(":")
+                    verb = colon + verb
+                request.model, rest = parts[3], parts[4:]
                 if len(rest) > 1 and rest[0] == "versions":
                     request.version, rest = rest[1], rest[2:]
-                found = self._of_models.get((version, "".join(f"/{part}" for part in rest) + verb))
-                request.model = name
+                after = "".join(f"/{part}" for part in rest) + verb
+                found = self._of_models.get((parts[1], after))
             elif parts[1:4] == ["v2", "repository", "models"] and len(parts) == 6:
                 request.model, found = parts[4], self._verbs.get(parts[5])
         if found is None:

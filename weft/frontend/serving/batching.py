@@ -4,11 +4,13 @@ As in Triton (its "dynamic batcher"), a thread that is free takes the oldest req
 those that wait for the same signature as many as `max_batch` rows hold; only a `max_delay` has it
 wait for more. weft's kernels take sizes at run time, so nothing is padded: requests go together if
 all their sizes but the first are the same. How long calls of 1, 2, 4, ... rows take is tried before
-the first request, and fewer go together where that is quicker. Results are cut apart by rows.
+the first request, and fewer go together where that is quicker. Results are cut apart by rows. Calls
+that take less time than a thread takes to wake do without queue and threads (`QuickCalls`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
@@ -84,13 +86,19 @@ class Waiting:
 
     __slots__ = ("arrays", "future", "key", "rows", "signature", "since", "version")
 
-    def __init__(self, version: Version, signature: Signature, arrays: Sequence[Array]) -> None:
+    def __init__(
+        self,
+        version: Version,
+        signature: Signature,
+        arrays: Sequence[Array],
+        future: _Asked | asyncio.Future[Answer],
+    ) -> None:
         self.version, self.signature, self.arrays = version, signature, arrays
         self.rows = arrays[0].shape[0] if signature.by_rows else None
         # dtypes are those of the signature
         sizes = tuple([a.shape[1:] for a in arrays]) if signature.by_rows else ()
         self.key = (id(signature), sizes)
-        self.future = _Asked()
+        self.future: Any = future
         self.since = time.monotonic()
 
 
@@ -120,17 +128,22 @@ class Scheduler:
         """Queue a call of a signature with arrays that fit it. Cancelling the future drops it, if
         it has not begun, and stops loops of one that nobody waits for. UnavailableError if the
         queue is full, FailedPreconditionError after `close`."""
-        one = Waiting(version, signature, arrays)
-        one.future.add_done_callback(lambda future: self._drop(one) if future.cancelled() else None)
+        future = _Asked()
+        one = Waiting(version, signature, arrays, future)
+        future.add_done_callback(lambda future: self._drop(one) if future.cancelled() else None)
         with self._changed:
-            if self._closed:
-                raise FailedPreconditionError("the server is closed")
+            self.check_open()
             if self._waiting >= self.limits.max_queue:
                 raise UnavailableError(f"{self._waiting} requests wait already: try again later")
             self._queues.setdefault(one.key, deque()).append(one)
             self._waiting += 1
             self._changed.notify()
-        return one.future
+        return future
+
+    def check_open(self) -> None:
+        """FailedPreconditionError after `close`."""
+        if self._closed:
+            raise FailedPreconditionError("the server is closed")
 
     def hurry(self) -> None:
         """Let no call wait for more rows from now on."""
@@ -170,7 +183,12 @@ class Scheduler:
             # a future that is set to running can no longer be cancelled
             batch = [one for one in batch if one.future.set_running_or_notify_cancel()]
             if batch:
-                _Call(batch, self.metrics, self.limits.timeout).run()
+                version = batch[0].version
+                version.add_call(1)
+                try:
+                    _Call(batch, self.metrics, self.limits.timeout).run()
+                finally:
+                    version.add_call(-1)
                 del batch
 
     def _next(self) -> list[Waiting]:
@@ -241,8 +259,9 @@ class _Call:
                 _Call([one], self.metrics, self.timeout).run()
             return
         finally:
-            for one in self.batch:
-                one.future.call = None
+            if self.token is not None:
+                for one in self.batch:
+                    one.future.call = None
         for one, answer in zip(self.batch, answers, strict=True):
             one.future.set_result(answer)
 
@@ -266,6 +285,8 @@ class _Call:
         seconds = time.monotonic() - self.begun
         waits = [self.begun - one.since for one in self.batch]
         rows = None if first.rows is None else sum(one.rows or 0 for one in self.batch)
+        if rows is not None:
+            first.signature.note(rows)
         self.metrics.call(
             (first.version.model, first.version.number), waits, seconds, 1 if rows is None else rows
         )
@@ -276,6 +297,55 @@ class _Call:
             answers.append(Answer(own, wait, seconds, rows))
             start = stop
         return answers
+
+
+class QuickCalls:
+    """Calls that take less time than a thread takes to wake: they run in the thread of the event
+    loop, those that came in one turn of it together. They wait for nothing, so they are in no
+    queue. Only calls of numbers of rows that ran before are: others may have to be compiled."""
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self.limits, self.metrics = limits, metrics
+        self._waiting: dict[object, list[Waiting]] = {}
+
+    def take(self, version: Version, signature: Signature, arrays: Sequence[Array]) -> bool:
+        """Whether such a call is quick, and waits for no other: calls that read a variable do so
+        one after the other."""
+        if not signature.by_rows or self.limits.max_delay or version.calls:
+            return False
+        return signature.is_quick(arrays[0].shape[0])
+
+    def submit(
+        self, version: Version, signature: Signature, arrays: Sequence[Array]
+    ) -> asyncio.Future[Answer]:
+        """The results, in the next turn of the running event loop; a call that is cancelled before
+        is not made."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._run)
+        one = Waiting(version, signature, arrays, future)
+        self._waiting.setdefault(one.key, []).append(one)
+        return future
+
+    def _run(self) -> None:
+        groups, self._waiting = self._waiting, {}
+        for group in groups.values():
+            left = [one for one in group if not one.future.done()]
+            while left:
+                batch = self._next(left)
+                _Call(batch, self.metrics, self.limits.timeout).run()
+                left = left[len(batch) :]
+
+    def _next(self, left: list[Waiting]) -> list[Waiting]:
+        signature = left[0].signature
+        sums = list(accumulate(one.rows or 0 for one in left))
+        fit = [
+            i for i, n in enumerate(sums) if n <= self.limits.max_batch and signature.is_quick(n)
+        ]
+        if not fit:
+            return left[:1]
+        return joined(left[: fit[-1] + 1]) if fit[-1] else left[:1]
 
 
 def prepare(version: Version, limits: Limits) -> list[str]:

@@ -31,6 +31,8 @@ Array = np.ndarray[Any, Any]
 _TRIED = 5
 #: Calls of each number of rows that are timed, and the seconds after which no more are tried.
 _REPEATS, _TRYING = 3, 1.0
+#: Calls of so many seconds run in the event loop's thread, and numbers of rows that are noted.
+_QUICK, _MOST_NOTED = 3e-4, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class Signature:
     inputs, outputs: in the order of the manifest. writes: whether calls change variables. loops:
     whether it has loops, which may take any time, and can be stopped. by_rows: whether calls may be
     joined along the first axis (`find_batches` sets it); why_not: what is against it; pace: of
-    calls by rows, the seconds that they took when they were tried, in the order of rows."""
+    calls by rows, the seconds that they took when they were tried, in the order of rows; ran: of
+    which rows calls ran, so that nothing is compiled for them."""
 
     def __init__(self, bundle: Bundle, name: str) -> None:
         entry = bundle.manifest["signatures"][name]
@@ -57,6 +60,7 @@ class Signature:
         self.writes = bool(entry["updates"])
         self.by_rows, self.why_not = False, "it was not tried"
         self.pace: list[tuple[int, float]] = []
+        self.ran: set[int] = set()
         self.loops = bundle.has_loops(name)
         self._function = bundle.flat(name)
 
@@ -146,12 +150,27 @@ class Signature:
                     taken.append(time.perf_counter() - before)
             except WeftError:  # what so many rows need is not there: memory, say
                 break
+            self.ran.add(rows)
             found.append((rows, min(taken)))
             each = [seconds / rows for rows, seconds in found]
             if time.monotonic() - begun > _TRYING or min(each[-3:]) > 1.5 * min(each):
                 break
             rows *= 2
         return found
+
+    def is_quick(self, rows: int) -> bool:
+        """Whether a call of so many rows was seen to take less time than a thread takes to wake."""
+        return (
+            rows in self.ran
+            and self.seconds(rows) <= _QUICK
+            and not self.loops
+            and not any(isinstance(d, SymbolicDim) for p in self.inputs for d in p.type.shape[1:])
+        )
+
+    def note(self, rows: int) -> None:
+        """A call of so many rows has run."""
+        if len(self.ran) < _MOST_NOTED:
+            self.ran.add(rows)
 
     def seconds(self, rows: int) -> float:
         """How long a call of so many rows may take, between or beyond those that were tried."""
@@ -226,12 +245,12 @@ def shown_shape(kind: TensorType) -> list[int]:
 
 class Version:
     """A bundle that is loaded, as a version of a model. signatures: those that can be served, by
-    name; refused: why the others cannot."""
+    name; refused: why the others cannot; calls: how many run in threads."""
 
     def __init__(self, model: str, number: int, bundle: Bundle) -> None:
         self.model, self.number = model, number
         self._lock = threading.Lock()
-        self._users = 0
+        self._users = self.calls = 0
         self._when_idle: Callable[[], None] | None = None
         entries: Mapping[str, Any] = bundle.manifest["signatures"]
         self.signatures: dict[str, Signature] = {}
@@ -285,6 +304,11 @@ class Version:
                 told = self._when_idle if not self._users else None
             if told is not None:
                 told()
+
+    def add_call(self, count: int) -> None:
+        """A call begins to run in a thread (1), or has ended (-1)."""
+        with self._lock:
+            self.calls += count
 
     def when_idle(self, tell: Callable[[], None]) -> None:
         """Call `tell` each time that no request uses it any more; at once, if none does now."""

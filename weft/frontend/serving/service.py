@@ -4,6 +4,7 @@ models that come and go. `app.py` (HTTP) and `grpc_server.py` ask it."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -11,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from weft.frontend.serving.batching import Answer, Limits, Scheduler, prepare
+from weft.frontend.serving.batching import Answer, Limits, QuickCalls, Scheduler, prepare
 from weft.frontend.serving.metrics import Metrics
 from weft.frontend.serving.models import Signature, Version
 from weft.frontend.serving.repository import Repository
@@ -23,6 +24,7 @@ from weft.ir.errors import (
 )
 
 Array = np.ndarray[Any, Any]
+_log = logging.getLogger("weft.serving")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -55,6 +57,7 @@ class Service:
         self.metrics = Metrics(lambda: len(self.scheduler))
         repository.ended = self.metrics.forget
         self.scheduler = Scheduler(limits, self.metrics)
+        self.quick = QuickCalls(limits, self.metrics)
         self._held = 0  # bytes of requests that are under way
         self._ended = threading.Event()
         self._following: threading.Thread | None = None
@@ -64,7 +67,10 @@ class Service:
 
         def run() -> None:
             while not self._ended.wait(seconds):
-                self.repository.refresh()
+                try:
+                    self.repository.refresh()
+                except Exception:  # what is served goes on, and so do the looks
+                    _log.exception("versions could not be looked for")
 
         self._following = threading.Thread(target=run, name="weft serve follows", daemon=True)
         self._following.start()
@@ -118,6 +124,9 @@ class Service:
         timeout: float | None,
         gone: Callable[[], Coroutine[Any, Any, object]] | None,
     ) -> Answer:
+        if self.quick.take(version, signature, arrays):
+            self.scheduler.check_open()
+            return await self.quick.submit(version, signature, arrays)
         most = self.limits.timeout
         limit = seconds = most if timeout is None else min(timeout, most)
         queued = self.scheduler.submit(version, signature, arrays)

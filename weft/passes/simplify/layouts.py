@@ -1,9 +1,9 @@
 """Permutations of axes after convolutions and pooling, moved behind what follows them.
 
 These ops have channels last; users with channels first permute the axes around each. Elementwise
-ops, reductions, `concat`, `pad` and `slice` are done before the permutation instead of after it; so
-it meets the one before the next convolution, which undoes it (`simplify`), and what is elementwise
-is next to the convolution that takes it over.
+ops, reductions, `concat`, `pad`, `slice` and reshapes of one axis are done before the permutation
+instead of after it; so it meets the one before the next convolution, which undoes it (`simplify`),
+and what is elementwise is next to the convolution that takes it over.
 
 Before::
 
@@ -24,11 +24,13 @@ Grappler assign layouts in this way; here only permutations that are there alrea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from weft.ir.analysis.known_values import constant_of
+from weft.ir.dims import Shape
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
@@ -69,6 +71,8 @@ class _Moving:
         if op.name == "permute_dims":
             self._note(op.operands[0], ints_attr(op.attrs, "axes"), op.result)
             return None
+        if op.name == "reshape" and op.operands[0] in self.inner:
+            return self._reshaped(builder, op)
         if op.name in _CHANNELS_LAST:
             self.last.update(op.results)
             return None
@@ -85,18 +89,55 @@ class _Moving:
         if given is None:
             return None
         (made,) = builder.emit(op.name, given, attrs, locations=op.locations)
+        return self._permuted_result(builder, op, made, after)
+
+    def _permuted_result(
+        self, builder: Builder, op: Operation, made: Value, axes: Axes
+    ) -> list[Value]:
+        """What stands for the result of an op that was done before a permutation."""
         self.last.add(made)
-        if after == tuple(range(len(after))):
+        if axes == tuple(range(len(axes))):
             return [made]
-        (result,) = builder.emit("permute_dims", [made], {"axes": after}, locations=op.locations)
-        self._note(made, after, result)
+        (result,) = builder.emit("permute_dims", [made], {"axes": axes}, locations=op.locations)
+        self._note(made, axes, result)
         return [result]
+
+    def _reshaped(self, builder: Builder, op: Operation) -> list[Value] | None:
+        """A reshape that makes one axis two, or two that lie side by side one. Two axes of channels
+        that have changed places (a channel shuffle) are put in order by a permutation of their
+        own, next to each other in memory."""
+        value, axes = self.inner[op.operands[0]]
+        given, made = shape_of(op.operands[0]), shape_of(op.result)
+        if len(made) == len(given) + 1 and (k := _parted(given, made)) is not None:
+            at = axes[k]
+            moved = [a + (a > at) for a in axes]
+            moved.insert(k + 1, at + 1)
+        elif len(made) == len(given) - 1 and (k := _parted(made, given)) is not None:
+            first, second = axes[k : k + 2]
+            if second != first + 1:
+                if {first, second} != {len(axes) - 2, len(axes) - 1}:
+                    return None
+                order = (*range(len(axes) - 2), first, second)
+                (value,) = builder.emit(
+                    "permute_dims", [value], {"axes": order}, locations=op.locations
+                )
+                axes = tuple([order.index(a) for a in axes])
+            at = axes[k]
+            moved = [a - (a > at) for i, a in enumerate(axes) if i != k + 1]
+        else:
+            return None
+        shape = tuple([made[moved.index(a)] for a in range(len(moved))])
+        (result,) = builder.emit("reshape", [value], {"shape": shape}, locations=op.locations)
+        return self._permuted_result(builder, op, result, tuple(moved))
 
     def _note(self, value: Value, axes: Axes, result: Value) -> None:
         self.permuted[value, axes] = result
         self.permuted[result, _inverse(axes)] = value
         if value in self.last:
             self.inner[result] = value, axes
+        elif value in self.inner:
+            first, before = self.inner[value]
+            self.inner[result] = first, tuple([before[a] for a in axes])
 
     def _how(self, op: Operation) -> Callable[[Operation, Axes], tuple[_Attrs, Axes]] | None:
         """How the attributes and the permutation of the result follow from that of the operands."""
@@ -150,6 +191,18 @@ def _permuted(builder: Builder, op: Operation, value: Value, axes: Axes) -> Valu
             small = emit("reshape", small, shape=(1,) * missing + own)
         small = emit("permute_dims", small, axes=axes)
     return emit("broadcast_to", small, shape=shape)
+
+
+def _parted(whole: Shape, parts: Shape) -> int | None:
+    """Which axis of a shape is two of another, which has all others; None if none is."""
+    for k, size in enumerate(whole):
+        two = parts[k : k + 2]
+        if whole[:k] != parts[:k] or whole[k + 1 :] != parts[k + 2 :]:
+            continue
+        if isinstance(size, int) and all(isinstance(d, int) for d in two):
+            if size == math.prod(two):  # type: ignore[arg-type]
+                return k
+    return None
 
 
 def _inverse(axes: Axes) -> Axes:

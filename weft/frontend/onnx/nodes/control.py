@@ -127,11 +127,21 @@ def scanned(
 
     A `Scan`, but a `Loop` where there may be no rows, or none of an element along another axis, for
     which onnxruntime's Scan divides by 0, or no sequences, which Scan needs."""
+    if rows.length == 0 and all(t.is_static for t in made[carries:]):
+        stacked = [_no_rows(writer, rows, t) for t in made[carries:]]
+        return [*given[:carries], *stacked]
     sizes = [rows.length, *(d for t in own[carries:] for d in t.shape if rows.axis)]
     sure = all(isinstance(d, int) and d > 0 for d in sizes)
     if sure and len(given) > carries:
         return _scan(writer, rows, given, own, made, carries, step)
     return _loop(writer, rows, given, own, made, carries, step)
+
+
+def _no_rows(writer: GraphWriter, rows: Rows, row: TensorType) -> str:
+    """What a scan without steps has stacked."""
+    shape = list(row.static_shape)
+    shape.insert(rows.axis, 0)
+    return writer.constant(np.zeros(shape, row.dtype.numpy))
 
 
 def _scan(

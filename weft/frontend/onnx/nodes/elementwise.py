@@ -239,8 +239,8 @@ def _divmod(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """Python's remainder, without its sign of 0, and the quotient that is almost whole."""
     left = a.call("Mod", b, fmod=1)
     moved = ~left.same(0) & ((b < 0) ^ (left < 0))
-    rest = moved.where(left + b, left)
-    return rest, (a - rest) / b
+    ratio = (a - left) / b
+    return moved.where(left + b, left), moved.where(ratio - 1, ratio)
 
 
 def _remainder(a: Expr, b: Expr) -> Expr:
@@ -424,9 +424,10 @@ _FORMULAS: dict[str, Formula] = {
 }
 
 FORMULAS: dict[str, Formula] = {**{op: _one(kind) for op, kind in _SINGLE.items()}, **_FORMULAS}
-#: Formulas that are one node, at least for floats: 16-bit floats need no detour.
+#: Formulas that are one node, at least for floats: 16-bit floats need no detour. (The sign of NaN
+#: in float16 is 0 in onnxruntime.)
 _ONE_NODE = frozenset(_SINGLE) | {
-    "abs", "sign", "negative", "square", "ceil", "floor", "round", "equal", "not_equal", "less",
+    "abs", "negative", "square", "ceil", "floor", "round", "equal", "not_equal", "less",
     "less_equal", "greater", "greater_equal", "where", "conj", "real", "isnan", "isinf", "isfinite",
     "power",
 }  # fmt: skip

@@ -240,6 +240,9 @@ class GraphWriter:
     def _expanded(self, value: Value, held: Held, perm: tuple[int, ...]) -> str:
         assert isinstance(value.type, TensorType)
         shape, name = value.type.shape, held.name
+        if value.type.is_static and 0 in shape:  # onnxruntime takes out an Expand to no elements
+            empty = np.zeros(value.type.static_shape, value.type.dtype.numpy)
+            return self.constant(_permuted(empty, perm))
         if name in self.arrays and value.type.is_static:
             if np.prod(value.type.static_shape) <= _MOST_REPEATED:
                 array = _permuted(self.arrays[name], held.perm)

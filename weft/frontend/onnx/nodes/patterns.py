@@ -300,7 +300,8 @@ def _normalisation(op: Operation, around: _Block) -> Pattern | None:
     kind = tensor_of(op.result)
     if not kind.rank or kind.dtype not in (dtypes.float32, dtypes.float64, dtypes.float16):
         return None
-    if not isinstance(kind.shape[-1], int) or not _has_root(op):
+    width = kind.shape[-1]
+    if not isinstance(width, int) or not width or not _has_root(op):
         return None
     found = _norm("LayerNormalization", _LAYER_NORMS, op)
     if found is None and around.writer.opset >= 23:
@@ -456,7 +457,7 @@ def _mean(op: Operation, around: _Block) -> Pattern | None:
     if made.name == "sum" and ints_attr(made.attrs, "axes"):
         shape = tensor_of(made.operands[0]).shape
         size = product(shape[a] for a in ints_attr(made.attrs, "axes"))
-        if size is not None and size == _number(_spread(op.operands[1])):
+        if size and size == _number(_spread(op.operands[1])):
             return Pattern(made.operands, partial(_write_mean, made, op.result))
     if made.name == "window_sum" and count is not None:
         return _average(op, made, count)
@@ -499,9 +500,7 @@ def _average(op: Operation, made: Operation, count: Array) -> Pattern | None:
     seen = windows.pool_counts(made)
     if count.size == 1 and count.reshape(())[()] == taps:
         outside = True
-    elif count.shape[-seen.ndim :] == seen.shape and np.array_equal(
-        count.reshape(seen.shape), seen
-    ):
+    elif count.size == seen.size and np.array_equal(count.reshape(seen.shape), seen):
         outside = False
     else:
         return None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.frontend.onnx.nodes.elementwise import Expr
 from weft.frontend.onnx.nodes.graph import GraphWriter, dtype_of, tensor_of
 from weft.frontend.onnx.nodes.reductions import top_k
 from weft.ir import dtypes
@@ -148,8 +149,14 @@ def _quantized_matmul(writer: GraphWriter, op: Operation) -> None:
         held = writer.node("Concat", *halves, axis=-1)
     rows = writer.node("Reshape", held, writer.ints(n * groups, -1))
     scales = writer.node("Reshape", writer.use(scale), writer.ints(n * groups))
-    offsets = writer.constant(np.full(n * groups, zero, packed.numpy))
-    wide = writer.node("DequantizeLinear", rows, scales, offsets, axis=0)
+    least = -128 if packed is dtypes.int8 else 0
+    if least <= zero <= least + 255:
+        offsets = writer.constant(np.full(n * groups, zero, packed.numpy))
+        wide = writer.node("DequantizeLinear", rows, scales, offsets, axis=0)
+    else:  # a zero point that no number of the weights' dtype is
+        centred = Expr(writer, rows, packed).cast(dtype_of(scale)) - zero
+        column = Expr(writer, writer.node("Unsqueeze", scales, writer.ints(1)), dtype_of(scale))
+        wide = (centred * column).name
     whole = writer.node("Reshape", wide, writer.ints(n, -1))
     turned = writer.node("Transpose", whole, perm=[1, 0])
     writer.bind(op.result, writer.node("MatMul", writer.use(x), turned))

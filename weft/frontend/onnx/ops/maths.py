@@ -73,8 +73,9 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
         return wf.divide(a, b)
     if a.dtype.kind == "uint":
         return wf.floor_divide(a, b)
-    size = wf.floor_divide(wf.abs(a), wf.abs(b))
-    return wf.where((a < 0) ^ (b < 0), -size, size)
+    down = wf.floor_divide(a, b)
+    moved = (wf.remainder(a, b) != 0) & ((a < 0) ^ (b < 0))
+    return wf.where(moved, down + 1, down)
 
 
 def _power(a: Tensor, b: Tensor) -> Tensor:

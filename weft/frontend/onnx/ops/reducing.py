@@ -205,5 +205,6 @@ def _groups(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     for i in reversed(range(columns)):
         order = wf.take(order, wf.argsort(wf.take(rows[:, i], order)))
     held = wf.take(rows, order, axis=0)
-    starts = wf.concat([wf.ones((1,), dtype=wf.bool), wf.any(held[1:] != held[:-1], axis=1)])
+    first = wf.ones((held[:1].shape[0],), dtype=wf.bool)  # where there is one
+    starts = wf.concat([first, wf.any(held[1:] != held[:-1], axis=1)])
     return order, starts, wf.cumulative_sum(wf.astype(starts, wf.int64), axis=0) - 1
