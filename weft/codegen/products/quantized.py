@@ -1,6 +1,6 @@
 """Products of f32 and quantised weights: x W', W of 8 or 4 bits with scales, as `quantized_matmul`.
 
-Few rows of x (`FEW_ROWS`): the time is that of reading W, so its rows go through registers once.
+Few rows of x (`FEW_PRODUCT_ROWS`): the time is that of reading W, so its rows go through registers once.
 A unit is `CHANNELS` rows of W, each a run of bytes from one end to the other:
 
     for each group of k: for each vector of it:
@@ -32,7 +32,7 @@ from weft.codegen.products.gemm import dense_product
 from weft.codegen.tiles.micro_kernel import Tile, Vectors, internal_function, tile_of
 from weft.codegen.tiles.packing import interleave
 from weft.ir.cost.rates import streamed
-from weft.ir.cost.thresholds import FEW_ROWS
+from weft.ir.cost.thresholds import FEW_PRODUCT_ROWS
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.spec import int_attr
@@ -75,7 +75,7 @@ def lower_quantized(op: Operation) -> list[KernelCall]:
     form = Weights(_type(weights).dtype.short, bits, zero + 8 * signed, signed)
     m, k = _type(x).static_shape
     n, groups = _type(scale).static_shape
-    if m <= FEW_ROWS:
+    if m <= FEW_PRODUCT_ROWS:
         return _few_calls(op, form, (m, n, k, groups))
     product = dense_product("f32", (m, n, k), (0,), (0,), (False, False))
     key = f"quantized-panels-1-{form.key}-{tile_of('f32').key}"

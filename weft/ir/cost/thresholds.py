@@ -221,7 +221,7 @@ LEAST_ADDED = 65
 # -------------------------------------------------------------------------- matrix products
 
 #: Rows of x whose product with quantised weights reads those once, not as panels.
-FEW_ROWS = 8
+FEW_PRODUCT_ROWS = 8
 
 #: Results of up to so many tiles of `TILE` elements are small: too few blocks of C for threads to
 #: share, and all of both operands passes through each. Then k is cut (`k_pieces`).

@@ -24,7 +24,7 @@ quantising for the next product too. A zero point is subtracted with the sums of
   scales that do not change along k, and zeros that are one whole number, of A also one for each
   row;
 * A is not transposed, B is one matrix; k is at most `MOST_DEPTH`, so that no sum wraps;
-* C has more than `FEW_ROWS` rows: with fewer, B is best read once, as f32 (`quantized_matmul`).
+* C has more than `FEW_PRODUCT_ROWS` rows: with fewer, B is best read once, as f32 (`quantized_matmul`).
 
 A convolution is such a product, too: of what its windows see, gathered as bytes, in rows of all
 taps and channels, with the zero point where there is nothing. It must have one scale and zero for
@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from weft.ir.analysis.known_values import constant_of, uniform
-from weft.ir.cost.thresholds import FEW_ROWS
+from weft.ir.cost.thresholds import FEW_PRODUCT_ROWS
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape, product
 from weft.ir.dtypes import DType, float32, int8, int16, int32, uint8
@@ -85,7 +85,7 @@ def integer_products(graph: Graph) -> Graph:
         left, right = affine(a, (tensor(a).rank - 1,)), affine(b, (1 if turned else 0,))
         if left is None or right is None or not isinstance(right.zero, int):
             return None
-        if not isinstance(rows, int) or rows <= FEW_ROWS:
+        if not isinstance(rows, int) or rows <= FEW_PRODUCT_ROWS:
             return None
         return [_Product(builder, op, turned, depth).write(left, right)]
 
@@ -154,7 +154,7 @@ def _convolution(builder: Builder, op: Operation) -> Value | None:
         return None
     *window, inside, outside = kinds[1].static_shape
     depth, rows = math.prod(window) * inside, math.prod(kinds[2].static_shape[:-1])
-    if min(inside, outside) < LEAST_CHANNELS or depth > MOST_DEPTH or rows <= FEW_ROWS:
+    if min(inside, outside) < LEAST_CHANNELS or depth > MOST_DEPTH or rows <= FEW_PRODUCT_ROWS:
         return None
     left = affine(x, range(kinds[0].rank))
     right = affine(w, range(kinds[1].rank - 1))

@@ -19,7 +19,7 @@ none of them as f32. The rules:
   neighbours in it, as `quantized_matmul` says;
 * x is one matrix, or the rows of several follow each other.
 
-Of up to `FEW_ROWS` rows of x also constants of bytes that lie by rows, as in most ONNX files: they
+Of up to `FEW_PRODUCT_ROWS` rows of x also constants of bytes that lie by rows, as in most ONNX files: they
 are turned here, once."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.ir.analysis.known_values import constant_of, uniform
-from weft.ir.cost.thresholds import FEW_ROWS
+from weft.ir.cost.thresholds import FEW_PRODUCT_ROWS
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape, product
 from weft.ir.dtypes import float32, int8, int16, int32, uint8
@@ -67,7 +67,7 @@ def fuse_quantized_products(graph: Graph) -> Graph:
         if by_columns:
             found = quantized_weights(w)
         else:
-            few = isinstance(rows, int) and rows <= FEW_ROWS
+            few = isinstance(rows, int) and rows <= FEW_PRODUCT_ROWS
             found = _turned_here(builder, op, w) if few else None
         if found is None:
             return None
