@@ -1,6 +1,7 @@
 """Products of f32 and quantised weights: x W', W of 8 or 4 bits with scales, as `quantized_matmul`.
 
-Few rows of x (`FEW_PRODUCT_ROWS`): the time is that of reading W, so its rows go through registers once.
+Few rows of x (`FEW_PRODUCT_ROWS`): the time is that of reading W, so its rows go through registers
+once.
 A unit is `CHANNELS` rows of W, each a run of bytes from one end to the other:
 
     for each group of k: for each vector of it:

@@ -24,7 +24,8 @@ quantising for the next product too. A zero point is subtracted with the sums of
   scales that do not change along k, and zeros that are one whole number, of A also one for each
   row;
 * A is not transposed, B is one matrix; k is at most `MOST_DEPTH`, so that no sum wraps;
-* C has more than `FEW_PRODUCT_ROWS` rows: with fewer, B is best read once, as f32 (`quantized_matmul`).
+* C has more than `FEW_PRODUCT_ROWS` rows: with fewer, B is best read once, as f32
+  (`quantized_matmul`).
 
 A convolution is such a product, too: of what its windows see, gathered as bytes, in rows of all
 taps and channels, with the zero point where there is nothing. It must have one scale and zero for

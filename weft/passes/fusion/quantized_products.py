@@ -19,8 +19,8 @@ none of them as f32. The rules:
   neighbours in it, as `quantized_matmul` says;
 * x is one matrix, or the rows of several follow each other.
 
-Of up to `FEW_PRODUCT_ROWS` rows of x also constants of bytes that lie by rows, as in most ONNX files: they
-are turned here, once."""
+Of up to `FEW_PRODUCT_ROWS` rows of x also constants of bytes that lie by rows, as in most ONNX
+files: they are turned here, once."""
 
 from __future__ import annotations
 
