@@ -88,6 +88,25 @@ def test_functions_are_short_and_modules_have_docstrings() -> None:
     assert not bare, "\n".join(["these do not say what they are for:", *bare])
 
 
+def names_of_module(tree: ast.Module) -> Iterator[str]:
+    """What statements of the module itself assign to, each time; "_" aside."""
+    for statement in tree.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    yield from [node.id] if node.id != "_" else []
+
+
+def test_a_module_assigns_to_a_name_once() -> None:
+    """Two thresholds of one name were each other's values, which no type checker minds."""
+    for path in SOURCES:
+        names = list(names_of_module(ast.parse(path.read_text(encoding="utf-8"))))
+        assert sorted(names) == sorted(set(names)), name_of(path)
+    assert [*names_of_module(ast.parse("A, b = 1, 2\nfor c in b: pass\nA: int = 3"))] == [
+        "A", "b", "A",
+    ]  # fmt: skip
+
+
 def test_exceptions_are_still_needed() -> None:
     """An entry of LONG goes when its file or function is short, moved or gone."""
     long: set[str] = set()
