@@ -91,10 +91,11 @@ def test_functions_are_short_and_modules_have_docstrings() -> None:
 def names_of_module(tree: ast.Module) -> Iterator[str]:
     """What statements of the module itself assign to, each time; "_" aside."""
     for statement in tree.body:
-        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    yield from [node.id] if node.id != "_" else []
+        given = statement.targets if isinstance(statement, ast.Assign) else []
+        targets = [statement.target] if isinstance(statement, ast.AnnAssign) else given
+        for node in (node for target in targets for node in ast.walk(target)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id != "_":
+                yield node.id
 
 
 def test_a_module_assigns_to_a_name_once() -> None:
