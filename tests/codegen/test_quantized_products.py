@@ -278,7 +278,8 @@ def test_quantised_operands(
     left = (a - za.astype(float).reshape(-1, 1)) * np.reshape(sa, (-1, 1)).astype(float)
     right = (b - zb.astype(float)) * sb.astype(float)
     want, terms = left @ right, np.abs(left) @ np.abs(right)
-    if m > 8 and k > 1 and n > 1:
+    folded = constant and k * n <= 256  # so few are floats in the plan
+    if m > 8 and k > 1 and n > 1 and not folded:
         assert "i32" in compiled.ir(*given_arrays)
         assert np.all(np.abs(got - want) <= 4e-7 * np.abs(want) + 1e-30)  # exact sums
     assert np.all(np.abs(got - want) <= 1e-5 * terms + 1e-30)

@@ -252,6 +252,8 @@ def sparse_matmul(m: GraphMaker, op: str) -> None:
 
 
 def quantized_matmul(m: GraphMaker, op: str) -> None:
+    if float32 not in m.dtypes:
+        raise Unfit
     rows, n, groups, bits = m.int(0, 10), m.int(1, 6), m.int(1, 3), m.pick([4, 8])
     run = (32 if bits == 4 else 16) * (m.int(1, 2) if groups > 1 else m.int(1, 3))
     kind = uint8 if bits == 4 else m.dtype([int8, uint8])
