@@ -117,12 +117,15 @@ def affine(value: Value, axes: Sequence[int]) -> Affine | None:
 
 def _zero(value: Value, axes: Sequence[int], dtype: DType) -> int | Value | None:
     """A number that is one of the dtype, so that no sum wraps."""
-    number = uniform(value)
+    number, info = uniform(value), np.iinfo(dtype.name)
     if number is not None:
-        info = np.iinfo(dtype.name)
         fits = float(number) % 1 == 0 and info.min <= float(number) <= info.max
         return int(number) if fits else None
     found = _along(value, axes)
+    if found is not None and (known := constant_of(found)) is not None:
+        whole = np.all(known.array % 1 == 0)
+        inside = np.all((info.min <= known.array) & (known.array <= info.max))
+        return found if whole and inside else None
     # which is whole if it was made from integers
     made = None if found is None else found.op
     while made is not None and made.name in ("reshape", "broadcast_to"):
