@@ -71,6 +71,8 @@ STEPS: dict[str, Any] = {
         ),
         x.shape,
     ),
+    "larger": lambda x, v: wf.take(x, np.arange(2 * x.shape[2]) // 2, axis=2)[:, :, :6],
+    "chosen": lambda x, v: wf.take(x, wf.asarray([0, -1, 0]), axis=1),
     "flat and back": lambda x, v: wf.reshape(
         wf.tanh(wf.reshape(x, [*x.shape[:2], -1])), x.shape
     ),

@@ -1,9 +1,9 @@
 """Permutations of axes after convolutions and pooling, moved behind what follows them.
 
 These ops have channels last; users with channels first permute the axes around each. Elementwise
-ops, reductions, `concat`, `pad`, `slice` and reshapes of one axis are done before the permutation
-instead of after it; so it meets the one before the next convolution, which undoes it (`simplify`),
-and what is elementwise is next to the convolution that takes it over.
+ops, reductions, `concat`, `pad`, `slice`, `take` and reshapes of one axis are done before the
+permutation instead of after it; so it meets the one before the next convolution, which undoes it
+(`simplify`), and what is elementwise is next to the convolution that takes it over.
 
 Before::
 
@@ -146,14 +146,16 @@ class _Moving:
             return _elementwise
         if "reduction" in traits and "axes" in op.attrs:
             return _reduction
+        if op.name == "take" and len(shape_of(op.operands[1])) != 1:
+            return None
         return _OTHERS.get(op.name)
 
     def _operands(self, builder: Builder, op: Operation, axes: Axes) -> list[Value] | None:
         """The operands before the permutation; None if one would cost something."""
         found: list[Value] = []
         for value in op.operands:
-            if not shape_of(value):  # what `pad` puts around
-                found.append(value)
+            if not shape_of(value) or (op.name == "take" and value is op.operands[1]):
+                found.append(value)  # what `pad` puts around, which rows are taken
                 continue
             inner, own = self.inner.get(value, (None, ()))
             if own != axes:
@@ -244,6 +246,7 @@ def _each_axis(*names: str) -> Callable[[Operation, Axes], tuple[_Attrs, Axes]]:
 _OTHERS = {
     "concat": _along,
     "cumulative_sum": _along,
+    "take": _along,
     "pad": _each_axis("lo", "hi"),
     "slice": _each_axis("starts", "stops", "steps"),
 }
