@@ -22,13 +22,13 @@ from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 
-#: custom_gradient, identity and stop_gradient are for autodiff, `fused` and attention are what
+#: custom_gradient, custom_rule, identity and stop_gradient are for autodiff, `fused` and attention are what
 #: fusion makes (test_attention: a gradient may be a difference of equal terms), stacks are in
 #: test_while_gradients, decompositions of singular matrices in test_linear_algebra_kernels.
 TRACED = [
     n
     for n, s in OPS.items()
-    if n not in ("custom_gradient", "fused", "attention", "attention_grad")
+    if n not in ("custom_gradient", "custom_rule", "fused", "attention", "attention_grad")
     and n not in ("sparse_matmul", "quantized_matmul")
     and not n.startswith(("stack_", "arena_"))
     and n not in LINEAR_ALGEBRA | COLLECTIVES
