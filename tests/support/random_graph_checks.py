@@ -22,9 +22,9 @@ from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 
-#: custom_gradient, custom_rule, identity and stop_gradient are for autodiff, `fused` and attention are what
-#: fusion makes (test_attention: a gradient may be a difference of equal terms), stacks are in
-#: test_while_gradients, decompositions of singular matrices in test_linear_algebra_kernels.
+#: custom_gradient, custom_rule, identity and stop_gradient are for autodiff, `fused` and attention
+#: are what fusion makes (test_attention: a gradient may be a difference of equal terms), stacks are
+#: in test_while_gradients, decompositions of singular matrices in test_linear_algebra_kernels.
 TRACED = [
     n
     for n, s in OPS.items()
