@@ -193,6 +193,8 @@ def test_fake_quantize_in_training_and_other_transforms() -> None:
         (lambda: Q.quantize_weights(wf.eye(32), bits=3), InvalidArgumentError, "4 bits, not 3"),
         (lambda: Q.quantize_weights(wf.eye(96), bits=4, block_size=96), InvalidArgumentError,
          "32, 64, 128"),
+        (lambda: Q.quantize_weights([[1j]]), TypeRuleError, "quantize_weights: w is of real"),
+        (lambda: Q.matmul([[1j]], Q.quantize_weights(wf.eye(1))), TypeRuleError, "x is of real"),
         (lambda: Q.matmul(wf.ones((2, 3)), wf.eye(3)), TypeRuleError, "QuantizedMatrix"),
         (lambda: Q.matmul(wf.ones((2, 3)), Q.quantize_weights(wf.eye(4))), ShapeError, "not fit"),
     ],

@@ -29,10 +29,8 @@ from weft.frontend.compile.function import CompiledFunction
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Trace
-from weft.frontend.ops.creation import ones_like
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.elementwise import abs, astype, clip, divide, equal, isnan, multiply, where
-from weft.frontend.ops.elementwise import round as nearest
+from weft.frontend.ops.elementwise import abs, astype, divide, multiply
 from weft.frontend.ops.manipulation import pad
 from weft.frontend.ops.reduction import max
 from weft.frontend.quantization.calibration import (
@@ -43,10 +41,10 @@ from weft.frontend.quantization.calibration import (
 )
 from weft.frontend.quantization.linear import dequantize_linear, quantize_linear
 from weft.frontend.quantization.report import LayerError, Report, relative_error, report_of
-from weft.frontend.quantization.weights import QuantizedMatrix, matmul, quantize_weights
+from weft.frontend.quantization.weights import QuantizedMatrix, matmul, not_zero, quantize_weights
 from weft.ir.analysis.known_values import constant_of, uniform
 from weft.ir.dataclass import dataclass
-from weft.ir.dtypes import float32, int8
+from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import caller_location
@@ -348,10 +346,8 @@ def _in_bytes(x: Tensor, layer: Layer) -> Tensor:
 
 def _by_rows(x: Tensor) -> Tensor:
     """x as int8 with a scale for each row, dequantised."""
-    scale = divide(max(abs(x), axis=-1, keepdims=True), 127.0)
-    scale = where(equal(scale, 0.0), ones_like(scale), scale)
-    held = nearest(divide(x, scale))
-    held = astype(clip(where(isnan(held), 0.0, held), -127, 127), int8)
+    scale = not_zero(divide(max(abs(x), axis=-1, keepdims=True), 127.0))
+    held = quantize_linear(divide(x, scale), 1.0, narrow_range=True)
     return multiply(astype(held, float32), scale)
 
 
