@@ -262,6 +262,21 @@ def test_float_to_integer_out_of_range_is_harmless() -> None:
         assert run("astype", "f64", values, target=target).size == values.size
 
 
+@pytest.mark.parametrize("target", ["i8", "u8", "i16", "u16", "i32"])
+def test_float32_to_integer_at_the_edges(target: str) -> None:
+    """The nearest that 32 bits hold, of which narrower integers take the low ones; 0 of NaN."""
+    most = 2.0**31
+    edges = [most - 128, most, most + 256, np.inf]  # neighbours
+    edges += [2.0**24 + 2, 2.0**30, 65536.5, 300.7, 128.0, 127.9, 1.0, 0.999, 1e-45, 1e-39, 0.0]
+    values = np.array([*edges, *(-x for x in edges), np.nan, -np.nan], np.float32)
+    held = np.clip(np.nan_to_num(values.astype(float)), -(2.0**31), 2.0**31 - 1)
+    expected = np.trunc(held).astype(np.int64).astype(NUMPY[target])
+    for count in (1, 3):  # with and without a rest after vectors
+        given = np.tile(values, 16)[: len(values) * 16 - count]
+        got = run("astype", "f32", given, target=target)
+        np.testing.assert_array_equal(got, np.tile(expected, 16)[: given.size])
+
+
 @pytest.mark.parametrize(
     ("source", "target"), [(source, target) for op, source, target in CASTS if op == "bitcast"]
 )

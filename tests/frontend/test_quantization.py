@@ -193,6 +193,8 @@ def test_fake_quantize_in_training_and_other_transforms() -> None:
         (lambda: Q.quantize_weights(wf.eye(32), bits=3), InvalidArgumentError, "4 bits, not 3"),
         (lambda: Q.quantize_weights(wf.eye(96), bits=4, block_size=96), InvalidArgumentError,
          "32, 64, 128"),
+        (lambda: Q.quantize_weights([[1j]]), TypeRuleError, "quantize_weights: w is of real"),
+        (lambda: Q.matmul([[1j]], Q.quantize_weights(wf.eye(1))), TypeRuleError, "x is of real"),
         (lambda: Q.matmul(wf.ones((2, 3)), wf.eye(3)), TypeRuleError, "QuantizedMatrix"),
         (lambda: Q.matmul(wf.ones((2, 3)), Q.quantize_weights(wf.eye(4))), ShapeError, "not fit"),
     ],
@@ -347,10 +349,11 @@ def test_layers_are_chosen() -> None:
         ({"calibration": []}, InvalidArgumentError, "need calibration"),
         ({"activations": "static", "calibration": []}, InvalidArgumentError, "no batches"),
         ({"method": "guess"}, InvalidArgumentError, "no method 'guess'"),
+        ({"activations": "static", "calibration": [np.full((2, 64), np.nan, np.float32)]},
+         InvalidArgumentError, "gives layer 'w1' no finite number"),
         ({"activations": "dynamic", "weights": "int4"}, InvalidArgumentError, "are int8"),
         ({"layers": ["w3"]}, NotFoundError, "no layer 'w3'"),
-        ({"activations": "static", "calibration": [np.ones((2, 64), np.float32)],
-          "percentile": 0.0}, InvalidArgumentError, "percentile=0.0"),
+        ({"percentile": 0.0}, InvalidArgumentError, "percentile=0.0"),
     ],
 )  # fmt: skip
 def test_quantize_refuses(how: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -375,6 +378,19 @@ def test_weights_of_one_number() -> None:
     )
     np.testing.assert_allclose(q(np.ones((2, 64), np.float32)).numpy(), 16.0, rtol=1e-5)
     assert [one.name for one in q.layers] == ["matmul_0"]
+
+
+@pytest.mark.parametrize("activations", ["static", "dynamic"])
+def test_depths_that_are_no_whole_blocks_are_integers_too(activations: str) -> None:
+    rng = np.random.default_rng(6)
+    w, x = scaled(rng, 100, 24), rng.standard_normal((20, 100)).astype(np.float32) + 1
+    kind = wf.TensorType(wf.float32, ("n", 100))
+    calibration = [x] if activations == "static" else None
+    q = Q.quantize(lambda x: x @ w, kind, activations=activations, calibration=calibration)
+    assert "i32[20,24]" in q.function.ir(x)
+    assert "= quantized_matmul(" in q.function.ir(x[:1])
+    assert 0.0 < distance(x @ w, q(x)) < 0.02
+    np.testing.assert_allclose(q(x[:3]).numpy(), q(x)[:3].numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_function_without_layers() -> None:

@@ -29,10 +29,9 @@ from weft.frontend.compile.function import CompiledFunction
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Trace
-from weft.frontend.ops.creation import ones_like
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.elementwise import abs, astype, clip, divide, equal, isnan, multiply, where
-from weft.frontend.ops.elementwise import round as nearest
+from weft.frontend.ops.elementwise import abs, astype, divide, multiply
+from weft.frontend.ops.manipulation import pad
 from weft.frontend.ops.reduction import max
 from weft.frontend.quantization.calibration import (
     Method,
@@ -42,10 +41,10 @@ from weft.frontend.quantization.calibration import (
 )
 from weft.frontend.quantization.linear import dequantize_linear, quantize_linear
 from weft.frontend.quantization.report import LayerError, Report, relative_error, report_of
-from weft.frontend.quantization.weights import QuantizedMatrix, matmul, quantize_weights
+from weft.frontend.quantization.weights import QuantizedMatrix, matmul, not_zero, quantize_weights
 from weft.ir.analysis.known_values import constant_of, uniform
 from weft.ir.dataclass import dataclass
-from weft.ir.dtypes import float32, int8
+from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import caller_location
@@ -89,12 +88,12 @@ class Layer:
 @dataclass(frozen=True, slots=True)
 class _Found:
     """A layer in its graph: its number among the products and convolutions of the top block, and
-    its weights [..., channels out]. held: those in few bits."""
+    its weights [..., channels out]. held: those in few bits, and their scales."""
 
     number: int
     layer: Layer
     array: Array
-    held: Any = None
+    held: tuple[Array, ...] = ()
 
 
 def quantize(
@@ -136,7 +135,7 @@ def quantize(
     >>> q(wf.full((1, 64), 2.0))[0, :2]
     Tensor([2., 2.], dtype=float32)
     """
-    _check(weights, activations, calibration, block_size)
+    _check(weights, activations, calibration, block_size, percentile)
     by, bits = checked_method(method), _BITS[weights]
     if isinstance(model, Bundle):
         model = model[DEFAULT]
@@ -155,7 +154,10 @@ def quantize(
     return QuantizedFunction(function, tuple(names.values()), given, base, tuple(made))
 
 
-def _check(weights: str, activations: str | None, calibration: Any, block_size: int | None) -> None:
+def _check(
+    weights: str, activations: str | None, calibration: Any, block_size: int | None,
+    percentile: float,
+) -> None:  # fmt: skip
     wrong: str | None = None
     if weights not in _BITS:
         wrong = f"weights={weights!r:.40} is none of {', '.join(map(repr, _BITS))}"
@@ -165,6 +167,8 @@ def _check(weights: str, activations: str | None, calibration: Any, block_size: 
         wrong = "static activations need calibration=batches, others take none"
     elif activations is not None and (weights != "int8" or block_size is not None):
         wrong = "with activations weights are int8 with a scale for each channel, without blocks"
+    elif not 0.0 < percentile <= 100.0:
+        wrong = f"percentile={percentile!r} is not in (0, 100]"
     if wrong is not None:
         raise InvalidArgumentError(f"wf.quantization.quantize: {wrong}", location=caller_location())
 
@@ -242,7 +246,7 @@ def _quantized(
     """A layer with its weights in few bits."""
     if one.layer.op == "matmul":
         w = quantize_weights(one.array, bits=bits, block_size=block_size)
-        held: Any = (np.asarray(w.values), np.asarray(w.scale), w.bits, w.depth)
+        held: tuple[Array, ...] = (np.asarray(w.values), np.asarray(w.scale))
     else:
         bits, activations = 8, activations if activations == "static" else None
         most = np.abs(one.array).max(axis=tuple(range(one.array.ndim - 1)))
@@ -284,7 +288,7 @@ class _Replacing(LoadedSignature):
         for op in block.ops:
             one = self.layers.get(next(numbers)) if op.name in _LAYERS else None
             x = None if one is None else trace.tensor(mapping.get(op.operands[0], op.operands[0]))
-            if one is None or x is None or one.held is None:
+            if one is None or x is None or not one.held:
                 made: Sequence[Value] = builder.clone(op, mapping)
             else:
                 made = [trace.lift(_computed(trace, op, one, x))]
@@ -322,26 +326,28 @@ def _constant(trace: Trace, array: Array) -> Tensor:
 def _computed(trace: Trace, op: Operation, one: _Found, x: Tensor) -> Tensor:
     """What a layer gives."""
     layer = one.layer
+    values, scale = (_constant(trace, a) for a in one.held)
+    if layer.op == "conv":
+        w = dequantize_linear(values, scale, axis=-1)
+        return apply("conv", _in_bytes(x, layer), w, **op.attrs)
+    depth = one.held[0].shape[1] * 8 // layer.bits
+    if depth > layer.shape[0]:  # here: between x in bytes and the product nothing else may be
+        x = pad(x, ((0, 0),) * (x.ndim - 1) + ((0, depth - layer.shape[0]),))
+    return matmul(_in_bytes(x, layer), QuantizedMatrix(values, scale, bits=layer.bits, depth=depth))
+
+
+def _in_bytes(x: Tensor, layer: Layer) -> Tensor:
+    """What a layer takes as int8, dequantised; x if it takes floats."""
     if layer.activations == "static":
         q = quantize_linear(x, layer.scale, layer.zero_point)
-        x = dequantize_linear(q, layer.scale, layer.zero_point)
-    if layer.op == "conv":
-        values, scale = (_constant(trace, a) for a in one.held)
-        w = dequantize_linear(values, scale, axis=-1)
-        return apply("conv", x, w, **op.attrs)
-    values, scale, bits, depth = one.held
-    matrix = QuantizedMatrix(
-        _constant(trace, values), _constant(trace, scale), bits=bits, depth=depth
-    )
-    return matmul(_by_rows(x) if layer.activations == "dynamic" else x, matrix)
+        return dequantize_linear(q, layer.scale, layer.zero_point)
+    return _by_rows(x) if layer.activations == "dynamic" else x
 
 
 def _by_rows(x: Tensor) -> Tensor:
     """x as int8 with a scale for each row, dequantised."""
-    scale = divide(max(abs(x), axis=-1, keepdims=True), 127.0)
-    scale = where(equal(scale, 0.0), ones_like(scale), scale)
-    held = nearest(divide(x, scale))
-    held = astype(clip(where(isnan(held), 0.0, held), -127, 127), int8)
+    scale = not_zero(divide(max(abs(x), axis=-1, keepdims=True), 127.0))
+    held = quantize_linear(divide(x, scale), 1.0, narrow_range=True)
     return multiply(astype(held, float32), scale)
 
 
@@ -377,11 +383,6 @@ def _calibrated(
     """Scale and zero point of what each layer takes, by its number; none without batches."""
     if batches is None:
         return {}
-    if not 0.0 < percentile <= 100.0:
-        raise InvalidArgumentError(
-            f"wf.quantization.quantize: percentile={percentile!r} is not in (0, 100]",
-            location=caller_location(),
-        )
     if not batches:
         raise InvalidArgumentError(
             "wf.quantization.quantize: calibration has no batches", location=caller_location()
@@ -392,6 +393,13 @@ def _calibrated(
             _, pairs = observed(*_arguments(batch))
             for observer, (x, _) in zip(observers, pairs, strict=True):
                 (observer.count if again else observer.see)(np.asarray(x))
+    for one, observer in zip(layers, observers, strict=True):
+        if observer.low > observer.high:
+            raise InvalidArgumentError(
+                f"wf.quantization.quantize: calibration gives layer {one.layer.name!r} no finite "
+                "number",
+                location=caller_location(),
+            )
     return {
         one.number: scale_and_zero(*observer.range(method, percentile))
         for one, observer in zip(layers, observers, strict=True)
@@ -420,13 +428,13 @@ class QuantizedFunction:
     def report(self, *args: Any) -> Report:
         """How far results, and what each quantised layer gives, are from those of the function in
         float32, for these arguments; errors of earlier layers count."""
-        plain = [replace(one, held=None) for one in self._made]
+        plain = [replace(one, held=()) for one in self._made]
         exact, floats = _observed(self._given, self._base, plain)(*args)
         found, made = _observed(self._given, self._base, self._made)(*args)
         rows = []
         for one, (_, want), (_, got) in zip(self._made, floats, made, strict=True):
             error = relative_error(np.asarray(want), np.asarray(got))
-            layer, size = one.layer, sum(a.nbytes for a in one.held[:2])
+            layer, size = one.layer, sum(a.nbytes for a in one.held)
             rows.append(LayerError(
                 layer.name, layer.op, layer.shape, layer.bits, layer.activations,
                 one.array.nbytes, size, error,

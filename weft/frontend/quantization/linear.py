@@ -167,7 +167,7 @@ def quantize_linear(
     held = check_dtype(dtype)
     low, high = value_range(held, bits, narrow_range, "quantize_linear")
     t = inexact_tensor(x, "quantize_linear")
-    _real("quantize_linear", t)
+    check_real("quantize_linear", t)
     wide = t.dtype if t.dtype.bits >= 32 else float32
     s = scaled("quantize_linear", cast(t, wide), scale, zero_point, axis, block_size, wide)
     q = round(divide(s.x, s.scale))
@@ -226,7 +226,7 @@ def fake_quantize(
     """
     low, high = value_range(check_dtype(dtype), bits, narrow_range, "fake_quantize")
     t = inexact_tensor(x, "fake_quantize")
-    _real("fake_quantize", t)
+    check_real("fake_quantize", t)
     wide = t.dtype if t.dtype.bits >= 32 else float32
     s = scaled("fake_quantize", cast(t, wide), scale, zero_point, axis, block_size, wide)
     ratio = divide(s.x, s.scale)
@@ -241,10 +241,11 @@ def fake_quantize(
     return s.result(cast(multiply(made, s.scale), t.dtype))
 
 
-def _real(op: str, x: Tensor) -> None:
+def check_real(op: str, x: Tensor, name: str = "x") -> None:
+    """TypeRuleError for complex numbers."""
     if not x.dtype.is_floating:
         raise TypeRuleError(
-            f"wf.quantization.{op}: x is of real numbers, got {x.describe()}",
+            f"wf.quantization.{op}: {name} is of real numbers, got {x.describe()}",
             location=caller_location(),
         )
 

@@ -31,6 +31,7 @@ from weft.frontend.ops.manipulation import expand_dims, pad, permute_dims, resha
 from weft.frontend.ops.promotion import TensorLike, cast, check_int, inexact_tensor
 from weft.frontend.ops.reduction import max, sum
 from weft.frontend.quantization.linear import (
+    check_real,
     dequantize_linear,
     pack_int4,
     quantize_linear,
@@ -132,11 +133,7 @@ def quantize_weights(
            [ 0.5 ,  2.01]], dtype=float32)
     """
     t = inexact_tensor(w, "quantize_weights")
-    if not t.dtype.is_floating:
-        raise TypeRuleError(
-            f"wf.quantization.quantize_weights: weights are real, got {t.describe()}",
-            location=caller_location(),
-        )
+    check_real("quantize_weights", t, "w")
     if t.ndim != 2 or not isinstance(t.shape[0], int) or 0 in t.shape:
         raise ShapeError(
             "wf.quantization.quantize_weights takes a matrix [k, n] that is not empty, k known, "
@@ -151,7 +148,7 @@ def quantize_weights(
     parts = reshape(columns, (t.shape[1], wide // block, block))
     largest = max(abs(parts), axis=2)
     if bits == 8:
-        scale = _not_zero(divide(largest, 127.0))
+        scale = not_zero(divide(largest, 127.0))
         values = quantize_linear(columns, scale, narrow_range=True, axis=1, block_size=block)
         return QuantizedMatrix(values, scale, bits=8, depth=depth)
     scale = _best_scale(parts, largest)
@@ -180,7 +177,7 @@ def _checked_block(bits: int, block_size: int | None, depth: int) -> int:
     return block
 
 
-def _not_zero(scale: Tensor) -> Tensor:
+def not_zero(scale: Tensor) -> Tensor:
     """Scales, 1 where there is nothing but zeros."""
     return where(equal(scale, 0.0), ones_like(scale), scale)
 
@@ -189,7 +186,7 @@ def _best_scale(parts: Tensor, largest: Tensor) -> Tensor:
     """Of several scales for each block the one with the least sum of squared errors."""
     best, least = None, None
     for part in _PARTS:
-        scale = _not_zero(multiply(largest, part / 7.0))
+        scale = not_zero(multiply(largest, part / 7.0))
         held = expand_dims(scale, axis=2)
         made = quantize_linear(divide(parts, held), 1.0, bits=4, narrow_range=True)
         error = sum(square(subtract(multiply(cast(made, float32), held), parts)), axis=2)
@@ -230,11 +227,7 @@ def matmul(x: TensorLike, w: QuantizedMatrix) -> Tensor:
             location=caller_location(),
         )
     t = inexact_tensor(x, "quantization.matmul")
-    if not t.dtype.is_floating:
-        raise TypeRuleError(
-            f"wf.quantization.matmul: x is of real numbers, got {t.describe()}",
-            location=caller_location(),
-        )
+    check_real("matmul", t)
     if t.ndim == 0 or not same(t.shape[-1], w.depth):
         raise ShapeError(
             f"wf.quantization.matmul: {t.describe()} and a matrix of shape {w.shape} do not fit",

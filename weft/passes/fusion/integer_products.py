@@ -123,7 +123,7 @@ def _zero(value: Value, axes: Sequence[int], dtype: DType) -> int | Value | None
         return int(number) if fits else None
     found = _along(value, axes)
     if found is not None and (known := constant_of(found)) is not None:
-        whole = np.all(known.array % 1 == 0)
+        whole = np.all(np.trunc(known.array) == known.array)
         inside = np.all((info.min <= known.array) & (known.array <= info.max))
         return found if whole and inside else None
     # which is whole if it was made from integers
@@ -171,8 +171,6 @@ def _convolution(builder: Builder, op: Operation) -> Value | None:
     made = _Product(builder, op, False, depth)
     held, zero = made.signed(left)
     assert isinstance(zero, int)
-    if not -128 <= zero <= 127:
-        return None
     known = constant_of(right.held)
     if known is not None:
         kernel = made.constant(known.array.reshape(depth, outside))

@@ -24,7 +24,6 @@ files: they are turned here, once."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -75,7 +74,7 @@ def fuse_quantized_products(graph: Graph) -> Graph:
         given = _shaped(builder, op, x, (rows, k))
         held = _shaped(builder, op, found.held, (n, k * found.bits // 8))
         scale = found.scale
-        if math.prod(tensor(scale).static_shape) == n * found.groups:
+        if product(shape_of(scale)) == n * found.groups:
             scale = _shaped(builder, op, scale, (n, found.groups))
         else:  # one for all
             scale = _shaped(builder, op, scale, (1, 1))
@@ -106,14 +105,8 @@ def _shaped(builder: Builder, op: Operation, value: Value, shape: Shape) -> Valu
 
 def quantized_weights(w: Value) -> Quantized | None:
     """What a matrix is dequantised from, if the module's rules allow."""
-    held = tensor(w)
-    if held.rank != 2 or not held.is_static or 0 in held.static_shape:
-        return None
-    scaling = _behind_reshapes(w).op
-    if scaling is None or scaling.name != "multiply":
-        return None
-    n, k = held.static_shape
-    for numbers, scale in (scaling.operands, scaling.operands[::-1]):
+    for numbers, scale in _scalings(w):
+        n, k = tensor(w).static_shape
         groups = _groups(scale, n, k)
         found = _whole_numbers(numbers)
         if groups is None or found is None:
@@ -132,25 +125,19 @@ def quantized_weights(w: Value) -> Quantized | None:
 
 def _turned_here(builder: Builder, op: Operation, w: Value) -> Quantized | None:
     """The same of a matrix [k, n] whose bytes are a constant: as one by columns."""
-    held = tensor(w)
-    scaling = _behind_reshapes(w).op
-    if held.rank != 2 or not held.is_static or 0 in held.static_shape:
-        return None
-    if scaling is None or scaling.name != "multiply":
-        return None
-    k, n = held.static_shape
-    for numbers, scale in (scaling.operands, scaling.operands[::-1]):
+    for numbers, scale in _scalings(w):
+        k, n = tensor(w).static_shape
         found, spread = _whole_numbers(numbers), scale.op
         known = None if found is None else constant_of(found[0])
         if found is None or known is None or known.array.dtype not in (np.int8, np.uint8):
             continue
         if spread is None or spread.name != "broadcast_to":
             continue
-        own, whole = shape_of(spread.operands[0]), tensor(scale).static_shape
+        own, whole = shape_of(spread.operands[0]), shape_of(scale)
         groups = whole[0] if len(whole) == 3 else 1
         blocks = (groups, 1, n) if len(whole) == 3 else (1, n)
-        fits = math.prod(whole) == n * k and whole[-1] == n and len(whole) in (2, 3)
-        if not fits or not is_quantized_run(k // groups, groups, 8):
+        fits = product(whole) == n * k and whole[-1] == n and len(whole) in (2, 3)
+        if not fits or not isinstance(groups, int) or not is_quantized_run(k // groups, groups, 8):
             continue
         by = spread.operands[0]
         if own == blocks:
@@ -164,6 +151,16 @@ def _turned_here(builder: Builder, op: Operation, w: Value) -> Quantized | None:
     return None
 
 
+def _scalings(w: Value) -> Sequence[Sequence[Value]]:
+    """The factors of a matrix that is a product, of known sizes and not empty: in both orders."""
+    held, scaling = tensor(w), _behind_reshapes(w).op
+    if held.rank != 2 or not held.is_static or 0 in held.static_shape:
+        return ()
+    if scaling is None or scaling.name != "multiply":
+        return ()
+    return scaling.operands, scaling.operands[::-1]
+
+
 def _behind_reshapes(value: Value) -> Value:
     while value.op is not None and value.op.name == "reshape":
         value = value.op.operands[0]
@@ -175,12 +172,12 @@ def _groups(scale: Value, n: int, k: int) -> int | None:
     op = scale.op
     if op is None or op.name != "broadcast_to":
         return None
-    own, whole = tensor(op.operands[0]).static_shape, tensor(scale).static_shape
+    own, whole = shape_of(op.operands[0]), shape_of(scale)
     groups = whole[1] if len(whole) == 3 else 1
-    if len(whole) not in (2, 3) or whole[0] != n or math.prod(whole) != n * k:
+    if len(whole) not in (2, 3) or whole[0] != n or product(whole) != n * k:
         return None
-    one_for_all = math.prod(own) == 1
-    return groups if one_for_all or own == (*whole[:-1], 1) else None
+    fits = product(own) == 1 or own == (*whole[:-1], 1)
+    return groups if fits and isinstance(groups, int) else None
 
 
 def _whole_numbers(value: Value) -> tuple[Value, int] | None:
@@ -222,21 +219,15 @@ def _packed(value: Value) -> tuple[Value, bool] | None:
     own, whole = shape_of(pairs.operands[0]), shape_of(pairs.result)
     if whole[-1:] != (2,) or own != (*whole[:-1], 1):
         return None
-    known = (
-        None
-        if places is None
-        else constant_of(places.operands[0] if places.name == "broadcast_to" else places.result)
-    )
-    if (
-        known is None
-        or known.array.shape[-1:] != (2,)
-        or not np.array_equal(known.array.reshape(-1), [0, 4])
-    ):
+    if places is None:
         return None
-    return pairs.operands[0], signed
+    known = constant_of(places.operands[0] if places.name == "broadcast_to" else places.result)
+    if known is None or known.array.shape[-1:] != (2,):
+        return None
+    return (pairs.operands[0], signed) if known.array.reshape(-1).tolist() == [0, 4] else None
 
 
 def _is(value: Value, number: int) -> bool:
     """Whether all elements are that number."""
     found = uniform(value)
-    return found is not None and int(found) == number
+    return found is not None and bool(found == number)

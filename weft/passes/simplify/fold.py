@@ -10,8 +10,9 @@ After: ``%1 = constant() {value=f32[] 1.4142135}``, ``%2 = broadcast_to(%1) {sha
 
 A value whose elements are all the same (a *uniform* value) is kept as `broadcast_to` of a scalar:
 it costs no memory. Other constants never grow: a result is folded if it has at most LIMIT elements,
-or no more elements and bytes than the largest operand; and quantised weights, which products read
-as they are, stay bytes. An op that fails on its constants is left to fail when it runs.
+or no more elements and bytes than the largest operand; and more than FEW bytes stay bytes, since
+products read quantised weights as they are. An op that fails on its constants is left to fail when
+it runs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from weft.passes.rewriting.rewrite import (
 )
 
 LIMIT = 4096  # elements of a new constant
-FEW = 256  # elements of bytes that become something wider
+FEW = 256  # the same of bytes that are widened: more may be weights, which products read as bytes
 Array = np.ndarray[Any, Any]
 
 #: Ops whose result has the elements of the operand in other places, or some of them.
@@ -181,10 +182,9 @@ def _fold_constants(
         return None
     nbytes = size * tensor(op.result).dtype.itemsize
     grows = nbytes > max(c.nbytes for c in constants)
-    if size > LIMIT and (size > largest or grows):
+    widens = op.name == "astype" and constants[0].dtype in (np.int8, np.uint8)
+    if size > (FEW if widens else LIMIT) and (size > largest or grows):
         return None
-    if op.name == "astype" and grows and size > FEW and constants[0].dtype in (np.int8, np.uint8):
-        return None  # quantised weights: products read them as they are
     known = [a for a in arrays if a is not None]
     found = _computed(builder, op, known) if len(known) == len(op.operands) else None
     return None if found is None else [found]
