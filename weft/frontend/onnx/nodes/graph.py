@@ -14,7 +14,7 @@ one, `call` computes in a wider one, of the same result, between two Casts."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
@@ -110,6 +110,7 @@ class GraphWriter:
         self._first = Scope()  # of sizes of inputs, before all other nodes
         self._scopes = [Scope()]
         self._names: set[str] = set()
+        self._reserved: set[str] = set()
         self._tried: dict[str, int] = {}
         self._constants: dict[object, str] = {}
         self._wanted: dict[object, str] = {}
@@ -132,6 +133,18 @@ class GraphWriter:
         found = unique_name(wanted, self._names, self._tried)
         self._names.add(found)
         return found
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep names for outputs: no tensor or node within has them, those of inputs aside."""
+        self._reserved = set(names) - self._names
+        self._names |= self._reserved
+
+    def output_name(self, wanted: str) -> str:
+        """The name of an output: as wanted where that is reserved, else another one."""
+        if wanted not in self._reserved:
+            return self.name(wanted)
+        self._reserved.remove(wanted)
+        return wanted
 
     def at(self, op: Operation) -> None:
         """What is written next is of this op: its scope and place name the nodes."""
