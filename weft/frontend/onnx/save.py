@@ -17,6 +17,7 @@ from weft.frontend.bundle.files import PathLike
 from weft.frontend.bundle.freeze import frozen, simplified
 from weft.frontend.bundle.load import Bundle
 from weft.frontend.bundle.signature import DEFAULT, Exported, Weights
+from weft.frontend.onnx.dtypes import number_of
 from weft.frontend.onnx.nodes.graph import Body, GraphWriter, Node, RefusedError
 from weft.frontend.onnx.nodes.table import Refusal, emit, traced_refusals
 from weft.frontend.onnx.reader import package
@@ -289,11 +290,9 @@ class _Model:
         return self.helper.make_tensor_value_info(name, self._element(kind.dtype), sizes)
 
     def _element(self, dtype: DType) -> int:
-        names = {"float32": "FLOAT", "float64": "DOUBLE"}
         if dtype.is_complex:
             raise TypeRuleError("wf.onnx.save: ONNX runtimes take no complex numbers")
-        name = names.get(dtype.name, dtype.name.upper())
-        return int(getattr(self.onnx.TensorProto, name))
+        return number_of(dtype)
 
     # --------------------------------------------------------------------------------------- arrays
     def _tensor(self, name: str, array: np.ndarray[Any, Any]) -> Any:

@@ -259,9 +259,6 @@ def _reverse_sequence(
 
 
 # ---------------------------------------------------------------------------------------- padding
-_MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge"}
-
-
 @op("Pad", since=11, sizes=["pads"], known=["axes"])
 def _pad(
     data: Tensor, pads: Any, constant_value: Tensor | None = None, axes: Any = None, *,
@@ -284,7 +281,7 @@ def _pad(
     if mode == "wrap":
         return _wrapped(data, pairs)
     if mode != "constant":
-        return wf.pad(data, pairs, _MODES[mode])
+        return wf.pad(data, pairs, mode)
     fill: Any = 0 if constant_value is None else wf.reshape(constant_value, ())
     if data.dtype.kind == "bool" and constant_value is None:
         fill = False

@@ -10,11 +10,10 @@ import numpy as np
 
 import weft as wf
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.core.trace import suspend_trace
 from weft.frontend.nn.windows import same_padding
+from weft.frontend.onnx.run import at_once
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
-from weft.frontend.ops.promotion import is_concrete
 from weft.ir.errors import ShapeError, UnsupportedError
 
 _FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -60,10 +59,7 @@ def _cropped(x: Tensor, pairs: list[tuple[int, int]]) -> tuple[Tensor, list[tupl
 def kernel_last(w: Tensor) -> Tensor:
     """A kernel (out, in, window...) as (window..., in, out); at once where it is known."""
     order = (*range(2, w.ndim), 1, 0)
-    if is_concrete(w):
-        with suspend_trace():
-            return wf.permute_dims(w, order)
-    return wf.permute_dims(w, order)
+    return at_once([w], lambda: wf.permute_dims(w, order))
 
 
 @op("Conv")
