@@ -153,18 +153,15 @@ class Model:
     def _compile(self) -> Any:
         """The compiled function of the large weights and the inputs; the others are constants,
         into which scales of batch normalisation are folded."""
-        names = {p: n for n, p in self._names.items()}
-        first = unique_name("weights", names)
+        first = unique_name("weights", self._names.values())
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         whole = inspect.Signature(
             [inspect.Parameter(first, kind), *self.__signature__.parameters.values()]
         )
 
-        def call(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            bound = whole.bind(*args, **kwargs)
-            bound.apply_defaults()
-            given = {names[p]: _value(v) for p, v in bound.arguments.items() if p != first}
-            return self._run({**self.parameters, **bound.arguments[first]}, given)
+        def call(weights: dict[str, Tensor], *values: Any) -> dict[str, Any]:
+            given = dict(zip(self.inputs, map(_value, values), strict=True))
+            return self._run({**self.parameters, **weights}, given)
 
         call.__name__ = call.__qualname__ = self.__name__
         call.__signature__ = whole  # type: ignore[attr-defined]
