@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -48,8 +49,9 @@ class Model:
     result is a dict of its outputs by name.
 
     inputs: a `wf.TensorType` for each by name, whose open sizes are symbols; None for a sequence or
-    an optional value. outputs: their names. parameters: its float weights, tensors by name, which
-    `apply` takes others for. metadata: what the file says of itself.
+    an optional value, which is None where there is none; those at the end may be left out. outputs:
+    their names. parameters: its float weights, tensors by name, which `apply` takes others for.
+    metadata: what the file says of itself.
     """
 
     def __init__(self, proto: onnx.ModelProto, name: str, reader: Reader) -> None:
@@ -72,12 +74,12 @@ class Model:
             "opset": str(reader.opsets.get("", 1)),
             **{p.key: p.value for p in proto.metadata_props},
         }
-        self._optional = {n for n in plan.inputs if declared[n].HasField("optional_type")}
         self._names = _identifiers(plan.inputs)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        none = inspect.Parameter.empty
+        optional = takewhile(lambda n: declared[n].HasField("optional_type"), plan.inputs[::-1])
+        defaults = dict.fromkeys(optional)
         self.__signature__ = inspect.Signature([
-            inspect.Parameter(p, kind, default=None if n in self._optional else none)
+            inspect.Parameter(p, kind, default=defaults.get(n, inspect.Parameter.empty))
             for n, p in self._names.items()
         ])  # fmt: skip
         self.__name__ = _identifier(name)
