@@ -1,7 +1,7 @@
 """A plan is run: each node is a call of its operator's function on what the nodes before it gave,
 tensors at once or as a part of the trace there is.
 
-What is known at import is computed at import: an operator whose inputs are all constants gives
+What is known is computed outside of the trace: an operator whose inputs are all constants gives
 constants, and one on sizes gives sizes (`Sizes`)."""
 
 from __future__ import annotations
