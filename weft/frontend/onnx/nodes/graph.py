@@ -162,7 +162,10 @@ class GraphWriter:
 
     def node(self, kind: str, *inputs: str, **attrs: Any) -> str:
         """Write a node with one output; its name."""
-        return self._write(self._scopes[-1], kind, inputs, 1, None, attrs)[0]
+        return self._node(self._scopes[-1], kind, *inputs, **attrs)
+
+    def _node(self, scope: Scope, kind: str, *inputs: str, **attrs: Any) -> str:
+        return self._write(scope, kind, inputs, 1, None, attrs)[0]
 
     def _write(
         self, scope: Scope, kind: str, inputs: Sequence[str], outputs: int,
@@ -316,13 +319,16 @@ class GraphWriter:
             )
         everywhere = all(s in self._sources for s in dim.symbols)
         scope = self._first if everywhere else self._scopes[-1]
-        for known in (*reversed(self._scopes), self._first):
-            if dim in known.sizes:
-                return known.sizes[dim]
+        if known := self._known_size(dim):
+            return known
         kept, self.scope_name = self.scope_name, "sizes" if everywhere else self.scope_name
         scope.sizes[dim] = made = self._size(scope, dim)
         self.scope_name = kept
         return made
+
+    def _known_size(self, key: object) -> str | None:
+        around = (*reversed(self._scopes), self._first)
+        return next((scope.sizes[key] for scope in around if key in scope.sizes), None)
 
     def _size(self, scope: Scope, dim: SymbolicDim) -> str:
         total = ""
@@ -330,11 +336,11 @@ class GraphWriter:
             part = ""
             for atom in mono:
                 value = self._atom(scope, atom)
-                part = self._write(scope, "Mul", (part, value), 1, None, {})[0] if part else value
+                part = self._node(scope, "Mul", part, value) if part else value
             if factor != 1 or not part:
                 number = self.ints(factor)
-                part = self._write(scope, "Mul", (part, number), 1, None, {})[0] if part else number
-            total = self._write(scope, "Add", (total, part), 1, None, {})[0] if total else part
+                part = self._node(scope, "Mul", part, number) if part else number
+            total = self._node(scope, "Add", total, part) if total else part
         return total
 
     def _atom(self, scope: Scope, atom: str) -> str:
@@ -345,18 +351,15 @@ class GraphWriter:
         if isinstance(atom, Factor):
             name, first, second = atom.name, atom.first, atom.second  # type: ignore[attr-defined]
             kind = "Max" if name == "max" else "Div"
-            operands = self.size(first), self.size(second)
-            return self._write(scope, kind, operands, 1, None, {})[0]
+            return self._node(scope, kind, self.size(first), self.size(second))
         if atom not in self._sources:
             raise RefusedError(f"the size '{atom}' of no input is needed")
         name, axis, factor, constant = self._sources[atom]
-        made = self._write(
-            self._first, "Shape", (name,), 1, None, {"start": axis, "end": axis + 1}
-        )[0]
+        made = self._node(self._first, "Shape", name, start=axis, end=axis + 1)
         if constant:
-            made = self._write(self._first, "Sub", (made, self.ints(constant)), 1, None, {})[0]
+            made = self._node(self._first, "Sub", made, self.ints(constant))
         if factor != 1:
-            made = self._write(self._first, "Div", (made, self.ints(factor)), 1, None, {})[0]
+            made = self._node(self._first, "Div", made, self.ints(factor))
         self._first.symbols[atom] = made
         return made
 
@@ -365,9 +368,8 @@ class GraphWriter:
         key = tuple(dims)
         if all(isinstance(d, int) for d in key):
             return self.constant(np.asarray(key, np.int64))
-        for known in (*reversed(self._scopes), self._first):
-            if key in known.sizes:
-                return known.sizes[key]
+        if known := self._known_size(key):
+            return known
         parts: list[str] = []
         run: list[int] = []
         for d in key:
@@ -387,9 +389,8 @@ class GraphWriter:
         if isinstance(dim, int):
             return self.constant(np.asarray(dim, np.int64))
         key = "scalar", dim
-        for known in (*reversed(self._scopes), self._first):
-            if key in known.sizes:
-                return known.sizes[key]
+        if known := self._known_size(key):
+            return known
         made = self._scopes[-1].sizes[key] = self.node("Squeeze", self.size(dim), self.ints(0))
         return made
 

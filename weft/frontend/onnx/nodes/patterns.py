@@ -90,7 +90,7 @@ def _pattern(op: Operation, around: _Block) -> Pattern | None:
 @dataclass(frozen=True, slots=True)
 class Template:
     """A function of weft's that is one operator. attrs: of the operator, from the number that was
-    found for the mark; arguments: types of further arguments, from that of the result."""
+    found for the mark."""
 
     kind: str
     function: Callable[..., Any]
