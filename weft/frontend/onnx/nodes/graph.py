@@ -414,6 +414,11 @@ class GraphWriter:
         return out
 
 
+def inverted(perm: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes one; () of ()."""
+    return tuple(sorted(range(len(perm)), key=perm.__getitem__))
+
+
 def _permuted(array: Array, axes: tuple[int, ...]) -> Array:
     return np.transpose(array, axes) if axes else array
 

@@ -81,11 +81,7 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
 
 def _power(a: Tensor, b: Tensor) -> Tensor:
     """In the dtype of a."""
-    if a.dtype is b.dtype:
-        return wf.pow(a, b)
-    if a.dtype.is_floating:
-        return wf.pow(a, wf.astype(b, a.dtype))
-    if b.dtype.is_integer:
+    if a.dtype.is_floating or b.dtype.is_integer:
         return wf.pow(a, wf.astype(b, a.dtype))
     return wf.astype(wf.pow(wf.astype(a, wf.float64), wf.astype(b, wf.float64)), a.dtype)
 
