@@ -13,6 +13,7 @@ what the processor has.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,35 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 from harness import compare, report
 
 import weft as wf
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+import onnx_cases
+
 THREADS = 2
-LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-
-
-def drawn(path: Path) -> onnx.ModelProto:
-    """A light model with weights of its own in place of constants that repeat one element."""
-    model = onnx.load(path)
-    rng = np.random.default_rng(0)
-    shapes = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    kept = []
-    for node in model.graph.node:
-        if node.op_type != "ConstantOfShape":
-            kept.append(node)
-            continue
-        shape = shapes[node.input[0]]
-        fan = max(int(np.prod(shape[1:])), 1)
-        made = rng.standard_normal(shape).astype(np.float32) * np.float32((2 / fan) ** 0.5)
-        if len(shape) == 1:
-            made = np.abs(made) * np.float32(0.1) + np.float32(0.5)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(made, node.output[0]))
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    return model
 
 
 def folder(package: str) -> Path | None:
@@ -60,8 +41,8 @@ def folder(package: str) -> Path | None:
 def models() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Names, models, inputs."""
     rng = np.random.default_rng(1)
-    for path in sorted(LIGHT.glob("*.onnx")):
-        model = drawn(path)
+    for path in onnx_cases.LIGHT:
+        model = onnx_cases.with_other_weights(path)
         held = {t.name for t in model.graph.initializer}
         (kind,) = [i for i in model.graph.input if i.name not in held]
         shape = [d.dim_value for d in kind.type.tensor_type.shape.dim]

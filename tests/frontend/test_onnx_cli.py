@@ -59,7 +59,8 @@ def test_run(path: str, tmp_path: Path) -> None:
     ("sizes", "said"),
     [
         (":row=2", "has no open size 'row'; did you mean 'rows'"),
-        (":rows", "'rows' are no sizes"),
+        (":rows", "rows: expected NAME=VALUE"),
+        (":rows=1,rows=2", "gives 'rows' twice"),
         (":rows=-1", "'rows=-1' are no sizes"),
         (":cols=0,rows=two", "are no sizes"),
     ],

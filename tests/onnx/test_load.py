@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import helper, numpy_helper, parser
 
 import weft as wf
 from weft.frontend.onnx import table
@@ -92,6 +92,29 @@ class TestCalls:
         assert list(made.inputs) == ["serving:x.1"]
         for found in (made(X), made(**{"serving:x.1": X}), made(serving_x_1=X)):
             alike(found["hidden/out"], mlp(weights(), X)["hidden"])
+
+    def test_optional_inputs(self) -> None:
+        """Before others they are given as None, at the end they may be left out."""
+        tensor = helper.make_tensor_type_proto(1, ["n"])
+        optional = helper.make_optional_type_proto(tensor)
+        nodes = [
+            helper.make_node("OptionalHasElement", ["first"], ["has"]),
+            helper.make_node("OptionalHasElement", ["last"], ["had"]),
+            helper.make_node("Where", ["has", "x", "zero"], ["one"]),
+            helper.make_node("Where", ["had", "one", "x"], ["y"]),
+        ]
+        kinds = {"first": optional, "x": tensor, "last": optional}
+        graph = helper.make_graph(
+            nodes, "g", [helper.make_value_info(n, k) for n, k in kinds.items()],
+            [helper.make_value_info("y", tensor)], [numpy_helper.from_array(np.float32(0), "zero")],
+        )  # fmt: skip
+        model = wf.onnx.load(helper.make_model(graph))
+        x = np.float32([1, 2])
+        alike(model(None, x)["y"], x)
+        alike(model(first=None, x=x, last=x)["y"], 0 * x)
+        alike(model(x, x, x)["y"], x)
+        with pytest.raises(wf.errors.InvalidArgumentError, match="'x'"):
+            model(None)
 
     def test_paths_and_bytes(self, tmp_path: Path) -> None:
         held = model_of(MLP, **weights())

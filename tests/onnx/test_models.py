@@ -15,8 +15,6 @@ import weft as wf
 
 GRADIENTS = "of the domain ai.onnx.preview.training"
 EXCEPTIONS = {"test_gradient_of_add": GRADIENTS, "test_gradient_of_add_and_mul": GRADIENTS}
-LIGHT = sorted((onnx_cases.DATA / "light").glob("*.onnx"))
-QUICK = ("squeezenet", "shufflenet")
 
 
 def wrong_in(folder: Path, compiled: bool) -> str:
@@ -54,43 +52,19 @@ def test_exceptions_say_what_is_missing(name: str) -> None:
         wf.onnx.load(onnx_cases.DATA / "simple" / name / "model.onnx")
 
 
-def with_other_weights(path: Path, seed: int) -> onnx.ModelProto:
-    """A light model, whose weights are all alike, with weights that are not: its results would not
-    show a wrong order of anything."""
-    model = onnx.load(path)
-    rng = np.random.default_rng(seed)
-    shapes = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    kept = []
-    for node in model.graph.node:
-        if node.op_type != "ConstantOfShape":
-            kept.append(node)
-            continue
-        shape = shapes[node.input[0]]
-        fan = max(int(np.prod(shape[1:])), 1)
-        made = rng.standard_normal(shape).astype(np.float32) * np.float32((2 / fan) ** 0.5)
-        if len(shape) == 1:  # scales, variances, biases
-            made = np.abs(made) * np.float32(0.1) + np.float32(0.5)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(made, node.output[0]))
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    for node in kept:
-        if node.op_type == "Softmax":  # which hides differences
-            model.graph.output.append(onnx.helper.make_empty_tensor_value_info(node.input[0]))
-    return model
-
-
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(
-            p, id=p.stem, marks=() if any(q in p.stem for q in QUICK[:1]) else pytest.mark.slow
-        )
-        for p in LIGHT
+        pytest.param(p, id=p.stem, marks=() if "squeezenet" in p.stem else pytest.mark.slow)
+        for p in onnx_cases.LIGHT
     ],
 )
 def test_light_models_as_onnxruntime(path: Path) -> None:
     """AlexNet, DenseNet, Inception, ResNet, ShuffleNet, SqueezeNet, VGG, ZFNet."""
-    model = with_other_weights(path, 0)
+    model = onnx_cases.with_other_weights(path)
+    for node in model.graph.node:
+        if node.op_type == "Softmax":  # which hides differences
+            model.graph.output.append(onnx.helper.make_empty_tensor_value_info(node.input[0]))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)

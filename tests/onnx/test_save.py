@@ -54,6 +54,19 @@ class TestWhatIsSaved:
         assert places
         assert all(p.startswith("test_save.py:") for p in places)
 
+    def test_outputs_that_are_called_as_nodes_and_constants(self) -> None:
+        """Those within branches, too, whose names onnxruntime takes for those of the graph."""
+
+        def f(x: Any, up: Any) -> Any:
+            moved = wf.cond(up, lambda: x + 1.0, lambda: x * 2.0)
+            return {"Mul": x - 3.0, "Add": moved, "constant": moved, "x": x}
+
+        model = saved(f, (OPEN, wf.TensorType(wf.bool, ())))
+        assert [o.name for o in model.graph.output] == ["Add", "Mul", "constant", "x_1"]
+        for up in (True, False):
+            got = run_runtime(model, [X, np.asarray(up)])
+            close(got, wf.tree_leaves(f(wf.asarray(X), up)))
+
     def test_names_and_open_sizes(self) -> None:
         def f(image: Any, *, other: dict[str, Any]) -> Any:
             return {"sum": image + other["b"], "parts": [wf.concat([image, image]), other["a"]]}

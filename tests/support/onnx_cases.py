@@ -15,6 +15,8 @@ from onnx import numpy_helper
 import weft as wf
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
+#: Known nets for images.
+LIGHT = sorted((DATA / "light").glob("*.onnx"))
 
 
 @cache
@@ -31,6 +33,28 @@ def node_cases() -> tuple[Any, ...]:
 def model_folders(kind: str) -> list[Path]:
     """Those of whole models: "simple", "pytorch-operator" or "pytorch-converted"."""
     return sorted(p.parent for p in (DATA / kind).glob("*/model.onnx"))
+
+
+def with_other_weights(path: Path) -> onnx.ModelProto:
+    """A light model, whose weights are all alike, with weights that are not: its results would not
+    show a wrong order of anything."""
+    model = onnx.load(path)
+    rng = np.random.default_rng(0)
+    shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    kept = []
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape":
+            kept.append(node)
+            continue
+        shape = shapes[node.input[0]]
+        fan = max(int(np.prod(shape[1:])), 1)
+        made = rng.standard_normal(shape).astype(np.float32) * np.float32((2 / fan) ** 0.5)
+        if len(shape) == 1:  # scales, variances, biases
+            made = np.abs(made) * np.float32(0.1) + np.float32(0.5)
+        model.graph.initializer.append(numpy_helper.from_array(made, node.output[0]))
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    return model
 
 
 def folder_data(folder: Path, model: wf.onnx.Model) -> Iterator[tuple[list[Any], list[Any]]]:

@@ -21,9 +21,9 @@ _DTYPES: dict[int, DType] = {
     19: wf.float32, 20: wf.float32, 21: wf.uint8, 22: wf.int8, 23: wf.float32, 24: wf.float32,
     25: wf.uint8, 26: wf.int8,
 }  # fmt: skip
-#: Integers that weft has not: their bits.
-_SMALL = {21: 4, 22: 4, 25: 2, 26: 2}
-UINT8, INT8, E8M0 = 2, 3, 24
+#: Those of which several are in a byte: their bits.
+PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+E8M0 = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ _FLOATS = {
     20: SmallFloat(2, -15, 57344.0, unsigned_zero=True),
     23: SmallFloat(1, 0, 6.0, nan=False),
 }
-NARROW = frozenset({*_SMALL, *_FLOATS, E8M0})
+NARROW = frozenset({*PACKED, *_FLOATS, E8M0})
 
 
 def dtype_of(number: int) -> DType:
@@ -68,7 +68,7 @@ def number_of(dtype: DType) -> int:
 def range_of(number: int) -> tuple[int, int]:
     """The least and the largest integer of an integer dtype."""
     dtype = dtype_of(number)
-    bits = _SMALL.get(number, 8 * dtype.itemsize)
+    bits = PACKED.get(number, 8 * dtype.itemsize)
     return (0, 2**bits - 1) if dtype.kind == "uint" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
@@ -103,9 +103,9 @@ def converted(x: Tensor, number: int, saturate: bool = True, round_mode: str = "
         return _powers_of_two(wf.astype(x, wf.float32), saturate, round_mode)
     if number in _FLOATS:
         return _rounded(wf.astype(x, wf.float32), _FLOATS[number], saturate)
-    if number in _SMALL:
+    if number in PACKED:
         wide = x if x.dtype.is_integer else wf.astype(x, wf.int32)
-        bits = _SMALL[number]
+        bits = PACKED[number]
         low = wf.bitwise_and(wf.astype(wide, wf.int32), 2**bits - 1)
         if dtype.kind == "int":
             low = wf.where(low >= 2 ** (bits - 1), low - 2**bits, low)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -48,8 +49,9 @@ class Model:
     result is a dict of its outputs by name.
 
     inputs: a `wf.TensorType` for each by name, whose open sizes are symbols; None for a sequence or
-    an optional value. outputs: their names. parameters: its float weights, tensors by name, which
-    `apply` takes others for. metadata: what the file says of itself.
+    an optional value, which is None where there is none; those at the end may be left out. outputs:
+    their names. parameters: its float weights, tensors by name, which `apply` takes others for.
+    metadata: what the file says of itself.
     """
 
     def __init__(self, proto: onnx.ModelProto, name: str, reader: Reader) -> None:
@@ -72,12 +74,12 @@ class Model:
             "opset": str(reader.opsets.get("", 1)),
             **{p.key: p.value for p in proto.metadata_props},
         }
-        self._optional = {n for n in plan.inputs if declared[n].HasField("optional_type")}
         self._names = _identifiers(plan.inputs)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        none = inspect.Parameter.empty
+        optional = takewhile(lambda n: declared[n].HasField("optional_type"), plan.inputs[::-1])
+        defaults = dict.fromkeys(optional)
         self.__signature__ = inspect.Signature([
-            inspect.Parameter(p, kind, default=None if n in self._optional else none)
+            inspect.Parameter(p, kind, default=defaults.get(n, inspect.Parameter.empty))
             for n, p in self._names.items()
         ])  # fmt: skip
         self.__name__ = _identifier(name)
@@ -153,18 +155,15 @@ class Model:
     def _compile(self) -> Any:
         """The compiled function of the large weights and the inputs; the others are constants,
         into which scales of batch normalisation are folded."""
-        names = {p: n for n, p in self._names.items()}
-        first = unique_name("weights", names)
+        first = unique_name("weights", self._names.values())
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         whole = inspect.Signature(
             [inspect.Parameter(first, kind), *self.__signature__.parameters.values()]
         )
 
-        def call(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            bound = whole.bind(*args, **kwargs)
-            bound.apply_defaults()
-            given = {names[p]: _value(v) for p, v in bound.arguments.items() if p != first}
-            return self._run({**self.parameters, **bound.arguments[first]}, given)
+        def call(weights: dict[str, Tensor], *values: Any) -> dict[str, Any]:
+            given = dict(zip(self.inputs, map(_value, values), strict=True))
+            return self._run({**self.parameters, **weights}, given)
 
         call.__name__ = call.__qualname__ = self.__name__
         call.__signature__ = whole  # type: ignore[attr-defined]

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.onnx import table
 from weft.frontend.onnx.reader import Arrays, damaged, package
@@ -264,8 +266,6 @@ class Reader:
         raise damaged(self._path, f"its attribute '{attribute.name}' has no type that is known")
 
     def _dense(self, sparse: onnx.SparseTensorProto) -> Any:
-        import numpy as np
-
         values, index = self._arrays(sparse.values), self._arrays(sparse.indices)
         dims = tuple(sparse.dims)
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.frontend.core.tensor import Array
-from weft.frontend.onnx.dtypes import held
+from weft.frontend.onnx.dtypes import PACKED, held
 from weft.ir.errors import (
     DataLossError,
     NotFoundError,
@@ -115,10 +115,8 @@ def _bits(tensor: onnx.TensorProto) -> int:
     onnx = package()
     if tensor.data_type == onnx.TensorProto.STRING:
         return 0
-    if tensor.data_type in (21, 22, 23):
-        return 4
-    if tensor.data_type in (25, 26):
-        return 2
+    if tensor.data_type in PACKED:
+        return PACKED[tensor.data_type]
     return 8 * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 

@@ -1,23 +1,22 @@
 """A plan is run: each node is a call of its operator's function on what the nodes before it gave,
 tensors at once or as a part of the trace there is.
 
-What is known at import is computed at import: an operator whose inputs are all constants gives
+What is known is computed outside of the trace: an operator whose inputs are all constants gives
 constants, and one on sizes gives sizes (`Sizes`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.onnx.dtypes import number_of
 from weft.frontend.onnx.plan import Node, Plan, Reader
 from weft.frontend.onnx.reader import package
-from weft.frontend.onnx.sizes import Sizes, fold, sizes_value
+from weft.frontend.onnx.sizes import Sizes, fold
 from weft.frontend.onnx.table import Call, Operator
 from weft.frontend.ops.manipulation import unstack
 from weft.frontend.ops.promotion import is_concrete
@@ -29,6 +28,8 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.locations import caller_location, name_scopes
+
+T = TypeVar("T")
 
 
 class Runner:
@@ -73,15 +74,10 @@ class Runner:
         graphs = any(isinstance(v, Bound) for v in attrs.values())
         call = self._call(node) if operator.asks else None
         arguments = [_argument(operator, i, v) for i, v in enumerate(inputs)]
-        if (
-            not operator.folds
-            or graphs
-            or current_trace() is None
-            or not _known([v for i, v in enumerate(inputs) if i not in operator.like])
-        ):
+        if not operator.folds or graphs:
             return _results(operator, arguments, attrs, call)
-        with suspend_trace():
-            return _results(operator, arguments, attrs, call)
+        decisive = [v for i, v in enumerate(inputs) if i not in operator.like]
+        return at_once(decisive, lambda: _results(operator, arguments, attrs, call))
 
     def _dependent(self, node: Node, inputs: Sequence[Any]) -> list[Any]:
         """A node whose body depends on the types of its inputs."""
@@ -115,11 +111,6 @@ class Bound:
         self._runner = runner
         self._plan = plan
         self._values = values
-
-    @property
-    def inputs(self) -> int:
-        """How many it takes."""
-        return len(self._plan.inputs)
 
     @property
     def outputs(self) -> int:
@@ -158,6 +149,14 @@ def value_type(value: Any, number: int = 0) -> bytes:
         dims = [d if isinstance(d, int) else None for d in value.shape]
         made = helper.make_tensor_type_proto(number or number_of(value.dtype), dims)
     return made.SerializeToString()  # type: ignore[no-any-return]
+
+
+def at_once(inputs: Sequence[Any], compute: Callable[[], T]) -> T:
+    """What is computed from these inputs: outside of the trace where all are known."""
+    if current_trace() is None or not _known(inputs):
+        return compute()
+    with suspend_trace():
+        return compute()
 
 
 def _known(inputs: Sequence[Any]) -> bool:
@@ -240,17 +239,3 @@ def _of_node(node: Node) -> Iterator[None]:
     finally:
         if token is not None:
             name_scopes.reset(token)
-
-
-def shape_of(x: Tensor) -> Any:
-    """The sizes of a tensor as a value: a constant where all are known."""
-    return sizes_value(x.shape)
-
-
-def as_value(x: Any) -> Any:
-    """What a user gives as a value: tensors, lists of them, None."""
-    if x is None or isinstance(x, Tensor):
-        return x
-    if isinstance(x, (list, tuple)):
-        return [as_value(v) for v in x]
-    return as_tensor(np.asarray(x))

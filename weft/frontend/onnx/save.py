@@ -17,6 +17,7 @@ from weft.frontend.bundle.files import PathLike
 from weft.frontend.bundle.freeze import frozen, simplified
 from weft.frontend.bundle.load import Bundle
 from weft.frontend.bundle.signature import DEFAULT, Exported, Weights
+from weft.frontend.onnx.dtypes import number_of
 from weft.frontend.onnx.nodes.graph import Body, GraphWriter, Node, RefusedError
 from weft.frontend.onnx.nodes.table import Refusal, emit, traced_refusals
 from weft.frontend.onnx.reader import package
@@ -163,6 +164,7 @@ def written(found: Exported, weights: Weights, opset: int) -> _Model:
     """A signature as nodes of ONNX. UnsupportedError for ops that have none."""
     graph = found.graph
     writer = GraphWriter(graph, found.inputs, opset)
+    writer.reserve(set(found.output_names).difference(weights.arrays))
     writer.name_arrays(weights.arrays)
     for arg, name in zip(graph.args[found.inputs :], found.weights, strict=True):
         writer.bind(arg, writer.constant(weights.arrays[name]))
@@ -210,8 +212,7 @@ class _Model:
         self.more: list[Node] = []
         made = {n for node in writer.nodes for n in node.outputs}
         for name, wanted in zip(outputs, found.output_names, strict=True):
-            taken = wanted in self.inputs or wanted in self.outputs or wanted in writer.arrays
-            own = writer.name(wanted) if taken else wanted
+            own = writer.output_name(wanted)
             self.outputs.append(own)
             if name in made and name not in self.renamed:
                 self.renamed[name] = own
@@ -219,18 +220,11 @@ class _Model:
                 self.more.append(Node("Identity", own, [name], [own], {}, {}, ""))
         used = self._used(writer.nodes) | {n for node in self.more for n in node.inputs}
         self.arrays = {n: a for n, a in writer.arrays.items() if n in used}
-        self._keep_names_apart(made)
 
     @property
     def nbytes(self) -> int:
         """Of all arrays."""
         return sum(a.nbytes for a in self.arrays.values())
-
-    def _keep_names_apart(self, made: set[str]) -> None:
-        """Of a tensor within that has the name of an output: another one."""
-        for name in self.outputs:
-            if name in made and self.renamed.get(name) is None:
-                self.renamed[name] = self.writer.name(name)
 
     def _used(self, nodes: Sequence[Node]) -> set[str]:
         found: set[str] = set()
@@ -296,11 +290,9 @@ class _Model:
         return self.helper.make_tensor_value_info(name, self._element(kind.dtype), sizes)
 
     def _element(self, dtype: DType) -> int:
-        names = {"float32": "FLOAT", "float64": "DOUBLE"}
         if dtype.is_complex:
             raise TypeRuleError("wf.onnx.save: ONNX runtimes take no complex numbers")
-        name = names.get(dtype.name, dtype.name.upper())
-        return int(getattr(self.onnx.TensorProto, name))
+        return number_of(dtype)
 
     # --------------------------------------------------------------------------------------- arrays
     def _tensor(self, name: str, array: np.ndarray[Any, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""`Sizes`: the sizes of tensors as values, while a model is imported.
+"""`Sizes`: the sizes of tensors as values, while a model is traced.
 
 Models compute shapes from shapes: Shape, Gather, Concat, Reshape. Where sizes are open these values
 are no constants; kept as what they are, dimensions, such a chain leaves no op in the graph."""

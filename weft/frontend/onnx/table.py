@@ -37,8 +37,8 @@ class Call:
 class Operator:
     """A version of an operator. known: inputs whose values have to be known when it is traced, and
     come as arrays; sizes: those that come as lists of sizes, some of which may be symbols or
-    tensors; like: those whose types alone matter; folds: whether it may be computed at import where
-    its inputs are known; asks: whether it is told of its node."""
+    tensors; like: those whose types alone matter; folds: whether it is computed outside of the
+    trace where its inputs are known; asks: whether it is told of its node."""
 
     function: Callable[..., Any]
     since: int

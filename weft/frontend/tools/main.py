@@ -81,7 +81,7 @@ def read_program(path: str) -> Program:
         if (model := _ONNX.fullmatch(path)) is not None:
             from weft.frontend.onnx.model import model_graph
 
-            return Program.of(model_graph(model[1], _sizes(model[2] or "")))
+            return Program.of(model_graph(model[1], _sizes(f"{model[1]}:", model[2] or "")))
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {path}") from None
@@ -96,12 +96,12 @@ def read_program(path: str) -> Program:
     return parse_program(text, path)
 
 
-def _sizes(text: str) -> dict[str, int]:
+def _sizes(model: str, text: str) -> dict[str, int]:
     """`NAME=SIZE,...`. InvalidArgumentError for what is not."""
-    pairs = [part.split("=") for part in text.split(",") if part]
-    if not all(len(p) == 2 and p[1].isdecimal() for p in pairs):
+    pairs = cli_run.named_pairs([part for part in text.split(",") if part], model)
+    if not all(size.isdecimal() for size in pairs.values()):
         raise InvalidArgumentError(f"{text!r:.60} are no sizes", hint="batch=8,height=320")
-    return {name: int(size) for name, size in pairs}
+    return {name: int(size) for name, size in pairs.items()}
 
 
 def read_graph(path: str) -> Graph:

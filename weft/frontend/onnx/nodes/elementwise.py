@@ -18,6 +18,7 @@ from weft.frontend.onnx.nodes.graph import (
     Held,
     RefusedError,
     dtype_of,
+    inverted,
     joined,
     tensor_of,
 )
@@ -462,7 +463,7 @@ def layout(writer: GraphWriter, values: Sequence[Value]) -> Layout:
             perm = one.perm
             break
     if perm:  # a tensor's axis i is the value's axis order[i]
-        order = tuple(int(a) for a in np.argsort(perm))
+        order = inverted(perm)
         names = [writer.in_layout(one, rank, order) for one in held]
         shapes = [_ordered(one.turned, rank, order) for one in held]
     else:

@@ -14,7 +14,7 @@ one, `call` computes in a wider one, of the same result, between two Casts."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
@@ -110,6 +110,7 @@ class GraphWriter:
         self._first = Scope()  # of sizes of inputs, before all other nodes
         self._scopes = [Scope()]
         self._names: set[str] = set()
+        self._reserved: set[str] = set()
         self._tried: dict[str, int] = {}
         self._constants: dict[object, str] = {}
         self._wanted: dict[object, str] = {}
@@ -133,6 +134,18 @@ class GraphWriter:
         self._names.add(found)
         return found
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep names for outputs: no tensor or node within has them, those of inputs aside."""
+        self._reserved = set(names) - self._names
+        self._names |= self._reserved
+
+    def output_name(self, wanted: str) -> str:
+        """The name of an output: as wanted where that is reserved, else another one."""
+        if wanted not in self._reserved:
+            return self.name(wanted)
+        self._reserved.remove(wanted)
+        return wanted
+
     def at(self, op: Operation) -> None:
         """What is written next is of this op: its scope and place name the nodes."""
         location = op.locations[0] if op.locations else None
@@ -149,7 +162,10 @@ class GraphWriter:
 
     def node(self, kind: str, *inputs: str, **attrs: Any) -> str:
         """Write a node with one output; its name."""
-        return self._write(self._scopes[-1], kind, inputs, 1, None, attrs)[0]
+        return self._node(self._scopes[-1], kind, *inputs, **attrs)
+
+    def _node(self, scope: Scope, kind: str, *inputs: str, **attrs: Any) -> str:
+        return self._write(scope, kind, inputs, 1, None, attrs)[0]
 
     def _write(
         self, scope: Scope, kind: str, inputs: Sequence[str], outputs: int,
@@ -303,13 +319,16 @@ class GraphWriter:
             )
         everywhere = all(s in self._sources for s in dim.symbols)
         scope = self._first if everywhere else self._scopes[-1]
-        for known in (*reversed(self._scopes), self._first):
-            if dim in known.sizes:
-                return known.sizes[dim]
+        if known := self._known_size(dim):
+            return known
         kept, self.scope_name = self.scope_name, "sizes" if everywhere else self.scope_name
         scope.sizes[dim] = made = self._size(scope, dim)
         self.scope_name = kept
         return made
+
+    def _known_size(self, key: object) -> str | None:
+        around = (*reversed(self._scopes), self._first)
+        return next((scope.sizes[key] for scope in around if key in scope.sizes), None)
 
     def _size(self, scope: Scope, dim: SymbolicDim) -> str:
         total = ""
@@ -317,11 +336,11 @@ class GraphWriter:
             part = ""
             for atom in mono:
                 value = self._atom(scope, atom)
-                part = self._write(scope, "Mul", (part, value), 1, None, {})[0] if part else value
+                part = self._node(scope, "Mul", part, value) if part else value
             if factor != 1 or not part:
                 number = self.ints(factor)
-                part = self._write(scope, "Mul", (part, number), 1, None, {})[0] if part else number
-            total = self._write(scope, "Add", (total, part), 1, None, {})[0] if total else part
+                part = self._node(scope, "Mul", part, number) if part else number
+            total = self._node(scope, "Add", total, part) if total else part
         return total
 
     def _atom(self, scope: Scope, atom: str) -> str:
@@ -332,18 +351,15 @@ class GraphWriter:
         if isinstance(atom, Factor):
             name, first, second = atom.name, atom.first, atom.second  # type: ignore[attr-defined]
             kind = "Max" if name == "max" else "Div"
-            operands = self.size(first), self.size(second)
-            return self._write(scope, kind, operands, 1, None, {})[0]
+            return self._node(scope, kind, self.size(first), self.size(second))
         if atom not in self._sources:
             raise RefusedError(f"the size '{atom}' of no input is needed")
         name, axis, factor, constant = self._sources[atom]
-        made = self._write(
-            self._first, "Shape", (name,), 1, None, {"start": axis, "end": axis + 1}
-        )[0]
+        made = self._node(self._first, "Shape", name, start=axis, end=axis + 1)
         if constant:
-            made = self._write(self._first, "Sub", (made, self.ints(constant)), 1, None, {})[0]
+            made = self._node(self._first, "Sub", made, self.ints(constant))
         if factor != 1:
-            made = self._write(self._first, "Div", (made, self.ints(factor)), 1, None, {})[0]
+            made = self._node(self._first, "Div", made, self.ints(factor))
         self._first.symbols[atom] = made
         return made
 
@@ -352,9 +368,8 @@ class GraphWriter:
         key = tuple(dims)
         if all(isinstance(d, int) for d in key):
             return self.constant(np.asarray(key, np.int64))
-        for known in (*reversed(self._scopes), self._first):
-            if key in known.sizes:
-                return known.sizes[key]
+        if known := self._known_size(key):
+            return known
         parts: list[str] = []
         run: list[int] = []
         for d in key:
@@ -374,9 +389,8 @@ class GraphWriter:
         if isinstance(dim, int):
             return self.constant(np.asarray(dim, np.int64))
         key = "scalar", dim
-        for known in (*reversed(self._scopes), self._first):
-            if key in known.sizes:
-                return known.sizes[key]
+        if known := self._known_size(key):
+            return known
         made = self._scopes[-1].sizes[key] = self.node("Squeeze", self.size(dim), self.ints(0))
         return made
 
@@ -398,6 +412,11 @@ class GraphWriter:
             fits = name in scope.made and name not in out
             out.append(name if fits else self.node("Identity", name))
         return out
+
+
+def inverted(perm: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes one; () of ()."""
+    return tuple(sorted(range(len(perm)), key=perm.__getitem__))
 
 
 def _permuted(array: Array, axes: tuple[int, ...]) -> Array:

@@ -15,6 +15,7 @@ from weft.frontend.onnx.nodes.graph import (
     Held,
     RefusedError,
     dtype_of,
+    inverted,
     tensor_of,
 )
 from weft.ir import dtypes
@@ -129,7 +130,7 @@ def _broadcast(writer: GraphWriter, op: Operation) -> None:
 
 def _concat(writer: GraphWriter, op: Operation) -> None:
     axis, perm = int_attr(op.attrs, "axis"), common_layout(writer, op.operands)
-    order = tuple(int(a) for a in np.argsort(perm)) if perm else ()
+    order = inverted(perm)
     names = [writer.use(v, order) for v in op.operands]
     name = writer.node("Concat", *names, axis=perm[axis] if perm else axis)
     bind_turned(writer, op.result, name, perm)
@@ -148,14 +149,14 @@ def bind_turned(writer: GraphWriter, value: Value, name: str, perm: tuple[int, .
     if not perm:
         writer.bind(value, name)
         return
-    shape = tuple(kind.shape[a] for a in np.argsort(perm))
+    shape = tuple(kind.shape[a] for a in inverted(perm))
     writer.held[value] = Held(name, shape, perm)
 
 
 def _pad(writer: GraphWriter, op: Operation) -> None:
     value, fill = op.operands
     perm = writer.held[value].perm if writer.held[value].full else ()
-    order = tuple(int(a) for a in np.argsort(perm)) if perm else ()
+    order = inverted(perm)
     lo, hi = (list(ints_attr(op.attrs, n)) for n in ("lo", "hi"))
     if perm:
         lo, hi = [lo[a] for a in order], [hi[a] for a in order]
@@ -226,7 +227,7 @@ def _slice(writer: GraphWriter, op: Operation) -> None:
     (value,) = op.operands
     held = writer.held[value]
     perm = held.perm if held.full else ()
-    order = tuple(int(a) for a in np.argsort(perm)) if perm else tuple(range(len(held.shape)))
+    order = inverted(perm) if perm else tuple(range(len(held.shape)))
     name = writer.use(value, order if perm else ())
     given = tensor_of(value).shape
     starts, stops = shape_attr(op.attrs, "starts"), shape_attr(op.attrs, "stops")
@@ -387,7 +388,7 @@ def _index_add(writer: GraphWriter, op: Operation) -> None:
     updated = writer.use(updates, (*given, *rest) if axis else ())
     rows = writer.node("Unsqueeze", indices(writer, index), writer.ints(-1))
     made = _scatter(writer, op, "ScatterND", x_name, rows, updated, None)
-    perm = tuple(int(a) for a in np.argsort(first)) if axis else ()
+    perm = inverted(first) if axis else ()
     bind_turned(writer, op.result, made, perm)
 
 

@@ -21,7 +21,7 @@ from weft.frontend.bundle.signature import Weights
 from weft.frontend.nn import activations, losses
 from weft.frontend.onnx.nodes import products, reductions, windows
 from weft.frontend.onnx.nodes.dtypes import RUNS_IN
-from weft.frontend.onnx.nodes.graph import GraphWriter, Held, dtype_of, tensor_of
+from weft.frontend.onnx.nodes.graph import GraphWriter, Held, dtype_of, inverted, tensor_of
 from weft.frontend.onnx.nodes.moves import bind_turned
 from weft.frontend.ops.elementwise import add, divide, multiply, square
 from weft.frontend.ops.reduction import mean
@@ -90,7 +90,7 @@ def _pattern(op: Operation, around: _Block) -> Pattern | None:
 @dataclass(frozen=True, slots=True)
 class Template:
     """A function of weft's that is one operator. attrs: of the operator, from the number that was
-    found for the mark; arguments: types of further arguments, from that of the result."""
+    found for the mark."""
 
     kind: str
     function: Callable[..., Any]
@@ -210,7 +210,7 @@ def _along_axis(kind: str, function: Callable[..., Any], op: Operation, around: 
     def write(writer: GraphWriter) -> None:
         held = writer.held[x]
         perm = held.perm if held.full else ()
-        order = tuple(int(a) for a in np.argsort(perm)) if perm else ()
+        order = inverted(perm)
         own = perm[axis] if perm else axis
         name = writer.call(kind, [writer.use(x, order)], dtype_of(x), axis=own)
         bind_turned(writer, op.result, name, perm)

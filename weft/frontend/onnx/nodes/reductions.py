@@ -11,6 +11,7 @@ from weft.frontend.onnx.nodes.elementwise import Expr, logaddexp
 from weft.frontend.onnx.nodes.graph import (
     GraphWriter,
     dtype_of,
+    inverted,
     tensor_of,
 )
 from weft.frontend.onnx.nodes.moves import bind_turned
@@ -45,7 +46,7 @@ def reduce(
         return
     perm = held.perm if held.full else ()
     rank = tensor_of(value).rank
-    order = tuple(int(a) for a in np.argsort(perm)) if perm else ()
+    order = inverted(perm)
     own = [perm[a] for a in axes] if perm else list(axes)
     left: tuple[int, ...] = perm
     if perm and not keepdims:  # of the axes that stay, numbered anew

@@ -11,6 +11,7 @@ from typing import Any
 import weft as wf
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.onnx.dtypes import converted, dtype_of, number_of
+from weft.frontend.onnx.reader import package
 from weft.frontend.onnx.table import Call, op
 from weft.ir.dims import product
 
@@ -80,11 +81,7 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
 
 def _power(a: Tensor, b: Tensor) -> Tensor:
     """In the dtype of a."""
-    if a.dtype is b.dtype:
-        return wf.pow(a, b)
-    if a.dtype.is_floating:
-        return wf.pow(a, wf.astype(b, a.dtype))
-    if b.dtype.is_integer:
+    if a.dtype.is_floating or b.dtype.is_integer:
         return wf.pow(a, wf.astype(b, a.dtype))
     return wf.astype(wf.pow(wf.astype(a, wf.float64), wf.astype(b, wf.float64)), a.dtype)
 
@@ -167,18 +164,10 @@ def _einsum(*Inputs: Tensor, equation: str) -> Tensor:
 
 # ----------------------------------------------------------------------------------------- dtypes
 @op("Cast")
-def _cast(
-    input: Tensor, *, to: Any, saturate: int = 1, round_mode: str = "up", node: Call
-) -> Tensor:
+def _cast(input: Tensor, *, to: Any, saturate: int = 1, round_mode: str = "up") -> Tensor:
     if isinstance(to, str):  # before opset 6
-        to = _NUMBERS[to]
+        to = package().TensorProto.DataType.Value(to)
     return _converted(input, to, saturate, round_mode)
-
-
-_NUMBERS = {
-    "FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9,
-    "FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13,
-}  # fmt: skip
 
 
 @op("CastLike", since=15, like=["target_type"])
@@ -260,10 +249,9 @@ def _swish(X: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 @op("Shrink", since=9)
 def _shrink(input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    zero = wf.zeros_like(input)
     wide = wf.astype(input, wf.float32) if input.dtype.is_integer else input
     made = wf.where(wide < -lambd, wide + bias, wf.where(wide > lambd, wide - bias, 0))
-    return wf.astype(made, zero.dtype)
+    return wf.astype(made, input.dtype)
 
 
 def _rows(x: Tensor, axis: int) -> tuple[Tensor, tuple[Any, ...]]:

@@ -7,10 +7,9 @@ from typing import Any
 
 import weft as wf
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.core.trace import suspend_trace
+from weft.frontend.onnx.run import at_once
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
-from weft.frontend.ops.promotion import is_concrete
 from weft.ir.dtypes import DType
 
 
@@ -43,11 +42,7 @@ def _normalised(
         factor = scale / wf.sqrt(var + epsilon)
         return factor, bias - mean * factor
 
-    if all(is_concrete(t) for t in (scale, bias, mean, var)):
-        with suspend_trace():
-            factor, offset = factors()
-    else:
-        factor, offset = factors()
+    factor, offset = at_once([scale, bias, mean, var], factors)
     made = x * _channels(factor, x) + _channels(offset, x)
     return wf.astype(made, x.dtype)
 

@@ -119,12 +119,11 @@ def _conv_integer(
     auto_pad: str = "NOTSET", dilations: Any = None, group: int = 1, kernel_shape: Any = None,
     pads: Any = None, strides: Any = None,
 ) -> Tensor:  # fmt: skip
-    attributes: dict[str, Any] = {
-        "auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads,
-        "strides": strides,
-    }  # fmt: skip
     zero = None if x_zero_point is None else wf.reshape(x_zero_point, ())
-    return convolution(_less(x, zero), _less(w, _of_outputs(w_zero_point, w)), **attributes)
+    return convolution(
+        _less(x, zero), _less(w, _of_outputs(w_zero_point, w)), auto_pad=auto_pad,
+        dilations=dilations, group=group, pads=pads, strides=strides,
+    )  # fmt: skip
 
 
 def _of_outputs(values: Tensor | None, w: Tensor) -> Tensor | None:

@@ -154,11 +154,15 @@ def _trilu(input: Tensor, k: Any = 0, *, upper: int = 1) -> Tensor:
     return (wf.triu if upper else wf.tril)(input, k=int(np.reshape(k, ())))
 
 
+def _from_start(index: Tensor, size: Any) -> Tensor:
+    """Indices of which negative ones are from the end, from the start."""
+    return wf.where(index < 0, index + size, index)
+
+
 @op("OneHot", since=9, known=["depth"])
 def _one_hot(indices: Tensor, depth: Any, values: Tensor, *, axis: int = -1) -> Tensor:
     size = int(np.reshape(depth, ()))
-    index = wf.astype(indices, wf.int64)
-    index = wf.expand_dims(wf.where(index < 0, index + size, index), axis)
+    index = wf.expand_dims(_from_start(wf.astype(indices, wf.int64), size), axis)
     places = [1] * index.ndim
     places[axis] = size
     return wf.where(index == wf.reshape(wf.arange(size), places), values[1], values[0])
@@ -259,7 +263,12 @@ def _reverse_sequence(
 
 
 # ---------------------------------------------------------------------------------------- padding
-_MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge"}
+def cropped(x: Tensor, pairs: list[tuple[int, int]]) -> tuple[Tensor, list[tuple[int, int]]]:
+    """x without what negative padding of its last axes takes away, and the padding that is left."""
+    if all(p >= 0 for pair in pairs for p in pair):
+        return x, pairs
+    key = [slice(max(0, -lo), min(hi, 0) or None) for lo, hi in pairs]
+    return x[(..., *key)], [(max(lo, 0), max(hi, 0)) for lo, hi in pairs]
 
 
 @op("Pad", since=11, sizes=["pads"], known=["axes"])
@@ -274,17 +283,11 @@ def _pad(
     numbers = [p for pair in pairs for p in pair]
     if not all(isinstance(p, int) for p in numbers):
         return _pad_open(data, pairs, constant_value, mode)
-    cut = tuple(
-        slice(max(0, -lo), d - max(0, -hi) if hi < 0 else None)
-        for (lo, hi), d in zip(pairs, data.shape, strict=True)
-    )
-    if any(p < 0 for p in numbers):
-        data = data[cut]
-        pairs = [(max(lo, 0), max(hi, 0)) for lo, hi in pairs]
+    data, pairs = cropped(data, pairs)
     if mode == "wrap":
         return _wrapped(data, pairs)
     if mode != "constant":
-        return wf.pad(data, pairs, _MODES[mode])
+        return wf.pad(data, pairs, mode)
     fill: Any = 0 if constant_value is None else wf.reshape(constant_value, ())
     if data.dtype.kind == "bool" and constant_value is None:
         fill = False
@@ -345,8 +348,7 @@ def _gather_elements(data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 def _places(data: Tensor, indices: Tensor, axis: int) -> Tensor:
     """Where the elements of `indices` point to along an axis: an index for each axis of data."""
     axis %= data.ndim
-    index = wf.astype(indices, wf.int64)
-    index = wf.where(index < 0, index + data.shape[axis], index)
+    index = _from_start(wf.astype(indices, wf.int64), data.shape[axis])
     grids = [
         index if i == axis else wf.iota(indices.shape, i, dtype=wf.int64) for i in range(data.ndim)
     ]
@@ -357,10 +359,7 @@ def _places(data: Tensor, indices: Tensor, axis: int) -> Tensor:
 def _gather_nd(data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     index = wf.astype(indices, wf.int64)
     deep = known_size(index, -1)
-    limits = [data.shape[batch_dims + i] for i in range(deep)]
-    parts = [
-        wf.where(index[..., i] < 0, index[..., i] + n, index[..., i]) for i, n in enumerate(limits)
-    ]
+    parts = [_from_start(index[..., i], data.shape[batch_dims + i]) for i in range(deep)]
     batches = [wf.iota(index.shape[:-1], i, dtype=wf.int64) for i in range(batch_dims)]
     return gather_nd(data, wf.stack([*batches, *parts], axis=-1))
 
@@ -408,10 +407,7 @@ def _scatter_nd(
 ) -> Tensor:
     index = wf.astype(indices, wf.int64)
     deep = known_size(index, -1)
-    parts = [
-        wf.where(index[..., i] < 0, index[..., i] + data.shape[i], index[..., i])
-        for i in range(deep)
-    ]
+    parts = [_from_start(index[..., i], data.shape[i]) for i in range(deep)]
     return _scattered(data, wf.stack(parts, axis=-1), updates, reduction)
 
 

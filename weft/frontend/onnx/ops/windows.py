@@ -10,11 +10,11 @@ import numpy as np
 
 import weft as wf
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.core.trace import suspend_trace
 from weft.frontend.nn.windows import same_padding
+from weft.frontend.onnx.ops.shapes import cropped
+from weft.frontend.onnx.run import at_once
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
-from weft.frontend.ops.promotion import is_concrete
 from weft.ir.errors import ShapeError, UnsupportedError
 
 _FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -46,24 +46,10 @@ def pairs_of(
     return list(zip(pads[:axes], pads[axes:], strict=True))
 
 
-def _cropped(x: Tensor, pairs: list[tuple[int, int]]) -> tuple[Tensor, list[tuple[int, int]]]:
-    """x without what negative padding takes away, and the padding that is left."""
-    if all(p >= 0 for pair in pairs for p in pair):
-        return x, pairs
-    key = [
-        slice(max(0, -lo), n - max(0, -hi))
-        for (lo, hi), n in zip(pairs, spatial_sizes(x), strict=True)
-    ]
-    return x[(slice(None), slice(None), *key)], [(max(lo, 0), max(hi, 0)) for lo, hi in pairs]
-
-
 def kernel_last(w: Tensor) -> Tensor:
     """A kernel (out, in, window...) as (window..., in, out); at once where it is known."""
     order = (*range(2, w.ndim), 1, 0)
-    if is_concrete(w):
-        with suspend_trace():
-            return wf.permute_dims(w, order)
-    return wf.permute_dims(w, order)
+    return at_once([w], lambda: wf.permute_dims(w, order))
 
 
 @op("Conv")
@@ -79,7 +65,7 @@ def convolution(
     steps, spread = strides or [1] * axes, dilations or [1] * axes
     window = [known_size(W, i) for i in range(2, W.ndim)]
     pairs = pairs_of(auto_pad, pads, spatial_sizes(X), window, steps, spread)
-    X, pairs = _cropped(X, pairs)
+    X, pairs = cropped(X, pairs)
     made = wf.nn.conv(
         X, kernel_last(W), steps, pairs, data_format=_FIRST[axes], dilations=spread, groups=group
     )
