@@ -231,8 +231,8 @@ class TestBatches:
         that fails spoils no other."""
         version = Repository([str(model(tmp_path, lambda x: x * 2))]).find("m")
         signature = version.signature()
-        signature.find_batches(8)
-        signature.pace = [(n, 1e-5) for n, _ in signature.pace]  # whatever else runs here
+        signature.by_rows = True  # and its pace, whatever else runs here
+        signature.ran, signature.pace = {1, 2, 4, 8}, [(n, 1e-5) for n in (1, 2, 4, 8)]
         calls: list[Any] = []
 
         class Noted:
@@ -275,6 +275,21 @@ class TestBatches:
         asyncio.run(run())
         # 1 + 1 + 2 + 0 + 3 + 1 are 8 rows, which fail as one; then the last
         assert calls == [8, 1, 1, 2, 0, 3, 1, 1]
+
+    def test_quick_calls_are_of_rows_that_ran(self, tmp_path: Path) -> None:
+        """Those that would be quicker for each row have no kernel yet, and are not called."""
+        version = Repository([str(model(tmp_path, lambda x: x * 2))]).find("m")
+        signature = version.signature()
+        signature.by_rows, signature.ran = True, {1, 4}
+        signature.pace = [(1, 1e-5), (2, 1e-5), (4, 1e-4)]
+
+        async def run() -> list[int | None]:
+            quick = QuickCalls(Limits(max_batch=8), Metrics())
+            asked = [quick.submit(version, signature, [rows_of(1, i)]) for i in range(4)]
+            return [one.rows for one in await asyncio.gather(*asked)]
+
+        assert asyncio.run(run()) == [1, 1, 1, 1]
+        assert signature.ran == {1, 4}
 
     def test_calls_are_tried_for_their_pace(self, tmp_path: Path) -> None:
         """What is quick for two rows and slow for more is called for two."""
