@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import logging
 import os
 import shutil
 import signal
@@ -30,6 +31,7 @@ from weft.frontend.serving.app import App
 from weft.frontend.serving.batching import Limits
 from weft.frontend.serving.grpc_server import GrpcServer
 from weft.frontend.serving.repository import Repository
+from weft.frontend.serving.service import failure
 from weft.frontend.tools.main import main
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -364,6 +366,24 @@ def test_a_token(folder: Path) -> None:
         stream = served.channel.stream_stream(SERVICE + "ModelStreamInfer")
         with pytest.raises(grpc.RpcError):
             list(stream(iter([GOOD])))
+
+
+@pytest.mark.parametrize(("error", "status", "code", "text"), [
+    (wf.errors.InvalidArgumentError("a", hint="b"), 400, "INVALID_ARGUMENT", "a (hint: b)"),
+    (wf.errors.UnavailableError("a"), 503, "UNAVAILABLE", "a"),
+    (wf.errors.ResourceExhaustedError("a"), 500, "RESOURCE_EXHAUSTED", "a"),
+    (wf.errors.DataLossError("a"), 500, "INTERNAL", "a"),
+    (MemoryError(), 500, "INTERNAL", "there is not enough memory for this request"),
+    (KeyError("secret"), 500, "INTERNAL", "internal error (KeyError)"),
+])  # fmt: skip
+def test_what_errors_are_for_clients(
+    error: Exception, status: int, code: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "weft.serving"):
+        assert failure(error) == (status, code, text)
+    assert Code[code]
+    told = [record for record in caplog.records if record.name == "weft.serving"]
+    assert len(told) == (status == 500)  # what is not the client's doing
 
 
 class Held:
