@@ -326,13 +326,15 @@ class TestLimits:
             assert [r.result(60).status for r in replies] == [200] * 3
 
     def test_a_timeout(self, tmp_path: Path) -> None:
-        with Served(model(tmp_path, lambda x: x + 1), timeout=0.2) as served:
-            replies = [served.send(rows_of(1, i)) for i in range(2)]
-            assert {r.result(60).status for r in replies} == {504}
+        with Served(model(tmp_path, lambda x: x + 1), timeout=1.0) as served:
+            runs = served.send(rows_of(1, 0))
+            assert served.held.begun.acquire(timeout=60)
+            waits = served.send(rows_of(2, 1))
+            assert runs.result(60).status == waits.result(60).status == 504
             served.queued(0)
             served.held.go.set()
-            assert served.send(rows_of(1, 1)).result(60).status == 200
-            assert len(served.held.shapes) <= 3
+            assert served.send(rows_of(3, 2)).result(60).status == 200
+            assert served.held.shapes == [(1, 3), (3, 3)]  # what waited is not called
 
     def test_a_client_that_goes(self, tmp_path: Path) -> None:
         with Served(model(tmp_path, lambda x: x + 1), max_batch=1) as served:
