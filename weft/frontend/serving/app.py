@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import importlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from typing import Any
@@ -189,10 +188,7 @@ class App:
         return Response(text.encode(), "text/html; charset=utf-8", headers=headers)
 
     async def _server(self, request: Request) -> Response:
-        version = str(importlib.import_module("weft").__version__)
-        return json_response(
-            {"name": "weft", "version": version, "extensions": protocol.EXTENSIONS}
-        )
+        return json_response(protocol.server_metadata())
 
     async def _live(self, request: Request) -> Response:
         return json_response({"live": True})

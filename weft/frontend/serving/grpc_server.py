@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -46,8 +45,7 @@ class GrpcServer:
 
     async def start(self, host: str, port: int, tls: tuple[bytes, bytes] | None = None) -> int:
         """Listen; the port, one that is free for 0. tls: key and certificate, PEM.
-        UnavailableError if the address is taken, InvalidArgumentError for a certificate that is
-        none."""
+        UnavailableError if the address is taken, or they are none."""
         server = grpc.aio.server(
             maximum_concurrent_rpcs=self._most,
             options=[
@@ -182,9 +180,7 @@ class GrpcServer:
         return messages()["ModelReadyResponse"](ready=self.service.ready)
 
     async def _server_metadata(self, asked: Any, context: Any) -> Any:
-        version = str(importlib.import_module("weft").__version__)
-        made = messages()["ServerMetadataResponse"]
-        return made(name="weft", version=version, extensions=protocol.EXTENSIONS)
+        return messages()["ServerMetadataResponse"](**protocol.server_metadata())
 
     async def _model_metadata(self, asked: Any, context: Any) -> Any:
         version = self._version(asked.name, asked.version)
