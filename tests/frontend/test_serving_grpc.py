@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import logging
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import threading
@@ -28,6 +31,7 @@ from weft.frontend.serving.app import App
 from weft.frontend.serving.batching import Limits
 from weft.frontend.serving.grpc_server import GrpcServer
 from weft.frontend.serving.repository import Repository
+from weft.frontend.serving.service import failure
 from weft.frontend.tools.main import main
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -364,6 +368,24 @@ def test_a_token(folder: Path) -> None:
             list(stream(iter([GOOD])))
 
 
+@pytest.mark.parametrize(("error", "status", "code", "text"), [
+    (wf.errors.InvalidArgumentError("a", hint="b"), 400, "INVALID_ARGUMENT", "a (hint: b)"),
+    (wf.errors.UnavailableError("a"), 503, "UNAVAILABLE", "a"),
+    (wf.errors.ResourceExhaustedError("a"), 500, "RESOURCE_EXHAUSTED", "a"),
+    (wf.errors.DataLossError("a"), 500, "INTERNAL", "a"),
+    (MemoryError(), 500, "INTERNAL", "there is not enough memory for this request"),
+    (KeyError("secret"), 500, "INTERNAL", "internal error (KeyError)"),
+])  # fmt: skip
+def test_what_errors_are_for_clients(
+    error: Exception, status: int, code: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "weft.serving"):
+        assert failure(error) == (status, code, text)
+    assert Code[code]
+    told = [record for record in caplog.records if record.name == "weft.serving"]
+    assert len(told) == (status == 500)  # what is not the client's doing
+
+
 class Held:
     """A signature whose calls wait until `go` is set."""
 
@@ -437,6 +459,14 @@ class TestLimits:
             assert "no message came in time" in error.value.details()
 
 
+def takes_connections(address: str) -> bool:
+    try:
+        http.client.HTTPConnection(address, timeout=60).connect()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 class TestProcess:
     def test_it_listens_and_ends(self, folder: Path) -> None:
         with serving(str(folder / "m"), "--grpc-port", "0") as (process, _, lines):
@@ -447,6 +477,29 @@ class TestProcess:
             process.terminate()
             assert process.wait(60) == 0
             assert process.stderr.read() == ""
+
+    def test_a_stream_that_stays_open(self, folder: Path) -> None:
+        """While it is waited for, nobody else comes; a second interrupt does not wait for it."""
+        options = ("--grpc-port", "0", "--timeout", "600")
+        with serving(str(folder / "m"), *options) as (process, at, lines):
+            address, ends = lines[-1].removeprefix("serving gRPC on "), threading.Event()
+
+            def asked() -> Iterator[bytes]:
+                yield GOOD
+                ends.wait(120)
+
+            with grpc.insecure_channel(address) as channel:
+                got = channel.stream_stream(SERVICE + "ModelStreamInfer")(asked())
+                assert outputs(values(next(got), 2)[0])
+                process.send_signal(signal.SIGINT)
+                end = time.monotonic() + 60
+                while takes_connections(at):
+                    assert time.monotonic() < end
+                    time.sleep(0.05)
+                assert process.poll() is None
+                process.send_signal(signal.SIGINT)
+                assert process.wait(60) == 0
+                ends.set()
 
     @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
     def test_tls(self, folder: Path, tmp_path: Path) -> None:
@@ -488,8 +541,6 @@ class TestProcess:
 def test_both_answer_alike(folder: Path) -> None:
     """HTTP and gRPC tell the same of models."""
     with serving(str(folder / "m"), "--grpc-port", "0") as (_, address, lines):
-        import http.client
-
         connection = http.client.HTTPConnection(address, timeout=60)
         connection.request("GET", "/v2/models/m")
         told = json.loads(connection.getresponse().read())

@@ -231,8 +231,8 @@ class TestBatches:
         that fails spoils no other."""
         version = Repository([str(model(tmp_path, lambda x: x * 2))]).find("m")
         signature = version.signature()
-        signature.find_batches(8)
-        signature.pace = [(n, 1e-5) for n, _ in signature.pace]  # whatever else runs here
+        signature.by_rows = True  # and its pace, whatever else runs here
+        signature.ran, signature.pace = {1, 2, 4, 8}, [(n, 1e-5) for n in (1, 2, 4, 8)]
         calls: list[Any] = []
 
         class Noted:
@@ -276,6 +276,21 @@ class TestBatches:
         # 1 + 1 + 2 + 0 + 3 + 1 are 8 rows, which fail as one; then the last
         assert calls == [8, 1, 1, 2, 0, 3, 1, 1]
 
+    def test_quick_calls_are_of_rows_that_ran(self, tmp_path: Path) -> None:
+        """Those that would be quicker for each row have no kernel yet, and are not called."""
+        version = Repository([str(model(tmp_path, lambda x: x * 2))]).find("m")
+        signature = version.signature()
+        signature.by_rows, signature.ran = True, {1, 4}
+        signature.pace = [(1, 1e-5), (2, 1e-5), (4, 1e-4)]
+
+        async def run() -> list[int | None]:
+            quick = QuickCalls(Limits(max_batch=8), Metrics())
+            asked = [quick.submit(version, signature, [rows_of(1, i)]) for i in range(4)]
+            return [one.rows for one in await asyncio.gather(*asked)]
+
+        assert asyncio.run(run()) == [1, 1, 1, 1]
+        assert signature.ran == {1, 4}
+
     def test_calls_are_tried_for_their_pace(self, tmp_path: Path) -> None:
         """What is quick for two rows and slow for more is called for two."""
         version = Repository([str(model(tmp_path, lambda x: x * 2))]).find("m")
@@ -311,13 +326,15 @@ class TestLimits:
             assert [r.result(60).status for r in replies] == [200] * 3
 
     def test_a_timeout(self, tmp_path: Path) -> None:
-        with Served(model(tmp_path, lambda x: x + 1), timeout=0.2) as served:
-            replies = [served.send(rows_of(1, i)) for i in range(2)]
-            assert {r.result(60).status for r in replies} == {504}
+        with Served(model(tmp_path, lambda x: x + 1), timeout=1.0) as served:
+            runs = served.send(rows_of(1, 0))
+            assert served.held.begun.acquire(timeout=60)
+            waits = served.send(rows_of(2, 1))
+            assert runs.result(60).status == waits.result(60).status == 504
             served.queued(0)
             served.held.go.set()
-            assert served.send(rows_of(1, 1)).result(60).status == 200
-            assert len(served.held.shapes) <= 3
+            assert served.send(rows_of(3, 2)).result(60).status == 200
+            assert served.held.shapes == [(1, 3), (3, 3)]  # what waited is not called
 
     def test_a_client_that_goes(self, tmp_path: Path) -> None:
         with Served(model(tmp_path, lambda x: x + 1), max_batch=1) as served:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 import threading
 import time
 import weakref
@@ -22,7 +23,14 @@ from serve_process import serving
 import weft as wf
 from weft.frontend.serving.app import App
 from weft.frontend.serving.batching import Limits, prepare
-from weft.frontend.serving.repository import Repository
+from weft.frontend.serving.repository import (
+    AVAILABLE,
+    END,
+    UNLOADING,
+    Model,
+    Repository,
+    State,
+)
 
 F32 = wf.float32
 
@@ -184,6 +192,28 @@ def test_an_old_version_answers_what_it_was_asked(folder: Path) -> None:
         assert [one.result(60).json()["outputs"] for one in asked] == [[1.0]] * 3
         until(lambda: states(client)["1"] == "END")
         assert factor_of(client) == 2.0
+
+
+def test_states_that_threads_tell_at_once() -> None:
+    told = Model("m", "m")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            threading.Thread(
+                target=lambda i=i: [told.tell(State(n, AVAILABLE)) for n in range(i, 2000, 4)]
+            )
+            for i in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(told.states) == list(range(2000))
+    assert not told.tell(State(1, END), after=State(1, UNLOADING))  # another one is served by now
+    assert told.states[1] == State(1, AVAILABLE)
 
 
 def test_loading_and_unloading(folder: Path, tmp_path: Path) -> None:

@@ -590,7 +590,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         """A call outside of any trace with the options of one run; its loops look at the time and
         the token of the context. Errors as those of a call."""
         key, leaves, values = self._key(args, kwargs)
-        found = self._specializations.entries.get(key) or self._specialization(key, values)
+        found = self._specialization(key, values)
         return found.pack(found.run([a for a in leaves if a is not None], context))
 
     def _add_native(self, found: Compiled, values: list[Any]) -> None:

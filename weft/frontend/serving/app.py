@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import importlib
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from typing import Any
 
@@ -30,20 +28,8 @@ from weft.frontend.serving.batching import Answer, Limits
 from weft.frontend.serving.models import Version
 from weft.frontend.serving.page import page
 from weft.frontend.serving.repository import Repository
-from weft.frontend.serving.service import Service, beside, size_of
-from weft.ir.errors import (
-    CancelledError,
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    OutOfRangeError,
-    PermissionDeniedError,
-    TypeRuleError,
-    UnavailableError,
-    UnsupportedError,
-    WeftError,
-)
+from weft.frontend.serving.service import Service, failure
+from weft.ir.errors import CancelledError, InvalidArgumentError
 
 _Handler = Callable[[Request], Awaitable[Response]]
 #: The method and what answers it.
@@ -52,15 +38,6 @@ _Route = tuple[str, _Handler]
 _HEADER = protocol.HEADER.lower().encode()
 #: How long what a client still sends of a body that is refused is read: seconds.
 _LINGER = 1.0
-#: Which status an error of weft is; others are 500.
-_STATUS: tuple[tuple[type[WeftError], int], ...] = (
-    (NotFoundError, 404),
-    (InvalidArgumentError, 400), (TypeRuleError, 400), (OutOfRangeError, 400),
-    (UnsupportedError, 400), (PermissionDeniedError, 403),
-    (UnavailableError, 503), (FailedPreconditionError, 503),
-    (DeadlineExceededError, 504),
-    (CancelledError, 499),  # the client has gone; nobody reads it, but metrics count it
-)  # fmt: skip
 
 
 class App:
@@ -211,10 +188,7 @@ class App:
         return Response(text.encode(), "text/html; charset=utf-8", headers=headers)
 
     async def _server(self, request: Request) -> Response:
-        version = str(importlib.import_module("weft").__version__)
-        return json_response(
-            {"name": "weft", "version": version, "extensions": protocol.EXTENSIONS}
-        )
+        return json_response(protocol.server_metadata())
 
     async def _live(self, request: Request) -> Response:
         return json_response({"live": True})
@@ -273,10 +247,10 @@ class App:
         with version.used():
             body = await self._body(request)
             length = request.header(_HEADER)
-            asked = await beside(len(body), protocol.read_request, version, body, length)
-            answer = await self._run(request, version, asked)
-            size = size_of(answer.arrays)
-            content, head = await beside(size, protocol.write_answer, asked, answer.arrays)
+            answer, (content, head) = await self.service.answer(
+                version, len(body), lambda: protocol.read_request(version, body, length),
+                protocol.write_answer, request.disconnected,
+            )  # fmt: skip
         headers = _timing(answer)
         if head is not None:
             headers[protocol.HEADER] = str(head)
@@ -301,27 +275,12 @@ class App:
         version = self._version(request)
         with version.used():
             body = await self._body(request)
-
-            def read() -> predict.PredictRequest:
-                return read_request(version, protocol.read_json(body))
-
-            asked = await beside(len(body), read)
-            answer = await self._run(request, version, asked)
-
-            def write() -> bytes:
-                return json.dumps(answer_of(asked, answer.arrays)).encode()
-
-            content = await beside(size_of(answer.arrays), write)
+            answer, content = await self.service.answer(
+                version, len(body), lambda: read_request(version, protocol.read_json(body)),
+                lambda asked, results: json.dumps(answer_of(asked, results)).encode(),
+                request.disconnected,
+            )  # fmt: skip
         return Response(content, "application/json", headers=_timing(answer))
-
-    async def _run(
-        self, request: Request, version: Version,
-        asked: protocol.InferRequest | predict.PredictRequest,
-    ) -> Answer:  # fmt: skip
-        """Errors as `Service.call`."""
-        return await self.service.call(
-            version, asked.signature, asked.arrays, asked.timeout, request.disconnected
-        )
 
     async def _body(self, request: Request) -> bytes:
         """The body of a request, if it is not too long and does not take too long to come."""
@@ -381,17 +340,8 @@ def _timing(answer: Answer) -> dict[str, str]:
 
 
 def _failure(error: Exception) -> Response:
-    """The answer to a request that failed. What is not the client's doing is logged."""
+    """The answer to a request that failed."""
     if isinstance(error, Refusal):
         return error_response(error.status, error.text, error.headers)
-    if isinstance(error, WeftError):
-        status = next((s for kind, s in _STATUS if isinstance(error, kind)), 500)
-        text = error.what if error.hint is None else f"{error.what} (hint: {error.hint})"
-        headers = {"Retry-After": "1"} if status == 503 else None
-        if status == 500:
-            logging.getLogger("weft.serving").error("a request failed: %s", error)
-        return error_response(status, text, headers)
-    logging.getLogger("weft.serving").error("a request failed", exc_info=error)
-    if isinstance(error, MemoryError):
-        return error_response(500, "there is not enough memory for this request")
-    return error_response(500, f"internal error ({type(error).__name__})")
+    status, _, text = failure(error)
+    return error_response(status, text, {"Retry-After": "1"} if status == 503 else None)

@@ -14,7 +14,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import accumulate
 from typing import Any
@@ -222,13 +222,14 @@ class Scheduler:
         return max(0.0, oldest + self.limits.max_delay - time.monotonic())
 
 
-def joined(batch: list[Waiting]) -> list[Waiting]:
-    """As many of the first of these as a call is quick for: kernels for few rows, or for many, may
-    take longer for each row than others."""
-    if len(batch) == 1:
-        return batch
+def joined(batch: list[Waiting], fits: Callable[[int], bool] = lambda rows: True) -> list[Waiting]:
+    """As many of the first of these as a call is quick for, of those numbers of rows that fit, or
+    the first: kernels for few rows, or for many, may take longer for each row than others."""
     sums = list(accumulate(one.rows or 0 for one in batch))
-    most = max(worthwhile(batch[0].signature, sums))
+    fitting = [rows for rows in sums if fits(rows)] if len(batch) > 1 else []
+    if not fitting:
+        return batch[:1]
+    most = max(worthwhile(batch[0].signature, fitting))
     return batch[: len(sums) - sums[::-1].index(most)]
 
 
@@ -338,14 +339,8 @@ class QuickCalls:
                 left = left[len(batch) :]
 
     def _next(self, left: list[Waiting]) -> list[Waiting]:
-        signature = left[0].signature
-        sums = list(accumulate(one.rows or 0 for one in left))
-        fit = [
-            i for i, n in enumerate(sums) if n <= self.limits.max_batch and signature.is_quick(n)
-        ]
-        if not fit:
-            return left[:1]
-        return joined(left[: fit[-1] + 1]) if fit[-1] else left[:1]
+        most, is_quick = self.limits.max_batch, left[0].signature.is_quick
+        return joined(left, lambda rows: rows <= most and is_quick(rows))
 
 
 def prepare(version: Version, limits: Limits) -> list[str]:

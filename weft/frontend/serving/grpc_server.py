@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import importlib
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -20,34 +18,16 @@ from google.protobuf.message import DecodeError
 from weft.frontend.serving import protocol
 from weft.frontend.serving.grpc_messages import CONTENTS, messages
 from weft.frontend.serving.models import Version
-from weft.frontend.serving.service import Service, beside, size_of
+from weft.frontend.serving.service import Service, beside, failure
 from weft.ir.errors import (
-    CancelledError,
     DeadlineExceededError,
-    FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    OutOfRangeError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-    TypeRuleError,
     UnavailableError,
-    UnsupportedError,
-    WeftError,
 )
 
 _SERVICE, _HEALTH = "inference.GRPCInferenceService", "grpc.health.v1.Health"
 _Code = grpc.StatusCode
-#: Which status an error of weft is; others are INTERNAL.
-_STATUS: tuple[tuple[type[WeftError], Any], ...] = (
-    (NotFoundError, _Code.NOT_FOUND),
-    (InvalidArgumentError, _Code.INVALID_ARGUMENT), (TypeRuleError, _Code.INVALID_ARGUMENT),
-    (OutOfRangeError, _Code.INVALID_ARGUMENT), (UnsupportedError, _Code.INVALID_ARGUMENT),
-    (PermissionDeniedError, _Code.PERMISSION_DENIED),
-    (UnavailableError, _Code.UNAVAILABLE), (FailedPreconditionError, _Code.UNAVAILABLE),
-    (ResourceExhaustedError, _Code.RESOURCE_EXHAUSTED),
-    (DeadlineExceededError, _Code.DEADLINE_EXCEEDED), (CancelledError, _Code.CANCELLED),
-)  # fmt: skip
 #: `HealthCheckResponse.ServingStatus`.
 _SERVING, _NOT_SERVING = 1, 2
 
@@ -65,8 +45,7 @@ class GrpcServer:
 
     async def start(self, host: str, port: int, tls: tuple[bytes, bytes] | None = None) -> int:
         """Listen; the port, one that is free for 0. tls: key and certificate, PEM.
-        UnavailableError if the address is taken, InvalidArgumentError for a certificate that is
-        none."""
+        UnavailableError if the address is taken, or they are none."""
         server = grpc.aio.server(
             maximum_concurrent_rpcs=self._most,
             options=[
@@ -137,7 +116,7 @@ class GrpcServer:
                 asked = await beside(held, _parsed, request, data)
                 model = self._known(asked)
                 answer = await call(asked, context)
-                told: bytes = await beside(answer.ByteSize(), answer.SerializeToString)
+                told = await _bytes(answer)
             except Exception as error:
                 await self._refuse(context, model, error)
             finally:
@@ -159,10 +138,10 @@ class GrpcServer:
         return bytes(data)
 
     async def _refuse(self, context: Any, model: str, error: Exception) -> None:
-        """End a call with the status of an error. What is not the client's doing is logged."""
-        code, text = _status_of(error)
-        self.service.metrics.request(model, code.name)
-        await context.abort(code, text)
+        """End a call with the status of an error."""
+        _, code, text = failure(error)
+        self.service.metrics.request(model, code)
+        await context.abort(_Code[code], text)
 
     async def _check_token(self, context: Any) -> None:
         if self._token is None:
@@ -201,9 +180,7 @@ class GrpcServer:
         return messages()["ModelReadyResponse"](ready=self.service.ready)
 
     async def _server_metadata(self, asked: Any, context: Any) -> Any:
-        version = str(importlib.import_module("weft").__version__)
-        made = messages()["ServerMetadataResponse"]
-        return made(name="weft", version=version, extensions=protocol.EXTENSIONS)
+        return messages()["ServerMetadataResponse"](**protocol.server_metadata())
 
     async def _model_metadata(self, asked: Any, context: Any) -> Any:
         version = self._version(asked.name, asked.version)
@@ -237,42 +214,35 @@ class GrpcServer:
     async def _infer(self, asked: Any, context: Any) -> Any:
         version = self._version(asked.model_name, asked.model_version)
         with version.used():
-            size = asked.ByteSize()
-            request = await beside(size, _request, version, asked)
-            answer = await self.service.call(
-                version, request.signature, request.arrays, request.timeout
+            _, told = await self.service.answer(
+                version, asked.ByteSize(), lambda: _request(version, asked), _answer
             )
-            return await beside(size_of(answer.arrays), _answer, request, answer.arrays)
+        return told
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answers in the order of the requests; one that fails is answered by why, and the stream
         goes on."""
         await self._check_token(context)
-        made, model = messages()["ModelStreamInferResponse"], ""
+        made = messages()["ModelStreamInferResponse"]
         async for data in requests:
+            model = ""
             try:
                 self.service.hold(len(data))
                 asked = await beside(len(data), _parsed, "ModelInferRequest", data)
-                model = self._known(asked)
-                told, code = made(infer_response=await self._infer(asked, context)), _Code.OK
+                model, code = self._known(asked), "OK"
+                told = made(infer_response=await self._infer(asked, context))
             except Exception as error:
-                code, text = _status_of(error)
+                _, code, text = failure(error)
                 told = made(error_message=text)
             finally:
                 self.service.hold(-len(data))
-            self.service.metrics.request(model, code.name)
-            yield told.SerializeToString()
+            self.service.metrics.request(model, code)
+            yield await _bytes(told)
 
 
-def _status_of(error: Exception) -> tuple[Any, str]:
-    if isinstance(error, WeftError):
-        code = next((c for kind, c in _STATUS if isinstance(error, kind)), _Code.INTERNAL)
-        text = error.what if error.hint is None else f"{error.what} (hint: {error.hint})"
-        if code is _Code.INTERNAL:
-            logging.getLogger("weft.serving").error("a call failed: %s", error)
-        return code, text
-    logging.getLogger("weft.serving").error("a call failed", exc_info=error)
-    return _Code.INTERNAL, f"internal error ({type(error).__name__})"
+async def _bytes(told: Any) -> bytes:
+    made: bytes = await beside(told.ByteSize(), told.SerializeToString)
+    return made
 
 
 def _parsed(kind: str, data: bytes) -> Any:

@@ -19,8 +19,8 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Seconds between looks at connections.
-_EVERY = 1.0
+#: Seconds between looks at connections, and for a second SIGINT.
+_EVERY, _SOON = 1.0, 0.1
 
 
 class Watch:
@@ -112,7 +112,14 @@ class Server(uvicorn.Server):
         await self._begin()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._stop()
+        for server in self.servers:
+            server.close()  # it takes no connections while `stop` waits
+        stopping = asyncio.ensure_future(self._stop())
+        while not (stopping.done() or self.force_exit):
+            await asyncio.wait([stopping], timeout=_SOON)
+        if stopping.done():
+            stopping.result()
+        stopping.cancel()
         await super().shutdown(sockets)
         self._looking.cancel()
 

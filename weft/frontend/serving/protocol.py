@@ -9,6 +9,7 @@ checked against the bytes that are there before any memory is taken."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import struct
@@ -62,6 +63,12 @@ class InferRequest:
     timeout: float | None
     outputs: list[tuple[int, bool]]
     shown: dict[str, Any]
+
+
+def server_metadata() -> dict[str, Any]:
+    """What a server says of itself."""
+    version = str(importlib.import_module("weft").__version__)
+    return {"name": "weft", "version": version, "extensions": EXTENSIONS}
 
 
 def metadata(versions: Mapping[int, Version], version: Version) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class Model:
         self.versions: Mapping[int, Version] = {}
         self.states: Mapping[int, State] = {}
         self.is_wanted, self.unreadable = True, ""
+        self._telling = threading.Lock()
 
     def newest(self) -> Version:
         """UnavailableError if none is served."""
@@ -65,13 +66,18 @@ class Model:
             raise UnavailableError(f"no version of model '{self.name}' is loaded")
         return versions[max(versions)]
 
-    def tell(self, state: State) -> None:
-        """Note the state of a version; the oldest of those that are over are forgotten."""
-        states = {**self.states, state.number: state}
-        over = sorted(n for n, s in states.items() if s.state == END)
-        for number in over[: max(0, len(over) - _KEPT)]:
-            del states[number]
-        self.states = states
+    def tell(self, state: State, after: State | None = None) -> bool:
+        """Note the state of a version; the oldest of those that are over are forgotten. after: only
+        if this is its state now; whether it was."""
+        with self._telling:  # requests that end tell so, too
+            if after is not None and self.states.get(state.number) != after:
+                return False
+            states = {**self.states, state.number: state}
+            over = sorted(n for n, s in states.items() if s.state == END)
+            for number in over[: max(0, len(over) - _KEPT)]:
+                del states[number]
+            self.states = states
+        return True
 
 
 class Repository:
@@ -233,8 +239,7 @@ class Repository:
             model.tell(State(version.number, UNLOADING))
 
             def ended(number: int = version.number) -> None:
-                if model.states.get(number) == State(number, UNLOADING):
-                    model.tell(State(number, END))
+                if model.tell(State(number, END), after=State(number, UNLOADING)):
                     self.ended(model.name, number)
                 _collect()
 

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,8 +19,16 @@ from weft.frontend.serving.repository import Repository
 from weft.ir.errors import (
     CancelledError,
     DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
     PermissionDeniedError,
+    ResourceExhaustedError,
+    TypeRuleError,
     UnavailableError,
+    UnsupportedError,
+    WeftError,
 )
 
 Array = np.ndarray[Any, Any]
@@ -35,6 +43,31 @@ _LARGE = 1 << 17
 _BODIES = 16
 #: Seconds after which somebody looks whether the client of a request has gone.
 _SOON = 0.05
+#: Which status of HTTP, and of gRPC, an error of weft is; others are 500, INTERNAL.
+_STATUS: tuple[tuple[type[WeftError], int, str], ...] = (
+    (NotFoundError, 404, "NOT_FOUND"),
+    (InvalidArgumentError, 400, "INVALID_ARGUMENT"), (TypeRuleError, 400, "INVALID_ARGUMENT"),
+    (OutOfRangeError, 400, "INVALID_ARGUMENT"), (UnsupportedError, 400, "INVALID_ARGUMENT"),
+    (PermissionDeniedError, 403, "PERMISSION_DENIED"),
+    (UnavailableError, 503, "UNAVAILABLE"), (FailedPreconditionError, 503, "UNAVAILABLE"),
+    (ResourceExhaustedError, 500, "RESOURCE_EXHAUSTED"),
+    (DeadlineExceededError, 504, "DEADLINE_EXCEEDED"),
+    (CancelledError, 499, "CANCELLED"),  # nobody reads it, but metrics count it
+)  # fmt: skip
+
+
+class Asked(Protocol):
+    """A request for a call, of any protocol. timeout: seconds, if it says so."""
+
+    @property
+    def signature(self) -> Signature: ...
+    @property
+    def arrays(self) -> list[Array]: ...
+    @property
+    def timeout(self) -> float | None: ...
+
+
+_A = TypeVar("_A", bound=Asked)
 
 
 class Service:
@@ -95,6 +128,21 @@ class Service:
         self._held += size
         if size > 0 and self._held > _BODIES * self.max_body:
             raise UnavailableError("too many large requests are under way")
+
+    async def answer(
+        self,
+        version: Version,
+        size: int,
+        read: Callable[[], _A],
+        write: Callable[[_A, list[Array]], _T],
+        gone: Callable[[], Coroutine[Any, Any, object]] | None = None,
+    ) -> tuple[Answer, _T]:
+        """A request of so many bytes, read, called and its results written. Errors as `call`, and
+        those of `read` and `write`."""
+        asked = await beside(size, read)
+        answer = await self.call(version, asked.signature, asked.arrays, asked.timeout, gone)
+        size = sum(array.nbytes for array in answer.arrays)
+        return answer, await beside(size, write, asked, answer.arrays)
 
     async def call(
         self,
@@ -187,6 +235,17 @@ async def beside(size: int, f: Callable[_P, _T], *args: _P.args, **kwargs: _P.kw
     return await asyncio.to_thread(f, *args, **kwargs)
 
 
-def size_of(arrays: Sequence[Array]) -> int:
-    """Bytes."""
-    return sum(array.nbytes for array in arrays)
+def failure(error: Exception) -> tuple[int, str, str]:
+    """What an error is for a client: the status of HTTP, that of gRPC, and the text. What is not
+    the client's doing is logged."""
+    if isinstance(error, WeftError):
+        found = [(status, code) for kind, status, code in _STATUS if isinstance(error, kind)]
+        status, code = found[0] if found else (500, "INTERNAL")
+        if status == 500:
+            _log.error("a request failed: %s", error)
+        hint = "" if error.hint is None else f" (hint: {error.hint})"
+        return status, code, f"{error.what}{hint}"
+    _log.error("a request failed", exc_info=error)
+    if isinstance(error, MemoryError):
+        return 500, "INTERNAL", "there is not enough memory for this request"
+    return 500, "INTERNAL", f"internal error ({type(error).__name__})"
