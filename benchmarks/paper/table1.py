@@ -140,7 +140,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
     peers = [n for n in rows[0]["seconds"] if n != "weft"]
     here = {p: [over(row["seconds"], p)[0] for row in rows] for p in peers}
     cpu, cores = result["machine"]["cpu"], result["machine"]["cores"]
-    _bars(right, [row["net"] for row in rows], here, f"{cores} x {cpu}: time over weft's")
+    _bars(
+        right,
+        [row["net"].replace(" + ", "\n+ ") for row in rows],
+        here,
+        f"{cores} x {cpu}: time over weft's",
+    )
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
