@@ -112,10 +112,11 @@ class Model:
     measure: the loss over all words of `ids`, from the state `before`, and the state after it."""
 
     def __init__(self, sizes: Sizes, ps: int, seed: int) -> None:
+        wf.random.set_random_seed(seed)
         self.sizes, self.graph = sizes, wf.Graph("language_model")
         setter = wf.train.replica_device_setter(ps_tasks=ps, worker_device="/job:worker/task:0")
         with self.graph.as_default(), wf.device(setter):
-            self._variables(seed)
+            self._variables()
             self.ids = wf.placeholder(wf.int32, [sizes.batch, sizes.length + 1], name="ids")
             self.count = wf.train.get_or_create_global_step()
             with wf.device("/job:worker/task:0" if ps else None):  # it changes in each step
@@ -134,13 +135,10 @@ class Model:
             self.measure = [wf.mean(self._losses(outputs, None)), *after]
             self.init = wf.global_variables_initializer()
 
-    def _variables(self, seed: int) -> None:
-        sizes, rng = self.sizes, wf.random.Generator(seed)
-        rows, wide = [sizes.vocabulary, sizes.projection], sizes.projection**-0.5
-
-        def start(shape: Any) -> wf.Tensor:
-            return rng.uniform(shape, -wide, wide)
-
+    def _variables(self) -> None:
+        sizes, wide = self.sizes, self.sizes.projection**-0.5
+        rows = [sizes.vocabulary, sizes.projection]
+        start = wf.initializers.uniform(-wide, wide)
         cut, make = sizes.parts, wf.create_partitioned_variables
         self.table = make(rows, [cut, 1], start, name="embedding")
         self.weights = make(rows, [cut, 1], start, name="softmax")
@@ -148,7 +146,7 @@ class Model:
         self.cell = wf.nn.LSTMCell(
             sizes.units,
             num_proj=sizes.projection,
-            initializer=lambda shape, dtype: start(shape),
+            initializer=start,
             input_size=sizes.projection,
         )
 
@@ -212,8 +210,8 @@ def tasks(ps: int) -> Iterator[str]:
 
 def perplexity(session: wf.Session, model: Model, held_out: list[Ids]) -> float:
     """e to the mean loss over all words of the held-out text, read from the beginning."""
-    state = [np.zeros(s.shape, np.float32) for s in model.before]
-    losses = []
+    sizes, losses = model.sizes, []
+    state = [np.zeros((sizes.batch, n), np.float32) for n in (sizes.units, sizes.projection)]
     for ids in held_out:
         loss, *state = session.run(
             model.measure, {model.ids: ids, **dict(zip(model.before, state, strict=True))}
@@ -306,8 +304,8 @@ def main(argv: Sequence[str] | None = None) -> Result:
     names = len(text.names)
     print(f"{len(text.learn)} words of text, {len(text.held_out)} held out, {names} different ones")
     sampled = number("sampled") if o.softmax == "sampled" else 0
-    shape = (number(n) for n in ("units", "projection", "batch", "length"))
-    sizes = Sizes(names, *shape, max(o.ps, 1), sampled)
+    units, projection, batch, length = map(number, ("units", "projection", "batch", "length"))
+    sizes = Sizes(names, units, projection, batch, length, max(o.ps, 1), sampled)
     result = train(text, sizes, steps=number("steps"), until=o.until, ps=o.ps, seed=o.seed,
                    checkpoint=o.checkpoint, logdir=o.logdir)  # fmt: skip
     if result.losses:
