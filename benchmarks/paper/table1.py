@@ -173,9 +173,8 @@ def _bars(axis: Any, groups: list[str], series: dict[str, list[float]], title: s
 
 def chosen(options: argparse.Namespace) -> Iterator[Problem]:
     """The nets at their sizes, one after the other."""
-    pairs = [(name, False) for name in options.only] + [
-        (name, True) for name in options.only if name in WITH_LRN
-    ]
+    again = [] if options.no_lrn else [name for name in options.only if name in WITH_LRN]
+    pairs = [(name, False) for name in options.only] + [(name, True) for name in again]
     for name, lrn in pairs:
         found = net(name, lrn)
         small = (options.batch or 16, options.image or 96)
@@ -189,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     parser.add_argument("--full", action="store_true", help="the paper's batches and images")
     parser.add_argument("--only", nargs="*", choices=NETS, default=list(NETS))
+    parser.add_argument("--no-lrn", action="store_true", help="no net a second time")
     parser.add_argument("--peers", nargs="*", choices=[m for m in MAKERS if m != "weft"],
                         default=["jax", "torch"])  # fmt: skip
     parser.add_argument("--rounds", type=int, help="10, with --full 3")
