@@ -158,7 +158,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path, cores: int) -> None:
     """As the paper draws it: both axes logarithmic."""
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(6.4, 4.4))
+    figure, axis = pyplot.subplots(figsize=(9, 4.4))
     for softmax, color in zip(SOFTMAXES, ("C0", "C1"), strict=True):
         mine = [r for r in rows if r["softmax"] == softmax]
         tasks = [r for r in mine if r["servers"]]
@@ -171,12 +171,14 @@ def draw(rows: Sequence[dict[str, Any]], path: Path, cores: int) -> None:
         for row in (r for r in mine if not r["servers"]):
             axis.axhline(row["words_per_second"], ls=":", lw=1, color=color,
                          label=f"{softmax}: one process")  # fmt: skip
+    servers = sorted({r["servers"] for r in rows} - {0})
     axis.set_xscale("log", base=2)
+    axis.set_xticks(servers, list(map(str, servers)))
     axis.set_yscale("log")
     axis.set(xlabel="parameter servers, of one thread each", ylabel="words per second",
              title=f"LSTM-512-512, 40,000 words, {cores} processors")  # fmt: skip
     axis.grid(alpha=0.3, which="both")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
