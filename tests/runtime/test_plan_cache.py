@@ -29,6 +29,7 @@ import weft as wf
 from weft.codegen.llvm import cache as cache_key
 from weft.codegen.llvm.cache import PLAN_SUFFIX, KernelCache, plan_cache
 from weft.codegen.llvm.jit import wait_for_background
+from weft.codegen.tiles.panels import origin_of
 from weft.frontend.tools.main import main
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.graph import Graph
@@ -184,6 +185,23 @@ def test_an_error_names_the_line_of_this_program(folder: Path, tmp_path: Path) -
         texts.append(done.stdout)
     assert "plan from disk" in texts[1]
     assert "program.py:6:" not in texts[1]
+
+
+def test_packed_constants_are_packed_again(folder: Path) -> None:
+    """The file of a plan says how a traced constant is packed, and holds none of it."""
+    rng = np.random.default_rng(6)
+    w, x = rng.random((256, 512), np.float32), rng.random((40, 256), np.float32)
+    f = wf.compile(lambda x: wf.matmul(x, wf.asarray(w)))
+    first = compile_graph(f.trace(x))
+    (wanted,) = first.run([x])
+    wait_for_background()
+    assert all(file.stat().st_size < 10_000 for file in folder.glob(f"*{PLAN_SUFFIX}"))
+    second = compile_graph(f.trace(x))
+    assert is_from_disk(second)
+    held = [origin_of(a) is not None for a in second.plan.table.arrays if a.size > 256]
+    assert held == [True]
+    np.testing.assert_array_equal(second.run([x])[0], wanted)
+    np.testing.assert_allclose(wanted, x @ w, rtol=1e-4)
 
 
 @examples(60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

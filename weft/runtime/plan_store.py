@@ -24,6 +24,7 @@ from weft.codegen.engines import engine
 from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, describe_plan, plan_cache
 from weft.codegen.llvm.jit import do_later
 from weft.codegen.numba.replacements import digest as kernels_replaced
+from weft.codegen.tiles.panels import Panels, origin_of, packed_array
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype
@@ -151,13 +152,20 @@ def changed(graph: Graph) -> InternalError:
 
 
 def pack_arrays(arrays: Sequence[Array], traced: Sequence[ConstArray]) -> tuple[list[Any], bytes]:
-    """A row for each array, as JSON has it, and bytes. NotKeptError if these are too many."""
+    """A row for each array, as JSON has it, and bytes. NotKeptError if these are too many.
+
+    A row is the number of a traced constant, or with `Panels` of what is packed of it, or the dtype
+    and shape of an array whose bytes are stored.
+    """
     known = {id(held.array): k for k, held in enumerate(traced)}
     rows: list[Any] = []
     stored: list[bytes] = []
     for array in arrays:
+        origin = origin_of(array)
         if id(array) in known:
             rows.append(known[id(array)])
+        elif origin is not None and id(origin[0]) in known:
+            rows.append({"packed": known[id(origin[0])], **origin[1].fields()})
         else:
             rows.append([as_dtype(array.dtype).name, list(array.shape)])
             stored.append(array.tobytes())
@@ -175,6 +183,10 @@ def unpack_arrays(
     for row in rows:
         if isinstance(row, int):
             arrays.append(traced[row].array)
+            continue
+        if isinstance(row, Mapping):
+            panels = Panels.of({n: v for n, v in row.items() if n != "packed"})
+            arrays.append(packed_array(traced[row["packed"]].array, panels))
             continue
         dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
         count = int(np.prod(shape, dtype=np.int64))
