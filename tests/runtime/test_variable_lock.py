@@ -53,9 +53,9 @@ def together(*work: Callable[[], object]) -> None:
 class Holding:
     """A compiled function that reads `v`, and while it does calls `inside`."""
 
-    def __init__(self, v: Any) -> None:
+    def __init__(self, v: Any, device: str = "cpu:0") -> None:
         self.inside: Callable[[], object] = lambda: None
-        self.run = wf.compile(self.traced(v))
+        self.run = wf.compile(self.traced(v), device=device)
         for _ in range(3):  # the native call path from here on
             self.run(1.0)
 
@@ -90,6 +90,31 @@ def test_readers_are_in_the_middle_of_their_steps_at_once(count: int) -> None:
     results: list[float] = []
     together(*[lambda: results.append(float(f.run(3.0)))] * count)
     assert results == [8.0] * count
+
+
+def test_steps_on_a_gpu_read_at_once_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    v = wf.Variable(2.0)
+    f = Holding(v, "gpu:0")
+    barrier = threading.Barrier(2, timeout=WAIT)
+    f.inside = barrier.wait
+    together(*[lambda: f.run(3.0)] * 2)
+    add = wf.compile(lambda: v.assign_add(1.0), device="gpu:0")
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            assert float(f.run(1.0)) % 2 == 0
+
+    def change() -> None:
+        for _ in range(20):
+            add()
+            v.assign(v + 1.0)  # on the host: it comes back, and goes again
+        over.set()
+
+    f.inside = lambda: None
+    together(look, look, change)
+    assert float(v) == 42.0
 
 
 def test_eager_reads_and_checkpoints_are_beside_a_step_that_reads(tmp_path: Any) -> None:
