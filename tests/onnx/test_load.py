@@ -83,6 +83,38 @@ class TestCalls:
         for rows in (1, 3, 0):
             assert model(X[:rows])["probs"].shape == (rows, 3)
 
+    def test_calls_after_one_that_was_right(self, model: wf.onnx.Model) -> None:
+        """What is remembered of a call are dtypes and shapes: others are looked at again."""
+        want = model(X)["probs"].numpy()
+        for given in (X, wf.asarray(X), X[:, ::-1][:, ::-1], np.asfortranarray(X)):
+            alike(model(x=given)["probs"], want)
+        other = X.copy()
+        other[0] = 0
+        alike(model(other)["probs"], mlp(weights(), other)["probs"])
+        with pytest.raises(wf.errors.TypeRuleError, match="f64"):
+            model(X.astype(np.float64))
+        with pytest.raises(wf.errors.TypeRuleError, match="f64"):
+            model(X.astype(">f8"))
+        with pytest.raises(wf.errors.ShapeError):
+            model(X[:, :3])
+        with pytest.raises(wf.errors.InvalidArgumentError):
+            model(X, x=X)
+        alike(model(X.astype(">f4"))["probs"], want)
+
+    def test_static_values_after_each_other(self) -> None:
+        made = wf.onnx.load(
+            model_of("""<ir_version: 10, opset_import: ["" : 20]>
+            m (float[n, k] x, int64[r] shape) => (float[p, q] y) { y = Reshape(x, shape) }""")
+        )
+        for shape in ([2, 6], [6, 2], [2, 6], [12, 1]):
+            for given in (np.array(shape), wf.asarray(np.array(shape))):
+                assert made(np.ones((3, 4), np.float32), given)["y"].shape == tuple(shape)
+        changed = np.array([2, 6])
+        for size in (2, 3, 4):
+            changed[:] = size, 12 // size
+            assert made(np.ones((3, 4), np.float32), changed)["y"].shape[0] == size
+        assert "static array([2, 6])" in made.explain(np.ones((3, 4), np.float32), [2, 6])
+
     def test_names_that_are_no_identifiers(self) -> None:
         held = model_of(MLP, **weights())
         held.graph.input[0].name = held.graph.node[0].input[0] = "serving:x.1"
