@@ -27,6 +27,7 @@ from weft.frontend.state.variable import Variable
 from weft.ir.dims import SymbolicDim, same
 from weft.ir.errors import (
     InvalidArgumentError,
+    ResourceExhaustedError,
     ShapeError,
     TypeRuleError,
     UnsupportedError,
@@ -110,7 +111,15 @@ class Model:
             given = self._bound(args, kwargs)
             self._note(args, kwargs)
             values = list(self._fixed(given).values())
-        result = self._compiled(self._large, *values)  # in the order of names
+        try:
+            result = self._compiled(self._large, *values)  # in the order of names
+        except MemoryError as error:
+            if isinstance(error, WeftError):
+                raise
+            raise ResourceExhaustedError(
+                f"'{self.name}' needs more memory than there is: {error}",
+                location=caller_location(),
+            ) from error
         return {n: result[n] for n in self.outputs}
 
     def _as_before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any] | None:
@@ -203,7 +212,7 @@ class Model:
             for n, p in parameters.items()
         }
         plan = self._plan
-        values = self._runner.run(plan, list(given.values()), weights=held)
+        values = self._runner.afresh().run(plan, list(given.values()), weights=held)
         return {n: _result(v) for n, v in zip(plan.outputs, values, strict=True)}
 
     def _compile(self) -> Any:
@@ -397,8 +406,11 @@ def _identifier(name: str) -> str:
 
 def _identifiers(names: tuple[str, ...]) -> dict[str, str]:
     made: dict[str, str] = {}
+    taken: set[str] = set()
+    tried: dict[str, int] = {}
     for name in names:
-        made[name] = unique_name(_identifier(name), made.values())
+        made[name] = unique_name(_identifier(name), taken, tried)
+        taken.add(made[name])
     return made
 
 
