@@ -209,6 +209,7 @@ class TestWhatIsComputedOfConstants:
             "a = ConstantOfShape(tall)  b = ConstantOfShape(wide)  y = Add(a, b)",
             "a = ConstantOfShape(tall)  b = ConstantOfShape(wide)  y = MatMul(a, b)",
             f"a0 = Identity(two_floats)  {DOUBLED}  y = Identity(a36)",
+            f"a0 = Neg(x)  {DOUBLED}  y = Identity(a36)",
         ],
     )
     def test_too_large(self, line: str) -> None:
@@ -247,7 +248,7 @@ class TestWhatIsComputedOfConstants:
         added = ", ".join(f"c{i}" for i in range(count))
         with little_memory(2**30):
             made = run(f"""m (float[n] x) => (float[k] y) {{
-                s = Constant<value_ints = [8000000]>()
+                s = Constant<value_ints = [4000000]>()
                 {lines}
                 total = Sum({added})
                 o = Constant<value_ints = [0]>()
@@ -256,6 +257,25 @@ class TestWhatIsComputedOfConstants:
                 y = Add(part, x)
             }}""")
         np.testing.assert_array_equal(made["y"], np.full(4, count + 1, np.float32))
+
+    def test_polynomials_of_open_sizes(self) -> None:
+        """(n + 1) ** 2, plus one, squared, and so on: beyond some terms in 64-bit integers."""
+        lines = " ".join(f"t{i} = Add(s{i}, one)  s{i + 1} = Mul(t{i}, t{i})" for i in range(40))
+        model = wf.onnx.load(
+            parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 20]>
+            m (float[n] x) => (int64[1] y) {{
+                one = Constant<value_ints = [1]>()
+                s0 = Shape(x)
+                {lines}
+                y = Identity(s40)
+            }}""")
+        )
+        kind = model.inputs["x"]
+        made = wf.compile(model, input_signature=[kind])(np.ones(3, np.float32))["y"]
+        want = 3
+        for _ in range(40):
+            want = (want + 1) ** 2 % 2**64
+        assert int(made[0]) % 2**64 == want
 
     def test_strings(self) -> None:
         doubled = " ".join(f"a{i + 1} = StringConcat(a{i}, a{i})" for i in range(40))

@@ -21,7 +21,7 @@ from weft.ir.errors import ResourceExhaustedError, WeftError
 MOST_NODES = 200_000
 #: Bytes of a value that is computed at once, and of all of a trace; or so many times those of the
 #: weights, which may be widened and transposed.
-LARGEST = 2**26
+LARGEST = 2**24
 MOST_BYTES = 2**29
 TIMES_WEIGHTS = 8
 #: Bytes of the sparse tensors of a file with their zeros.

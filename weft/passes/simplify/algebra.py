@@ -115,6 +115,9 @@ def _broadcast(op: Operation, x: Sequence[Expr]) -> Expr | None:
     return None
 
 
+_MOST_PARTS = 64  # of a concat that is made of others, if most of its parts are the same
+
+
 def _concat(op: Operation, x: Sequence[Expr]) -> Expr | None:
     axis = int_attr(op.attrs, "axis")
     parts: list[Expr] = []
@@ -126,6 +129,8 @@ def _concat(op: Operation, x: Sequence[Expr]) -> Expr | None:
             parts.append(part)
     if len(parts) == 1:
         return parts[0]
+    if len(parts) > max(_MOST_PARTS, 4 * len({part.value for part in parts})):
+        return None  # a value joined to itself, again and again
     return parts[0].op("concat", *parts[1:], axis=axis) if 1 < len(parts) != len(x) else None
 
 
