@@ -24,7 +24,7 @@ def capacity_of(number: int) -> int:
 
 def class_of(size: int) -> int:
     number = 0
-    while capacity_of(number) < size:
+    while number < at.POOL_CLASSES and capacity_of(number) < size:
         number += 1
     return number
 
@@ -45,6 +45,8 @@ def pool_trim(pool: int) -> int:
 
 
 def take_block(pool: int, number: int) -> int:
+    if number >= at.POOL_CLASSES:  # no machine has so much
+        return 0
     capacity = capacity_of(number)
     block = load(pool + at.P_HEADS + 8 * number)
     if block != 0:
