@@ -32,10 +32,10 @@ from rich.table import Table
 import weft as wf
 from weft.frontend.tools.bench_workloads import machine
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import language_model
 
+HERE = Path(__file__).parent
 WARM = 3  # steps that do not count: what they run is compiled
 SOFTMAXES = ("full", "sampled")
 

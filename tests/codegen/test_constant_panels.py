@@ -4,6 +4,7 @@ operands that are packed in each call, one copy for all plans, none of it in fil
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from typing import Any
 
@@ -14,7 +15,7 @@ from native_runs import compiled, compiled_for, packed_in
 import weft as wf
 from weft.codegen.llvm.target import host_isas, using
 from weft.codegen.tiles.micro_kernel import tile_of
-from weft.codegen.tiles.panels import Panels, packed_array
+from weft.codegen.tiles.panels import Panels, packed_again, packed_array
 
 Array = np.ndarray[Any, Any]
 ISAS = ["native", *host_isas()]
@@ -128,9 +129,10 @@ def test_only_what_kernels_read_is_kept() -> None:
 
 
 def test_fields_are_what_json_keeps() -> None:
-    layout = Panels(3, (1, 2, 5, 7), (0, 40, 8, 1), 16, "f32")
-    fields = {n: list(v) if isinstance(v, tuple) else v for n, v in layout.fields().items()}
-    assert Panels.of(fields) == layout
+    source = np.arange(80, dtype=np.float32)
+    layout = Panels(3, (1, 2, 5, 7), (0, 35, 7, 1), 16, "f32")
+    fields = json.loads(json.dumps(layout.fields()))
+    assert packed_again(source, fields) is packed_array(source, layout)
 
 
 def test_layout_by_hand() -> None:

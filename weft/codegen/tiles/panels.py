@@ -43,14 +43,6 @@ class Panels:
         """As JSON has it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Panels:
-        """The opposite of `fields`."""
-        given: dict[str, Any] = {}
-        for name, value in fields.items():
-            given[name] = tuple(value) if isinstance(value, list) else value
-        return cls(**given)
-
     def pack(self, source: Array) -> Array:
         """The packed elements, read-only; columns that the width does not fill are zeros."""
         groups, taps, depth, width = self.sizes
@@ -117,6 +109,14 @@ def packed_array(source: Array, panels: Panels) -> Array:
         _origins[id(made)] = (weakref.ref(source), panels)
         weakref.finalize(made, _origins.pop, id(made), None).atexit = False
     return made
+
+
+def packed_again(source: Array, fields: Mapping[str, Any]) -> Array:
+    """`packed_array` by `Panels.fields`."""
+    given: dict[str, Any] = {}
+    for name, value in fields.items():
+        given[name] = tuple(value) if isinstance(value, list) else value
+    return packed_array(source, Panels(**given))
 
 
 def origin_of(packed: Array) -> tuple[Array, Panels] | None:
