@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import weakref
 from typing import Any
 
@@ -126,6 +127,15 @@ def test_only_what_kernels_read_is_kept() -> None:
         [128 * 160, 128 * 192],
     )
     np.testing.assert_allclose(both.run([x])[1], w * x[0, 0], rtol=1e-6)
+
+
+def test_explain_says_what_is_packed() -> None:
+    w = draw(np.random.default_rng(7), (100, 300), "float32")
+    f = wf.compile(lambda x: wf.matmul(x, wf.asarray(w)), target="x86-64-v3")
+    text = str(f.explain(np.ones((9, 100), np.float32)))
+    said = re.search(r"constants packed when planned\n  kernel 1: (.*)\n", text)
+    assert said is not None
+    assert said[1] == "f32[100,300] as panels of 16 columns, 121,600 bytes"
 
 
 def test_fields_are_what_json_keeps() -> None:
