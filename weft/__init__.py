@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from weft.frontend.transforms.forward import (
         custom_jvp, hessian, hvp, jacfwd, jacrev, jvp, linearize,
     )
+    from weft.frontend.transforms.mesh import Mesh, PartitionSpec
+    from weft.frontend.transforms.shard_map import shard_map
     from weft.frontend.transforms.vmap import vmap
     from weft.frontend.control.associative import associative_scan
     from weft.frontend.control.branches import cond, switch_case
@@ -138,6 +140,8 @@ _LATER = {
     "weft.frontend.transforms.checkpoint": "checkpoint",
     "weft.frontend.transforms.forward":
         "custom_jvp hessian hvp jacfwd jacrev jvp linearize",
+    "weft.frontend.transforms.mesh": "Mesh PartitionSpec",
+    "weft.frontend.transforms.shard_map": "shard_map",
     "weft.frontend.transforms.vmap": "vmap",
     "weft.frontend.control.associative": "associative_scan",
     "weft.frontend.control.branches": "cond switch_case",
@@ -234,8 +238,9 @@ __version__ = "0.1.0"
 __all__ = [
     "CancelToken", "CompiledFunction", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec",
     "DeviceWarning", "Effect", "Float64Warning", "Graph", "IndexedSlices",
-    "PerformanceWarning", "RecompileWarning", "RunMetadata", "RunOptions", "Session", "Tensor",
-    "TensorType", "Variable", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all",
+    "Mesh", "PartitionSpec", "PerformanceWarning", "RecompileWarning", "RunMetadata", "RunOptions",
+    "Session", "Tensor", "TensorType", "Variable", "__array_namespace_info__", "abs",
+    "acos", "acosh", "add", "all",
     "any", "arange", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh",
     "assert_finite", "associative_scan", "astype", "atan", "atan2", "atanh", "bench", "bfloat16",
     "bfloat16_transfer", "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
@@ -267,7 +272,8 @@ __all__ = [
     "register_gradient", "register_kernel", "register_op", "register_pytree", "remainder",
     "repeat", "replay", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",
     "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_sum", "set_num_threads",
-    "set_transfer_guard", "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size",
+    "set_transfer_guard", "shape", "shard_map",
+    "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size",
     "sort", "sparse", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient",
     "string",
     "strings", "subtract", "sum", "summary", "swapaxes", "switch_case", "take", "take_along_axis",

@@ -325,7 +325,8 @@ EXEMPT = {
     "derivatives of what it is given; of every op: test_gradients.py, test_ways.py":
         "grad gradients vjp value_and_grad custom_gradient",
     "transformations: test_transforms.py":
-        "vmap jvp linearize hvp jacfwd jacrev hessian custom_jvp checkpoint associative_scan",
+        "vmap jvp linearize hvp jacfwd jacrev hessian custom_jvp checkpoint associative_scan "
+        "shard_map",
     "control flow: it computes what its functions do (test_control_flow.py, semantic_programs.py)":
         "case cond switch_case while_loop fori_loop scan map_fn foldl foldr switch merge enter "
         "exit loop_cond next_iteration",
@@ -337,6 +338,7 @@ EXEMPT = {
         "variable_scope get_variable get_variable_scope GraphGrowthWarning RecompileWarning "
         "Float64Warning PerformanceWarning CancelToken AUTO_REUSE chrome_trace",
     "names of numbers": "AggregationMethod",
+    "names of shards: test_shard_map.py": "Mesh PartitionSpec",
     "collections of a graph: test_operations.py":
         "GraphKeys add_to_collection add_to_collections get_collection get_collection_ref",
     "variables and what is kept in them: test_state_ops.py, test_variable.py":

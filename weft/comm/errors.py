@@ -76,3 +76,15 @@ class StepOverError(CommError):
 
 class LimitError(CommError, MemoryError):
     """A bound of `Limits` is reached."""
+
+
+class GroupEndedError(CommError):
+    """A collective group was closed, or a call before has ended it."""
+
+
+class ProgramsDifferError(CommError, ValueError):
+    """Members of a group make different calls."""
+
+
+class DeadlineError(CommError, TimeoutError):
+    """Members of a group did not come in time."""

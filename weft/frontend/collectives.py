@@ -1,7 +1,8 @@
 """`wf.collectives`: what a row of a batch gets from all rows, by the name of their axis.
 
 In what `wf.vmap(axis_name="i")` is given, `psum(x, "i")` is the sum of x over all rows, the same in
-each. Names and meaning are those of `jax.lax`. Each takes a tensor, or a tree of them.
+each; in what `wf.shard_map` is given, rows are shards. Names and meaning are those of `jax.lax`.
+Each takes a tensor, or a tree of them.
 
 >>> normal = wf.vmap(lambda x: x - wf.collectives.pmean(x, "rows"), axis_name="rows")
 >>> normal(wf.asarray([1.0, 2.0, 6.0]))
@@ -22,11 +23,11 @@ from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.creation import asarray
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import divide
-from weft.frontend.ops.manipulation import moveaxis
+from weft.frontend.ops.manipulation import moveaxis, reshape
 from weft.frontend.ops.promotion import check_axis, inexact_tensor
 from weft.frontend.transforms.vmap import named_axes
 from weft.ir.dims import Dim, SymbolicDim
-from weft.ir.errors import InvalidArgumentError, suggest
+from weft.ir.errors import InvalidArgumentError, ShapeError, suggest
 from weft.ir.locations import caller_location
 
 __all__ = [
@@ -152,8 +153,9 @@ def _placed(op: str, parameter: str, axis: int, made: Any) -> Any:
 
 
 @shows_as_seen
-def all_gather(x: Any, axis_name: str, axis: int = 0) -> Any:
-    """All rows of `x`, along a new axis; the same in each row.
+def all_gather(x: Any, axis_name: str, axis: int = 0, *, tiled: bool = False) -> Any:
+    """All rows of `x`, along a new axis; the same in each row. tiled: behind each other along
+    `axis`, which there is.
 
     >>> pair = wf.vmap(lambda x: wf.collectives.all_gather(x, "i"), axis_name="i")
     >>> pair(wf.asarray([1.0, 2.0]))
@@ -161,23 +163,73 @@ def all_gather(x: Any, axis_name: str, axis: int = 0) -> Any:
             [1., 2.]], dtype=float32)
     """
     made = _sized("all_gather", x, axis_name, lambda t: t)
-    return _placed("all_gather", "axis", axis, made)
+    if not tiled:
+        return _placed("all_gather", "axis", axis, made)
+    return pytree.tree_map(lambda t: _behind("all_gather", "axis", axis, t), made)
 
 
 @shows_as_seen
-def psum_scatter(x: Any, axis_name: str, scatter_dimension: int = 0) -> Any:
+def psum_scatter(x: Any, axis_name: str, scatter_dimension: int = 0, *, tiled: bool = False) -> Any:
     """In row i the sum over all rows of `x[i]` along an axis, which has an element for each row.
-    ShapeError if it has not."""
-    op = "psum_scatter"
-    return _sized(op, x, axis_name, _first(op, "scatter_dimension", scatter_dimension))
+    tiled: of part i of the axis, which has as many elements for each row, and stays. ShapeError
+    if it has not."""
+    op, what = "psum_scatter", "scatter_dimension"
+    if not tiled:
+        return _sized(op, x, axis_name, _first(op, what, scatter_dimension))
+    made = _sized(op, x, axis_name, _parts(op, what, scatter_dimension, axis_name))
+    return _placed(op, what, scatter_dimension, made)
 
 
 @shows_as_seen
-def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int) -> Any:
+def all_to_all(
+    x: Any, axis_name: str, split_axis: int, concat_axis: int, *, tiled: bool = False
+) -> Any:
     """In row i the elements i along `split_axis` of all rows, along a new axis `concat_axis` in
-    its place. ShapeError if `split_axis` has not one element for each row."""
-    made = _sized("all_to_all", x, axis_name, _first("all_to_all", "split_axis", split_axis))
-    return _placed("all_to_all", "concat_axis", concat_axis, made)
+    its place. tiled: part i of `split_axis`, which stays, of all rows behind each other along
+    `concat_axis`. ShapeError if `split_axis` has not one element, or as many, for each row."""
+    op = "all_to_all"
+    if not tiled:
+        made = _sized(op, x, axis_name, _first(op, "split_axis", split_axis))
+        return _placed(op, "concat_axis", concat_axis, made)
+    made = _sized(op, x, axis_name, _parts(op, "split_axis", split_axis, axis_name))
+
+    def join(t: Tensor) -> Tensor:
+        back = check_axis(f"collectives.{op}", split_axis, t.ndim - 1, "split_axis")
+        return _behind(op, "concat_axis", concat_axis, moveaxis(t, 1, back + 1))
+
+    return pytree.tree_map(join, made)
+
+
+def _parts(op: str, parameter: str, axis: int, axis_name: str) -> Callable[[Tensor], Tensor]:
+    """Cuts an axis of the argument into a part for each row: (rows, part, rest)."""
+    rows = _size(op, axis_name)
+    move = _first(op, parameter, axis)
+
+    def cut(t: Tensor) -> Tensor:
+        moved = move(t)
+        length = moved.shape[0]
+        if not isinstance(rows, int) or not isinstance(length, int) or length % rows:
+            raise ShapeError(
+                f"wf.collectives.{op}: axis {axis} of {t.describe()} has no parts of one size for "
+                f"{rows} rows",
+                location=caller_location(),
+            )
+        return reshape(moved, (rows, length // rows, *moved.shape[1:]))
+
+    return cut
+
+
+def _behind(op: str, parameter: str, axis: int, t: Tensor) -> Tensor:
+    """(rows, shape) with the rows behind each other along an axis of the shape."""
+    k = check_axis(f"collectives.{op}", axis, t.ndim - 1, parameter)
+    rows, *shape = t.shape
+    length = shape[k]
+    if rows is None or length is None:
+        raise ShapeError(
+            f"wf.collectives.{op}: {t.describe()} has no known sizes to put behind each other",
+            location=caller_location(),
+        )
+    return reshape(moveaxis(t, 0, k), (*shape[:k], rows * length, *shape[k + 1 :]))
 
 
 @shows_as_seen

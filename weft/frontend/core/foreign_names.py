@@ -53,8 +53,9 @@ _ROWS: dict[str, dict[str, str]] = {
         # transformations
         "jit function jit_compile": "wf.compile compiles a function (jax.jit, tf.function)",
         "vectorized_map": "wf.vmap makes a function of one example one of a batch; wf.map_fn loops",
-        "pmap shard_map": "weft has no pmap: a session runs a graph on the tasks of "
-        "wf.train.ClusterSpec, wf.train.SyncReplicas trains on several (docs/guide/replicas.md)",
+        "pmap": "wf.shard_map(f, wf.Mesh({'data': n}), in_specs, out_specs); wf.train.SyncReplicas "
+        "trains on the tasks of a wf.train.ClusterSpec (docs/guide/replicas.md)",
+        "P": "wf.PartitionSpec", "make_mesh": "wf.Mesh({'data': 2, 'model': 4})",
         "jacobian": "wf.jacfwd for more results than inputs, wf.jacrev for fewer",
         "remat": "wf.checkpoint(f): its gradient computes what is inside again",
         "custom_vjp": "wf.custom_gradient gives a function a gradient of its own",

@@ -45,6 +45,12 @@ def _axis_called(name: str, size: Dim) -> Iterator[None]:
         _axes.reset(token)
 
 
+class RowsDifferError(InvalidArgumentError):
+    """A result that is to be the same for all examples differs. path: which one."""
+
+    path = ""
+
+
 #: A number for each leaf, or None for a leaf that all examples share; trees may end early.
 Axes = Any
 
@@ -272,11 +278,13 @@ def _placed(
     out = trace.tensor(value, leaf.weak)
     if axis is None:
         if is_batched:
-            raise InvalidArgumentError(
+            error = RowsDifferError(
                 f"vmap: out_axes is None for {path}, which differs from example to example",
                 hint="give it an axis",
                 location=caller_location(),
             )
+            error.path = path
+            raise error
         return out
     rank = leaf.ndim + 1
     if not -rank <= axis < rank:

@@ -1,0 +1,391 @@
+"""Collective groups: results by NumPy in the order of ranks, calls that differ, members that go."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from example_counts import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import ROOT
+
+from weft.comm import group as group_module
+from weft.comm.errors import (
+    AddressError,
+    CommError,
+    DeadlineError,
+    GroupEndedError,
+    PeerLostError,
+    ProgramsDifferError,
+    UnreachableError,
+)
+from weft.comm.group import Call, Group, fold
+
+#: A member in a process of its own, which adds up arrays until somebody is lost.
+MEMBER = """
+import sys
+
+import numpy as np
+
+from weft.comm.errors import CommError
+from weft.comm.group import Call, Group
+
+name, rank, size, length = sys.argv[1], *map(int, sys.argv[2:])
+x = np.full(length, rank + 1.0)
+try:
+    group = Group(name, rank, size, timeout=20)
+    while True:
+        total = group.reduce(x, np.add, Call("psum", "member.py:7"))
+        assert (total == size * (size + 1) / 2).all()
+except CommError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def fresh() -> str:
+    return f"test-{os.getpid()}-{random.randrange(1 << 40)}"
+
+
+def together(size: int, work: Callable[[Group], Any], timeout: float = 10.0) -> list[Any]:
+    """What each member gives, or the error that it raises; members are threads."""
+    name, made = fresh(), [None] * size
+
+    def run(rank: int) -> None:
+        try:
+            with Group(name, rank, size, timeout=timeout, connect_timeout=10) as group:
+                made[rank] = work(group)
+        except BaseException as error:
+            made[rank] = error  # type: ignore[call-overload]
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return made
+
+
+@contextmanager
+def small_pieces(inline: int, piece: int) -> Iterator[None]:
+    before = group_module.INLINE_BYTES, group_module.PIECE_BYTES
+    group_module.INLINE_BYTES, group_module.PIECE_BYTES = inline, piece  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        group_module.INLINE_BYTES, group_module.PIECE_BYTES = before  # type: ignore[misc]
+
+
+DTYPES = [np.float32, np.float64, np.int32, np.int8, np.uint64, np.complex64, np.float16,
+          ml_dtypes.bfloat16]  # fmt: skip
+
+
+def drawn(seed: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind in "iu":
+        return rng.integers(0, 100, shape).astype(dtype)
+    return (rng.normal(size=shape) * 100).astype(dtype)
+
+
+def summed(parts: list[Any]) -> Any:
+    """In the order of ranks, one after the other; 16-bit floats by way of float32."""
+    wide = np.float32 if parts[0].dtype in (np.float16, ml_dtypes.bfloat16) else parts[0].dtype
+    total = parts[0].astype(wide)
+    for part in parts[1:]:
+        total = (total + part.astype(wide)).astype(wide)
+    return total.astype(parts[0].dtype)
+
+
+@given(
+    size=st.integers(1, 5), length=st.integers(0, 70), dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 1000), inline=st.sampled_from([0, 64, 1 << 14]),
+)  # fmt: skip
+@examples(60)
+def test_all_calls(size: int, length: int, dtype: Any, seed: int, inline: int) -> None:
+    """One after the other, on arrays that go at once and in several pieces; members come to each
+    in any order. The bits are those of NumPy."""
+    xs = [drawn(seed + rank, (length, 1), dtype) for rank in range(size)]
+    tables = [drawn(seed + 100 + rank, (size, length), dtype) for rank in range(size)]
+    sources = [*np.random.default_rng(seed).permutation(size).tolist()]
+    sources[0] = -1
+
+    def work(group: Group) -> Any:
+        rank, found = group.rank, []
+        late = random.Random(seed * 10 + rank)
+        for call in (
+            lambda: group.reduce(xs[rank], np.add, Call("psum")),
+            lambda: group.reduce(xs[rank], np.maximum, Call("pmax")),
+            lambda: group.gather(xs[rank], Call("all_gather")),
+            lambda: group.scatter(tables[rank], np.add, Call("psum_scatter")),
+            lambda: group.exchange(tables[rank], Call("all_to_all")),
+            lambda: group.permute(xs[rank], sources, Call("ppermute")),
+        ):
+            if np.dtype(dtype).kind == "c" and len(found) == 1:
+                found.append(None)  # there is no larger one
+                continue
+            time.sleep(late.choice([0, 0, 1e-3]))
+            found.append(call())
+        return found
+
+    with small_pieces(inline, 256):
+        made = together(size, work)
+    for rank, found in enumerate(made):
+        assert not isinstance(found, BaseException), found
+        wanted = [
+            summed(xs), None if found[1] is None else np.maximum.reduce(xs), np.stack(xs),
+            summed([t[rank] for t in tables]), np.stack([t[rank] for t in tables]),
+            xs[sources[rank]] if sources[rank] >= 0 else np.zeros_like(xs[0]),
+        ]  # fmt: skip
+        for got, right in zip(found, wanted, strict=True):
+            if got is not None:
+                assert (got.dtype, got.shape) == (right.dtype, right.shape)
+                assert got.tobytes() == right.tobytes()
+
+
+def test_large_arrays_and_in_place() -> None:
+    """Of several real pieces, and into the array itself."""
+    xs = [drawn(rank, (3, 250_001), np.float32) for rank in range(3)]
+    wanted = summed(xs).tobytes()
+
+    def work(group: Group) -> Any:
+        own = xs[group.rank].copy()
+        out = group.reduce(own, np.add, Call("psum"), own)
+        return np.shares_memory(out, own) and out.tobytes() == wanted
+
+    assert together(3, work) == [True] * 3
+
+
+def test_halves_are_added_as_floats() -> None:
+    parts = [np.array([x], np.float16) for x in (1, 2**-11, 2**-11)]
+    out = np.empty(1, np.float16)
+    fold(parts, np.add, out)
+    assert out[0] == np.float16(1 + 2**-10)  # one by one each would be lost
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (lambda g: g.reduce(np.ones(4), np.add, Call("psum", "b.py:9")), "float64[4] at b.py:9"),
+        (lambda g: g.reduce(np.ones(3, "f"), np.add, Call("psum", "b.py:9")), "float32[3]"),
+        (lambda g: g.reduce(np.ones(4, "f"), np.maximum, Call("pmax", "b.py:9")), "pmax of"),
+        (lambda g: g.gather(np.ones(4, "f"), Call("all_gather", "b.py:9")), "all_gather of"),
+    ],
+    ids=["dtype", "shape", "op", "kind"],
+)
+def test_programs_that_differ(second: Callable[[Group], Any], said: str) -> None:
+    """Each member says what the others do."""
+
+    def work(group: Group) -> Any:
+        group.reduce(np.ones(2), np.add, Call("psum"))
+        if group.rank == 1:
+            return second(group)
+        return group.reduce(np.ones(4, "f"), np.add, Call("psum", "a.py:5"))
+
+    first, other = together(2, work)
+    assert isinstance(first, (ProgramsDifferError, PeerLostError))
+    assert isinstance(other, (ProgramsDifferError, PeerLostError))
+    assert ProgramsDifferError in (type(first), type(other))
+    for error in (first, other):
+        assert said in str(error)
+        assert "psum of float32[4] at a.py:5" in str(error)
+        assert "call 2 of rank" in str(error)
+
+
+def test_a_call_more_and_a_call_less() -> None:
+    """Who has ended his program says so, to who is in a call or makes one."""
+
+    def work(group: Group) -> Any:
+        group.reduce(np.ones(2), np.add, Call("psum"))
+        if group.rank == 1:
+            return None
+        group.reduce(np.ones(2), np.add, Call("psum", "a.py:7"))
+        return None
+
+    found = together(3, work)
+    assert found[1] is None
+    for error in (found[0], found[2]):
+        assert isinstance(error, PeerLostError)
+        assert "its program closed the group" in str(error)
+        assert "psum of float64[2] at a.py:7" in str(error)
+
+
+def test_a_deadline_names_who_is_late() -> None:
+    come = threading.Event()
+
+    def work(group: Group) -> Any:
+        if group.rank == 2:
+            come.wait(20)
+            return None
+        try:
+            return group.reduce(np.ones(2), np.add, Call("psum", "a.py:7"))
+        finally:
+            if group.rank == 0:
+                come.set()
+
+    started = time.monotonic()
+    first, other, _ = together(3, work, timeout=1.0)
+    assert time.monotonic() - started < 5
+    assert DeadlineError in (type(first), type(other))  # or from the farewell of the other one
+    for error in (first, other):
+        assert "rank 2 did not come within 1 s, in psum of float64[2] at a.py:7" in str(error)
+
+
+def test_an_error_ends_the_group_for_good() -> None:
+    def work(group: Group) -> Any:
+        with pytest.raises(TypeError):
+            group.reduce(np.array(["a"]), np.maximum, Call("pmax"))
+        group.reduce(np.ones(1), np.add, Call("psum"))
+
+    for error in together(2, work):
+        assert isinstance(error, GroupEndedError)
+        assert "has ended: " in str(error)
+
+
+def test_who_may_come() -> None:
+    """Nobody else has the rank; strangers are sent away; sizes agree; who is missing is named."""
+    name = fresh()
+    with pytest.raises(UnreachableError, match=r"ranks 1, 2 of the group .* did not come"):
+        Group(name, 0, 3, connect_timeout=0.2)
+    with pytest.raises(UnreachableError, match=r"rank 0, 1 of the group|ranks 0, 1 of"):
+        Group(name, 2, 3, connect_timeout=0.2)
+    errors: list[BaseException] = []
+    found: list[Any] = []
+
+    def first() -> None:
+        with Group(name, 0, 2, connect_timeout=10) as group:
+            found.append(group.reduce(np.ones(1), np.add, Call("psum")))
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    address = f"\0weft-group-{name}-0"
+    for junk in (b"", b"x" * 1000, b"WFG1" + b"\xff" * 16):
+        with socket.socket(socket.AF_UNIX) as stranger:
+            while True:
+                try:
+                    stranger.connect(address)
+                    break
+                except ConnectionRefusedError:
+                    time.sleep(0.01)
+            stranger.sendall(junk)
+    with pytest.raises(AddressError, match="another process has rank 0"):
+        Group(name, 0, 2, connect_timeout=0.2)
+    with Group(name, 1, 2, connect_timeout=10) as group:
+        found.append(group.reduce(np.ones(1), np.add, Call("psum")))
+    thread.join(10)
+    assert [x.tolist() for x in found] == [[2.0], [2.0]]
+    assert not errors
+
+
+def test_groups_of_two_sizes() -> None:
+    name = fresh()
+    errors: list[str] = []
+
+    def member(rank: int, size: int) -> None:
+        try:
+            Group(name, rank, size, connect_timeout=1.5).close()
+        except CommError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=member, args=pair) for pair in ((0, 2), (1, 3))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(errors) == 2
+    assert any("has 3 members, rank 0 says 2" in error for error in errors)
+
+
+@contextmanager
+def members(name: str, ranks: range, size: int, length: int) -> Iterator[list[Any]]:
+    """Processes that add up arrays until somebody is lost."""
+    paths = os.pathsep.join([str(ROOT), *sys.path])
+    environ = {**os.environ, "PYTHONPATH": paths}
+    made = []
+    try:
+        for rank in ranks:
+            given = [sys.executable, "-c", MEMBER, name, str(rank), str(size), str(length)]
+            made.append(subprocess.Popen(given, stdout=subprocess.PIPE, text=True, env=environ))
+        yield made
+    finally:
+        for process in made:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def add_for_ever(group: Group, length: int) -> None:
+    x = np.full(length, 1.0)
+    while True:
+        group.reduce(x, np.add, Call("psum", "here.py:1"))
+
+
+def _descriptors() -> list[str]:
+    """What this process has open of sockets and memory."""
+    found = [os.readlink(p) for p in Path("/proc/self/fd").iterdir() if p.is_symlink()]
+    return sorted(name for name in found if "memfd" in name or "socket" in name)
+
+
+@pytest.mark.parametrize("length", [4, 400_000])
+def test_a_killed_member_is_named(length: int) -> None:
+    """At some moment of many calls; nothing of the group stays open here."""
+    gc.collect()
+    before, name = _descriptors(), fresh()
+    with members(name, range(1, 3), 3, length) as (other, victim):
+        group = Group(name, 0, 3, timeout=20)
+        threading.Timer(0.3, victim.kill).start()
+        with pytest.raises(PeerLostError) as caught:
+            add_for_ever(group, length)
+        lost = f"rank 2 (process {victim.pid}) is lost, in psum of float64[{length}]"
+        assert lost in str(caught.value)
+        with pytest.raises(GroupEndedError, match="rank 2"):
+            group.reduce(np.ones(1), np.add, Call("psum"))
+        said = other.stdout.read()
+        assert other.wait(10) == 0
+        assert "rank 2" in said
+        assert "PeerLostError" in said
+    del caught  # the frames of an error have views of the group's memory
+    gc.collect()
+    assert _descriptors() == before
+
+
+def test_a_stopped_member_is_late() -> None:
+    name = fresh()
+    with members(name, range(1, 2), 2, 4) as (member,):
+        group = Group(name, 0, 2, timeout=1.0)
+        group.reduce(np.full(4, 1.0), np.add, Call("psum"))
+        os.kill(member.pid, signal.SIGSTOP)
+        with pytest.raises(DeadlineError, match="rank 1 did not come within 1 s"):
+            add_for_ever(group, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_kills_at_random_moments(seed: int) -> None:
+    """No hang, whoever is killed in whatever call; the survivors name one who is gone."""
+    pause = random.Random(seed).uniform(0.0, 0.3)
+    name, length = fresh(), [4, 5_000, 400_000][seed % 3]
+    with members(name, range(1, 4), 4, length) as processes:
+        group = Group(name, 0, 4, timeout=20)
+        victim = processes[seed % 2]
+        threading.Timer(pause, victim.kill).start()
+        with pytest.raises(PeerLostError, match=f"rank {1 + seed % 2}"):
+            add_for_ever(group, length)
+        for process in processes:
+            if process is not victim:
+                assert f"rank {1 + seed % 2}" in process.stdout.read()
+                assert process.wait(10) == 0

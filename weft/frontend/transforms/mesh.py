@@ -1,0 +1,222 @@
+"""`Mesh` and `PartitionSpec`: named axes of shards, and how tensors are cut along them.
+
+The names and meanings are those of `jax.sharding`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from weft.frontend.core import pytree
+from weft.frontend.core.tensor import Tensor
+from weft.frontend.ops.manipulation import permute_dims, reshape
+from weft.ir.dims import Dim
+from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError, suggest
+from weft.ir.locations import caller_location
+
+
+class PartitionSpec:
+    """How a tensor is cut over a mesh: for each axis of the tensor a name of the mesh's, a tuple of
+    names (the first one varies slowest), or None: not cut. Axes at the end may be left out; over
+    names that it does not have the tensor is the same.
+
+    >>> wf.PartitionSpec("data", None, ("model", "expert"))
+    PartitionSpec('data', None, ('model', 'expert'))
+    """
+
+    __slots__ = ("axes",)
+
+    def __init__(self, *axes: str | Sequence[str] | None) -> None:
+        self.axes: tuple[tuple[str, ...], ...] = tuple(map(_names, axes))
+        given = self.names
+        twice = next((name for name in given if given.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidArgumentError(
+                f"{self}: the axis {twice!r} of the mesh stands twice", location=caller_location()
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names in it, in order."""
+        return tuple(name for names in self.axes for name in names)
+
+    def __repr__(self) -> str:
+        shown = (None if not n else n[0] if len(n) == 1 else n for n in self.axes)
+        return f"PartitionSpec({', '.join(map(repr, shown))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PartitionSpec) and self.axes == other.axes
+
+    def __hash__(self) -> int:
+        return hash(self.axes)
+
+
+def _names(axis: object) -> tuple[str, ...]:
+    names: tuple[Any, ...] = () if axis is None else (axis,)
+    if isinstance(axis, (tuple, list)):
+        names = tuple(axis)
+    if not all(isinstance(name, str) and name for name in names):
+        raise InvalidArgumentError(
+            f"PartitionSpec: {axis!r:.60} is no name of an axis, and no tuple of names",
+            hint="None is for an axis that is not cut",
+            location=caller_location(),
+        )
+    return names
+
+
+class Mesh:
+    """Shards by named axes: for each combination of their indices there is one, in row-major order.
+
+    shape: the size of each axis, by its name. `wf.shard_map` computes all shards in this process.
+
+    >>> mesh = wf.Mesh({"data": 2, "model": 4})
+    >>> mesh.size, mesh.axis_names
+    (8, ('data', 'model'))
+    """
+
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        self._shape = _checked(shape)
+
+    @property
+    def shape(self) -> Mapping[str, int]:
+        """The size of each axis, by its name."""
+        return MappingProxyType(self._shape)
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """The names of the axes, the slowest first."""
+        return tuple(self._shape)
+
+    @property
+    def size(self) -> int:
+        """How many shards there are."""
+        return prod(self._shape.values())
+
+    def __repr__(self) -> str:
+        return f"Mesh({self._shape})"
+
+    def check(self, spec: PartitionSpec) -> None:
+        """InvalidArgumentError for a spec with a name that is none of the mesh's."""
+        for name in spec.names:
+            if name not in self._shape:
+                raise InvalidArgumentError(
+                    f"{spec}: the mesh has no axis {name!r}{suggest(name, self.axis_names)}",
+                    hint=f"it has {', '.join(map(repr, self._shape))}",
+                    location=caller_location(),
+                )
+
+    def cut(self, t: Tensor, spec: PartitionSpec, path: str) -> Tensor:
+        """The tensor with the axes of the mesh that the spec names in front, in the mesh's order,
+        and behind them the shape of a shard. ShapeError where shards would differ in size."""
+        self.check(spec)
+        if len(spec.axes) > t.ndim:
+            raise ShapeError(
+                f"shard_map: {spec} for {path}, which is {t.describe()}",
+                hint="a spec has at most an entry for each axis",
+                location=caller_location(),
+            )
+        shape: list[Dim] = []
+        front: dict[str, int] = {}
+        back = []
+        for k, size in enumerate(t.shape):
+            names = spec.axes[k] if k < len(spec.axes) else ()
+            for name in names:
+                front[name] = len(shape)
+                shape.append(self._shape[name])
+            back.append(len(shape))
+            shape.append(self._share(size, names, k, spec, path) if names else size)
+        return _turned(reshape(t, tuple(shape)), [*self._ordered(front), *back])
+
+    def _share(
+        self, size: Dim, names: Sequence[str], axis: int, spec: PartitionSpec, path: str
+    ) -> int:
+        """The size of a shard along an axis that is cut."""
+        parts = prod(self._shape[name] for name in names)
+        if not isinstance(size, int):
+            raise UnsupportedError(
+                f"shard_map: {spec} cuts axis {axis} of {path}, whose size is open",
+                hint="give it a size in the input_signature",
+                location=caller_location(),
+            )
+        if size % parts:
+            raise ShapeError(
+                f"shard_map: {spec} cuts axis {axis} of {path}, of size {size}, into {parts} "
+                "shards of one size",
+                location=caller_location(),
+            )
+        return size // parts
+
+    def joined(self, t: Tensor, spec: PartitionSpec) -> Tensor:
+        """What `cut` has taken apart."""
+        front = {name: k for k, name in enumerate(self._ordered_names(spec.names))}
+        order, shape = [], []
+        for k, size in enumerate(t.shape[len(front) :]):
+            names = spec.axes[k] if k < len(spec.axes) else ()
+            order += [*(front[name] for name in names), len(front) + k]
+            whole = prod(self._shape[name] for name in names)
+            shape.append(size * whole if isinstance(size, int) else size)
+        return reshape(_turned(t, order), tuple(shape))
+
+    def _ordered_names(self, names: Iterable[str]) -> list[str]:
+        return sorted(names, key=self.axis_names.index)
+
+    def _ordered(self, places: Mapping[str, int]) -> list[int]:
+        return [places[name] for name in self._ordered_names(places)]
+
+
+def _turned(t: Tensor, order: Sequence[int]) -> Tensor:
+    return t if list(order) == sorted(order) else permute_dims(t, tuple(order))
+
+
+def _checked(shape: object) -> dict[str, int]:
+    """The axes of a mesh. InvalidArgumentError for what are none."""
+    found: dict[Any, Any] = dict(shape) if isinstance(shape, Mapping) else {}
+    good = all(isinstance(n, str) and n and type(k) is int and k > 0 for n, k in found.items())
+    if not found or not good:
+        raise InvalidArgumentError(
+            f"wf.Mesh takes the size of each axis, at least 1, by its name, got {shape!r:.80}",
+            hint='wf.Mesh({"data": 2, "model": 4})',
+            location=caller_location(),
+        )
+    return found
+
+
+#: A spec, its single name, or None: not cut; as a tree of such, or its beginning.
+Specs = Any
+
+
+def as_spec(spec: object) -> PartitionSpec | None:
+    """The spec that stands for one leaf; None for what is a tree."""
+    if isinstance(spec, PartitionSpec):
+        return spec
+    if spec is None or isinstance(spec, str):
+        return PartitionSpec(spec) if spec else PartitionSpec()
+    return None
+
+
+def spec_of_each(what: str, specs: Specs, structure: pytree.Structure) -> list[PartitionSpec]:
+    """A spec for each leaf of a structure, from a tree of specs that may end before it."""
+    spec = as_spec(specs)
+    if spec is not None:
+        return [spec] * pytree.count_leaves(structure)
+    parts = pytree.children(specs)
+    if structure is None or parts is None or len(parts) != len(structure.children):
+        raise InvalidArgumentError(
+            f"shard_map: {what} has {specs!r:.60} for {pytree.describe(structure)}",
+            hint="a wf.PartitionSpec, a name, or None; a tuple, list or dict of them nests as the "
+            "tensors do",
+            location=caller_location(),
+        )
+    pairs = zip(parts, structure.children, strict=True)
+    return [spec for part, child in pairs for spec in spec_of_each(what, part, child)]
+
+
+def axes_of(specs: Specs, name: str) -> Any:
+    """What `wf.vmap` takes for one axis of the mesh: 0 for leaves that are cut along it, which
+    have it in front, else None; a tree as the specs are."""
+    spec = as_spec(specs)
+    if spec is not None:
+        return 0 if name in spec.names else None
+    return pytree.tree_map(lambda leaf: axes_of(leaf, name), specs)

@@ -1,0 +1,113 @@
+"""`shard_map`: a function of one shard becomes a function of whole tensors.
+
+In one process it is a `vmap` for each axis of the mesh: what a spec says is the same along an axis
+has no batch axis for it, which the batching pass sees."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from weft.frontend.core import pytree
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.user_errors import shows_as_seen
+from weft.frontend.transforms.mesh import Mesh, Specs, axes_of, spec_of_each
+from weft.frontend.transforms.vmap import RowsDifferError, vmap
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.locations import caller_location
+
+
+def shard_map(
+    fn: Callable[..., Any], mesh: Mesh, in_specs: Specs, out_specs: Specs
+) -> Callable[..., Any]:
+    """The function that cuts whole tensors, does `fn` for each shard, and joins what they give
+    (JAX's jax.shard_map). In fn `wf.collectives` mean the axes of the mesh by their names.
+
+    in_specs: a tuple with a `wf.PartitionSpec` for each positional argument, or one for all; for an
+    argument that is a tree, a tree of them or its beginning. A str stands for a spec of one name,
+    None for one without. out_specs: likewise for what fn returns. What a spec does not name is the
+    same in all shards: an argument is given to each whole, a result has to be so, as sums over the
+    axis are.
+
+    InvalidArgumentError for specs that do not fit, and for results that differ along an axis that
+    their spec does not have; ShapeError for what cannot be cut in equal parts.
+
+    >>> mesh = wf.Mesh({"data": 2})
+    >>> mean = wf.shard_map(
+    ...     lambda x: wf.collectives.pmean(wf.mean(x), "data"), mesh, in_specs="data",
+    ...     out_specs=None)
+    >>> mean(wf.asarray([1.0, 2.0, 3.0, 6.0]))
+    Tensor(3., dtype=float32)
+    """
+    given: tuple[object, object] = (fn, mesh)
+    if not callable(given[0]) or not isinstance(given[1], Mesh):
+        raise InvalidArgumentError(
+            f"shard_map takes a function and a wf.Mesh, got {type(fn).__name__} and "
+            f"{type(mesh).__name__}",
+            location=caller_location(),
+        )
+
+    @shows_as_seen
+    @functools.wraps(fn)
+    def sharded(*args: Any) -> Any:
+        leaves, structure = pytree.flatten(args)
+        specs = spec_of_each("in_specs", in_specs, structure)
+        names = pytree.paths(structure, "arguments")
+        cut = [
+            mesh.cut(as_tensor(leaf), spec, path) if spec.names else leaf
+            for leaf, spec, path in zip(leaves, specs, names, strict=True)
+        ]
+        made = _of_all(fn, mesh, in_specs, out_specs)(*pytree.unflatten(structure, cut))
+        results, nested = pytree.flatten(made)
+        pairs = zip(results, spec_of_each("out_specs", out_specs, nested), strict=True)
+        return pytree.unflatten(nested, [mesh.joined(t, s) if s.names else t for t, s in pairs])
+
+    return sharded
+
+
+def _of_all(
+    fn: Callable[..., Any], mesh: Mesh, in_specs: Specs, out_specs: Specs
+) -> Callable[..., Any]:
+    """The function for all shards, which lie along first axes; mesh axes around each other."""
+
+    def checked(*args: Any) -> Any:
+        made = fn(*args)
+        leaves, structure = pytree.flatten(made)
+        specs = spec_of_each("out_specs", out_specs, structure)
+        paths = pytree.paths(structure, "result")
+        for leaf, spec, path in zip(leaves, specs, paths, strict=True):
+            mesh.check(spec)
+            rank = leaf.ndim if isinstance(leaf, Tensor) else as_tensor(leaf).ndim
+            if len(spec.axes) > rank:
+                raise InvalidArgumentError(
+                    f"shard_map: {spec} for {path}, which has {rank} axes in a shard",
+                    location=caller_location(),
+                )
+        return made
+
+    whole: Callable[..., Any] = functools.wraps(fn)(checked)
+    for name in reversed(mesh.axis_names):
+        batched = vmap(
+            whole, axes_of(in_specs, name), axes_of(out_specs, name),
+            axis_size=mesh.shape[name], axis_name=name,
+        )  # fmt: skip
+        whole = _names_the_axis(batched, name)
+    return whole
+
+
+def _names_the_axis(batched: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(batched)
+    def along(*args: Any) -> Any:
+        try:
+            return batched(*args)
+        except RowsDifferError as error:
+            raise InvalidArgumentError(
+                f"shard_map: {error.path} differs along the axis '{name}', which its out_specs do "
+                "not have",
+                hint=f"name '{name}' in its spec, or return what is the same in all shards, as "
+                f"wf.collectives.pmean(x, '{name}') is",
+                location=caller_location(),
+            ) from None
+
+    return along
