@@ -1,7 +1,8 @@
 """`shard_map`: a function of one shard becomes a function of whole tensors.
 
-In one process it is a `vmap` for each axis of the mesh: what a spec says is the same along an axis
-has no batch axis for it, which the batching pass sees."""
+With processes each does its own shard (`processes.py`). In one process it is a `vmap` for each axis
+of the mesh: what a spec says is the same along an axis has no batch axis for it, which the batching
+pass sees."""
 
 from __future__ import annotations
 
@@ -10,9 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.frontend.core import pytree
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import as_tensor
 from weft.frontend.core.user_errors import shows_as_seen
-from weft.frontend.transforms.mesh import Mesh, Specs, axes_of, spec_of_each
+from weft.frontend.transforms.mesh import (
+    Mesh,
+    Specs,
+    axes_of,
+    differs_error,
+    spec_of_each,
+)
+from weft.frontend.transforms.processes import in_processes
 from weft.frontend.transforms.vmap import RowsDifferError, vmap
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
@@ -48,6 +56,9 @@ def shard_map(
             location=caller_location(),
         )
 
+    if mesh.name:
+        return in_processes(fn, mesh, in_specs, out_specs)
+
     @shows_as_seen
     @functools.wraps(fn)
     def sharded(*args: Any) -> Any:
@@ -77,13 +88,7 @@ def _of_all(
         specs = spec_of_each("out_specs", out_specs, structure)
         paths = pytree.paths(structure, "result")
         for leaf, spec, path in zip(leaves, specs, paths, strict=True):
-            mesh.check(spec)
-            rank = leaf.ndim if isinstance(leaf, Tensor) else as_tensor(leaf).ndim
-            if len(spec.axes) > rank:
-                raise InvalidArgumentError(
-                    f"shard_map: {spec} for {path}, which has {rank} axes in a shard",
-                    location=caller_location(),
-                )
+            mesh.check_joined(as_tensor(leaf), spec, path)
         return made
 
     whole: Callable[..., Any] = functools.wraps(fn)(checked)
@@ -102,12 +107,6 @@ def _names_the_axis(batched: Callable[..., Any], name: str) -> Callable[..., Any
         try:
             return batched(*args)
         except RowsDifferError as error:
-            raise InvalidArgumentError(
-                f"shard_map: {error.path} differs along the axis '{name}', which its out_specs do "
-                "not have",
-                hint=f"name '{name}' in its spec, or return what is the same in all shards, as "
-                f"wf.collectives.pmean(x, '{name}') is",
-                location=caller_location(),
-            ) from None
+            raise differs_error(error.path, name) from None
 
     return along

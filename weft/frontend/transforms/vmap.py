@@ -26,21 +26,30 @@ from weft.ir.types import TensorType
 from weft.passes.autodiff.control_flow import in_batch
 from weft.passes.batching.batch import Batched, batch_block
 
-_axes: ContextVar[Mapping[str, Dim]] = ContextVar("named_axes", default=MappingProxyType({}))
+
+@dataclass(frozen=True, slots=True)
+class NamedAxis:
+    """An axis that collectives are over: how many rows it has. mesh: the name of the mesh of
+    processes whose axis it is; "": one of a batch."""
+
+    size: Dim
+    mesh: str = ""
 
 
-def named_axes() -> Mapping[str, Dim]:
-    """The axes of examples that have names around this code, and how many each has."""
+_axes: ContextVar[Mapping[str, NamedAxis]] = ContextVar("axes", default=MappingProxyType({}))
+
+
+def named_axes() -> Mapping[str, NamedAxis]:
+    """The axes that have names around this code."""
     return _axes.get()
 
 
 @contextmanager
-def _axis_called(name: str, size: Dim) -> Iterator[None]:
-    """What is traced within may use the axis by its name; "" is none."""
-    token = _axes.set({**_axes.get(), name: size} if name else _axes.get())
+def axes_called(axes: Mapping[str, NamedAxis]) -> Iterator[None]:
+    """What is traced within may use the axes by their names."""
+    token = _axes.set({**_axes.get(), **axes})
     try:
-        with in_batch():
-            yield
+        yield
     finally:
         _axes.reset(token)
 
@@ -239,7 +248,7 @@ def _batch(
         with fixed_sizes():
             return call(leaves)
 
-    with _axis_called(axis_name, size):
+    with axes_called({axis_name: NamedAxis(size)} if axis_name else {}), in_batch():
         body = Transformed("vmap", fn, one, kinds)
     operands = [*given, *((v, False) for v in body.captured)]
     found = batch_block(trace.builder, body.block, operands, size, body.states, axis_name)
