@@ -100,6 +100,8 @@ for name, fn, i, o, args in [
     ("permute some", lambda x: c.ppermute(x, "d", [(1, 0)]), P(("m", "d")), P(("m", "d")), (X,)),
     ("index", lambda x: x * c.axis_index("d") + c.axis_index("m") * c.axis_size("m"),
      P(("m", "d")), P(("m", "d")), (X,)),
+    ("a tree", lambda x: (lambda t: t["a"] + t["b"][0] * t["b"][1])(c.psum(
+        {"a": x, "b": [x[0], wf.sum(x)]}, "m")), P(None, "m"), None, (X,)),
     ("shared", lambda x, w: wf.matmul(x, w), (P("d"), None), P("d"), (X, W)),
     ("replicated", lambda x: wf.sin(x), None, None, (X,)),
     ("vmap within", lambda x: wf.vmap(lambda r: c.psum(r, "m") + r[:1])(x), P(None, "m"),
@@ -183,6 +185,58 @@ def test_data_parallel_training(tmp_path: Path) -> None:
     found = outputs(tmp_path, {"data": 4}, TRAINING)
     assert found[0].startswith("(0.")
     assert len(set(found)) == 1
+
+
+TREES = """
+rng = np.random.default_rng(0)
+shapes = [(3, 4), (), (300_000,), (5,), (0, 2), (200_000,), (2, 2)]
+tree = [rng.normal(size=(2, *s)).astype(d) for s in shapes for d in ("f4", "f8", "i4")]
+
+
+def sums(tree):
+    return c.psum([x[0] for x in tree], "d")
+
+
+run = wf.compile(over(mesh, sums, P("d"), None))
+for got, x in zip(run(tree), tree, strict=True):
+    assert got.numpy().tobytes() == (x[0] + x[1]).astype(x.dtype).tobytes() and got.dtype == x.dtype
+ops = [op for op in run.trace(tree).walk() if op.name == "exchange"]
+print(sum(op.attrs["kind"] == "psum" for op in ops))
+"""
+
+
+def test_small_leaves_of_a_tree_go_together(tmp_path: Path) -> None:
+    """By dtype, up to a megabyte: of 21 leaves as many exchanges as there are buckets."""
+    found = outputs(tmp_path, {"d": 2}, TREES)
+    assert found == ["7\n"] * 2
+
+
+LARGE = """
+rows = np.random.default_rng(2).normal(size=(3, 700_001)).astype(np.float32)
+kept = rows.copy()
+total = (rows[0] + rows[1]) + rows[2]
+
+
+def sums(x):
+    flat = wf.reshape(x, (-1,))
+    return c.psum(flat, "d"), c.psum_scatter(wf.stack([flat, flat, flat]), "d"), flat + 1
+
+
+run = over(mesh, sums, P("d"), (None, P("d"), P("d")))
+for f in (run, wf.compile(run)):
+    for _ in range(2):
+        first, second, third = f(rows)
+        assert first.numpy().tobytes() == total.tobytes()
+        assert second.numpy().tobytes() == total.tobytes() * 3
+        assert third.numpy().tobytes() == (rows + 1).tobytes()
+        assert rows.tobytes() == kept.tobytes()
+print("done")
+"""
+
+
+def test_large_arrays_are_summed_in_the_order_of_ranks(tmp_path: Path) -> None:
+    """With the bits of NumPy, and no operand changes though results may be in its memory."""
+    assert outputs(tmp_path, {"d": 3}, LARGE) == ["done\n"] * 3
 
 
 def errors(folder: Path, shape: dict[str, int], body: str, timeout: float = 30) -> list[str]:

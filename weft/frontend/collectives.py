@@ -25,7 +25,7 @@ from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import divide
 from weft.frontend.ops.manipulation import moveaxis, reshape
 from weft.frontend.ops.promotion import check_axis, inexact_tensor
-from weft.frontend.transforms.processes import exchange
+from weft.frontend.transforms.processes import exchange, exchange_each
 from weft.frontend.transforms.vmap import NamedAxis, named_axes
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import InvalidArgumentError, ShapeError, suggest
@@ -78,19 +78,17 @@ def _names(axis_name: Any) -> Sequence[Any]:
 
 def _each(op: str, x: Any, axis_name: Any) -> Any:
     """The op on each leaf, over one axis or several."""
-    names = _names(axis_name)
-    for name in names:
-        _size(op, name)
-
-    def one(leaf: Any) -> Tensor:
-        t = as_tensor(leaf)
-        weak = t.weak
-        for name in names:
-            t = _emit(op, [t], name)
-        t.weak = weak
-        return t
-
-    return pytree.tree_map(one, x)
+    axes = {name: _axis(op, name) for name in _names(axis_name)}
+    leaves, structure = pytree.flatten(x)
+    made = given = [as_tensor(leaf) for leaf in leaves]
+    for name, axis in axes.items():
+        if axis.mesh:
+            made = exchange_each(op, made, name, axis)
+        else:
+            made = [_emit(op, [t], name) for t in made]
+    for t, before in zip(made, given, strict=True):
+        t.weak = before.weak
+    return pytree.unflatten(structure, made)
 
 
 @shows_as_seen

@@ -87,8 +87,11 @@ class ProcessMesh:
         for group in self._groups.values():
             group.close(why)
 
-    def exchange(self, kind: str, arrays: Sequence[Array], attrs: Attrs) -> Array:
-        """The result of an op `exchange`. Whatever goes wrong closes the mesh."""
+    def exchange(
+        self, kind: str, arrays: Sequence[Array], attrs: Attrs, out: Array | None = None
+    ) -> Array:
+        """The result of an op `exchange`, in `out` where that saves a copy. Whatever goes wrong
+        closes the mesh."""
         axis = str(attrs["axis_name"])
         group = self._groups[axis]
         if kind == "axis_index":
@@ -101,7 +104,7 @@ class ProcessMesh:
         if kind == "split":
             return np.split(x, group.size, int_attr(attrs, "dim"))[group.rank]
         try:
-            return _collective(group, kind, x, attrs)
+            return _collective(group, kind, x, attrs, out)
         except CommError as error:
             self._leave(group, str(error))
             raise _as_users_know(error) from None
@@ -116,16 +119,18 @@ class ProcessMesh:
                 group.close(why)
 
 
-def _collective(group: Group, kind: str, x: Array, attrs: Attrs) -> Array:
+def _collective(group: Group, kind: str, x: Array, attrs: Attrs, out: Array | None) -> Array:
     dim, sources = int_attr(attrs, "dim"), ints_attr(attrs, "sources")
     named = f"{kind} over '{attrs['axis_name']}'"
     if kind == "join":
         named += f" along axis {dim}"
+    if attrs["shapes"]:
+        named += f" of arrays of the shapes {attrs['shapes']} as one,"
     if kind == "ppermute":
         named += f" from {list(sources)}"
     call = Call(named, str(attrs["line"]))
     if kind in _ADDS:
-        return group.reduce(x, _ADDS[kind], call)
+        return group.reduce(x, _ADDS[kind], call, out)
     if kind == "all_gather":
         return group.gather(x, call)
     if kind == "join":

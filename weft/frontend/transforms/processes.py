@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from weft.frontend.autodiff.custom import custom_gradient
@@ -19,6 +20,7 @@ from weft.frontend.core.function_trace import function_name, run_traced
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Trace, check_usable, current_trace, graph_around
 from weft.frontend.core.user_errors import shows_as_seen
+from weft.frontend.ops.manipulation import concat, reshape, split
 from weft.frontend.transforms.mesh import (
     Mesh,
     PartitionSpec,
@@ -27,12 +29,15 @@ from weft.frontend.transforms.mesh import (
     spec_of_each,
 )
 from weft.frontend.transforms.vmap import NamedAxis, axes_called
+from weft.ir.dtypes import DType
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.locations import caller_location
 from weft.ir.ops.state import UPDATES
 from weft.ir.spec import AttrValue
 
+#: Of the tensors that go together at most.
+BUCKET_BYTES = 1 << 20
 _NONE: frozenset[str] = frozenset()
 #: Exchanges that give all processes of an axis the same; `enter` and `leave` give what they get.
 _SAME = frozenset({"psum", "total", "pmax", "pmin", "all_gather", "join"})
@@ -57,6 +62,44 @@ def exchange(
     }  # fmt: skip
     (value,) = trace.emit("exchange", [trace.lift(t) for t in operands], {**attrs, **given})
     return trace.tensor(value)
+
+
+def exchange_each(
+    kind: str, tensors: Sequence[Tensor], axis_name: str, axis: NamedAxis
+) -> list[Tensor]:
+    """An exchange, element by element, of each tensor; small ones of one dtype go together."""
+    made: dict[int, Tensor] = {}
+    for bucket in _buckets(tensors):
+        held = [tensors[k] for k in bucket]
+        if len(held) == 1:
+            made[bucket[0]] = exchange(kind, held, axis_name, axis)
+            continue
+        shapes = [t._type.static_shape for t in held]
+        flat = concat([reshape(t, (-1,)) for t in held])
+        told = " ".join(map(str, shapes))
+        whole = exchange(kind, [flat], axis_name, axis, shapes=told)
+        parts = split(whole, [prod(s) for s in shapes])
+        for k, part, shape in zip(bucket, parts, shapes, strict=True):
+            made[k] = reshape(part, shape)
+    return [made[k] for k in range(len(tensors))]
+
+
+def _buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """The numbers of the tensors that go together."""
+    found: list[list[int]] = []
+    last: dict[DType, tuple[list[int], int]] = {}  # by dtype: the bucket that is filled, its bytes
+    for k, t in enumerate(tensors):
+        size = prod(t._type.static_shape) * t.dtype.itemsize if t._type.is_static else BUCKET_BYTES
+        if size >= BUCKET_BYTES:
+            found.append([k])
+            continue
+        bucket, held = last.get(t.dtype, ([], BUCKET_BYTES))
+        if held + size > BUCKET_BYTES:
+            bucket, held = [], 0
+            found.append(bucket)
+        bucket.append(k)
+        last[t.dtype] = bucket, held + size
+    return found
 
 
 def in_processes(

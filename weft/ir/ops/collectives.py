@@ -155,8 +155,9 @@ def _exchange_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
     return list(_KINDS[kind](types, attrs, regions))
 
 
-#: Does an exchange: given its kind, the operands and the attributes.
-Exchange = Callable[[str, Sequence[Array], Attrs], Array]
+#: Does an exchange: given its kind, the operands, the attributes, and memory that the result may be
+#: in, which may be that of the operand.
+Exchange = Callable[[str, Sequence[Array], Attrs, Array | None], Array]
 _meshes: dict[str, Exchange] = {}
 
 
@@ -170,14 +171,21 @@ def close_mesh(name: str) -> None:
     _meshes.pop(name, None)
 
 
-def _exchanged(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
+def _exchanged(arrays: Sequence[Array], attrs: Attrs, out: Array | None = None) -> list[Array]:
     exchange = _meshes.get(str(attrs["mesh"]))
     if exchange is None:
         raise FailedPreconditionError(
             f"the mesh '{attrs['mesh']}' is not open in this process",
             hint="the wf.Mesh of the function was closed, or is another process's",
         )
-    return [exchange(str(attrs["kind"]), arrays, attrs)]
+    return [exchange(str(attrs["kind"]), arrays, attrs, out)]
+
+
+def exchange_into(arrays: Sequence[Array], attrs: Attrs, out: Array) -> None:
+    """The reference of `exchange`, whose result is written to `out`."""
+    (made,) = _exchanged(arrays, attrs, out)
+    if made.ctypes.data != out.ctypes.data:
+        np.copyto(out, made)
 
 
 EXCHANGE = OpSpec(
@@ -186,7 +194,7 @@ EXCHANGE = OpSpec(
     {
         "kind": AttrSpec("str"), "mesh": AttrSpec("str"), "axis_name": AttrSpec("str"),
         "size": AttrSpec("int"), "sources": AttrSpec("ints", ()), "dim": AttrSpec("int", -1),
-        "line": AttrSpec("str", ""),
+        "shapes": AttrSpec("str", ""), "line": AttrSpec("str", ""),
     },
     frozenset({"host", "no_fold", "no_cse", "no_dce"}),
 )  # fmt: skip
