@@ -239,6 +239,70 @@ def test_large_arrays_are_summed_in_the_order_of_ranks(tmp_path: Path) -> None:
     assert outputs(tmp_path, {"d": 3}, LARGE) == ["done\n"] * 3
 
 
+OTHER_WAYS = """
+queue = wf.tf1.FIFOQueue(10, [wf.float32], [()])
+
+
+def shard(x):
+    return c.psum(wf.sum(x), "d"), c.psum(wf.sum(wf.exp(x)), "d"), x * c.axis_index("d")
+
+
+sharded = over(mesh, shard, P("d"), (None, None, P("d")))
+twice = over(mesh, lambda x: c.psum(x, "d"), None, None)
+
+
+@wf.compile
+def step(x):  # a queue, and a size that depends on values: on the dataflow executor
+    a, b, y = sharded(x)
+    queue.enqueue(a)
+    return twice(queue.dequeue()), b, wf.sum(y[y > 0.5])
+
+
+x = np.arange(8, dtype=np.float32) / 8
+for _ in range(20):
+    found = [float(t) for t in step(x)]
+    np.testing.assert_allclose(found, [2 * x.sum(), np.exp(x).sum(), x[5:].sum()], rtol=1e-6)
+on_gpu = wf.compile(sharded, device="gpu:0")(x)
+np.testing.assert_allclose(on_gpu[1].numpy(), np.exp(x).sum(), rtol=1e-6)
+np.testing.assert_array_equal(on_gpu[2].numpy(), np.where(x < 0.5, 0, x))
+slope = wf.compile(wf.grad(lambda x: sharded(x)[1]), device="gpu:0")(x)
+np.testing.assert_allclose(slope.numpy(), np.exp(x), rtol=1e-6)
+print("done")
+"""
+
+
+def test_on_the_executor_and_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    assert outputs(tmp_path, {"d": 2}, OTHER_WAYS) == ["done\n"] * 2
+
+
+@pytest.mark.parametrize("length", [30, 300_000])
+def test_ctrl_c_ends_the_mesh(tmp_path: Path, length: int) -> None:
+    """In who gets it and, by his farewell, in the others."""
+    program = f"""
+f = wf.compile(over(mesh, lambda x: c.psum(x, "d"), P("d"), None))
+x = np.ones({length}, np.float32)
+f(x)
+print("here", flush=True)
+try:
+    while True:
+        f(x)
+except KeyboardInterrupt:
+    print("interrupted")
+except wf.errors.UnavailableError as error:
+    print(error)
+"""
+    with processes(tmp_path, {"d": 2}, program) as made:
+        for process in made:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "here\n"
+        time.sleep(0.2)
+        made[1].send_signal(signal.SIGINT)
+        first, second = (process.communicate(timeout=60)[0] for process in made)
+        assert second == "interrupted\n"
+        assert first.startswith("rank 1 ")
+
+
 def errors(folder: Path, shape: dict[str, int], body: str, timeout: float = 30) -> list[str]:
     """What the processes print of the error that the lines raise."""
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
@@ -357,7 +421,14 @@ says("result differs along the axis 'd'", lambda x: c.axis_index("d"), i=None)
 says("result differs along the axis 'd'", lambda x: c.psum_scatter(x, "d", 1, tiled=True), i=None)
 says("no axis 'e'", lambda x: x, i=P("e"))
 says("of size 7, into 2 shards", lambda x: x, x=X[:7])
-says("a generator gives all processes the same", lambda x: generator.normal((2,)), i=None)
+says("the key in a variable gives all processes the same",
+     lambda x: wf.random.normal(generator.state.read(), (2,)), i=None)
+says("result differs along the axis 'd'", lambda x: generator.normal((2,)), i=None)
+draws = over(mesh, lambda x: generator.normal((1, 3)) + wf.nn.dropout(x, 0.5), P("d"), P("d"))
+generator.reset(0)
+first, second = (wf.compile(draws)(np.ones((2, 3))).numpy() for _ in range(2))
+assert (first[0] != first[1]).any() and (first != second).any()
+print(first.tobytes().hex(), second.tobytes().hex())
 says("assigned another value in each process", lambda x: v.assign(wf.sum(x, axis=0)))
 says("no pairs of 2 rows", lambda x: c.ppermute(x, "d", [(0, 5)]))
 key = wf.random.key(0)
@@ -374,7 +445,9 @@ mesh.close()
 says("the mesh 'mesh0' is not open in this process", lambda x: c.psum(x, "d"))
 print("done")
 """
-    assert outputs(tmp_path, {"d": 2}, program) == ["done\n"] * 2
+    first, second = outputs(tmp_path, {"d": 2}, program)
+    assert first == second  # a generator draws others in each process, the same in each run
+    assert first.endswith("\ndone\n")
 
 
 def test_meshes_that_cannot_be(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import divide
 from weft.frontend.ops.manipulation import moveaxis, reshape
 from weft.frontend.ops.promotion import check_axis, inexact_tensor
-from weft.frontend.transforms.processes import exchange, exchange_each
-from weft.frontend.transforms.vmap import NamedAxis, named_axes
+from weft.frontend.transforms.axes import NamedAxis, exchange, named_axes
+from weft.frontend.transforms.processes import exchange_each
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import InvalidArgumentError, ShapeError, suggest
 from weft.ir.locations import caller_location

@@ -18,9 +18,10 @@ from weft.frontend.autodiff.custom import custom_gradient
 from weft.frontend.core import pytree
 from weft.frontend.core.function_trace import function_name, run_traced
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import Trace, check_usable, current_trace, graph_around
+from weft.frontend.core.trace import Trace, check_usable, current_trace
 from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.manipulation import concat, reshape, split
+from weft.frontend.transforms.axes import NamedAxis, axes_called, exchange
 from weft.frontend.transforms.mesh import (
     Mesh,
     PartitionSpec,
@@ -28,40 +29,16 @@ from weft.frontend.transforms.mesh import (
     differs_error,
     spec_of_each,
 )
-from weft.frontend.transforms.vmap import NamedAxis, axes_called
 from weft.ir.dtypes import DType
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.locations import caller_location
 from weft.ir.ops.state import UPDATES
-from weft.ir.spec import AttrValue
 
 #: Of the tensors that go together at most.
 BUCKET_BYTES = 1 << 20
 _NONE: frozenset[str] = frozenset()
 #: Exchanges that give all processes of an axis the same; `enter` and `leave` give what they get.
 _SAME = frozenset({"psum", "total", "pmax", "pmin", "all_gather", "join"})
-
-
-def exchange(
-    kind: str, operands: Sequence[Tensor], axis_name: str, axis: NamedAxis, **attrs: AttrValue
-) -> Tensor:
-    """An op `exchange` in the current trace, over an axis of a mesh of processes."""
-    trace = current_trace()
-    assert trace is not None
-    if graph_around(trace) is not None:  # where nothing is in order by itself
-        raise UnsupportedError(
-            "wf.shard_map over processes is not for a wf.Graph",
-            hint="call it in a function of wf.compile, or by itself",
-            location=caller_location(),
-        )
-    where = caller_location()
-    line = f"{where[0].file}:{where[0].line}" if where else ""
-    given: dict[str, AttrValue] = {
-        "kind": kind, "mesh": axis.mesh, "axis_name": axis_name, "size": axis.size, "line": line,
-    }  # fmt: skip
-    (value,) = trace.emit("exchange", [trace.lift(t) for t in operands], {**attrs, **given})
-    return trace.tensor(value)
 
 
 def exchange_each(
@@ -197,7 +174,7 @@ def _differing(ops: Sequence[Operation], mesh: str) -> dict[Value, frozenset[str
     """By value the axes of the mesh along which it may differ. UnsupportedError for what would make
     processes differ for good: variables, and for numbers that would not."""
     known: dict[Value, frozenset[str]] = {}
-    drawn: set[Value] = set()  # of the state of a generator
+    drawn: set[Value] = set()  # of the key in a variable
     for op in ops:
         found = _NONE.union(*(known.get(v, _NONE) for v in op.operands))
         found |= _inner(op, mesh)
@@ -211,9 +188,9 @@ def _differing(ops: Sequence[Operation], mesh: str) -> dict[Value, frozenset[str
             )
         if op.name == "read" or any(v in drawn for v in op.operands):
             drawn.update(op.results)
-        if op.name == "random_bits" and op.operands[0] in drawn:
+        if op.name == "random_bits" and op.operands[0] in drawn and not found:
             raise UnsupportedError(
-                "shard_map: a generator gives all processes the same numbers",
+                "shard_map: the key in a variable gives all processes the same numbers",
                 hint="draw with a key of the process's own: wf.random.fold_in(key, "
                 "wf.collectives.axis_index(name))",
                 location=op.locations,

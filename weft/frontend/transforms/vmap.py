@@ -5,10 +5,7 @@ The function is traced once, for one example; `passes/batching` makes the ops fo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.frontend.core import pytree
@@ -17,6 +14,7 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Trace, check_usable, current_trace
 from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.dispatch import apply, fixed_sizes
+from weft.frontend.transforms.axes import NamedAxis, axes_called
 from weft.frontend.transforms.body import Transformed
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, same
@@ -25,33 +23,6 @@ from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.passes.autodiff.control_flow import in_batch
 from weft.passes.batching.batch import Batched, batch_block
-
-
-@dataclass(frozen=True, slots=True)
-class NamedAxis:
-    """An axis that collectives are over: how many rows it has. mesh: the name of the mesh of
-    processes whose axis it is; "": one of a batch."""
-
-    size: Dim
-    mesh: str = ""
-
-
-_axes: ContextVar[Mapping[str, NamedAxis]] = ContextVar("axes", default=MappingProxyType({}))
-
-
-def named_axes() -> Mapping[str, NamedAxis]:
-    """The axes that have names around this code."""
-    return _axes.get()
-
-
-@contextmanager
-def axes_called(axes: Mapping[str, NamedAxis]) -> Iterator[None]:
-    """What is traced within may use the axes by their names."""
-    token = _axes.set({**_axes.get(), **axes})
-    try:
-        yield
-    finally:
-        _axes.reset(token)
 
 
 class RowsDifferError(InvalidArgumentError):
