@@ -205,6 +205,56 @@ print(sum(op.attrs["kind"] == "psum" for op in ops))
 """
 
 
+PARALLEL = """
+class Model:
+    def __init__(self):
+        rng = np.random.default_rng(3)
+        self.table = wf.Variable(rng.normal(size=(50, 4)).astype(np.float32))
+        self.w = wf.Variable(rng.normal(size=(4, 3)).astype(np.float32))
+        self.optimizer = wf.train.Adagrad(0.5)
+
+    def step(self, ids, labels):
+        rows = wf.nn.embedding_lookup(self.table, ids)
+        logits = wf.matmul(wf.tanh(rows), self.w)
+        losses = wf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        loss = wf.mean(losses)
+        self.optimizer.minimize(loss)
+        return loss
+
+
+rng = np.random.default_rng(4)
+batches = [(rng.integers(0, 50, 16), rng.integers(0, 3, 16)) for _ in range(5)]
+models = [Model() for _ in range(3)]
+steps = [wf.compile(f) for f in (models[0].step, wf.data_parallel(models[1].step, mesh))]
+steps.append(wf.data_parallel(models[2].step, mesh))  # eagerly
+losses = [[float(step(*batch)) for batch in batches] for step in steps]
+for k in (1, 2):
+    np.testing.assert_allclose(losses[k], losses[0], rtol=2e-5)
+    np.testing.assert_allclose(models[k].table.numpy(), models[0].table.numpy(), rtol=1e-4)
+
+
+def by_hand(x):
+    models[0].w.assign(models[0].w.read() + wf.sum(x))
+    return wf.mean(x)
+
+
+try:
+    wf.data_parallel(by_hand, mesh)(np.ones(8, np.float32))
+except wf.errors.UnsupportedError as error:
+    assert "assigned another value in each process" in str(error)
+else:
+    raise AssertionError("by hand")
+print(models[1].table.numpy().tobytes().hex(), models[1].w.numpy().tobytes().hex())
+"""
+
+
+def test_a_data_parallel_step(tmp_path: Path) -> None:
+    """Dense and sparse gradients: the losses of one process, and the same bits in all."""
+    first, second = outputs(tmp_path, {"d": 2}, PARALLEL)
+    assert len(first) > 1000, first
+    assert first == second
+
+
 def test_small_leaves_of_a_tree_go_together(tmp_path: Path) -> None:
     """By dtype, up to a megabyte: of 21 leaves as many exchanges as there are buckets."""
     found = outputs(tmp_path, {"d": 2}, TREES)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
+from weft.frontend.autodiff.indexed_slices import IndexedSlices
 from weft.frontend.core import pytree
 from weft.frontend.core.public_names import only_public
 from weft.frontend.core.tensor import Tensor, as_tensor
@@ -123,6 +124,28 @@ def pmean(x: Any, axis_name: str | Sequence[str]) -> Any:
         count = axis_size(name)
         totals = pytree.tree_map(lambda t, n=count: divide(t, n), totals)
     return totals
+
+
+def mean_of_gradients(
+    gradients: Sequence[Tensor | IndexedSlices | None], axis_name: str | Sequence[str]
+) -> list[Tensor | IndexedSlices | None]:
+    """The mean of gradients over all rows: of looked-up rows of a table all of them, scaled."""
+    dense = [g for g in gradients if isinstance(g, Tensor)]
+    means = iter(pmean(dense, axis_name))
+    count = 1
+    for name in _names(axis_name):
+        count = count * axis_size(name)
+    found: list[Tensor | IndexedSlices | None] = []
+    for g in gradients:
+        if isinstance(g, IndexedSlices):
+            values, indices = g.values, g.indices
+            for name in _names(axis_name):
+                values = all_gather(values, name, tiled=True)
+                indices = all_gather(indices, name, tiled=True)
+            found.append(IndexedSlices(divide(values, count), indices, g.dense_shape))
+        else:
+            found.append(None if g is None else next(means))
+    return found
 
 
 @shows_as_seen

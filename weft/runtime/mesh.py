@@ -67,13 +67,14 @@ class ProcessMesh:
         connect_timeout: float,
     ) -> None:
         self.name = name
-        self.place = dict(zip(shape, np.unravel_index(rank, tuple(shape.values())), strict=True))
+        indices = np.unravel_index(rank, tuple(shape.values()))
+        self.place = {axis: int(k) for axis, k in zip(shape, indices, strict=True)}
         self._groups: dict[str, Group] = {}
         try:
             for axis, size in shape.items():
-                others = [int(k) for other, k in self.place.items() if other != axis]
+                others = [k for other, k in self.place.items() if other != axis]
                 self._groups[axis] = Group(
-                    "-".join([address, axis, *map(str, others)]), int(self.place[axis]), size,
+                    "-".join([address, axis, *map(str, others)]), self.place[axis], size,
                     timeout, connect_timeout,
                 )  # fmt: skip
         except CommError as error:

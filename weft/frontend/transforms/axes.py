@@ -44,6 +44,24 @@ def axes_called(axes: Mapping[str, NamedAxis]) -> Iterator[None]:
         _axes.reset(token)
 
 
+_averaging: ContextVar[tuple[str, ...]] = ContextVar("averaging", default=())
+
+
+def averaged_axes() -> tuple[str, ...]:
+    """The axes over whose rows optimizers in this code take the mean of gradients."""
+    return _averaging.get()
+
+
+@contextmanager
+def gradients_averaged(axes: Sequence[str]) -> Iterator[None]:
+    """Optimizers in what is traced within take the mean of gradients over the rows of the axes."""
+    token = _averaging.set(tuple(axes))
+    try:
+        yield
+    finally:
+        _averaging.reset(token)
+
+
 def exchange(
     kind: str, operands: Sequence[Tensor], axis_name: str, axis: NamedAxis, **attrs: AttrValue
 ) -> Tensor:
