@@ -97,7 +97,7 @@ class Mesh:
         shape: Mapping[str, int],
         *,
         task: ClusterTask | None = None,
-        timeout: float = 60.0,
+        timeout: float = 300.0,
         connect_timeout: float = 60.0,
     ) -> None:
         self._shape = _checked(shape)
