@@ -335,6 +335,11 @@ def test_layers_are_chosen() -> None:
     f, x, kind = mlp()
     q = Q.quantize(f, kind, layers=["w2"])
     assert [one.bits for one in q.layers] == [0, 8]
+    assert [one.bits for one in Q.quantize(f, kind, layers="w2").layers] == [
+        one.bits for one in q.layers
+    ]
+    with pytest.raises(wf.errors.NotFoundError, match="no layer 'w3'"):
+        Q.quantize(f, kind, layers="w3")
     assert Q.quantize(f, kind, layers=lambda one: one.shape[0] == 64).layers[1].bits == 0
     assert len(q.report(x).layers) == 1
     assert "1 of 2 layers" in repr(q)

@@ -265,9 +265,9 @@ class TestBatches:
             assert not quick.take(version, signature, [rows_of(7, 0)])  # it never ran
             signature.note(7)
             assert quick.take(version, signature, [rows_of(7, 0)])
-            version.add_call(1)
+            version.add_writer(1)
             assert not quick.take(version, signature, [rows_of(1, 0)])  # it would wait for that
-            version.add_call(-1)
+            version.add_writer(-1)
             signature.pace = [(1, 1.0)]
             assert not quick.take(version, signature, [rows_of(1, 0)])
             return found
@@ -275,6 +275,50 @@ class TestBatches:
         asyncio.run(run())
         # 1 + 1 + 2 + 0 + 3 + 1 are 8 rows, which fail as one; then the last
         assert calls == [8, 1, 1, 2, 0, 3, 1, 1]
+
+    def test_quick_calls_without_batches(self, tmp_path: Path) -> None:
+        """Each alone, of sizes that ran; with sizes that rows do not say, none is quick."""
+        f32 = wf.float32
+        examples = {"rows": wf.TensorType(f32, ("n",)), "fixed": wf.TensorType(f32, (3,)),
+                    "open": wf.TensorType(f32, ("n", "m"))}  # fmt: skip
+        calls: list[int] = []
+
+        async def run(name: str) -> bool:
+            path = tmp_path / name
+            wf.export(lambda x: x * 2, path, example=examples[name])
+            version = Repository([str(path)]).find(name)
+            (told,) = prepare(version, Limits(max_batch=1))
+            assert "not batched" in told
+            signature = version.signature()
+            signature.pace = signature.pace and [(1, 1e-5)]  # whatever else runs here
+            quick = QuickCalls(Limits(max_batch=1, max_delay=1.0), Metrics())
+            x = np.ones({"open": (1, 5)}.get(name, 3), np.float32)
+            if name == "rows":
+                assert not quick.take(version, signature, [x])  # 3 rows never ran
+                assert quick.take(version, signature, [x[:1]])
+                signature.note(3)
+            if not quick.take(version, signature, [x]):
+                return False
+            asked = [quick.submit(version, signature, [x * i]) for i in range(3)]
+            for i, one in enumerate(await asyncio.gather(*asked)):
+                assert np.array_equal(one.arrays[0], x * 2 * i)
+                calls.append(len(one.arrays[0]))
+                assert one.rows is None
+            return True
+
+        found = {name: asyncio.run(run(name)) for name in examples}
+        assert found == {"rows": True, "fixed": True, "open": False}
+        assert calls == [3] * 6
+
+    def test_a_call_that_writes_is_not_quick(self, tmp_path: Path) -> None:
+        v = wf.Variable(0.0)
+        path = model(tmp_path, lambda x: v.assign_add(wf.sum(x)) + x)
+        version = Repository([str(path)]).find("m")
+        prepare(version, Limits(max_batch=1))
+        signature = version.signature()
+        signature.note(1)
+        assert signature.writes
+        assert not QuickCalls(Limits(), Metrics()).take(version, signature, [rows_of(1, 0)])
 
     def test_quick_calls_are_of_rows_that_ran(self, tmp_path: Path) -> None:
         """Those that would be quicker for each row have no kernel yet, and are not called."""
@@ -700,7 +744,7 @@ def test_a_call_of_several_runs_while_one_is_waited_for(tmp_path: Path, all_go: 
     may = [threading.Event(), threading.Event()]  # of each call
 
     class Looping:
-        name, by_rows, loops, calls = "looping", True, True, 0
+        name, by_rows, loops, writes, calls = "looping", True, True, False, 0
 
         def seconds(self, rows: int) -> float:
             return 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import logging
@@ -30,6 +31,7 @@ from weft.frontend.serving.repository import (
     Model,
     Repository,
     State,
+    collect_and_freeze,
 )
 
 F32 = wf.float32
@@ -353,3 +355,21 @@ def test_a_swap_under_load_loses_no_request(folder: Path) -> None:
         process.terminate()
         assert process.wait(60) == 0
         assert "version 9 of model 'm' was not loaded" in process.stderr.read()
+
+
+def test_what_is_frozen_is_given_back_when_a_version_goes() -> None:
+    class Node:
+        me: Any = None
+
+    node = Node()
+    node.me, gone = node, weakref.ref(node)
+    try:
+        collect_and_freeze()
+        assert gc.get_freeze_count()
+        del node
+        gc.collect()  # does not look at it
+        assert gone() is not None
+        collect_and_freeze()
+        assert gone() is None
+    finally:
+        gc.unfreeze()

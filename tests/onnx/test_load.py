@@ -60,8 +60,8 @@ def model() -> wf.onnx.Model:
     return wf.onnx.load(model_of(MLP, **weights()))
 
 
-def alike(got: Any, want: Any) -> None:
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), 1e-5, 1e-6)
+def alike(got: Any, want: Any, rtol: float = 1e-5) -> None:
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol, rtol / 10)
 
 
 class TestCalls:
@@ -82,6 +82,38 @@ class TestCalls:
     def test_of_other_sizes(self, model: wf.onnx.Model) -> None:
         for rows in (1, 3, 0):
             assert model(X[:rows])["probs"].shape == (rows, 3)
+
+    def test_calls_after_one_that_was_right(self, model: wf.onnx.Model) -> None:
+        """What is remembered of a call are dtypes and shapes: others are looked at again."""
+        want = model(X)["probs"].numpy()
+        for given in (X, wf.asarray(X), X[:, ::-1][:, ::-1], np.asfortranarray(X)):
+            alike(model(x=given)["probs"], want)
+        other = X.copy()
+        other[0] = 0
+        alike(model(other)["probs"], mlp(weights(), other)["probs"])
+        with pytest.raises(wf.errors.TypeRuleError, match="f64"):
+            model(X.astype(np.float64))
+        with pytest.raises(wf.errors.TypeRuleError, match="f64"):
+            model(X.astype(">f8"))
+        with pytest.raises(wf.errors.ShapeError):
+            model(X[:, :3])
+        with pytest.raises(wf.errors.InvalidArgumentError):
+            model(X, x=X)
+        alike(model(X.astype(">f4"))["probs"], want)
+
+    def test_static_values_after_each_other(self) -> None:
+        made = wf.onnx.load(
+            model_of("""<ir_version: 10, opset_import: ["" : 20]>
+            m (float[n, k] x, int64[r] shape) => (float[p, q] y) { y = Reshape(x, shape) }""")
+        )
+        for shape in ([2, 6], [6, 2], [2, 6], [12, 1]):
+            for given in (np.array(shape), wf.asarray(np.array(shape))):
+                assert made(np.ones((3, 4), np.float32), given)["y"].shape == tuple(shape)
+        changed = np.array([2, 6])
+        for size in (2, 3, 4):
+            changed[:] = size, 12 // size
+            assert made(np.ones((3, 4), np.float32), changed)["y"].shape[0] == size
+        assert "static array([2, 6])" in made.explain(np.ones((3, 4), np.float32), [2, 6])
 
     def test_names_that_are_no_identifiers(self) -> None:
         held = model_of(MLP, **weights())
@@ -302,6 +334,45 @@ class TestSizes:
         assert float(made(x, np.array([1]))["y"]) == 3
         with pytest.raises(wf.errors.UnsupportedError, match=r"'total' .ReduceSum.*'axes' must be"):
             wf.compile(lambda x, a: made(x, a)["y"])(x, np.array([1]))
+
+
+class TestImagesOfAnySize:
+    TEXT = """<ir_version: 10, opset_import: ["" : 20]>
+    m (float[n, 3, height, width] x) => (float[n, 4, h, v] y, float[n, 4, 1, 1] mean) {
+        c = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, w)
+        r = Relu(c)
+        p = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(r)
+        a = AveragePool<kernel_shape = [2, 2], auto_pad = "SAME_UPPER">(p)
+        twice = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>()
+        y = Resize<mode = "linear">(a, , twice)
+        mean = GlobalAveragePool(y)
+    }"""
+
+    @pytest.fixture
+    def net(self) -> wf.onnx.Model:
+        w = np.random.default_rng(1).standard_normal((4, 3, 3, 3)).astype(np.float32)
+        return wf.onnx.load(model_of(self.TEXT, w=w))
+
+    def test_each_size_is_compiled_once(self, net: wf.onnx.Model) -> None:
+        rng = np.random.default_rng(2)
+        for n, height, width in ((1, 16, 16), (2, 31, 17), (1, 16, 16), (3, 40, 9)):
+            x = rng.standard_normal((n, 3, height, width)).astype(np.float32)
+            made = net(x)
+            h, v = (-(-(-(-size // 2) - 3) // 2) + 1 for size in (height, width))
+            assert made["y"].shape == (n, 4, 2 * h, 2 * v)
+            eager = net.apply({}, x)  # op by op
+            for name, value in made.items():
+                alike(value, eager[name], 1e-4)
+            with wf.Graph().as_default(), wf.Session() as session:
+                given = wf.placeholder(wf.float32, [None, 3, height, width])
+                alike(session.run(net(given)["mean"], {given: x}), made["mean"], 1e-4)
+
+    def test_open_ones_in_a_signature(self, net: wf.onnx.Model) -> None:
+        made = wf.compile(net, input_signature=[net.inputs["x"]])
+        with pytest.raises(wf.errors.ShapeError, match="a call with arrays is compiled for their"):
+            made(np.ones((1, 3, 8, 8), np.float32))
+        held = wf.compile(net, input_signature=[wf.TensorType(wf.float32, ("n", 3, 8, 8))])
+        assert [held(np.ones((n, 3, 8, 8), np.float32))["mean"].shape[0] for n in (1, 2)] == [1, 2]
 
 
 class TestErrors:

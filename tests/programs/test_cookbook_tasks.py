@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from example_programs import FOLDER, load_example
+from example_programs import load_example, run
 
 import weft as wf
 
@@ -25,30 +21,6 @@ def float32_only() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", wf.Float64Warning)
         yield
-
-
-def run(name: str, *options: str, timeout: float = 120) -> str:
-    """What a program prints; the processes that it started have ended with it."""
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *options]
-    env = dict(os.environ, PYTHONPATH=str(FOLDER.parent))
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=env,
-        start_new_session=True,
-    ) as process:
-        try:
-            said, _ = process.communicate(timeout=timeout)
-            with pytest.raises(ProcessLookupError):  # its process group is empty
-                os.killpg(process.pid, 0)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0
-    assert "Float64Warning" not in said
-    return said
 
 
 # ------------------------------------------------------------------------------------ actor-critic

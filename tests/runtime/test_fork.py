@@ -201,3 +201,45 @@ def test_a_fork_waits_while_openblas_is_told_its_threads() -> None:
         words[link.THREADS_GET], words[link.THREADS_SET] = held
     assert told == [1, 7]
     assert words[link.THREADS_CALLS] == 0
+
+
+@pytest.mark.parametrize("way", ["waits", "reads"])
+def test_a_fork_while_others_use_a_variable(way: str) -> None:
+    """In a step that reads it while a writer waits; and beside a step that reads it, for which a
+    fork does not wait. A child has no other readers and writers."""
+    v = wf.Variable(1.0)
+    inside, over = threading.Event(), threading.Event()
+    good: list[bool] = []
+
+    def work() -> bool:
+        before = float(v)
+        v.assign_add(1.0)
+        add()
+        return (before, float(v)) == (2.0, 4.0)
+
+    def callback(_: object) -> None:
+        inside.set()
+        if way == "reads":
+            assert over.wait(20)
+            return
+        while not v.state.lock.words[0]:  # the writer waits
+            time.sleep(0.001)
+        good.append(in_child(work))
+
+    @wf.compile
+    def read() -> None:
+        wf.debug_callback(callback, v * 2.0)
+
+    add = wf.compile(lambda: v.assign_add(1.0))
+    add()
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert inside.wait(20)
+    if way == "reads":
+        good.append(in_child(work))
+        over.set()
+    else:
+        add()
+    thread.join(20)
+    assert good == [True]
+    assert float(v) == (2.0 if way == "reads" else 3.0)

@@ -348,8 +348,9 @@ def test_size_classes(nbytes: int) -> None:
     assert capacity(number) <= max(64, 1.26 * nbytes)
 
 
-def test_no_memory_is_an_error(api: NativeApi) -> None:
-    f = wf.compile(lambda x: wf.broadcast_to(x, (2**40, 2**10)) + 1)
+@pytest.mark.parametrize("rows", [2**40, 2**49])  # of a size class, beyond the largest
+def test_no_memory_is_an_error(api: NativeApi, rows: int) -> None:
+    f = wf.compile(lambda x: wf.broadcast_to(x, (rows, 2**10)) + 1)
     with pytest.raises(wf.errors.ResourceExhaustedError):
         f(np.float32(1))
     with pytest.raises(wf.errors.ResourceExhaustedError):

@@ -23,7 +23,7 @@ from graph_makers import MAKERS
 from graphs import Case, graph_and_inputs
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from native_runs import run, states, traced
+from native_runs import packed_in, run, states, traced
 
 import weft as wf
 from weft.codegen.llvm import cache as cache_key
@@ -184,6 +184,22 @@ def test_an_error_names_the_line_of_this_program(folder: Path, tmp_path: Path) -
         texts.append(done.stdout)
     assert "plan from disk" in texts[1]
     assert "program.py:6:" not in texts[1]
+
+
+def test_packed_constants_are_packed_again(folder: Path) -> None:
+    """The file of a plan says how a traced constant is packed, and holds none of it."""
+    rng = np.random.default_rng(6)
+    w, x = rng.random((256, 512), np.float32), rng.random((40, 256), np.float32)
+    f = wf.compile(lambda x: wf.matmul(x, wf.asarray(w)))
+    first = compile_graph(f.trace(x))
+    (wanted,) = first.run([x])
+    wait_for_background()
+    assert all(file.stat().st_size < 10_000 for file in folder.glob(f"*{PLAN_SUFFIX}"))
+    second = compile_graph(f.trace(x))
+    assert is_from_disk(second)
+    assert len(packed_in(second)) == 1
+    np.testing.assert_array_equal(second.run([x])[0], wanted)
+    np.testing.assert_allclose(wanted, x @ w, rtol=1e-4)
 
 
 @examples(60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

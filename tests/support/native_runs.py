@@ -8,13 +8,30 @@ import numpy as np
 from graphs import Case
 
 import weft as wf
+from weft.codegen.tiles.panels import origin_of
 from weft.ir.graph import Graph
-from weft.runtime.native.executable import Executable
+from weft.passes.sizes import specialize_inputs
+from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.resources.variables import VariableState
 
 
 def traced(f: Any, *arguments: Any) -> Graph:
     return wf.compile(f).trace(*arguments)
+
+
+def compiled(f: Any, *arguments: Any) -> Executable:
+    """The step of a function traced for these arguments."""
+    return compile_graph(traced(f, *arguments))
+
+
+def compiled_for(graph: Graph, *shapes: tuple[int, ...]) -> list[Executable]:
+    """The steps of a graph of one input with open sizes, for each of these shapes."""
+    return [compile_graph(specialize_inputs(graph, [shape])) for shape in shapes]
+
+
+def packed_in(step: Executable) -> list[Any]:
+    """The packed constants of a step's plan."""
+    return [a for a in step.plan.table.arrays if origin_of(a) is not None]
 
 
 def states(case: Case) -> dict[str, VariableState]:

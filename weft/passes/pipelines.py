@@ -46,6 +46,7 @@ from weft.passes.simplify.effects import (
 from weft.passes.simplify.fold import fold, fold_exactly
 from weft.passes.simplify.layouts import move_permutations
 from weft.passes.simplify.scales import fold_scales
+from weft.passes.simplify.small_convolutions import small_convolutions
 from weft.passes.simplify.sparse_updates import sparse_updates
 from weft.passes.sizes import tie_sizes
 
@@ -69,6 +70,7 @@ PASSES: dict[str, Pass] = {
     "sparse_updates": sparse_updates,
     "fuse_attention": fuse_attention,
     "fuse_sparse_products": fuse_sparse_products,
+    "small_convolutions": small_convolutions,
     "integer_products": integer_products,
     "fuse_quantized_products": fuse_quantized_products,
     "contract": contract,
@@ -119,6 +121,7 @@ STANDARD: tuple[Pass, ...] = (
     sparse_updates,  # algebra has shown what updates are; what it makes is still simplified
     fuse_attention,  # while a softmax is ops that can be told; its transposes are simplified next
     fuse_sparse_products,  # while gathers and scatters are ops of their own
+    small_convolutions,  # permutations have moved; what it slices and reshapes is simplified next
     simplify,  # merged values open new rules: x - x, where(c, x, x)
     fold,  # and those new constants
     dce,  # what the rewrites left behind, or fusion would write it to memory
@@ -164,7 +167,7 @@ REPRODUCIBLE: tuple[Pass, ...] = (
 #: For a GPU: its products do more of what follows them and of copies than the CPU's, no prologues.
 _OF_CPU_PRODUCTS = (
     fuse_attention, split_tails, fuse_prologues, narrow_products,
-    fuse_sparse_products, integer_products, fuse_quantized_products,
+    fuse_sparse_products, integer_products, fuse_quantized_products, small_convolutions,
 )  # fmt: skip
 _OF_GPU_PRODUCTS: dict[Pass, Pass] = {
     fuse_matmul: fuse_epilogues,

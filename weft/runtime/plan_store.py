@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Location, Locations
 from weft.ir.ops import REGISTERED
 from weft.ir.ops.scalar_function import REPLACED
+from weft.ir.process import load
 from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import TensorType, Type
 from weft.passes.manager import NamedPipeline, PassOptions, pass_name
@@ -151,13 +153,22 @@ def changed(graph: Graph) -> InternalError:
 
 
 def pack_arrays(arrays: Sequence[Array], traced: Sequence[ConstArray]) -> tuple[list[Any], bytes]:
-    """A row for each array, as JSON has it, and bytes. NotKeptError if these are too many."""
+    """A row for each array, as JSON has it, and bytes. NotKeptError if these are too many.
+
+    A row is the number of a traced constant, or with `Panels` of what is packed of it, or the dtype
+    and shape of an array whose bytes are stored.
+    """
+    # in the background nothing may be imported: a fork waits for this thread, with imports held
+    panels = sys.modules.get("weft.codegen.tiles.panels")
     known = {id(held.array): k for k, held in enumerate(traced)}
     rows: list[Any] = []
     stored: list[bytes] = []
     for array in arrays:
+        origin = None if panels is None else panels.origin_of(array)
         if id(array) in known:
             rows.append(known[id(array)])
+        elif origin is not None and id(origin[0]) in known:
+            rows.append({"packed": known[id(origin[0])], **origin[1].fields()})
         else:
             rows.append([as_dtype(array.dtype).name, list(array.shape)])
             stored.append(array.tobytes())
@@ -175,6 +186,12 @@ def unpack_arrays(
     for row in rows:
         if isinstance(row, int):
             arrays.append(traced[row].array)
+            continue
+        if isinstance(row, Mapping):
+            # a step that has none does not wait for this module
+            packed: Any = load("weft.codegen.tiles.panels", "packed_again")
+            fields = {name: value for name, value in row.items() if name != "packed"}
+            arrays.append(packed(traced[row["packed"]].array, fields))
             continue
         dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
         count = int(np.prod(shape, dtype=np.int64))

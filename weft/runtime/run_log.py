@@ -268,7 +268,7 @@ def values_of(variables: Mapping[str, VariableState]) -> dict[str, Array]:
     """Copies of the values of those variables that have one."""
     found = {}
     for name, state in variables.items():
-        with state.lock:
+        with state.lock.shared():
             if state.initialized:
                 found[name] = state.read()
     return found

@@ -70,6 +70,7 @@ from weft.codegen.products.gemm import (
 )
 from weft.codegen.scalar.element_access import constant, store_element
 from weft.codegen.tiles.micro_kernel import Tile, converts, tile_of
+from weft.codegen.tiles.panels import PackedConstant, Panels, constant_of, packed_array
 from weft.ir.analysis.index_maps import (
     Read,
     contiguous_strides,
@@ -85,7 +86,7 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.ops.builder import Builder
-from weft.ir.sizes import smallest
+from weft.ir.sizes import is_traced, smallest
 from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 
@@ -175,7 +176,8 @@ def gemm_calls(
     """
     tile = tile_of(p.dtype)
     computed = before[0] is not None, before[1] is not None
-    cut = blocking(p, tile, computed)
+    fixed = None if computed[1] else _constant_b(p, b, tile)
+    cut = blocking(p, tile, computed, fixed is not None)
     item = tile.itemsize
     run = smallest(max(p.k, 1), cut.k)
     b_steps = tile.steps(p.k if cut.pack_b == 1 else run)
@@ -183,8 +185,11 @@ def gemm_calls(
     b_bytes = 0 if cut.pack_b in (0, PACKED_BEFORE) else b_bytes
     first: list[KernelCall] = []
     packed: Arg = 0
+    b_at: Arg = b
     held = 0
-    if cut.pack_b == PACKED_BEFORE:
+    if cut.pack_b == PACKED_BEFORE and fixed is not None:
+        packed = b_at = fixed()  # nothing is read of B where it was
+    elif cut.pack_b == PACKED_BEFORE:
         held = up(up(p.n, tile.columns) * tile.steps(p.k) * item, 64)
         packed = Scratch(held)
         first = [_pack_call(p, b, packed, cut, tile)]
@@ -200,7 +205,7 @@ def gemm_calls(
     made = [f.args if f else [] for f in before]
     a_words = len(WORDS) + len(words)
     args: tuple[Arg, ...] = (
-        c, a, b, _offsets(p.a_at), _offsets(p.b_at), _offsets(p.c_at), p.c_row,
+        c, a, b_at, _offsets(p.a_at), _offsets(p.b_at), _offsets(p.c_at), p.c_row,
         WorkerScratch(scratch), scratch, p.m, p.n, p.k, *_steps(p, cut, before),
         cut.rows, cut.columns, cut.k, pack_a, cut.pack_b, b_bytes, a_bytes, packed, k_all or WHOLE,
         _code(before[0]), a_words, _code(before[1]), a_words + len(made[0]), cut.ahead, cut.wide,
@@ -276,12 +281,28 @@ def deep_calls(p: Product, c: Address, a: Address, b: Address, pieces: int) -> l
 
 
 def _pack_call(p: Product, b: Address, target: Scratch, cut: Blocking, tile: Tile) -> KernelCall:
-    """B as panels, all runs of k of each block of columns side by side."""
+    """B as panels, all runs of k of each side by side."""
     first = Address(b.value, b.offset + p.b_at[0] * as_dtype(p.dtype).itemsize)
-    args = (target, first, p.n, p.k, *p.b_steps, cut.columns, cut.k)
+    args = (target, first, p.n, p.k, *p.b_steps, cut.k)
     units = -(-p.k // cut.k) * -(-p.n // tile.columns)
     each = streamed(2 * target.nbytes) * (2 if p.b_steps[1] != 1 else 1) / units
     return cut_call(pack_kernel(p.dtype), args, units, each)
+
+
+def _constant_b(p: Product, b: Address, tile: Tile) -> Callable[[], Pool] | None:
+    """What packs B, if it is one matrix for all products, and a constant."""
+    held = constant_of(b)
+    numbers = (p.n, p.k, *p.b_at, *p.b_steps)
+    if held is None or held.dtype.short != p.dtype or len(set(p.b_at)) != 1:
+        return None
+    if not p.n * p.k or any(map(is_traced, numbers)):
+        return None
+    offset = b.offset // held.dtype.itemsize + p.b_at[0]
+    panels = Panels(
+        offset, (1, 1, p.k, p.n), (0, 0, *p.b_steps), tile.columns, tile.dtype, tile.depth,
+        tile.has_starts,
+    )  # fmt: skip
+    return lambda: Pool(PackedConstant(packed_array(held.array, panels)))
 
 
 def _offsets(at: tuple[int, ...]) -> Pool | Numbers:

@@ -36,8 +36,8 @@ from llvmlite import ir
 from weft.codegen.llvm.emitter import I64, KERNEL_TYPE, Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.tiles.micro_kernel import (
+    Asking,
     Tile,
-    call_narrowest,
     converts,
     emit_micro,
     for_each_form,
@@ -85,7 +85,7 @@ WORDS = (
 #: `k_all` of products that are no pieces of one.
 WHOLE = 1 << 62
 #: Words of the call that packs B for all blocks of C before the product.
-PACK_WORDS = ("target", "b", "n", "k", "b_k", "b_column", "block_columns", "block_k")
+PACK_WORDS = ("target", "b", "n", "k", "b_k", "b_column", "block_k")
 #: `pack_b` of a product whose B lies packed at `b_packed`.
 PACKED_BEFORE = 3
 #: `pack_a`, `pack_b` of an operand that a prologue computes (`weft.codegen.products.calls`): rows
@@ -98,16 +98,16 @@ BLOCK_WORDS = ("tile", "tile_row", "row", "rows", "column", "columns", "matrix",
 def gemm_kernel(dtype: str) -> Kernel:
     """The kernel of products of `dtype`: any sizes, transposed or not, with or without epilogue."""
     tile = tile_of(dtype)
-    key = f"gemm-15-{dtype}-{tile.key}"
+    key = f"gemm-16-{dtype}-{tile.key}"
     # its vectors are written out: half the time to compile, the same speed
     return Kernel(key, f"gemm_{dtype}", lambda e: _Gemm(e, tile, dtype).write(), loops=False)
 
 
 def pack_kernel(dtype: str) -> Kernel:
     """The kernel that packs the one B of a product for all its blocks; a unit is one panel of one
-    run of k, laid out as `_Gemm._run` reads it."""
+    run of k. All of k of a panel lie side by side, as in constants (`tiles/panels.py`)."""
     tile = tile_of(dtype)
-    key = f"gemm-pack-3-{dtype}-{tile.key}"
+    key = f"gemm-pack-4-{dtype}-{tile.key}"
     return Kernel(key, f"pack_{dtype}", lambda e: _emit_pack_all(e, tile, dtype), loops=False)
 
 
@@ -128,12 +128,9 @@ def _emit_pack_all(e: Emitter, tile: Tile, dtype: str) -> None:
     with e.for_range(e.lo, e.hi) as unit:
         p = b.mul(b.sdiv(unit, panels), w["block_k"])
         column = b.mul(b.srem(unit, panels), lanes)
-        block = b.mul(b.sdiv(column, w["block_columns"]), w["block_columns"])
-        wide = up(least(b.sub(w["n"], block), w["block_columns"]))
         k = least(b.sub(w["k"], p), w["block_k"])
-        steps, before, all_k = (packed_steps(e, tile, x) for x in (k, p, w["k"]))
-        place = b.add(b.mul(block, all_k), b.mul(before, wide))
-        place = b.add(place, b.mul(b.sub(column, block), steps))
+        before, all_k = (packed_steps(e, tile, x) for x in (p, w["k"]))
+        place = b.add(b.mul(column, all_k), b.mul(before, lanes))
         start = b.add(b.mul(p, w["b_k"]), b.mul(column, w["b_column"]))
         items = least(b.sub(w["n"], column), lanes)
         b.call(pack, [e.at(source, start), w["b_column"], w["b_k"], items, k, e.at(target, place)])
@@ -171,6 +168,7 @@ class _Gemm:
     def write(self) -> None:
         e, b, tile, w = self.e, self.e.builder, self.tile, self.word
         self.micro = for_each_form(tile, lambda rows, v: emit_micro(e, tile, rows, v))
+        self.asking = emit_micro(e, tile, tile.rows, tile.vectors, asks=True)
         if tile.wide is not None:
             self.wide = emit_micro(e, tile, tile.wide.rows, tile.wide.vectors)
         self.packing_a = emit_pack_a(e, tile, self.dtype)
@@ -240,7 +238,11 @@ class _Gemm:
         in_pack = b.icmp_signed("!=", w["pack_b"], zero)
         panels = b.and_(in_pack, b.icmp_signed("!=", w["pack_b"], e.index(K_BY_COLUMNS)))
         b_start = b.select(in_pack, b_pack, self._direct(b_at))
-        b_panel = b.select(panels, steps, one)
+        before = b.icmp_signed("==", w["pack_b"], e.index(PACKED_BEFORE))
+        all_k = packed_steps(e, tile, w["k"])
+        b_panel = b.select(before, all_k, b.select(panels, steps, one))
+        # of a B that lies packed the next panel is asked for
+        asking = Asking(self.asking, lanes, b.select(before, b.mul(all_k, lanes), zero))
         b_k = b.select(panels, lanes, w["b_k"])
         a_start = b.select(b.icmp_signed("!=", w["pack_a"], zero), computed, self._direct(a_at))
         # past a row of B that is read in place comes its next row, if that is as long as a vector
@@ -269,7 +271,7 @@ class _Gemm:
                 c_tile = e.at(c, b.add(b.mul(i, c_row), j))
                 run = [a_tile, a_row, a_k, b_tile, b_k, steps, guarded]
                 args = [*run, height, width, c_tile, c_row, add, ahead]
-                call_narrowest(e, tile, self.micro, (few, width), args)
+                asking.call_or(e, tile, i, (few, width), args, self.micro)
 
     def _wide(self, a: ir.Value, run: list[ir.Value], at: _Block, add: ir.Value) -> None:
         """All tiles of a block whose columns are one panel of `Tile.wide`; run: what is the same
@@ -290,14 +292,14 @@ class _Gemm:
         def mode(number: int) -> ir.Value:
             return b.icmp_signed("==", w["pack_b"], e.index(number))
 
-        # all runs of B side by side if they are packed once
+        # all runs of B side by side if they are packed once for a block, else those of a panel
         before = mode(PACKED_BEFORE)
-        once = b.or_(mode(1), before)
         wide = b.mul(self._blocks(at.columns, lanes), lanes)
         steps, all_k = (packed_steps(e, self.tile, x) for x in (p, w["k"]))
         shared = e.at(b.inttoptr(w["b_packed"], self.element), b.mul(at.column, all_k))
         place = b.select(before, shared, self.b_pack)
-        place = e.at(place, b.select(once, b.mul(steps, wide), zero))
+        across = b.select(before, lanes, b.select(mode(1), wide, zero))
+        place = e.at(place, b.mul(steps, across))
         source = e.at(at.b, b.mul(p, w["b_k"]))
         with b.if_then(b.or_(mode(2), b.and_(mode(1), fresh))):
             b.call(self.packing_b, [source, w["b_column"], w["b_k"], at.columns, k, place])
@@ -409,16 +411,21 @@ class Blocking:
     wide: bool = False
 
 
-def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False)) -> Blocking:
+def blocking(
+    p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False), constant: bool = False
+) -> Blocking:
     """How a product is cut: a function of its sizes and of the target's tile alone.
 
     computed: A, B are computed by prologues: blocks of all columns, of all rows, compute them once.
+    constant: B is a constant, which is packed once for all calls.
     """
     item = tile.itemsize
     steps = tile.steps(p.k)  # of narrow integers a run is as long in memory, and has more of k
     runs = max(1, -(-steps // RUN))
     k = max(1, up(-(-steps // runs), tile.lanes)) * tile.depth
     pack_b = K_BY_COLUMNS if computed[1] else _packing(p, tile, item)
+    if constant and (pack_b or _gains(p, tile)):
+        pack_b = PACKED_BEFORE
     sizes = max(p.m, 1), max(p.n, 1), max(steps, 1), max(len(p.a_at), 1)
     most = BLOCK_ROWS
     if computed[0]:  # all of k for the rows of a block stays in L2
@@ -435,6 +442,11 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
     streams = streams and len(p.a_at) * p.m * p.k * item > NEAR_A_BYTES
     ahead = tile.rows * p.a_steps[0] if streams else 0
     return Blocking(rows, columns, k, pack_a, pack_b, chunk, ahead, wide)
+
+
+def _gains(p: Product, tile: Tile) -> bool:
+    """Whether a product whose B could lie in place is faster by panels that cost nothing."""
+    return p.m > 1 and p.n > (tile.wide or tile).columns
 
 
 def computed_row(k: int) -> int:

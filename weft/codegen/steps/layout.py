@@ -103,7 +103,16 @@ class _Layout:
             start = row * CALL_WORDS + 2
             table.calls[start : start + 2] = [first.get(loop, 0), len(self.moves.get(loop, ()))]
         table.kernels = list(self.kernels)
+        self._drop_constants()
         return table
+
+    def _drop_constants(self) -> None:
+        """Keep no constant that no kernel reads: of what is packed, the original."""
+        table = self.table
+        used = sorted({number for _, number, _ in table.constants})
+        place = {number: k for k, number in enumerate(used)}
+        table.arrays = [table.arrays[number] for number in used]
+        table.constants = [(word, place[number], at) for word, number, at in table.constants]
 
     # -- rows -------------------------------------------------------------------------------------
 

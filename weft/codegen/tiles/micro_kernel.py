@@ -317,19 +317,21 @@ def internal_function(
     inner.builder.ret_void()
 
 
-def emit_micro(e: Emitter, tile: Tile, rows: int, vectors: int) -> ir.Function:
-    """Define the micro-kernel for tiles of up to `rows` rows and `vectors` vectors a row."""
+def emit_micro(e: Emitter, tile: Tile, rows: int, vectors: int, asks: bool = False) -> ir.Function:
+    """Define the micro-kernel for tiles of up to `rows` rows and `vectors` vectors a row. asks: its
+    last argument is `Accumulators.soon`."""
     pointer = tile.element.as_pointer()
     kinds = [pointer, I64, I64, pointer, I64, I64, I64, I64, I64, pointer, I64, I1, I64]
+    kinds += [I64] * asks
     with internal_function(e, f"micro{rows}x{vectors}", kinds, (9,)) as (function, f):
         _micro(f, tile, rows, vectors, list(function.args))
     return function
 
 
 def _micro(e: Emitter, tile: Tile, rows: int, vectors: int, args: list[ir.Value]) -> None:
-    a, a_row, a_k, b_at, b_k, count, guarded, given, columns, c, c_row, add, ahead = args
+    a, a_row, a_k, b_at, b_k, count, guarded, given, columns, c, c_row, add, ahead, *asked = args
     b = e.builder
-    accumulators = Accumulators(e, tile, rows, vectors, columns)
+    accumulators = Accumulators(e, tile, rows, vectors, columns, *asked)
     accumulators.fetch(_row_places(e, rows, given, c, c_row))
     starts = _row_places(e, rows, given, a, a_row)
     sums = [accumulators.v.zero()] * (rows * vectors)
@@ -337,8 +339,8 @@ def _micro(e: Emitter, tile: Tile, rows: int, vectors: int, args: list[ir.Value]
         first = [b.load(e.at(start, b.mul(count, a_k))) for start in starts]
         sums = [accumulators.v.splat(value) for value in first for _ in range(vectors)]
     at = e.index(0), e.index(0)
-    soon = ahead if tile.asks_ahead and rows > tile.few_rows else None
-    sums = accumulators.run(starts, at, (a_k, b_k), b_at, count, guarded, sums, soon)
+    next_rows = ahead if tile.asks_ahead and rows > tile.few_rows else None
+    sums = accumulators.run(starts, at, (a_k, b_k), b_at, count, guarded, sums, next_rows)
     places = [lambda i=i: e.at(c, b.mul(e.index(i), c_row)) for i in range(rows)]
     accumulators.store(sums, places, given, add)
 
@@ -351,6 +353,42 @@ def for_each_form(tile: Tile, emit: Callable[[int, int], ir.Function]) -> Forms:
     """`emit(rows, vectors)` for whole tiles and those of few rows, of each number of vectors."""
     widths = range(1, tile.vectors + 1)
     return {rows: [emit(rows, v) for v in widths] for rows in (tile.rows, tile.few_rows)}
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The form for whole tiles that asks for a B to come (`Accumulators.soon`). A step that asks is
+    some percent slower, so the others do not.
+
+    function: takes what the forms take, and `soon`; width: elements of a row of B; distance: so
+    many elements away lie the rows that are asked for, 0: none are.
+    """
+
+    function: ir.Function
+    width: ir.Value
+    distance: ir.Value
+
+    def call_or(
+        self,
+        e: Emitter,
+        tile: Tile,
+        first: ir.Value,
+        size: tuple[ir.Value, ir.Value],
+        args: list[ir.Value],
+        forms: Forms,
+    ) -> None:
+        """Call this for the first tiles, each of which asks for one line of each row, and the
+        narrowest form for the others. first: the tile's first row; size: as `call_narrowest`."""
+        b, (few, columns) = e.builder, size
+        line = b.mul(b.sdiv(first, e.index(tile.rows)), e.index(64 // tile.itemsize))
+        asks = b.and_(b.icmp_signed("!=", self.distance, e.index(0)), b.not_(few))
+        asks = b.and_(asks, b.icmp_signed("<", line, self.width))
+        asks = b.and_(asks, b.icmp_signed(">", columns, e.index(tile.columns - tile.lanes)))
+        with b.if_else(asks) as (then, otherwise):
+            with then:
+                b.call(self.function, [*args, b.add(line, self.distance)])
+            with otherwise:
+                call_narrowest(e, tile, forms, size, args)
 
 
 @contextmanager
@@ -434,10 +472,22 @@ class Accumulators:
     mask in the loop costs AVX2 as much as the products, so only the last steps have one there, in a
     loop of their own; where masks have registers, all steps have it, or of the largest tile none: a
     masked load is one more step on the ports that multiply.
+
+    soon: each step of k asks for the cache line so many elements after its row of B. A B that is
+    read once comes from memory while the tiles before are multiplied.
     """
 
-    def __init__(self, e: Emitter, tile: Tile, rows: int, vectors: int, columns: ir.Value) -> None:
+    def __init__(
+        self,
+        e: Emitter,
+        tile: Tile,
+        rows: int,
+        vectors: int,
+        columns: ir.Value,
+        soon: ir.Value | None = None,
+    ) -> None:
         self.e, self.tile, self.rows, self.vectors = e, tile, rows, vectors
+        self.soon = soon
         self.v = Vectors(e, tile)
         self.full = e.builder.icmp_signed("==", columns, e.index(vectors * tile.lanes))
         self._rest = e.builder.sub(columns, e.index((vectors - 1) * tile.lanes))
@@ -498,6 +548,8 @@ class Accumulators:
         b.cbranch(b.icmp_signed(">", left, e.index(0)), body, after)
         b.position_at_end(body)
         places = [e.at(row_b, e.index(k * self.tile.lanes)) for k in range(self.vectors)]
+        if self.soon is not None:
+            self._ask([e.at(row_b, self.soon)])
         b_row = [v.load(place) for place in (places[:-1] if masked else places)]
         if masked:
             mask = self._mask if self._mask is not None else v.mask(self._rest)

@@ -56,6 +56,7 @@ from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.tiles.micro_kernel import (
     I1,
     Accumulators,
+    Asking,
     Forms,
     Tile,
     call_narrowest,
@@ -65,6 +66,7 @@ from weft.codegen.tiles.micro_kernel import (
     row_tiles,
     tile_of,
 )
+from weft.codegen.tiles.panels import PackedConstant, Panels, constant_of, packed_array
 from weft.codegen.windows.geometry import (
     Gather,
     Sizes,
@@ -88,25 +90,28 @@ TABLE = I64.as_pointer()
 
 def emit_tiles(e: Emitter, tile: Tile, packed: bool) -> Forms:
     """Define the tile functions. packed: rows of b are panels, filled up to whole vectors."""
+    return for_each_form(tile, partial(_emit_tile, e, tile, packed))
+
+
+def _emit_tile(
+    e: Emitter, tile: Tile, packed: bool, rows: int, vectors: int, asks: bool = False
+) -> ir.Function:
     p = tile.element.as_pointer()
-    kinds = [p, TABLE, I64, I64, TABLE, I64, p, I64, I64, I64, p, I64, I1]
-
-    def emit(rows: int, vectors: int) -> ir.Function:
-        with internal_function(e, f"tile{rows}x{vectors}", kinds, (10,)) as (function, f):
-            _Tile(f, tile, rows, vectors, packed, list(function.args)).write()
-        return function
-
-    return for_each_form(tile, emit)
+    kinds = [p, TABLE, I64, I64, TABLE, I64, p, I64, I64, I64, p, I64, I1, *[I64] * asks]
+    with internal_function(e, f"tile{rows}x{vectors}", kinds, (10,)) as (function, f):
+        _Tile(f, tile, rows, vectors, packed, list(function.args)).write()
+    return function
 
 
 class _Tile:
-    """Arguments: a, pixels, a_scale, a_k, steps, count, b, b_k, rows, columns, c, c_scale, add."""
+    """Arguments: a, pixels, a_scale, a_k, steps, count, b, b_k, rows, columns, c, c_scale, add, and
+    `Accumulators.soon` of what asks."""
 
     def __init__(
         self, e: Emitter, tile: Tile, rows: int, vectors: int, packed: bool, args: list[ir.Value]
     ) -> None:
         self.e, self.tile, self.rows, self.packed, self.args = e, tile, rows, packed, args
-        self.accumulators = Accumulators(e, tile, rows, vectors, args[9])
+        self.accumulators = Accumulators(e, tile, rows, vectors, args[9], *args[13:])
 
     def write(self) -> None:
         e, b = self.e, self.e.builder
@@ -205,12 +210,14 @@ WORDS = (
     "runs", "steps", "blocks", "patch_a", "patch_b", "patch_c", "first_a", "first_b", "first_c",
     "patch_step", "size_a", "size_b", "size_c", "channels", "channels_out", "groups", "depth",
     "width", "panel_width", "panel_rows", "block_out", "image_out", "image", "patch_bytes",
-    "parts", "part_width", "epilogue",
+    "parts", "part_width", "soon", "epilogue",
 )  # fmt: skip
 #: A patch is not larger, if more than one row of results can be cut off: it stays in L2.
 PATCH_BYTES = 1 << 18
 #: A call is cut into so many units at least, if its batch and rows allow.
 LEAST_UNITS = 16
+#: Rows of a panel between what a tile reads and what it asks for: the run after the next.
+SOON = 384
 #: Pixels of a unit, at least: fewer would pay for their patch and for reading the panels.
 LEAST_PIXELS = 64
 
@@ -255,7 +262,11 @@ def direct_calls(
     g = forward_gather(s, rows) if forward else adjoint_gather(s, rows)
     panel = panel_vectors(width, tile) * tile.lanes
     panels = -(-width // panel)
-    packed = Scratch(max(64, s.groups * panels * s.taps * depth * panel * item))
+    packed: Scratch | Pool = Scratch(max(64, s.groups * panels * s.taps * depth * panel * item))
+    if (held := constant_of(w)) is not None:
+        sizes, strides = (s.groups, s.taps, depth, width), _steps_of(s, forward)
+        made = Panels(w.offset // held.dtype.itemsize, sizes, strides, panel, tile.dtype)
+        packed = Pool(PackedConstant(packed_array(held.array, made)))
     inner = result[1] * result[2]
     patch_bytes = worker_stride(math.prod(g.patch.extents) * channels * item)
     halves = s.dtype in HALVES
@@ -271,7 +282,7 @@ def direct_calls(
         channels, channels_out, s.groups, depth, width, panel, s.taps * depth,
         rows * inner * channels_out, result[0] * inner * channels_out,
         source[0] * source[1] * source[2] * channels, patch_bytes,
-        parts, -(-panels // parts) * panel, Code(follow.kernel) if follow else 0,
+        parts, -(-panels // parts) * panel, SOON * panel, Code(follow.kernel) if follow else 0,
         *(follow.args if follow else ()),
     )  # fmt: skip
     units = s.batch * g.blocks * parts
@@ -280,10 +291,18 @@ def direct_calls(
     )
     cost = work / max(1, units) / tile.multiply_adds_per_ns + _copied(g, channels)
     kernel = Kernel(
-        f"conv-5-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
+        f"conv-6-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
     )
     blocks = cut_call(kernel, args, units, cost)
+    if isinstance(packed, Pool):
+        return [blocks]
     return [_packing(w, s, tile, packed, (depth, width, panel), forward), blocks]
+
+
+def _steps_of(s: Sizes, forward: bool) -> tuple[int, int, int, int]:
+    """The steps of w per group, tap, channel in and channel out of the product."""
+    outside = s.outside * s.groups
+    return s.outside, s.inside * outside, *((outside, 1) if forward else (1, outside))
 
 
 def _copied(g: Gather, channels: int) -> float:
@@ -299,12 +318,10 @@ def _packing(
     column, group.
     """
     depth, width, panel = sizes
-    outside = s.outside * s.groups
     panels = -(-width // panel)
-    strides = (outside, 1) if forward else (1, outside)
+    group, *strides = _steps_of(s, forward)
     args: tuple[Arg, ...] = (
-        w, packed, depth, width, panel, s.taps, panels,
-        s.inside * outside, *strides, s.outside,
+        w, packed, depth, width, panel, s.taps, panels, *strides, group,
     )  # fmt: skip
     kernel = Kernel(
         f"conv-pack-1-{s.dtype}-{tile.dtype}",
@@ -364,7 +381,9 @@ class _Conv:
 
     def write(self) -> None:
         e, b, w = self.e, self.e.builder, self.word
-        self.tiles = emit_tiles(e, self.tile, packed=True)
+        tile = self.tile
+        self.tiles = emit_tiles(e, tile, packed=True)
+        self.asking = _emit_tile(e, tile, True, tile.rows, tile.vectors, asks=True)
         copy = emit_patch_copy(e, self.tile, self.dtype)
         halves = self.dtype in HALVES
         store = _emit_store(e, self.tile, self.dtype) if halves else None
@@ -454,7 +473,8 @@ class _Conv:
                 a, at, w["channels"], e.index(1), steps, b.sub(stop, first), panel,
                 w["panel_width"], height, columns, c, w["channels_out"], add,
             ]  # fmt: skip
-            call_narrowest(e, self.tile, self.tiles, (few, columns), args)
+            asking = Asking(self.asking, w["panel_width"], w["soon"])
+            asking.call_or(e, self.tile, t, (few, columns), args, self.tiles)
 
 
 def _emit_store(e: Emitter, tile: Tile, dtype: str) -> ir.Function:

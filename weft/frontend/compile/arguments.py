@@ -191,6 +191,27 @@ class Identity:
         return repr(self.value)
 
 
+class StaticArray:
+    """An array as a static argument: part of the compiled code, equal to another of the same dtype,
+    shape and bytes. Nobody writes to it."""
+
+    __slots__ = ("_key", "array")
+
+    def __init__(self, array: Array) -> None:
+        data = tuple(array.ravel().tolist()) if array.dtype.hasobject else array.tobytes()
+        self._key = (array.dtype.str, array.shape, data)
+        self.array = array.copy()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaticArray) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return repr(self.array)
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """The signature of a call. names: of the bound arguments (None: all positional). static: (name,
@@ -428,7 +449,8 @@ def differences(new: Signature, old: Signature, parameters: Sequence[str]) -> li
 NUMBERS = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _BEHAVED = 0x101  # flags of an array that is C-contiguous and aligned
-_PLAIN_STATIC = frozenset({int, bool, str, type(None)})  # 0.0 == -0.0 and (1,) == (1.0,): not these
+#: Equal values are alike: not so 0.0 and -0.0, (1,) and (1.0,).
+_PLAIN_STATIC = frozenset({int, bool, str, type(None), StaticArray})
 
 
 def scan(leaves: Sequence[Any], key: list[Any], arrays: list[Any], on_gpu: bool = False) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.frontend.compile.arguments import StaticArray
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import _current
@@ -25,7 +26,7 @@ from weft.runtime.native.step import NativeStep
 MOST_ENTRIES = 8  # each is tried in turn
 _HEAD = 2  # words of an instance: the C function, and the address of its table
 _NUMBER_KINDS = {float: at.LEAF_FLOAT, int: at.LEAF_INT, bool: at.LEAF_BOOL}
-_IMMUTABLE = frozenset({bool, int, float, str, type(None)})
+_IMMUTABLE = frozenset({bool, int, float, str, type(None), StaticArray})
 _BASETYPE, _HAVE_VECTORCALL = 1 << 10, 1 << 11
 _T_PYSSIZET, _READONLY, _TP_MEMBERS = 19, 1, 72
 

@@ -216,7 +216,7 @@ def _kind_of(value: Any, kinds: frozenset[str]) -> str:
     """As `_kind`, of a variable, too, whose value is looked at where it is."""
     if not isinstance(value, VariableState):
         return _kind(value, kinds)
-    with value.lock:
+    with value.lock.shared():
         if not value.initialized:
             return ""
         there = value.resident is not None  # on a device: to ask for the array would move it

@@ -19,7 +19,7 @@ from weft.frontend.core.float64 import check_argument, check_graph, check_result
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Array, Tensor, as_tensor, contiguous
 from weft.frontend.core.trace import Effect, Trace, current_trace
-from weft.ir.analysis.effects import needs_host
+from weft.ir.analysis.effects import needs_host, written_in
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
@@ -31,7 +31,7 @@ from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.passes.sizes import deciding, is_symbolic, needed_ops, specialize_inputs
 from weft.runtime.device.backends.local import on_local_device
-from weft.runtime.resources.variables import VariableState
+from weft.runtime.resources.variables import VariableState, held
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +217,13 @@ class BoundState:
 
 
 @contextmanager
-def locked(variables: Mapping[str, VariableState]) -> Iterator[BoundState]:
-    """The state with all locks held, taken in an order that all steps share."""
-    with ExitStack() as stack:
-        for variable in sorted(variables.values(), key=id):
-            stack.enter_context(variable.lock)
+def locked(variables: Mapping[str, VariableState], graph: Graph) -> Iterator[BoundState]:
+    """The state with all locks held that a run of the graph needs, in the order that all steps
+    share."""
+    names = written_in(graph)
+    written = {state for name, state in variables.items() if name in names}
+    ordered = sorted(set(variables.values()), key=id)
+    with held([(state, state in written) for state in ordered], lambda _: True):
         yield BoundState(variables)
 
 
@@ -247,7 +249,7 @@ def run_traced(name: str, fn: Callable[[list[Tensor]], Any], inputs: Sequence[Te
             host = HostObjects(traced.resources, timeout=None)
             state = BoundState(traced.variables)  # no lock is held while an op waits for a thread
         else:
-            state = stack.enter_context(locked(traced.variables))
+            state = stack.enter_context(locked(traced.variables, graph))
         arrays = interpret(graph, _arrays(inputs), state, host=host)
     results = [Tensor(contiguous(a), weak=w) for a, w in zip(arrays, traced.weak, strict=True)]
     return pytree.unflatten(traced.structure, results)
@@ -313,7 +315,7 @@ def linearize(
         tuple(trace.arg_names[: len(xs)]),
     )
     states = {n: v.current_state for n, v in trace.variables.items()}
-    with locked(states) as state:
+    with locked(states, first) as state:
         given = _arrays(inputs)
         arrays = [contiguous(a) for a in interpret(on_local_device(first), given, state)]
     out = [Tensor(a, weak=y.weak) for a, y in zip(arrays, ys, strict=False)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,10 +12,11 @@ import numpy as np
 
 from weft.frontend.bundle.freeze import FREEZING
 from weft.frontend.bundle.signature import type_of
+from weft.frontend.compile.arguments import StaticArray
 from weft.frontend.compile.decorator import compile
 from weft.frontend.core.function_trace import Argument, trace_function
 from weft.frontend.core.slow import LARGE_CONSTANT
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Array, Tensor, as_tensor
 from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.onnx.dtypes import NARROW, dtype_of, held
 from weft.frontend.onnx.plan import Node, Plan, Reader, uses
@@ -26,6 +27,7 @@ from weft.frontend.state.variable import Variable
 from weft.ir.dims import SymbolicDim, same
 from weft.ir.errors import (
     InvalidArgumentError,
+    ResourceExhaustedError,
     ShapeError,
     TypeRuleError,
     UnsupportedError,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
 #: What `load` takes.
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
+#: Dtypes and shapes of the arguments of a call.
+Kinds: TypeAlias = tuple[tuple[Any, tuple[Any, ...]], ...]
+_MOST_KINDS = 256  # so many are remembered
 
 
 class Model:
@@ -88,6 +93,9 @@ class Model:
         )
         deciding |= {n for node in plan.nodes for n in _decided(node)} & {*plan.inputs}
         self._static = {self._names[n] for n in deciding}
+        self._static_places = [i for i, n in enumerate(self.inputs) if n in deciding]
+        self._checked: set[Kinds] = set()
+        self._values: dict[StaticArray, StaticArray] = {}
         # arguments of the compiled code, which would copy them as constants
         self._large = {
             n: p for n, p in self.parameters.items() if p.numpy().nbytes >= LARGE_CONSTANT
@@ -96,11 +104,59 @@ class Model:
 
     # --------------------------------------------------------------------------------------- calls
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        given = self._bound(args, kwargs)
         if current_trace() is not None:
-            return self._run(self.parameters, given)
-        result = self._compiled(self._large, **self._fixed(given))  # in the order of names
+            return self._run(self.parameters, self._bound(args, kwargs))
+        values = self._as_before(args, kwargs)
+        if values is None:
+            given = self._bound(args, kwargs)
+            self._note(args, kwargs)
+            values = list(self._fixed(given).values())
+        try:
+            result = self._compiled(self._large, *values)  # in the order of names
+        except MemoryError as error:
+            if isinstance(error, WeftError):
+                raise
+            raise ResourceExhaustedError(
+                f"'{self.name}' needs more memory than there is: {error}",
+                location=caller_location(),
+            ) from error
         return {n: result[n] for n in self.outputs}
+
+    def _as_before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any] | None:
+        """The arguments of the compiled function, if a call has been checked whose arrays were of
+        the same dtypes and shapes; else None."""
+        values = self._in_order(args, kwargs)
+        if values is None or _kinds(values) not in self._checked:
+            return None
+        for i in self._static_places:
+            value = values[i]
+            values[i] = self._static_value(value.numpy() if isinstance(value, Tensor) else value)
+        return values
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any] | None:
+        """The inputs in order, if they are all there by position or ONNX's names; else None."""
+        if len(args) + len(kwargs) != len(self.inputs):
+            return None
+        names = [*self.inputs][len(args) :]
+        try:
+            return [*args, *[kwargs[n] for n in names]]
+        except KeyError:
+            return None
+
+    def _note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Remember the dtypes and shapes of arguments that are right, and need no conversion."""
+        values = self._in_order(args, kwargs)
+        kinds = None if values is None else _kinds(values)
+        if kinds is None:
+            return
+        for (dtype, _), wanted in zip(kinds, self.inputs.values(), strict=True):
+            if wanted is None or wanted.dtype.kind == "string":
+                return
+            if dtype is not wanted.dtype and dtype != wanted.dtype.numpy:
+                return
+        if len(self._checked) >= _MOST_KINDS:
+            self._checked.clear()
+        self._checked.add(kinds)
 
     def ir(self, *args: Any, **kwargs: Any) -> str:
         """The text of the graph that a call with these inputs runs, as `ir` of compiled functions
@@ -116,11 +172,18 @@ class Model:
     def _fixed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs as the compiled function takes them: those that decide shapes by their values."""
         return {
-            self._names[n]: _Known(v.numpy())
+            self._names[n]: self._static_value(v.numpy())
             if self._names[n] in self._static and isinstance(v, Tensor)
             else v
             for n, v in given.items()
         }
+
+    def _static_value(self, array: Array) -> StaticArray:
+        """The argument for these values: the same object as before, by which calls know it."""
+        made = StaticArray(array)
+        if len(self._values) >= _MOST_KINDS:
+            self._values.clear()
+        return self._values.setdefault(made, made)
 
     def apply(self, parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The outputs with other weights: tensors, arrays or variables by the names in
@@ -149,7 +212,7 @@ class Model:
             for n, p in parameters.items()
         }
         plan = self._plan
-        values = self._runner.run(plan, list(given.values()), weights=held)
+        values = self._runner.afresh().run(plan, list(given.values()), weights=held)
         return {n: _result(v) for n, v in zip(plan.outputs, values, strict=True)}
 
     def _compile(self) -> Any:
@@ -285,26 +348,8 @@ def model_graph(path: str, sizes: Mapping[str, int]) -> Graph:
     return traced.graph
 
 
-class _Known:
-    """An argument whose value is a part of the compiled code: equal where the array is."""
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
-        data = tuple(array.ravel().tolist()) if array.dtype.hasobject else array.tobytes()
-        self._key = (array.dtype.str, array.shape, data)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Known) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __repr__(self) -> str:
-        return repr(self.array)
-
-
 def _value(value: Any) -> Any:
-    return as_tensor(value.array) if isinstance(value, _Known) else value
+    return as_tensor(value.array) if isinstance(value, StaticArray) else value
 
 
 def _result(value: Any) -> Any:
@@ -322,6 +367,13 @@ def _tensor(value: Any, kind: TensorType) -> Tensor:
         return as_tensor(held(np.asarray(value)))
     wanted = object if kind.dtype.kind == "string" else kind.dtype.numpy
     return as_tensor(np.asarray(value, wanted))
+
+
+def _kinds(values: Sequence[Any]) -> Kinds | None:
+    """Dtypes and shapes; None where not all are arrays or tensors."""
+    if any(type(v) is not np.ndarray and type(v) is not Tensor for v in values):
+        return None
+    return tuple([(v.dtype, v.shape) for v in values])
 
 
 def _nested(value: Any) -> Any:
@@ -354,8 +406,11 @@ def _identifier(name: str) -> str:
 
 def _identifiers(names: tuple[str, ...]) -> dict[str, str]:
     made: dict[str, str] = {}
+    taken: set[str] = set()
+    tried: dict[str, int] = {}
     for name in names:
-        made[name] = unique_name(_identifier(name), made.values())
+        made[name] = unique_name(_identifier(name), taken, tried)
+        taken.add(made[name])
     return made
 
 

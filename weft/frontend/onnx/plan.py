@@ -3,17 +3,19 @@ functions with bodies opened up. What cannot be run is known here, all of it."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.onnx import table
-from weft.frontend.onnx.reader import Arrays, damaged, package
+from weft.frontend.onnx import budget, table
+from weft.frontend.onnx.reader import Arrays, damaged, package, shown_dims
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import UnsupportedError
+from weft.ir.errors import ResourceExhaustedError, UnsupportedError
 from weft.ir.locations import caller_location
 
 if TYPE_CHECKING:
@@ -70,9 +72,17 @@ def _is_number(name: str, value: Tensor) -> bool:
     return value.numpy().size == 1 and re.fullmatch(r"_?val_\d+", name) is not None
 
 
+#: What the nodes of a graph may use, those of the graphs around it among them.
+Names: TypeAlias = "ChainMap[str, None]"
+
+
+def _names(own: Iterable[str] = (), outer: Names | None = None) -> Names:
+    return ChainMap(dict.fromkeys(own), *(outer.maps if outer is not None else ()))
+
+
 class Reader:
     """Makes Plans of the graphs of a model. missing: operators that nobody knows, with a node of
-    each."""
+    each; nbytes: of its tensors."""
 
     def __init__(self, path: str, model: onnx.ModelProto, arrays: Arrays) -> None:
         self._path = path
@@ -80,26 +90,27 @@ class Reader:
         self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self.opsets = _opsets(path, model.opset_import)
         self.missing: dict[str, list[str]] = {}
-        self._depth = 0
+        self.nbytes = 0
+        self._depth = self._count = self._zeros = 0
 
     def graph(
         self,
         graph: onnx.GraphProto,
         given: Mapping[str, Any] | None = None,
         opsets: Mapping[str, int] | None = None,
-        names: Any = (),
+        names: Names | None = None,
     ) -> Plan:
         """The main graph, or that of an attribute of a node, which sees the names around it; given:
         the attributes of the function that it is in."""
         self._depth += 1
         if self._depth > _DEEPEST:
             raise damaged(self._path, f"graphs are nested more than {_DEEPEST} deep")
-        constants = {t.name: as_tensor(self._arrays(t)) for t in graph.initializer}
+        constants = {t.name: self._tensor(t) for t in graph.initializer}
         for sparse in graph.sparse_initializer:
-            constants[sparse.values.name] = as_tensor(self._dense(sparse))
+            constants[sparse.values.name] = self._dense(sparse)
         inputs = tuple([i.name for i in graph.input if i.name not in constants])
         outputs = tuple([o.name for o in graph.output])
-        inside = {*names, *inputs, *constants}
+        inside = _names((*inputs, *constants), names)
         weights = [n for n, t in constants.items() if t.dtype.is_floating and not _is_number(n, t)]
         made = self._nodes(graph.node, given or {}, opsets or self.opsets, inside)
         nodes, literals = _without_literals(made)
@@ -118,12 +129,12 @@ class Reader:
         """The body of a function, with these attributes."""
         given = dict(attrs)
         for attribute in function.attribute_proto:
-            given.setdefault(attribute.name, self._value(attribute, {}, opsets, ()))
+            given.setdefault(attribute.name, self._value(attribute, {}, opsets, _names()))
         inner = {**opsets, **_opsets(self._path, function.opset_import)}
         self._depth += 1
         if self._depth > _DEEPEST:
             raise damaged(self._path, f"its function '{function.name}' calls itself")
-        made = self._nodes(function.node, given, inner, set(function.input))
+        made = self._nodes(function.node, given, inner, _names(function.input))
         nodes, literals = _without_literals(made)
         self._depth -= 1
         outputs = tuple(function.output)
@@ -135,7 +146,7 @@ class Reader:
         protos: Sequence[onnx.NodeProto],
         given: Mapping[str, Any],
         opsets: Mapping[str, int],
-        names: set[str],
+        names: Names,
     ) -> list[Node]:
         nodes = []
         for proto in protos:
@@ -147,7 +158,7 @@ class Reader:
                         "makes it",
                     )
             nodes.append(self._node(proto, given, opsets, names))
-            names.update(o for o in proto.output if o)
+            names.update((o, None) for o in proto.output if o)
         return nodes
 
     def _node(
@@ -155,8 +166,15 @@ class Reader:
         proto: onnx.NodeProto,
         given: Mapping[str, Any],
         opsets: Mapping[str, int],
-        names: set[str],
+        names: Names,
     ) -> Node:
+        self._count += 1
+        if self._count > budget.MOST_NODES:
+            raise ResourceExhaustedError(
+                f"'{self._path}' has more than {budget.MOST_NODES} nodes, with those of functions "
+                "where they are called",
+                location=caller_location(),
+            )
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         attrs = {}
         for attribute in proto.attribute:
@@ -226,7 +244,7 @@ class Reader:
     def _defaults(self, schema: Any) -> dict[str, Any]:
         """The attributes that have values where a node has none."""
         return {
-            name: self._value(a.default_value, {}, self.opsets, ())
+            name: self._value(a.default_value, {}, self.opsets, _names())
             for name, a in schema.attributes.items()
             if a.default_value.name
         }
@@ -237,7 +255,7 @@ class Reader:
         attribute: onnx.AttributeProto,
         given: Mapping[str, Any],
         opsets: Mapping[str, int],
-        names: Any,
+        names: Names,
     ) -> Any:
         kinds = attribute
         match attribute.type:
@@ -248,9 +266,9 @@ class Reader:
             case kinds.STRING:
                 return attribute.s.decode(errors="replace")
             case kinds.TENSOR:
-                return as_tensor(self._arrays(attribute.t))
+                return self._tensor(attribute.t)
             case kinds.SPARSE_TENSOR:
-                return as_tensor(self._dense(attribute.sparse_tensor))
+                return self._dense(attribute.sparse_tensor)
             case kinds.FLOATS:
                 return list(attribute.floats)
             case kinds.INTS:
@@ -258,22 +276,36 @@ class Reader:
             case kinds.STRINGS:
                 return [s.decode(errors="replace") for s in attribute.strings]
             case kinds.TENSORS:
-                return [as_tensor(self._arrays(t)) for t in attribute.tensors]
+                return [self._tensor(t) for t in attribute.tensors]
             case kinds.GRAPH:
                 return self.graph(attribute.g, given, opsets, names)
             case kinds.TYPE_PROTO:
                 return attribute.tp
         raise damaged(self._path, f"its attribute '{attribute.name}' has no type that is known")
 
-    def _dense(self, sparse: onnx.SparseTensorProto) -> Any:
+    def _tensor(self, proto: onnx.TensorProto) -> Tensor:
+        made = as_tensor(self._arrays(proto))
+        self.nbytes += budget.tensor_bytes(made)
+        return made
+
+    def _dense(self, sparse: onnx.SparseTensorProto) -> Tensor:
+        """A sparse tensor with its zeros, which are not in the file: at most `MOST_DENSE`."""
         values, index = self._arrays(sparse.values), self._arrays(sparse.indices)
         dims = tuple(sparse.dims)
+        size = math.prod(dims) * values.dtype.itemsize
+        if size > budget.MOST_DENSE - self._zeros:
+            raise ResourceExhaustedError(
+                f"'{self._path}' has sparse tensors of more than {budget.MOST_DENSE:,} bytes with "
+                f"their zeros: '{sparse.values.name}' of the shape {shown_dims(dims)}",
+                location=caller_location(),
+            )
+        self._zeros += size
         try:
             made = np.zeros(dims, values.dtype)
             made[np.unravel_index(index, dims) if index.ndim == 1 else tuple(index.T)] = values
         except (ValueError, IndexError, MemoryError) as error:
             raise damaged(self._path, f"a sparse tensor of it is none: {error}") from None
-        return made
+        return as_tensor(made)
 
     def check(self) -> None:
         """UnsupportedError that names every operator that is missing, with nodes."""

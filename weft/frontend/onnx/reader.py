@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: An array of a TensorProto.
 Arrays = Callable[["onnx.TensorProto"], Array]
 _NEWEST_IR = 14
+_MOST_AXES = 64  # of an array of NumPy
+#: So many tensors may share the bytes of a file of more than these.
+_TIMES_READ, _SMALL_FILE = 8, 2**20
 
 
 def package() -> Any:
@@ -95,14 +98,15 @@ def _parsed(data: bytes, path: str) -> onnx.ModelProto:
 
 def _arrays(path: str, folder: Path | None) -> Arrays:
     numpy_helper = package().numpy_helper
+    taken: dict[Path, int] = {}
 
     def read(tensor: onnx.TensorProto) -> Array:
         name = tensor.name or "a constant"
-        if any(d < 0 for d in tensor.dims):
-            raise damaged(path, f"'{name}' has the shape {list(tensor.dims)}")
+        if len(tensor.dims) > _MOST_AXES or any(d < 0 for d in tensor.dims):
+            raise damaged(path, f"'{name}' has the shape {shown_dims(tensor.dims)}")
         try:
             if tensor.data_location == tensor.EXTERNAL:
-                return held(_external(path, folder, tensor))
+                return held(_external(path, folder, tensor, taken))
             _check_size(path, tensor)
             return held(numpy_helper.to_array(tensor))
         except (ValueError, TypeError, KeyError, MemoryError, OverflowError) as error:
@@ -139,13 +143,21 @@ def _check_size(path: str, tensor: onnx.TensorProto) -> None:
     if has != wanted:
         raise damaged(
             path,
-            f"'{tensor.name}' has the shape {list(tensor.dims)}, but data for {has} of {wanted}",
+            f"'{tensor.name}' has the shape {shown_dims(tensor.dims)}, but data for {has} of "
+            f"{wanted}",
         )
 
 
-def _external(path: str, folder: Path | None, tensor: onnx.TensorProto) -> Array:
-    """The array of a tensor whose data are in a file beside the model. PermissionDeniedError for
-    files outside the model's folder."""
+def shown_dims(dims: Sequence[int]) -> str:
+    """A shape in messages."""
+    return str(list(dims)) if len(dims) <= _MOST_AXES else f"of {len(dims)} axes"
+
+
+def _external(
+    path: str, folder: Path | None, tensor: onnx.TensorProto, taken: dict[Path, int]
+) -> Array:
+    """The array of a tensor whose data are in a file beside the model. taken: how many bytes were
+    read of each file. PermissionDeniedError for files outside the model's folder."""
     onnx = package()
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
@@ -170,12 +182,18 @@ def _external(path: str, folder: Path | None, tensor: onnx.TensorProto) -> Array
     offset = int(entries.get("offset", 0))
     if int(entries.get("length", size)) != size or offset < 0:
         raise damaged(
-            path, f"'{tensor.name}' says another length than its shape {list(tensor.dims)}"
+            path, f"'{tensor.name}' says another length than its shape {shown_dims(tensor.dims)}"
         )
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise damaged(path, f"'{location}' is no file")
     try:
         with open(file, "rb") as opened:
-            if os.fstat(opened.fileno()).st_size < offset + size:
+            whole = os.fstat(opened.fileno()).st_size
+            if whole < offset + size:
                 raise damaged(path, f"'{location}' is too short for '{tensor.name}'")
+            taken[file] = taken.get(file, 0) + size
+            if taken[file] > _TIMES_READ * max(whole, _SMALL_FILE):
+                raise damaged(path, f"its tensors have '{location}' more than {_TIMES_READ} times")
             opened.seek(offset)
             data = opened.read(size)
     except OSError as error:

@@ -6,13 +6,15 @@ constants, and one on sizes gives sizes (`Sizes`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 
 from weft.frontend.core.trace import current_trace, suspend_trace
+from weft.frontend.onnx.budget import Budget
 from weft.frontend.onnx.dtypes import number_of
 from weft.frontend.onnx.plan import Node, Plan, Reader
 from weft.frontend.onnx.reader import package
@@ -31,34 +33,55 @@ from weft.ir.locations import caller_location, name_scopes
 
 T = TypeVar("T")
 
+#: Operators whose attributes and known inputs do not say how large their results are: shapes are
+#: computed of them.
+_NEVER_GROW = frozenset({
+    "Cast", "Concat", "DequantizeLinear", "Flatten", "Gather", "Gemm", "QuantizeLinear",
+    "ReduceProd", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
+
 
 class Runner:
-    """Runs plans of one model. types: ONNX's numbers of the dtypes of its values, where it has
-    dtypes that weft has not."""
+    """Runs plans of one model, within a budget. types: ONNX's numbers of the dtypes of its values,
+    where it has dtypes that weft has not; bodies: those that depend on types, made so far."""
 
-    def __init__(self, reader: Reader, types: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        types: Mapping[str, int],
+        bodies: dict[tuple[Any, ...], Plan] | None = None,
+    ) -> None:
         self._reader = reader
         self._types = types
-        self._bodies: dict[tuple[Any, ...], Plan] = {}
+        self._bodies = {} if bodies is None else bodies
+        self._budget = Budget(reader.nbytes)
+
+    def afresh(self) -> Runner:
+        """One with a budget of its own."""
+        return Runner(self._reader, self._types, self._bodies)
 
     def run(
         self,
         plan: Plan,
         given: Sequence[Any],
-        outer: Mapping[str, Any] | None = None,
+        outer: MutableMapping[str, Any] | None = None,
         weights: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """The outputs of a plan. given: its inputs in order; outer: values that it sees; weights:
         values in place of its constants."""
-        values: dict[str, Any] = {**(outer or {}), **plan.constants, **(weights or {})}
+        values: MutableMapping[str, Any] = {**plan.constants, **(weights or {})}
         values.update(zip(plan.inputs, given, strict=False))
+        if outer is not None:
+            values = ChainMap(values, *(outer.maps if isinstance(outer, ChainMap) else (outer,)))
         for node in plan.nodes:
             with _of_node(node):
+                if current_trace() is not None:
+                    self._budget.count(node.shown)
                 made = self._node(node, values)
             values.update((n, v) for n, v in zip(node.outputs, made, strict=False) if n)
         return [values.get(name) for name in plan.outputs]
 
-    def _node(self, node: Node, values: Mapping[str, Any]) -> Sequence[Any]:
+    def _node(self, node: Node, values: MutableMapping[str, Any]) -> Sequence[Any]:
         inputs = [values.get(name) if name else None for name in node.inputs]
         if node.body is not None:
             padded = inputs + [None] * (len(node.body.inputs) - len(inputs))
@@ -74,10 +97,20 @@ class Runner:
         graphs = any(isinstance(v, Bound) for v in attrs.values())
         call = self._call(node) if operator.asks else None
         arguments = [_argument(operator, i, v) for i, v in enumerate(inputs)]
-        if not operator.folds or graphs:
-            return _results(operator, arguments, attrs, call)
+
+        def compute() -> Sequence[Any]:
+            return _results(operator, list(arguments), attrs, call)
+
         decisive = [v for i, v in enumerate(inputs) if i not in operator.like]
-        return at_once(decisive, lambda: _results(operator, arguments, attrs, call))
+        if not operator.folds or graphs or current_trace() is None or not _known(decisive):
+            return compute()
+        grows = bool(operator.known or operator.sizes or operator.like or attrs)
+        if node.kind in _NEVER_GROW:
+            grows = False
+        if not self._budget.allows(decisive, grows, compute):
+            return compute()
+        with suspend_trace():
+            return compute()
 
     def _dependent(self, node: Node, inputs: Sequence[Any]) -> list[Any]:
         """A node whose body depends on the types of its inputs."""
@@ -100,14 +133,14 @@ class Runner:
             tuple([kinds.get(n, 0) for n in node.outputs]),
         )  # fmt: skip
 
-    def _attribute(self, value: Any, values: Mapping[str, Any]) -> Any:
+    def _attribute(self, value: Any, values: MutableMapping[str, Any]) -> Any:
         return Bound(self, value, values) if isinstance(value, Plan) else value
 
 
 class Bound:
     """A graph that is an attribute, with what it sees around it: a function of its inputs."""
 
-    def __init__(self, runner: Runner, plan: Plan, values: Mapping[str, Any]) -> None:
+    def __init__(self, runner: Runner, plan: Plan, values: MutableMapping[str, Any]) -> None:
         self._runner = runner
         self._plan = plan
         self._values = values

@@ -17,6 +17,8 @@ from weft.frontend.ops.promotion import is_concrete
 from weft.ir.dims import SymbolicDim, divided, format_shape
 from weft.ir.errors import ShapeError
 
+_MOST_TERMS, _MOST_FACTORS = 64, 16  # of a polynomial
+
 
 class Sizes:
     """A scalar or vector of sizes, at least one of which is a symbol: an int64 tensor to be."""
@@ -88,7 +90,16 @@ def fold(name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
             return as_tensor(np.asarray(found, bool))
     made = np.empty(np.shape(found), object)
     made[...] = found
-    return _kept(made)
+    return _kept(made) if all(map(_is_short, made.ravel().tolist())) else None
+
+
+def _is_short(dim: Any) -> bool:
+    """Whether a number fits int64, and a polynomial is one that sizes of a model are: those of a
+    chain of products would have as many terms as memory holds."""
+    if not isinstance(dim, SymbolicDim):
+        return -(2**63) <= int(dim) < 2**63
+    short = all(len(factors) <= _MOST_FACTORS and abs(c) < 2**63 for factors, c in dim.terms)
+    return short and len(dim.terms) <= _MOST_TERMS
 
 
 def _gather(a: list[Any], attrs: Mapping[str, Any]) -> Any:

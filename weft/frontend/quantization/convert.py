@@ -106,7 +106,7 @@ def quantize(
     calibration: Iterable[Any] | None = None,
     method: str = "minmax",
     percentile: float = 99.99,
-    layers: Callable[[Layer], bool] | Sequence[str] | None = None,
+    layers: Callable[[Layer], bool] | Sequence[str] | str | None = None,
 ) -> QuantizedFunction:
     """A function with the weights of its matmuls and convolutions in 8 or 4 bits.
 
@@ -121,7 +121,7 @@ def quantize(
     arguments of a call as a tuple (or the one argument). With either, weights are int8 with a
     scale for each channel. method: how ranges follow from batches: "minmax", "percentile" (all but
     100 - `percentile` percent of the numbers, half on each side) or "entropy". layers: which, by
-    name, or by a function of the `Layer`; None: all.
+    a name or several, or by a function of the `Layer`; None: all.
 
     Only layers outside of loops and branches are taken, with constant weights and a float32 input.
     InvalidArgumentError for arguments that do not fit, or if there is no layer; NotFoundError for a
@@ -221,12 +221,13 @@ def _name(array: Array, kept: Weights, default: str, used: set[str]) -> str:
 
 
 def _chosen(
-    there: Sequence[_Found], layers: Callable[[Layer], bool] | Sequence[str] | None
+    there: Sequence[_Found], layers: Callable[[Layer], bool] | Sequence[str] | str | None
 ) -> list[_Found]:
     if layers is None:
         return list(there)
     if callable(layers):
         return [one for one in there if layers(one.layer)]
+    layers = (layers,) if isinstance(layers, str) else layers
     names = [one.layer.name for one in there]
     for name in layers:
         if name not in names:

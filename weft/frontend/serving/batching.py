@@ -183,12 +183,12 @@ class Scheduler:
             # a future that is set to running can no longer be cancelled
             batch = [one for one in batch if one.future.set_running_or_notify_cancel()]
             if batch:
-                version = batch[0].version
-                version.add_call(1)
+                writes, version = int(batch[0].signature.writes), batch[0].version
+                version.add_writer(writes)
                 try:
                     _Call(batch, self.metrics, self.limits.timeout).run()
                 finally:
-                    version.add_call(-1)
+                    version.add_writer(-writes)
                 del batch
 
     def _next(self) -> list[Waiting]:
@@ -286,8 +286,7 @@ class _Call:
         seconds = time.monotonic() - self.begun
         waits = [self.begun - one.since for one in self.batch]
         rows = None if first.rows is None else sum(one.rows or 0 for one in self.batch)
-        if rows is not None:
-            first.signature.note(rows)
+        first.signature.note(first.signature.rows_of(arrays) if rows is None else rows)
         self.metrics.call(
             (first.version.model, first.version.number), waits, seconds, 1 if rows is None else rows
         )
@@ -310,11 +309,11 @@ class QuickCalls:
         self._waiting: dict[object, list[Waiting]] = {}
 
     def take(self, version: Version, signature: Signature, arrays: Sequence[Array]) -> bool:
-        """Whether such a call is quick, and waits for no other: calls that read a variable do so
-        one after the other."""
-        if not signature.by_rows or self.limits.max_delay or version.calls:
+        """Whether such a call is quick, and waits for no other, as one that reads a variable does
+        for one that writes it."""
+        if version.writers or (signature.by_rows and self.limits.max_delay):
             return False
-        return signature.is_quick(arrays[0].shape[0])
+        return signature.is_quick(signature.rows_of(arrays))
 
     def submit(
         self, version: Version, signature: Signature, arrays: Sequence[Array]
@@ -339,6 +338,8 @@ class QuickCalls:
                 left = left[len(batch) :]
 
     def _next(self, left: list[Waiting]) -> list[Waiting]:
+        if left[0].rows is None:
+            return left[:1]
         most, is_quick = self.limits.max_batch, left[0].signature.is_quick
         return joined(left, lambda rows: rows <= most and is_quick(rows))
 

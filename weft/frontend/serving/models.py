@@ -50,7 +50,7 @@ class Signature:
     whether it has loops, which may take any time, and can be stopped. by_rows: whether calls may be
     joined along the first axis (`find_batches` sets it); why_not: what is against it; pace: of
     calls by rows, the seconds that they took when they were tried, in the order of rows; ran: of
-    which rows calls ran, so that nothing is compiled for them."""
+    which rows calls ran, so that nothing is compiled for them (`rows_of`)."""
 
     def __init__(self, bundle: Bundle, name: str) -> None:
         entry = bundle.manifest["signatures"][name]
@@ -62,6 +62,7 @@ class Signature:
         self.pace: list[tuple[int, float]] = []
         self.ran: set[int] = set()
         self.loops = bundle.has_loops(name)
+        self._few_sizes = self._has_few_sizes()
         self._function = bundle.flat(name)
 
     def __call__(self, arrays: Sequence[Array], context: RunContext | None = None) -> list[Array]:
@@ -117,8 +118,8 @@ class Signature:
 
     def warm_up(self) -> str | None:
         """Calls with made-up values, so that requests of few rows wait for no compilation (kernels
-        for 1 row are other ones); why one failed, or None. A signature that writes variables is not
-        called."""
+        for 1 row are other ones), and the pace of one row; why one failed, or None. A signature
+        that writes variables is not called."""
         if self.writes:
             return None
         try:
@@ -126,6 +127,7 @@ class Signature:
                 self(self.made_up(rows, 0))
         except WeftError as error:
             return error.what
+        self.pace = self._tried(1)
         return None
 
     def find_batches(self, most: int) -> None:
@@ -158,13 +160,23 @@ class Signature:
             rows *= 2
         return found
 
+    def rows_of(self, arrays: Sequence[Array]) -> int:
+        """By how many rows `ran` and `pace` know a call: 1 if all sizes are fixed."""
+        return 1 if self._row_symbol() is None else arrays[0].shape[0]
+
     def is_quick(self, rows: int) -> bool:
         """Whether a call of so many rows was seen to take less time than a thread takes to wake."""
         return (
-            rows in self.ran
-            and self.seconds(rows) <= _QUICK
-            and not self.loops
-            and not any(isinstance(d, SymbolicDim) for p in self.inputs for d in p.type.shape[1:])
+            rows in self.ran and self.seconds(rows) <= _QUICK and not self.loops and self._few_sizes
+        )
+
+    def _has_few_sizes(self) -> bool:
+        """Whether the number of rows says all sizes of the inputs."""
+        symbol = self._row_symbol()
+        first = (p.type.shape[:1] for p in self.inputs)
+        others = (d for p in self.inputs for d in p.type.shape[1:])
+        return all(isinstance(d, int) or d == symbol for (d,) in filter(None, first)) and all(
+            isinstance(d, int) for d in others
         )
 
     def note(self, rows: int) -> None:
@@ -245,12 +257,13 @@ def shown_shape(kind: TensorType) -> list[int]:
 
 class Version:
     """A bundle that is loaded, as a version of a model. signatures: those that can be served, by
-    name; refused: why the others cannot; calls: how many run in threads."""
+    name; refused: why the others cannot; writers: how many calls that write variables run in
+    threads."""
 
     def __init__(self, model: str, number: int, bundle: Bundle) -> None:
         self.model, self.number = model, number
         self._lock = threading.Lock()
-        self._users = self.calls = 0
+        self._users = self.writers = 0
         self._when_idle: Callable[[], None] | None = None
         entries: Mapping[str, Any] = bundle.manifest["signatures"]
         self.signatures: dict[str, Signature] = {}
@@ -305,10 +318,10 @@ class Version:
             if told is not None:
                 told()
 
-    def add_call(self, count: int) -> None:
-        """A call begins to run in a thread (1), or has ended (-1)."""
+    def add_writer(self, count: int) -> None:
+        """A call that writes variables begins to run in a thread (1), or has ended (-1)."""
         with self._lock:
-            self.calls += count
+            self.writers += count
 
     def when_idle(self, tell: Callable[[], None]) -> None:
         """Call `tell` each time that no request uses it any more; at once, if none does now."""

@@ -450,7 +450,7 @@ class Variable(Operators, StateHandle):
     def __repr__(self) -> str:
         kind = f"{self.dtype.short}{format_shape(self.shape)}"
         state = self.current_state
-        with state.lock:
+        with state.lock.shared():
             array = state.read() if state.initialized else None
         value = (
             "not initialised"
@@ -622,13 +622,16 @@ class Variable(Operators, StateHandle):
                 for x in given
             ]
             state = self.current_state
-            with state.lock:
+            state.lock.acquire()
+            try:
                 old = Tensor(None if op is None else self._held())
                 new = self._fit(compute(old, *now))
                 assert new._data is not None
                 if op is not None and new.shape != state.shape:
                     raise self._other_shape(new.shape, state.shape)
-                state.write(new._data)
+                state.write_held(new._data)
+            finally:
+                state.lock.release()
             return new
         open_shape = self.state.open is not None
         if op is not None and (live or trace.kind == "graph" or open_shape):

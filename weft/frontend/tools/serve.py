@@ -143,11 +143,14 @@ def _serve(
     import uvicorn
 
     from weft.frontend.serving.http_server import Server, connection_class
+    from weft.frontend.serving.repository import collect_and_freeze
 
     name = f"[{args.host}]" if ":" in args.host else args.host
     calls = _grpc(app, args)
 
     async def begin() -> None:
+        app.service.repository.collect = collect_and_freeze
+        collect_and_freeze()
         if calls is not None:
             port = await calls.start(args.host, args.grpc_port, _tls(args))
             tell(f"serving gRPC on {name}:{port}")

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -49,16 +49,13 @@ from weft.ir.process import ForkLock
 from weft.ir.types import TensorType
 from weft.runtime.checkpoint.folder import Checkpoint, log, open_checkpoint
 from weft.runtime.checkpoint.format import RESERVED, Array, Entry, decode_tree
-from weft.runtime.resources.variables import VariableState
+from weft.runtime.resources.variables import VariableState, held
 
 
-@contextmanager
-def all_locked(states: Iterable[VariableState]) -> Iterator[None]:
-    """Hold the locks of all `states`, taken in the order in which steps take them."""
-    with ExitStack() as stack:
-        for state in sorted(set(states), key=id):
-            stack.enter_context(state.lock)
-        yield
+def all_locked(states: Iterable[VariableState], *, writes: bool) -> AbstractContextManager[None]:
+    """Hold all `states` in the block, in the order in which steps take them."""
+    ordered = sorted(set(states), key=id)
+    return held([(state, writes) for state in ordered], lambda _: True)
 
 
 def copies(states: Mapping[str, VariableState]) -> dict[str, Array]:
@@ -520,7 +517,7 @@ def _commit(
     made: dict[str, Variable] = {name: awaited[name].make() for name in values if name in awaited}
     held = {**found.variables, **made}
     pairs = [(held[name].current_state, value) for name, value in values.items()]
-    with all_locked([state for state, _ in pairs]):
+    with all_locked([state for state, _ in pairs], writes=True):
         undo: list[tuple[Stateful, Any]] = []
         try:
             for name, state in states.items():

@@ -705,7 +705,7 @@ class Saver(BaseSaver):
                     location=caller_location(),
                 )
             states = {name: v.current_state for name, v in items.variables.items()}
-            with all_locked([*states.values(), *counter]):
+            with all_locked([*states.values(), *counter], writes=False):
                 if not items.same_as(self._items.now()):
                     continue  # a step made slots in between, and has used them
                 arrays = copies(states)

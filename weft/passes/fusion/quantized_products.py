@@ -20,7 +20,8 @@ none of them as f32. The rules:
 * x is one matrix, or the rows of several follow each other.
 
 Of up to `FEW_PRODUCT_ROWS` rows of x also constants of bytes that lie by rows, as in most ONNX
-files: they are turned here, once."""
+files: they are turned here, once; and those whose rows are no whole vectors, if each has one scale:
+they get zero points at the end, and x gets zeros."""
 
 from __future__ import annotations
 
@@ -39,11 +40,13 @@ from weft.ir.ops.products import is_quantized_run
 from weft.ir.spec import ConstArray
 from weft.passes.rewriting.rewrite import emit_at, rewrite, shape_of, tensor
 
+_VECTOR = 16  # numbers of a row of which there are whole ones
+
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
     """Weights [n, k] as `quantized_matmul` takes them. held: of n rows, of any shape; scale: of one
-    number, or of n rows of `groups`, in order."""
+    number, or of n rows of `groups`, in order; more: how many columns there are beyond k."""
 
     held: Value
     scale: Value
@@ -51,6 +54,7 @@ class Quantized:
     bits: int
     zero: int
     signed: bool
+    more: int = 0
 
 
 def fuse_quantized_products(graph: Graph) -> Graph:
@@ -63,15 +67,20 @@ def fuse_quantized_products(graph: Graph) -> Graph:
         rows = product(shape_of(x)[:-1])
         if tensor(x).dtype is not float32 or rows is None:
             return None
-        if by_columns:
-            found = quantized_weights(w)
-        else:
-            few = isinstance(rows, int) and rows <= FEW_PRODUCT_ROWS
-            found = _turned_here(builder, op, w) if few else None
+        few = isinstance(rows, int) and rows <= FEW_PRODUCT_ROWS
+        found = quantized_weights(w) if by_columns else None
+        if found is None and few:
+            found = (None if by_columns else _turned_here(builder, op, w)) or _filled(
+                builder, op, w, by_columns
+            )
         if found is None:
             return None
         n, k = tensor(w).static_shape[:: 1 if by_columns else -1]
         given = _shaped(builder, op, x, (rows, k))
+        if (more := found.more) > 0:
+            zero = emit_at(builder, op, "constant", value=ConstArray(np.zeros((), np.float32)))
+            given = emit_at(builder, op, "pad", given, zero, lo=(0, 0), hi=(0, more))
+            k += more
         held = _shaped(builder, op, found.held, (n, k * found.bits // 8))
         scale = found.scale
         if product(shape_of(scale)) == n * found.groups:
@@ -148,6 +157,34 @@ def _turned_here(builder: Builder, op: Operation, w: Value) -> Quantized | None:
         array = np.ascontiguousarray(known.array.reshape(k, n).T)
         made = emit_at(builder, op, "constant", value=ConstArray(array))
         return Quantized(made, by, groups, 8, found[1], False)
+    return None
+
+
+def _filled(builder: Builder, op: Operation, w: Value, by_columns: bool) -> Quantized | None:
+    """The same of constant bytes with one scale for each column that is multiplied, filled with
+    zero points up to whole vectors."""
+    for numbers, scale in _scalings(w):
+        found, spread = _whole_numbers(numbers), scale.op
+        known = None if found is None else constant_of(found[0])
+        if found is None or known is None or known.array.dtype not in (np.int8, np.uint8):
+            continue
+        whole, limits = tensor(w).static_shape, np.iinfo(known.array.dtype.name)
+        if spread is None or spread.name != "broadcast_to" or shape_of(scale) != whole:
+            continue
+        n, k = whole if by_columns else whole[::-1]
+        by, zero = spread.operands[0], found[1]
+        own = shape_of(by)
+        if product(own) != 1 and own != ((n, 1) if by_columns else (1, n)):
+            continue
+        if known.array.size != n * k or not limits.min <= zero <= limits.max:
+            continue
+        array = known.array.reshape(whole)
+        more = -k % _VECTOR
+        filled = np.full((n, k + more), zero, array.dtype)
+        filled[:, :k] = array if by_columns else array.T
+        made = emit_at(builder, op, "constant", value=ConstArray(filled))
+        by = by if product(own) == 1 else _shaped(builder, op, by, (n, 1))
+        return Quantized(made, by, 1, 8, zero, False, more)
     return None
 
 

@@ -115,6 +115,9 @@ def _broadcast(op: Operation, x: Sequence[Expr]) -> Expr | None:
     return None
 
 
+_MOST_PARTS = 64  # of a concat that is made of others, if most of its parts are the same
+
+
 def _concat(op: Operation, x: Sequence[Expr]) -> Expr | None:
     axis = int_attr(op.attrs, "axis")
     parts: list[Expr] = []
@@ -126,6 +129,8 @@ def _concat(op: Operation, x: Sequence[Expr]) -> Expr | None:
             parts.append(part)
     if len(parts) == 1:
         return parts[0]
+    if len(parts) > max(_MOST_PARTS, 4 * len({part.value for part in parts})):
+        return None  # a value joined to itself, again and again
     return parts[0].op("concat", *parts[1:], axis=axis) if 1 < len(parts) != len(x) else None
 
 
@@ -254,15 +259,15 @@ def _matrix_vector(op: Operation, x: Sequence[Expr]) -> Expr | None:
     """A product with one row or column moves its matrix once, whoever does it: as a loop nest it
     joins what comes before it, and it needs no other threads.
     """
-    a, b = x
     target = shape_of(op.result)
     vector = 0 if target[-2:-1] == (1,) else 1 if target[-1:] == (1,) else None
-    static = tensor(op.result).is_static and a.type.is_static and b.type.is_static
-    if vector is None or a.rank != 2 or b.rank != 2 or not static or a.dtype.bits < 32:
+    static = tensor(op.result).is_static and all(v.type.is_static for v in x)
+    if vector is None or not static or x[0].dtype.bits < 32 or not x[0].dtype.is_floating:
         return None
-    if not a.dtype.is_floating:
+    if any(n != 1 for v in x for n in v.shape[:-2]):
         return None
-    matrix = x[1 - vector]
+    a, b = (v.reshape(v.shape[-2:]) for v in x)  # of one matrix
+    matrix = (a, b)[1 - vector]
     # the axis that is summed: rows of b or columns of a, unless transposed
     axis = (
         (1 if op.attrs["transpose_b"] else 0)
@@ -270,7 +275,7 @@ def _matrix_vector(op: Operation, x: Sequence[Expr]) -> Expr | None:
         else (0 if op.attrs["transpose_a"] else 1)
     )
     size = matrix.shape[axis]
-    thin = x[vector].reshape((size, 1) if axis == 0 else (1, size))
+    thin = (a, b)[vector].reshape((size, 1) if axis == 0 else (1, size))
     products = thin.broadcast_to(matrix.shape) * matrix
     return products.op("sum", axes=(axis,), keepdims=False).reshape(target)
 

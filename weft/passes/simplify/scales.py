@@ -82,8 +82,10 @@ class _Folding:
         value, other = op.operands
         if op.name in ("multiply", "add") and _leads_to_product(other):
             value, other = other, value
+        if not _leads_to_product(value):
+            return None
         channels = _channels(other)
-        if channels is None or not _leads_to_product(value):
+        if channels is None:
             return None
         if op.name in _SCALES:
             return self._scaled(op, value, channels)

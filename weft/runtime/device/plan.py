@@ -201,6 +201,7 @@ class DevicePlan:
     faults: of each launch that checks indices, by the number of its words, the ops that do.
     arena_bytes, scratch_bytes: of one step. moving: what follows the iterations of loops. math: how
     libraries may multiply f32. donated: the results that are in an input's memory, and which.
+    written: the variables that a step writes.
     """
 
     nodes: tuple[DeviceNode, ...]
@@ -214,6 +215,7 @@ class DevicePlan:
     moving: tuple[tuple[Moving, Place, Place], ...] = ()
     math: MathMode = "ieee"
     donated: Mapping[int, int] = field(default_factory=dict)
+    written: tuple[str, ...] = ()
 
     def launches(self) -> list[PlannedLaunch]:
         """The launches in order, those in loops and branches once; of products weft's own."""

@@ -35,6 +35,7 @@ from weft.ir.errors import InvalidArgumentError
 from weft.ir.process import around_fork, cpython
 from weft.runtime.native import call_path
 from weft.runtime.native import layout as at
+from weft.runtime.resources.variable_lock import VariableLock
 from weft.runtime.resources.variables import VariableState
 
 _log = logging.getLogger("weft.compile")
@@ -53,7 +54,8 @@ _PYTHON = {
     at.DICT_SIZE: "PyDict_Size", at.DICT_GET: "PyDict_GetItemWithError",
     at.DICT_SET: "PyDict_SetItem", at.LONG_AS: "PyLong_AsLongLong",
     at.LONG_FROM: "PyLong_FromLongLong", at.ERR_CLEAR: "PyErr_Clear",
-    at.ERR_OCCURRED: "PyErr_Occurred",
+    at.ERR_OCCURRED: "PyErr_Occurred", at.ERR_FETCH: "PyErr_Fetch",
+    at.ERR_RESTORE: "PyErr_Restore", at.THREAD_IDENT: "PyThread_get_thread_ident",
 }  # fmt: skip
 _NUMPY_NEW_FROM_DESCR, _NUMPY_GET_HANDLER = 94, 305  # positions in NumPy's C API table
 DEFAULT_POOL_BYTES = 256 << 20
@@ -155,6 +157,12 @@ def function_address(name: str) -> int:
     return ctypes.cast(found, ctypes.c_void_p).value or 0
 
 
+def method_address(method: Any) -> int:
+    """The C function of a bound method."""
+    definition = _word(method, at.METHOD_DEFINITION)
+    return ctypes.c_int64.from_address(definition + at.DEFINITION_FUNCTION).value
+
+
 # ------------------------------------------------------------------------------------------ making
 def _check_platform() -> None:
     given = os.environ.get("WEFT_NATIVE_CALLS", "1")
@@ -180,10 +188,13 @@ def _make() -> NativeApi:
     made = NativeApi(words, functions, pool)
     for offset, name in _PYTHON.items():
         made.set(offset, function_address(name))
+    gate = VariableLock().gate
+    made.set(at.GATE_ACQUIRE, method_address(gate.acquire))
+    made.set(at.GATE_RELEASE, method_address(gate.release))
     objects = {
         at.NDARRAY: np.ndarray, at.TYPE_TUPLE: tuple, at.TYPE_LIST: list, at.TYPE_DICT: dict,
         at.TYPE_FLOAT: float, at.TYPE_INT: int, at.TYPE_BOOL: bool, at.NONE: None,
-        at.FALSE: False, at.TRUE: True,
+        at.FALSE: False, at.TRUE: True, at.NO_ARGUMENTS: (),
     }  # fmt: skip
     for offset, value in objects.items():
         made.set(offset, id(value))
@@ -299,9 +310,12 @@ def _probe(numpy_table: Any) -> None:
     """Check the layouts that native code relies on, on objects made for that."""
     array = np.zeros((2, 3), np.float32)
     row = array[1:]
+    gate = VariableLock().gate
     get_handler = ctypes.PYFUNCTYPE(ctypes.py_object)(numpy_table[_NUMPY_GET_HANDLER])
     checks = {
         "an object's type": (_word(array, at.OBJECT_TYPE), id(np.ndarray)),
+        "a method's object": (_word(gate.acquire, at.METHOD_OBJECT), id(gate)),
+        "a list's length": (_word([1, 2, 3], at.LIST_LENGTH), 3),
         "an array's data": (_word(array, 16), array.ctypes.data),
         "an array's rank": (_word(array, at.ARRAY_NDIM) & 0xFFFFFFFF, 2),
         "an array's shape": (_list(_word(row, at.ARRAY_DIMS), 2), [1, 3]),

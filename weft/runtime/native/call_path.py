@@ -24,7 +24,7 @@ def capacity_of(number: int) -> int:
 
 def class_of(size: int) -> int:
     number = 0
-    while capacity_of(number) < size:
+    while number < at.POOL_CLASSES and capacity_of(number) < size:
         number += 1
     return number
 
@@ -45,6 +45,8 @@ def pool_trim(pool: int) -> int:
 
 
 def take_block(pool: int, number: int) -> int:
+    if number >= at.POOL_CLASSES:  # no machine has so much
+        return 0
     capacity = capacity_of(number)
     block = load(pool + at.P_HEADS + 8 * number)
     if block != 0:
@@ -216,39 +218,123 @@ def _fill(step: int, activation: int, places: int, results: int) -> int:
     return 0
 
 
-def _release(api: int, row: int) -> int:
-    given = call(load(api + at.CALL_NO_ARGS), load(row + at.V_RELEASE))
-    if given != 0:
-        call(load(api + at.DECREF), given)
+def _called(api: int, function: int) -> int:
+    """Call a Python function without arguments, whose result is dropped; 0 if it raised."""
+    given = call(load(api + at.CALL_NO_ARGS), function)
+    if given == 0:
+        return 0
+    call(load(api + at.DECREF), given)
+    return 1
+
+
+def _put_by(api: int, words: int) -> int:
+    """Take the exception that is set into three words: no call may begin with one."""
+    call(load(api + at.ERR_FETCH), words, words + 8, words + 16)
     return 0
 
 
-def _release_variables(api: int, step: int, activation: int, end: int) -> int:
+def _put_back(api: int, words: int) -> int:
+    call(load(api + at.ERR_RESTORE), load(words), load(words + 8), load(words + 16))
+    return 0
+
+
+def _is_read(row: int) -> int:
+    """Whether any thread reads the variable."""
+    words = load(row + at.V_DEPTH)
+    cells = load(words + at.CELL_1) | load(words + at.CELL_2)
+    more = load(words + at.CELL_3) | load(words + at.CELL_4)
+    return load(load(row + at.V_READERS) + at.LIST_LENGTH) | cells | more
+
+
+def _gate(api: int, row: int, function: int) -> int:
+    """Call a function of a gate, which CPython has in C: 0 if it raised. By any of its conventions
+    it finds its object first, and then no arguments."""
+    given = call(function, load(row + at.V_GATE), load(api + at.NO_ARGUMENTS), 0, 0)
+    if given == 0:
+        return 0
+    call(load(api + at.DECREF), given)
+    return 1
+
+
+def _begin_write(api: int, row: int) -> int:
+    """As `VariableLock.acquire`; 0 with an exception set."""
+    depth = load(row + at.V_DEPTH)
+    if _is_read(row) != 0:  # perhaps by this thread
+        return _called(api, load(row + at.V_ACQUIRE))
+    if _gate(api, row, load(api + at.GATE_ACQUIRE)) == 0:
+        return 0
+    store(depth, load(depth) + 1)
+    if _is_read(row) == 0:
+        return 1
+    taken = _called(api, load(row + at.V_ACQUIRE))  # once more, which waits for the readers
+    if taken != 0:
+        _end(api, row, 0)
+        return 1
+    words = stack(3)
+    _put_by(api, words)
+    _end(api, row, 0)
+    _put_back(api, words)
+    return 0
+
+
+def _begin(api: int, row: int, thread: int) -> int:
+    """Lock a variable; 0 with an exception set."""
+    if load(row + at.V_GATE) != 0:
+        return _begin_write(api, row)
+    words = load(row + at.V_DEPTH)
+    if load(words + at.DEPTH) == 0:
+        cell = words + at.CELL_1
+        while cell < words + at.CELLS_END:
+            if load(cell) == 0:
+                store(cell, thread)
+                return 1
+            cell += 8
+    return _called(api, load(row + at.V_ACQUIRE))
+
+
+def _end(api: int, row: int, thread: int) -> int:
+    depth = load(row + at.V_DEPTH)
+    if load(row + at.V_GATE) != 0:
+        store(depth, load(depth) - 1)
+        return _gate(api, row, load(api + at.GATE_RELEASE))
+    if load(depth) == 0:  # else somebody waits for the last reader
+        cell = depth + at.CELL_1
+        while cell < depth + at.CELLS_END:
+            if load(cell) == thread:
+                store(cell, 0)
+                return 0
+            cell += 8
+    _called(api, load(row + at.V_RELEASE))
+    return 0
+
+
+def _release_variables(api: int, step: int, activation: int, end: int, thread: int) -> int:
     row = load(step + at.X_VARIABLES)
     slots = load(activation + at.F_SLOTS)
     while row < end:
         call(load(api + at.DECREF), load(slots + 8 * load(row + at.V_SLOT)))
-        _release(api, row)
+        _end(api, row, thread)
         row += at.V_WORDS
     return 0
 
 
-def _take_variables(api: int, step: int, activation: int) -> int:
+def _take_variables(api: int, step: int, activation: int, thread: int) -> int:
     """Lock the variables and tell the activation where they are; ELSEWHERE if one has no value
     yet."""
     row = load(step + at.X_VARIABLES)
     end = load(step + at.X_VARIABLES_END)
     slots = load(activation + at.F_SLOTS)
     while row < end:
-        taken = call(load(api + at.CALL_NO_ARGS), load(row + at.V_ACQUIRE))
-        if taken == 0:
-            _release_variables(api, step, activation, row)
+        if _begin(api, row, thread) == 0:
+            words = stack(3)
+            _put_by(api, words)
+            _release_variables(api, step, activation, row, thread)
+            _put_back(api, words)
             return at.RAISED
-        call(load(api + at.DECREF), taken)
         array = load(load(row + at.V_OBJECT) + load(api + at.VARIABLE_ARRAY))
         if array == 0 or array == load(api + at.NONE):
-            _release_variables(api, step, activation, row)
-            _release(api, row)
+            _release_variables(api, step, activation, row, thread)
+            _end(api, row, thread)
             return at.ELSEWHERE
         call(load(api + at.INCREF), array)  # Python that the step calls may take it away
         store(slots + 8 * load(row + at.V_SLOT), array)
@@ -304,12 +390,17 @@ def execute(api: int, step: int, places: int, results: int) -> int:
     stopped = 0
     status = 0
     index = 0
-    state = _take_variables(api, step, activation)
+    state = at.RAN
+    thread = 0
+    last = load(step + at.X_VARIABLES_END)
+    if load(step + at.X_VARIABLES) < last:
+        thread = call(load(api + at.THREAD_IDENT))
+        state = _take_variables(api, step, activation, thread)
     if state == at.RAN:
         stopped = _run(api, step, activation)
         status = load(load(activation + at.F_STATUS))
         index = load(load(activation + at.F_STATUS) + 8)
-        _release_variables(api, step, activation, load(step + at.X_VARIABLES_END))
+        _release_variables(api, step, activation, last, thread)
     if stopped != 0:  # with the activation goes what its stacks hold
         call(load(api + at.DECREF), load(activation + at.F_OWNER))
     else:

@@ -6,7 +6,6 @@ import ctypes
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -60,7 +59,7 @@ from weft.runtime.native.step_plan import (
     variable_name,
 )
 from weft.runtime.plan_store import plan_key
-from weft.runtime.resources.variables import VariableState, check_variables
+from weft.runtime.resources.variables import VariableState, check_variables, held
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 if TYPE_CHECKING:
@@ -79,9 +78,9 @@ class Executable(Step):
     """A compiled graph: run it with C-contiguous input arrays, get the list of result arrays.
 
     Each run takes an activation (argument words and arena) of its own; the locks of the variables
-    it uses make its effect on them atomic. A step that fails (an index out of bounds) stops there:
-    what it wrote to initialised variables before stays written, variables that it would have
-    initialised stay uninitialised.
+    it uses make its effect on them atomic, and let runs that only read them go beside each other.
+    A step that fails (an index out of bounds) stops there: what it wrote to initialised variables
+    before stays written, variables that it would have initialised stay uninitialised.
 
     addresses: of the kernels, by content key. details: graph and report, made when they are asked
     for. threads: how many a call may use, as many as others if None. effort: kernels compiled for
@@ -116,6 +115,8 @@ class Executable(Step):
         self._states = {n: variables[n] for n in names}
         # one order of locks for all steps, or two could wait for each other; a name is the graph's
         self._variables = sorted(used, key=lambda row: id(row[0]))
+        written = {variables[n] for n in plan.written}
+        self._uses = [(state, state in written) for state, _, _ in self._variables]
         self._result_slots = [number.get(("result", i), -1) for i in range(len(self._results))]
         self._activations: list[Activation] = []
         self._walker_address, self._walker = native_walker()
@@ -289,16 +290,15 @@ class Executable(Step):
         return list({c.call.kernel.key: c.call.kernel.name for c in self.report.calls}.items())
 
     def _run_with_state(self, activation: Activation, walk: Callable[[int], object]) -> None:
-        with ExitStack() as stack:
+        with held(self._uses):
             for variable, _, read in self._variables:
-                stack.enter_context(variable.lock)
                 if read and variable.array is None:
                     raise self._uninitialised(variable)
             fresh = [v for v, _, _ in self._variables if v.array is None]
             for variable in fresh:
                 variable.array = np.empty(variable.shape, variable.dtype.numpy)
-            held = [v.array for v, _, _ in self._variables]  # Python may take them from v
-            for (_, slot, _), array in zip(self._variables, held, strict=True):
+            arrays = [v.array for v, _, _ in self._variables]  # Python may take them from v
+            for (_, slot, _), array in zip(self._variables, arrays, strict=True):
                 activation.slots[slot] = id(array)
             walk(activation.header)
             if activation.failed.value >= 0:
@@ -326,7 +326,8 @@ class Executable(Step):
             None if r is None else (r[1], r[0], slot)
             for r, slot in zip(self._results, self._result_slots, strict=True)
         ]
-        variables = [(state, slot) for state, slot, _ in self._variables]
+        slots = [slot for _, slot, _ in self._variables]
+        variables = [(*use, slot) for use, slot in zip(self._uses, slots, strict=True)]
         return NativeStep(api, self, self._walker_address, self.plan.inputs, results, variables,
                           not self.plan.short, self._most_idle())  # fmt: skip
 

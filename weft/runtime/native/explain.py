@@ -11,19 +11,23 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from weft.codegen.call import Pool
 from weft.codegen.kernels.user_kernels import choose_kernel
 from weft.codegen.llvm.jit import kept_limit
 from weft.codegen.llvm.scalar_texts import statement_name
 from weft.codegen.numba.replacements import replacement, replacements
 from weft.codegen.scalar.user_functions import how_it_runs
+from weft.codegen.tiles.panels import origin_of
 from weft.ir.analysis.index_maps import is_index_map
 from weft.ir.cost.work import nanoseconds
 from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops import REGISTERED
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.io import PYTHON_CALLS
+from weft.ir.types import TensorType
 from weft.passes.fusion.attention import attention_reasons
 from weft.passes.fusion.epilogues import epilogue_reasons, is_product, product_reasons
 from weft.passes.fusion.fuse import Group, Grouping
@@ -55,6 +59,7 @@ def explain_native(report: CompileReport) -> Iterator[str]:
     yield from apart or ["  nothing: every edge that could be is"]
     yield from _section("read once by nests of several", _read_once(report.passes))
     yield from _section("products", product_lines(report.passes))
+    yield from _section("constants packed when planned", _packed(report))
     yield from _section("registered ops", _registered(report.passes))
     yield from _section("scalar functions", _scalar_functions(report.passes))
     yield from _section("gradients of looked-up rows", _tables(report.passes))
@@ -172,6 +177,21 @@ def product_lines(reports: Sequence[PassReport]) -> list[str]:
             where = f" ({op.locations[0]})" if op.locations else ""
             lines.append(f"  {what or op.name} {op.result.type}{where}: {why}")
     return lines
+
+
+def _packed(report: CompileReport) -> Iterator[str]:
+    """Operands of products that no call packs, as they are constants."""
+    for number, planned in enumerate(report.calls, 1):
+        arrays = {
+            id(a.array.array): a.array.array for a in planned.call.args if isinstance(a, Pool)
+        }
+        for array in arrays.values():
+            found = origin_of(array)
+            if found is not None:
+                source, panels = found
+                kind = TensorType(as_dtype(source.dtype), source.shape)
+                width = f"panels of {panels.columns} columns, {array.nbytes:,} bytes"
+                yield f"  kernel {number}: {kind} as {width}"
 
 
 def _read_once(reports: Sequence[PassReport]) -> list[str]:

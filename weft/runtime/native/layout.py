@@ -6,7 +6,8 @@ reads them is `call_path.py`."""
 from __future__ import annotations
 
 # Objects: PyObject, PyTypeObject, PyFloatObject, PyArrayObject_fields; all probed before first use.
-OBJECT_TYPE, TYPE_VECTORCALL, FLOAT_VALUE, CAPSULE_POINTER = 8, 56, 16, 16
+OBJECT_TYPE, LIST_LENGTH, TYPE_VECTORCALL, FLOAT_VALUE, CAPSULE_POINTER = 8, 16, 56, 16, 16
+METHOD_DEFINITION, METHOD_OBJECT, DEFINITION_FUNCTION = 16, 24, 8
 ARRAY_NDIM, ARRAY_DIMS, ARRAY_DESCR, ARRAY_FLAGS, ARRAY_HANDLER = 24, 32, 56, 64, 88
 BEHAVED = 0x101  # C-contiguous and aligned
 CARRAY, OWNS_DATA = 0x501, 0x4
@@ -19,9 +20,10 @@ COUNT_MASK = (1 << 63) - 1  # of a vectorcall's nargsf
     DICT_NEW, DICT_SIZE, DICT_GET, DICT_SET, LONG_AS, LONG_FROM, ERR_CLEAR, ERR_OCCURRED,
     ARRAY_NEW, HANDLER, NDARRAY, TENSOR, TENSOR_DATA, TENSOR_VALUE, TENSOR_TRACE, TENSOR_WEAK,
     TYPE_TUPLE, TYPE_LIST, TYPE_DICT, TYPE_FLOAT, TYPE_INT, TYPE_BOOL, NONE, FALSE, TRUE,
-    VARIABLE_ARRAY, POOL,
-) = range(0, 8 * 43, 8)  # fmt: skip
-API_WORDS = 43
+    VARIABLE_ARRAY, POOL, THREAD_IDENT, ERR_FETCH, ERR_RESTORE, GATE_ACQUIRE, GATE_RELEASE,
+    NO_ARGUMENTS,
+) = range(0, 8 * 49, 8)  # fmt: skip
+API_WORDS = 49
 
 # A compiled function: words after `S_ENTRIES` are its specialisations
 S_API, S_COUNT, S_STACK, S_FALLBACK, S_TRACE, S_ENTRIES = range(0, 8 * 6, 8)
@@ -43,7 +45,12 @@ PACK_TENSOR, PACK_TUPLE, PACK_LIST, PACK_DICT, PACK_NONE = range(5)
     X_INPUTS, X_VARIABLES, X_VARIABLES_END, X_RELEASE, X_FAILED, X_NO_MEMORY, X_NOT_ARRAYS,
 ) = range(0, 8 * 14, 8)  # fmt: skip
 R_DESCR, R_NDIM, R_DIMS, R_CLASS, R_SLOT, R_WORDS = range(0, 8 * 6, 8)
-V_OBJECT, V_ACQUIRE, V_RELEASE, V_SLOT, V_WORDS = range(0, 8 * 5, 8)
+# A variable: its state and what is of its lock (`resources/variable_lock.py`): how Python takes it
+# and gives it back, the gate if it is written (else 0), words, readers that Python has noted
+(
+    V_OBJECT, V_ACQUIRE, V_RELEASE, V_GATE, V_DEPTH, V_READERS, V_SLOT, V_WORDS,
+) = range(0, 8 * 8, 8)  # fmt: skip
+DEPTH, CELL_1, CELL_2, CELL_3, CELL_4, CELLS_END = range(0, 8 * 6, 8)
 F_NEXT, F_OWNER, F_HEADER, F_SLOTS, F_STATUS, F_FAILED, F_CELLS = range(0, 8 * 7, 8)
 RAN, ELSEWHERE, RAISED = 0, 1, -1
 

@@ -35,8 +35,8 @@ class NativeStep:
     of result arrays, or None if a variable has no value yet.
 
     results: (NumPy dtype, shape, slot), or None for a result without a value. variables: (state,
-    slot). The callbacks belong to `owner`, of which only a weak reference is kept:
-    `new_activation()` gives the address of an activation's words, `raise_failed(row, status,
+    whether it is written, slot). The callbacks belong to `owner`, of which only a weak reference is
+    kept: `new_activation()` gives the address of an activation's words, `raise_failed(row, status,
     index)`, `raise_no_memory()` and `raise_not_arrays()` raise.
     """
 
@@ -47,7 +47,7 @@ class NativeStep:
         walker: int,
         inputs: int,
         results: Sequence[tuple[Any, tuple[int, ...], int] | None],
-        variables: Sequence[tuple[VariableState, int]],
+        variables: Sequence[tuple[VariableState, bool, int]],
         release: bool,
         most_idle: int,
     ) -> None:
@@ -107,13 +107,18 @@ class NativeStep:
             rows[width * i : width * i + len(row)] = row
         return rows
 
-    def _variable_rows(self, variables: Sequence[tuple[VariableState, int]]) -> Any:
+    def _variable_rows(self, variables: Sequence[tuple[VariableState, bool, int]]) -> Any:
         width = at.V_WORDS // 8
         rows = (ctypes.c_int64 * (width * len(variables) + 1))()
-        for i, (state, slot) in enumerate(variables):
-            acquire, release = state.lock.acquire, state.lock.release
-            self._keep += [state, acquire, release]
-            row: list[Any] = [id(state), id(acquire), id(release), slot]
+        for i, (state, writes, slot) in enumerate(variables):
+            lock = state.lock
+            acquire = lock.acquire if writes else lock.acquire_shared
+            release = lock.release if writes else lock.release_shared
+            self._keep += [state, lock, acquire, release]
+            row: list[Any] = [
+                id(state), id(acquire), id(release), id(lock.gate) if writes else 0,
+                ctypes.addressof(lock.words), id(lock.readers), slot,
+            ]  # fmt: skip
             rows[width * i : width * i + len(row)] = row
         return rows
 

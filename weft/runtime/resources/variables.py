@@ -6,7 +6,8 @@ import itertools
 import re
 import threading
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from weft.ir.graph import Graph
 from weft.ir.interpreter.state import counted
 from weft.ir.process import around_fork
 from weft.ir.types import RefType, TensorType
+from weft.runtime.resources.variable_lock import VariableLock
 
 Array = np.ndarray[Any, Any]
 
@@ -39,8 +41,9 @@ class VariableState:
     resident: where the value is, if a step on a device wrote it last. Whoever asks for `array` or
     `buffer()` may write there, so that the value comes back to the host for good; `read` copies it.
 
-    `lock` is held by a step from its first read of the variable to its last write, so that a step
-    that updates it is atomic with respect to other steps and to eager reads.
+    `lock` is held by a step from its first read of the variable to its last write: by one that
+    writes it alone, so that it is atomic with respect to other steps and to eager reads; by those
+    that only read it beside each other.
     """
 
     __slots__ = (
@@ -59,17 +62,17 @@ class VariableState:
         self.dtype = dtype
         self.open = None if all(isinstance(d, int) for d in shape) else shape
         self.shape = tuple(d if isinstance(d, int) else 0 for d in shape)
-        self.lock = threading.RLock()
+        self.lock = VariableLock()
         self._array: Array | None = None  # native code looks here, too
         self.resident: Resident | None = None
         with _forking:
             _states.add(self)
         if initial is not None:
-            self.write(initial)
+            self.write_held(initial)
 
     def __reduce__(self) -> tuple[type[VariableState], tuple[Any, ...]]:
         """A copy, by `copy` or by `pickle`, holds the same value in a buffer of its own."""
-        with self.lock:
+        with self.lock.shared():
             array = self.read() if self.initialized else None
         return VariableState, (self.name, self.dtype, self.type.shape, array, self.container)
 
@@ -128,55 +131,100 @@ class VariableState:
         """Add 1 to an integer; the value before. OutOfRangeError if that is `limit` or more."""
         with self.lock:
             value = self.read()
-            self.write(counted(value, limit, self.name))
+            self.write_held(counted(value, limit, self.name))
         return value
 
     def read(self) -> Array:
         """A copy of the value."""
-        with self.lock:
-            if self.resident is not None:
-                return self._fetched(self.resident)
-            return self.buffer().copy()
+        gate = self.lock.gate
+        if not gate.acquire(False):
+            with self.lock.shared():
+                return self._copy()
+        try:  # in half of the time that a reader's part takes: nobody writes, others may read
+            return self._copy()
+        finally:
+            gate.release()
+
+    def _copy(self) -> Array:
+        if self.resident is not None:
+            return self._fetched(self.resident)
+        return self.buffer().copy()
 
     def write(self, value: Array) -> None:
         """Store `value` (same shape and dtype) in place. Raises ShapeError if it does not fit."""
+        with self.lock:
+            self.write_held(value)
+
+    def write_held(self, value: Array) -> None:
+        """As `write`; the lock is held."""
         fits = value.shape == self.shape if self.open is None else self.type.allows(value.shape)
         if not fits or value.dtype != self.dtype.numpy:
             raise ShapeError(
                 f"a value of dtype {value.dtype} and shape {list(value.shape)} does not fit "
                 f"variable '{self.name}' ({self.type})"
             )
-        with self.lock:
-            if self._array is None or self.open is not None:
-                self.take(np.array(value, order="C", copy=True))
-            else:
-                self._array[...] = value
+        if self._array is None or self.open is not None:
+            self.take(np.array(value, order="C", copy=True))
+        else:
+            self._array[...] = value
 
     def take(self, array: Array) -> None:
         """Hold an array that fits, is C-contiguous, and is nobody else's. The lock is held."""
         self.array, self.shape = array, array.shape
 
 
+def on_host(state: VariableState) -> bool:
+    """Whether a step of the host finds the value, if there is one, without moving it."""
+    return state.resident is None
+
+
+@contextmanager
+def held(
+    uses: Iterable[tuple[VariableState, bool]],
+    is_there: Callable[[VariableState], bool] = on_host,
+) -> Iterator[None]:
+    """Hold variables in the block: those with True as their writer, and others whose value `use`
+    has to move. They are in the order that all steps share: by `id`."""
+    taken: list[Callable[[], None]] = []
+    try:
+        for state, writes in uses:
+            release = state.lock.take(writes)
+            if not writes and not is_there(state):
+                release()
+                release = state.lock.take(True)
+            taken.append(release)
+        yield
+    finally:
+        for release in reversed(taken):
+            release()
+
+
 _states: weakref.WeakSet[VariableState] = weakref.WeakSet()
 _forking = threading.RLock()  # held while `_states` changes, and by a thread that forks
-_held: list[list[VariableState]] = []
+_held: list[list[tuple[VariableLock, bool]]] = []
 
 
 def _before_fork() -> None:
-    """Wait for the steps of other threads: a child has no thread that would release their locks."""
+    """Wait for the steps of other threads that write: a child has no thread that would end them."""
     _forking.acquire()
-    _held.append(sorted(_states, key=id))
-    for state in _held[-1]:  # in the order in which steps take them
-        state.lock.acquire()
+    ordered = sorted(_states, key=id)  # as steps take them
+    _held.append([(state.lock, state.lock.before_fork()) for state in ordered])
 
 
 def _after_fork() -> None:
-    for state in _held.pop():
-        state.lock.release()
+    for lock, taken in _held.pop():
+        if taken:
+            lock.gate.release()
     _forking.release()
 
 
-around_fork(_before_fork, _after_fork)
+def _after_fork_in_child() -> None:
+    for lock, _ in _held[-1]:
+        lock.after_fork_in_child()
+    _after_fork()
+
+
+around_fork(_before_fork, _after_fork, _after_fork_in_child)
 
 
 def clear_containers(containers: Collection[str]) -> None:

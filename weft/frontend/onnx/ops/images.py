@@ -13,6 +13,7 @@ import numpy as np
 
 import weft as wf
 from weft.frontend.core.tensor import Array, Tensor
+from weft.frontend.onnx.budget import check_table
 from weft.frontend.onnx.dtypes import limits
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
@@ -20,12 +21,15 @@ from weft.frontend.ops.dynamic import boolean_mask
 from weft.frontend.ops.promotion import is_concrete
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 
+_MOST_TAPS = 4096  # each is a few ops of the graph
+
 
 # ----------------------------------------------------------------------------------------- resize
 def _origins(
     mode: str, size: int, scale: float, count: int, roi: tuple[float, float]
 ) -> tuple[Array, Array | None]:
     """Where each result lies in the input, and which lie outside of it."""
+    check_table("the places of its results along an axis", count)
     y, whole = np.arange(count, dtype=np.float64), scale * size
     if mode == "align_corners":
         return (y * 0 if whole == 1 else y * (size - 1) / (whole - 1)), None
@@ -73,7 +77,11 @@ def _taps(
     """The elements that each result is a sum of, and their weights: [results, taps]."""
     reach = (1 if mode == "linear" else 2) / (min(scale, 1.0) if antialias else 1.0)
     first = np.floor(x - reach).astype(np.int64) + 1
-    places = first[:, None] + np.arange(2 * math.ceil(reach) + (1 if antialias else 0))
+    count = 2 * math.ceil(reach) + (1 if antialias else 0)
+    if count > _MOST_TAPS:
+        raise UnsupportedError(f"each of its results is a sum of {count} elements along an axis")
+    check_table("its weights along an axis", len(first), count)
+    places = first[:, None] + np.arange(count)
     apart = (places - x[:, None]) * (min(scale, 1.0) if antialias else 1.0)
     weights = np.clip(1 - np.abs(apart), 0, 1) if mode == "linear" else _cubic(apart, a)
     if exclude_outside:
@@ -339,6 +347,7 @@ def _aligned(
     for start, length, o, g, n in zip(
         starts, lengths, out, grid, (known_size(x, 2), known_size(x, 3)), strict=True
     ):
+        check_table("the places of its samples", o, g)
         steps = np.arange(o)[:, None] + (np.arange(g) + 0.5) / g
         line = wf.expand_dims(start, 1) + wf.expand_dims(length / o, 1) * wf.asarray(
             steps.ravel().astype(x.dtype.numpy)

@@ -144,11 +144,13 @@ def _mean_variance(X: Tensor, *, axes: Any = (0, 2, 3)) -> Tensor:
 def _lrn(
     X: Tensor, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
 ) -> Tensor:
-    before = (size - 1) // 2
+    channels = known_size(X, 1)
+    before = min((size - 1) // 2, channels - 1)  # further ones see nothing
+    after = min(size - 1 - (size - 1) // 2, channels - 1)
     pairs = [(0, 0)] * X.ndim
-    pairs[1] = (before, size - 1 - before)
-    squares, channels = wf.pad(wf.square(X), pairs), known_size(X, 1)
-    total = reduce(wf.add, [squares[:, i : i + channels] for i in range(size)])
+    pairs[1] = (before, after)
+    squares = wf.pad(wf.square(X), pairs)
+    total = reduce(wf.add, [squares[:, i : i + channels] for i in range(before + after + 1)])
     return X / wf.pow(bias + alpha / size * total, beta)
 
 

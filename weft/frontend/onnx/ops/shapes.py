@@ -10,6 +10,7 @@ import numpy as np
 
 import weft as wf
 from weft.frontend.core.tensor import Tensor
+from weft.frontend.onnx.budget import check_table
 from weft.frontend.onnx.dtypes import dtype_of
 from weft.frontend.onnx.sizes import known_size, sizes_value
 from weft.frontend.onnx.table import Call, op
@@ -313,6 +314,7 @@ def _wrapped(data: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
     for axis, (lo, hi) in enumerate(pairs):
         if lo or hi:
             size = known_size(data, axis)
+            check_table("the places of its results along an axis", lo + size + hi)
             places = np.arange(-lo, size + hi) % size
             data = wf.take(data, wf.asarray(places), axis=axis)
     return data

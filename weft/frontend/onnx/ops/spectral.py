@@ -8,6 +8,7 @@ import numpy as np
 
 import weft as wf
 from weft.frontend.core.tensor import Tensor
+from weft.frontend.onnx.budget import check_table
 from weft.frontend.onnx.dtypes import dtype_of
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import op
@@ -32,6 +33,8 @@ def _dft(
 ) -> Tensor:
     along = int(np.reshape(axis, ())) % input.ndim
     n = None if dft_length is None else int(np.reshape(dft_length, ()))
+    if n is not None:
+        check_table("the factors of its sums", n)
     x = _complex(input)
     if inverse and onesided:
         made = wf.fft.irfft(x, n=n, axis=along)
@@ -65,6 +68,7 @@ def _stft(
     elif window is not None:
         size = known_size(window, 0)
     count = (known_size(signal, 1) - size) // step + 1
+    check_table("the places of its frames", count, size)
     places = np.arange(count)[:, None] * step + np.arange(size)
     frames = wf.take(signal, wf.asarray(places), axis=1)  # [batch, frames, size, parts]
     if window is not None:
@@ -80,6 +84,7 @@ def _mel_weights(
     upper_edge_hertz: Any, *, output_datatype: int = 1,
 ) -> Tensor:  # fmt: skip
     bins, length = int(num_mel_bins), int(dft_length)
+    check_table("its result", length // 2 + 1, bins)
     low, high = (2595 * np.log10(1 + float(v) / 700) for v in (lower_edge_hertz, upper_edge_hertz))
     steps = low + np.arange(bins + 2) * ((high - low) / (bins + 2))
     hertz = 700 * (10 ** (steps / 2595) - 1)

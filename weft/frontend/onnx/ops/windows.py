@@ -11,12 +11,14 @@ import numpy as np
 import weft as wf
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.nn.windows import same_padding
+from weft.frontend.onnx.budget import check_table
 from weft.frontend.onnx.ops.shapes import cropped
 from weft.frontend.onnx.run import at_once
 from weft.frontend.onnx.sizes import known_size
 from weft.frontend.onnx.table import Call, op
-from weft.ir.errors import ShapeError, UnsupportedError
+from weft.ir.errors import ResourceExhaustedError, ShapeError, UnsupportedError
 
+_MOST_TAPS = 2**22  # passes look at each
 _FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 
@@ -26,7 +28,8 @@ def spatial_sizes(x: Tensor) -> tuple[int, ...]:
     if len(sizes) < x.ndim - 2:
         raise ShapeError(
             f"the spatial sizes of its input {list(x.shape)} must be known",
-            hint="only the batch may be open",
+            hint="a call with arrays is compiled for their sizes; in a signature, an example or a "
+            "placeholder only the batch may be open",
         )
     return sizes
 
@@ -44,6 +47,18 @@ def pairs_of(
     if auto_pad == "VALID" or not pads:
         return [(0, 0)] * axes
     return list(zip(pads[:axes], pads[axes:], strict=True))
+
+
+def check_window(
+    sizes: Sequence[int], window: Sequence[int], strides: Sequence[int],
+    pairs: Sequence[tuple[int, int]],
+) -> None:  # fmt: skip
+    """ResourceExhaustedError for windows that no model has, of which tables would be made."""
+    for n, (lo, hi) in zip(sizes, pairs, strict=True):
+        check_table("where its window is", n + abs(lo) + abs(hi))
+    for name, numbers in (("its window", window), ("its strides", strides)):
+        if math.prod(numbers) > _MOST_TAPS:
+            raise ResourceExhaustedError(f"{name}: {' x '.join(map(str, numbers))}")
 
 
 def kernel_last(w: Tensor) -> Tensor:
@@ -65,6 +80,7 @@ def convolution(
     steps, spread = strides or [1] * axes, dilations or [1] * axes
     window = [known_size(W, i) for i in range(2, W.ndim)]
     pairs = pairs_of(auto_pad, pads, spatial_sizes(X), window, steps, spread)
+    check_window(spatial_sizes(X), window, steps, pairs)
     X, pairs = cropped(X, pairs)
     made = wf.nn.conv(
         X, kernel_last(W), steps, pairs, data_format=_FIRST[axes], dilations=spread, groups=group
@@ -101,6 +117,7 @@ def _conv_transpose(
     else:
         pairs = list(zip(pads[:axes], pads[axes:], strict=True)) if pads else [(0, 0)] * axes
         wanted = [f + m - lo - hi for f, m, (lo, hi) in zip(full, more, pairs, strict=True)]
+    check_window(full, window, steps, pairs)
     made = _transposed(X, W, group, steps, spread, full)
     grown = [(0, max(0, lo + n - f)) for (lo, _), n, f in zip(pairs, wanted, full, strict=True)]
     made = wf.pad(made, [(0, 0), (0, 0), *grown])
@@ -142,6 +159,7 @@ def _pool_window(
             if (out - 1) * s >= n + lo:  # a window that would begin in the padding after it
                 out -= 1
         grown.append((lo, max(hi, (out - 1) * s + reach - n - lo)))
+    check_window(sizes, kernel_shape, steps, grown)
     return steps, spread, pairs, grown
 
 
@@ -198,6 +216,8 @@ def _average_pool(
         X, list(kernel_shape), steps, grown, data_format=layout, dilations=spread,
         count_include_pad=True,
     )  # fmt: skip
+    sizes = [n + lo + hi for n, (lo, hi) in zip(spatial_sizes(X), grown, strict=True)]
+    check_table("how many elements its windows see", *sizes)
     seen = np.ones((1, 1, *spatial_sizes(X)), np.float32)
     padded = wf.asarray(np.pad(seen, [(0, 0), (0, 0), *pairs], constant_values=1))
     rest = [(0, g - p) for (_, g), (_, p) in zip(grown, pairs, strict=True)]
@@ -281,6 +301,7 @@ def _col2im(
     batch = input.shape[0]
     area = math.prod(block)
     channels = known_size(input, 1) // area
+    check_table("the places of its columns", area, *counts)
     places = np.zeros((area, math.prod(counts)), np.int64)
     for i in range(axes):
         shape = [1] * (2 * axes)

@@ -66,7 +66,7 @@ def _report(given: object, arrays: list[Array], attrs: Attrs) -> Array:
 def _updated(v: VariableState, update: str, arrays: list[Array]) -> Array:
     with v.lock:
         new = updated(update, v.read(), arrays)
-        v.write(new)
+        v.write_held(new)
     return new
 
 

@@ -174,7 +174,8 @@ class DeviceExecutable(DeviceStep):
     list of NumPy results; or those on the device, by `call`.
 
     Variables stay on the device from one call to the next. The locks of the variables that it uses
-    make a call's effect on them atomic. A call that meets an index out of bounds raises before it
+    make a call's effect on them atomic; those that it only reads, on the device, other calls may
+    read meanwhile. A call that meets an index out of bounds raises before it
     writes any variable that it would write after that.
 
     find: the device, asked for when the first call needs it; its errors are the call's. details:
@@ -197,7 +198,9 @@ class DeviceExecutable(DeviceStep):
             ("variable", n): variables[n] for n in plan.variables
         }
         # one order of locks for all steps, or two could wait for each other
-        self._ordered = sorted(self._states.values(), key=id)
+        written = {variables[n] for n in plan.written}
+        ordered = sorted(self._states.values(), key=id)
+        self._uses = [(state, state in written) for state in ordered]
         self._lock = ForkLock()
         self._device: Device | None = None
 
@@ -446,11 +449,14 @@ class DeviceExecutable(DeviceStep):
     ) -> Iterator[dict[Base, OnDevice]]:
         """The variables, on the device and locked. There may be hundreds, in each call: plain
         loops take half of the time that an `ExitStack` and a function for each do."""
-        taken = []
+        taken: list[Callable[[], None]] = []
         try:
-            for state in self._ordered:
-                _acquire(state, cancel)
-                taken.append(state.lock)
+            for state, writes in self._uses:
+                release = _acquire(state, writes, cancel)
+                if not writes and not _is_on(state, device):  # only a writer may move it
+                    release()
+                    release = _acquire(state, True, cancel)
+                taken.append(release)
             held = {}
             for base, state in self._states.items():
                 one = state.resident
@@ -459,8 +465,8 @@ class DeviceExecutable(DeviceStep):
                 held[base] = one
             yield held
         finally:
-            for lock in reversed(taken):
-                lock.release()
+            for release in reversed(taken):
+                release()
 
     def _moved(self, state: VariableState, name: str, device: Device) -> OnDevice:
         """Where a variable is on the device, from now on."""
@@ -478,11 +484,20 @@ class DeviceExecutable(DeviceStep):
             raise AllocationError(error, ("variable", name)) from None
 
 
-def _acquire(state: VariableState, cancel: CancelToken | None) -> None:
-    """Take the lock, which another step may hold for long. Raises what ends the step meanwhile."""
-    while not state.lock.acquire(timeout=-1 if cancel is None else LOOK):
+def _acquire(state: VariableState, writes: bool, cancel: CancelToken | None) -> Callable[[], None]:
+    """Take the lock, which another step may hold for long; what gives it back. Raises what ends the
+    step meanwhile."""
+    lock = state.lock
+    acquire = lock.acquire if writes else lock.acquire_shared
+    while not acquire(timeout=-1 if cancel is None else LOOK):
         if cancel is not None and cancel.is_over:
             raise cancel.error(f"it waited for another step that uses variable '{state.name}'")
+    return lock.release if writes else lock.release_shared
+
+
+def _is_on(state: VariableState, device: Device) -> bool:
+    held = state.resident
+    return isinstance(held, OnDevice) and held.device is device
 
 
 def _addresses(held: Mapping[Base, OnDevice]) -> dict[Base, int]:

@@ -17,6 +17,7 @@ from weft.codegen.cuda.source.kernel import MOST_BLOCKS, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest, checking_ops
 from weft.codegen.steps.plan import NO_CODE, in_place, loop_limit, unchecked_gathers
+from weft.ir.analysis.effects import written_in
 from weft.ir.analysis.index_maps import index_sizes, is_gather
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
@@ -122,6 +123,7 @@ class _Planner:
             tuple(v.type if isinstance(v.type, TensorType) else None for v in self.graph.results),
             tuple(self.constants), self._variables(), tuple(self.faults),
             self.arena_bytes, self.scratch_bytes, self._moving(), self.math, self.memory.donated,
+            tuple(sorted(written_in(self.graph))),
         )  # fmt: skip
 
     def _variables(self) -> dict[str, tuple[TensorType, bool]]:
