@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         custom_jvp, hessian, hvp, jacfwd, jacrev, jvp, linearize,
     )
     from weft.frontend.transforms.mesh import Mesh, PartitionSpec
-    from weft.frontend.transforms.shard_map import shard_map
+    from weft.frontend.transforms.shard_map import data_parallel, shard_map
     from weft.frontend.transforms.vmap import vmap
     from weft.frontend.control.associative import associative_scan
     from weft.frontend.control.branches import cond, switch_case
@@ -141,7 +141,7 @@ _LATER = {
     "weft.frontend.transforms.forward":
         "custom_jvp hessian hvp jacfwd jacrev jvp linearize",
     "weft.frontend.transforms.mesh": "Mesh PartitionSpec",
-    "weft.frontend.transforms.shard_map": "shard_map",
+    "weft.frontend.transforms.shard_map": "data_parallel shard_map",
     "weft.frontend.transforms.vmap": "vmap",
     "weft.frontend.control.associative": "associative_scan",
     "weft.frontend.control.branches": "cond switch_case",
@@ -250,7 +250,8 @@ __all__ = [
     "conj",
     "control_dependencies", "copysign", "cos", "cosh", "count_nonzero", "cross",
     "cumulative_logsumexp", "cumulative_max", "cumulative_min", "cumulative_prod",
-    "cumulative_sum", "custom_gradient", "custom_jvp", "data", "debug_callback", "deg2rad",
+    "cumulative_sum", "custom_gradient", "custom_jvp", "data", "data_parallel",
+    "debug_callback", "deg2rad",
     "device", "devices", "diag", "diagonal", "diff", "digamma", "divide", "dot", "e", "einsum",
     "elementwise", "empty", "empty_like", "ensure_shape", "equal", "erf", "erfc", "erfinv",
     "errors", "exp", "exp2", "expand_dims", "expm1", "export", "eye", "fft", "finfo", "flatten",

@@ -34,7 +34,7 @@ from weft.comm.errors import (
     ProgramsDifferError,
     UnreachableError,
 )
-from weft.comm.group import Call, Group, fold
+from weft.comm.group import Call, Group, address_of, fold
 
 #: A member in a process of its own, which adds up arrays until somebody is lost.
 MEMBER = """
@@ -225,17 +225,14 @@ def test_a_call_more_and_a_call_less() -> None:
 
 
 def test_a_deadline_names_who_is_late() -> None:
-    come = threading.Event()
+    over = threading.Barrier(3)  # rank 2 stays, silent, until the others have given up
 
     def work(group: Group) -> Any:
-        if group.rank == 2:
-            come.wait(20)
-            return None
         try:
-            return group.reduce(np.ones(2), np.add, Call("psum", "a.py:7"))
+            if group.rank != 2:
+                group.reduce(np.ones(2), np.add, Call("psum", "a.py:7"))
         finally:
-            if group.rank == 0:
-                come.set()
+            over.wait(20)
 
     started = time.monotonic()
     first, other, _ = together(3, work, timeout=1.0)
@@ -272,7 +269,7 @@ def test_who_may_come() -> None:
 
     thread = threading.Thread(target=first)
     thread.start()
-    address = f"\0weft-group-{name}-0"
+    address = address_of(name, 0)
     for junk in (b"", b"x" * 1000, b"WFG1" + b"\xff" * 16):
         with socket.socket(socket.AF_UNIX) as stranger:
             while True:
@@ -289,6 +286,33 @@ def test_who_may_come() -> None:
     thread.join(10)
     assert [x.tolist() for x in found] == [[2.0], [2.0]]
     assert not errors
+
+
+def test_a_fork_leaves_the_group_to_the_parent() -> None:
+    name, found = "a name that is " + "long " * 40 + fresh(), []
+
+    def second() -> None:
+        with Group(name, 1, 2, connect_timeout=10) as group:
+            for _ in range(2):
+                found.append(group.reduce(np.ones(1), np.add, Call("psum")).tolist())
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with Group(name, 0, 2, connect_timeout=10) as group:
+        group.reduce(np.ones(1), np.add, Call("psum"))
+        child = os.fork()
+        if not child:
+            ended = False
+            try:
+                group.reduce(np.ones(1), np.add, Call("psum"))
+            except GroupEndedError as error:
+                ended = "before a fork" in str(error)
+            finally:  # no test goes on here
+                os.execv("/bin/sh", ["sh", "-c", f"exit {0 if ended else 1}"])
+        assert os.waitpid(child, 0)[1] == 0
+        group.reduce(np.ones(1), np.add, Call("psum"))
+        thread.join(10)
+    assert found == [[2.0], [2.0]]
 
 
 def test_groups_of_two_sizes() -> None:

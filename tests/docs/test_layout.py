@@ -286,6 +286,7 @@ def empty_tree(root: Path, files: Mapping[str, str]) -> None:
         "runtime/native/y.py": "",
         "runtime/compile_step.py": "",
         "runtime/local_devices.py": "",
+        "runtime/mesh.py": "",
         "runtime/step.py": "",
         "runtime/step_kernels.py": "",
         "runtime/plan_store.py": "",

@@ -326,7 +326,7 @@ EXEMPT = {
         "grad gradients vjp value_and_grad custom_gradient",
     "transformations: test_transforms.py":
         "vmap jvp linearize hvp jacfwd jacrev hessian custom_jvp checkpoint associative_scan "
-        "shard_map",
+        "shard_map data_parallel",
     "control flow: it computes what its functions do (test_control_flow.py, semantic_programs.py)":
         "case cond switch_case while_loop fori_loop scan map_fn foldl foldr switch merge enter "
         "exit loop_cond next_iteration",

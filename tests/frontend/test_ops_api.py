@@ -59,7 +59,7 @@ ELSEWHERE = {
          "assert_not_equal", "assert_positive", "assert_shape", "check", "debug_callback", "print",
          "tap"],
         "test_debug"),
-    "shard_map": "test_shard_map",
+    "shard_map": "test_shard_map", "data_parallel": "test_shard_map",
     "chrome_trace": "test_session_trace", "register_function": "test_registered_functions",
     **dict.fromkeys(
         ["enter", "exit", "loop_cond", "merge", "next_iteration", "switch"], "test_switch_merge"),

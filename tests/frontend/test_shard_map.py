@@ -151,6 +151,72 @@ def test_trees_variables_and_a_training_step() -> None:
     np.testing.assert_allclose(trained(True), trained(False), rtol=1e-12)
 
 
+class Model:
+    """A table that is looked up, and a layer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        rng = np.random.default_rng(3)
+        self.table = wf.Variable(rng.normal(size=(50, 4)).astype(np.float32))
+        self.w = wf.Variable(rng.normal(size=(4, 3)).astype(np.float32))
+        self.optimizer = optimizer()
+        self.steps = wf.Variable(np.int64(0), trainable=False)
+
+    def step(self, ids: Any, labels: Any, scale: Any) -> Any:
+        rows = wf.nn.embedding_lookup(self.table, ids)
+        logits = wf.matmul(wf.tanh(rows), self.w) * scale
+        losses = wf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        loss = wf.mean(losses)
+        self.optimizer.minimize(loss, global_step=self.steps)
+        return {"loss": loss, "right": wf.mean(wf.astype(losses < 1, wf.float32))}
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: wf.train.SGD(0.5),
+        lambda: wf.train.Adagrad(0.5),
+        lambda: wf.train.Adam(0.05),
+        lambda: wf.train.Momentum(0.3, 0.9),
+    ],
+    ids=["sgd", "adagrad", "adam", "momentum"],
+)
+@pytest.mark.parametrize("shape", [{"data": 4}, {"a": 2, "b": 2}], ids=["one axis", "two"])
+def test_data_parallel(optimizer: Any, shape: dict[str, int]) -> None:
+    """Dense and sparse gradients: the training of one process on the whole batch."""
+    rng = np.random.default_rng(4)
+    batches = [(rng.integers(0, 50, 16), rng.integers(0, 3, 16)) for _ in range(5)]
+    found = []
+    for mesh in (None, wf.Mesh(shape)):
+        model = Model(optimizer)
+        step = model.step if mesh is None else wf.data_parallel(model.step, mesh)
+        run = wf.compile(step)
+        made = [run(*batch, np.float32(0.7)) for batch in batches]
+        assert int(model.steps.numpy()) == 5
+        found.append([*([float(m["loss"]), float(m["right"])] for m in made)])
+        found.append([model.table.numpy(), model.w.numpy()])
+    np.testing.assert_allclose(found[0], found[2], rtol=2e-5)
+    for one, many in zip(found[1], found[3], strict=True):
+        np.testing.assert_allclose(one, many, rtol=2e-4, atol=2e-6)
+
+
+def test_what_no_data_parallel_step_is() -> None:
+    w = wf.Variable(np.zeros((16, 4)))
+    mesh = wf.Mesh({"data": 2})
+
+    def by_hand(x: Any) -> Any:
+        w.assign_sub(wf.grad(lambda w: wf.mean(wf.matmul(x, w) ** 2))(w.read()))
+        return wf.mean(x)
+
+    with pytest.raises(UnsupportedError, match="would be assigned one value for each example"):
+        wf.data_parallel(by_hand, mesh)(X)
+    for made in (lambda x: x, lambda x: wf.argmax(x), lambda x: [wf.mean(x), wf.sum(x, axis=0)]):
+        with pytest.raises(InvalidArgumentError, match="not a scalar whose mean"):
+            wf.data_parallel(made, mesh)(X)
+    with pytest.raises(ShapeError, match="into 2 shards"):
+        wf.data_parallel(wf.mean, mesh)(X[:3])
+    assert float(wf.data_parallel(wf.mean, mesh)(X)) == pytest.approx(X.mean())
+
+
 def test_index_and_size() -> None:
     def where(x: Any) -> Any:
         return x + 10 * c.axis_index("d") + c.axis_index("m") + 100 * c.axis_size("m")

@@ -106,6 +106,7 @@ PURE = [
 #: Their makers give sizes that depend on values; many small systems are eliminated at once, in
 #: another order, which matters where they are singular: `test_every_differentiable_op` has others.
 APART = {"ensure_shape", "lu", "lu_solve", "triangular_solve"}
+APART |= {"exchange"}  # in test_shard_map_processes
 
 
 @pytest.mark.parametrize("op", sorted({*RULES} - APART))

@@ -370,3 +370,21 @@ def test_what_an_error_keeps_is_no_memory_of_the_step() -> None:
         error = error.__cause__
     arrays = [x for x in kept if isinstance(x, np.ndarray)]
     assert not [x for x in arrays if isinstance(x.base, ctypes.Array)]
+
+
+def test_effects_of_a_custom_gradient_are_its_gradients() -> None:
+    """A step that takes no gradient does not have them, one that does has them once."""
+    seen: list[float] = []
+
+    @wf.custom_gradient
+    def same(x: Any) -> Any:
+        def gradient(g: Any) -> Any:
+            wf.debug_callback(lambda t: seen.append(float(t)), g)
+            return g
+
+        return x * 1.0, gradient
+
+    assert float(wf.compile(lambda x: same(x) + 1)(2.0)) == 3
+    assert seen == []
+    assert float(wf.compile(wf.grad(lambda x: same(x) * 5))(2.0)) == 5
+    assert seen == [5.0]

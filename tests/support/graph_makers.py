@@ -158,6 +158,27 @@ def collective(m: GraphMaker, op: str) -> None:
     m.emit(op, [m.some(lambda t: t.shape[:1] == (1,) if rows else t.dtype.is_numeric)], **attrs)
 
 
+def exchange(m: GraphMaker, op: str) -> None:
+    """A collective over a mesh of processes that no process has."""
+    kind = m.pick(["psum", "pmax", "ppermute", "axis_index", "all_gather", "split", "enter"])
+    attrs: dict[str, Any] = {
+        "kind": kind,
+        "mesh": "mesh0",
+        "axis_name": "i",
+        "size": 1,
+        "line": "a.py:1",
+    }
+    if kind == "axis_index":
+        m.emit(op, **attrs)
+        return
+    if kind == "ppermute":
+        attrs["sources"] = (0,)
+    if kind == "split":
+        attrs["dim"] = 0
+    wanted = m.some(lambda t: t.rank > 0 if kind == "split" else t.dtype.is_numeric)
+    m.emit(op, [wanted], **attrs)
+
+
 def same(m: GraphMaker, op: str) -> None:
     m.emit(op, [m.some()])
 
@@ -220,6 +241,7 @@ MAKERS: dict[str, Maker] = {
     "assert": files.reports,
     "py_function": queues.py_function,
     "debug_callback": queues.py_function,
+    "exchange": exchange,
     "where": where,
     "astype": astype,
     "bitcast": bitcast,

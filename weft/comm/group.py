@@ -92,7 +92,7 @@ class Group:
     """
 
     def __init__(
-        self, name: str, rank: int, size: int, timeout: float = 60.0, connect_timeout: float = 60.0
+        self, name: str, rank: int, size: int, timeout: float = 300.0, connect_timeout: float = 60.0
     ) -> None:
         if not 0 <= rank < size:
             raise AddressError(f"rank {rank} of a group of {size}")
@@ -131,14 +131,11 @@ class Group:
 
     # ------------------------------------------------------------------------------------ meeting
 
-    def _address(self, rank: int) -> str:
-        return f"\0weft-group-{self.name}-{rank}"
-
     def _meet(self, deadline: float) -> None:
         """Connect to all of a lower rank, and be connected to by the others."""
         with socket.socket(socket.AF_UNIX) as inbox:
             try:
-                inbox.bind(self._address(self.rank))
+                inbox.bind(address_of(self.name, self.rank))
             except OSError:
                 raise AddressError(
                     f"another process has rank {self.rank} of the group '{self.name}'"
@@ -172,7 +169,7 @@ class Group:
             one = socket.socket(socket.AF_UNIX)
             try:
                 one.settimeout(self._left(deadline))
-                one.connect(self._address(rank))
+                one.connect(address_of(self.name, rank))
                 self._greet(one)
                 if self._hello(one) == rank:
                     return one
@@ -529,6 +526,12 @@ class Group:
         """Wait until everybody is as far."""
         self._tell(kind)
         self._hear(kind)
+
+
+def address_of(name: str, rank: int) -> str:
+    """Where a member of a group listens while it meets the others."""
+    digest = hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
+    return f"\0weft-group-{digest}-{rank}"
 
 
 class _StrangerError(Exception):

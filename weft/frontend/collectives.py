@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
+from weft.frontend.autodiff.indexed_slices import IndexedSlices
 from weft.frontend.core import pytree
 from weft.frontend.core.public_names import only_public
 from weft.frontend.core.tensor import Tensor, as_tensor
@@ -25,10 +26,12 @@ from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import divide
 from weft.frontend.ops.manipulation import moveaxis, reshape
 from weft.frontend.ops.promotion import check_axis, inexact_tensor
-from weft.frontend.transforms.vmap import named_axes
+from weft.frontend.transforms.axes import NamedAxis, exchange, named_axes
+from weft.frontend.transforms.processes import exchange_each
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import InvalidArgumentError, ShapeError, suggest
 from weft.ir.locations import caller_location
+from weft.ir.spec import AttrValue
 
 __all__ = [
     "all_gather", "all_to_all", "axis_index", "axis_size", "pmax", "pmean", "pmin", "ppermute",
@@ -36,8 +39,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _size(what: str, axis_name: object) -> Dim:
-    """How many rows the axis has. InvalidArgumentError for one that is not around this code."""
+def _axis(what: str, axis_name: object) -> NamedAxis:
+    """The axis of that name. InvalidArgumentError for one that is not around this code."""
     known = named_axes()
     if isinstance(axis_name, str) and axis_name in known:
         return known[axis_name]
@@ -46,9 +49,28 @@ def _size(what: str, axis_name: object) -> Dim:
         f"wf.collectives.{what}: no axis of rows is called {axis_name!r}{near}",
         hint=f"those around this code are: {', '.join(map(repr, known))}"
         if known
-        else "wf.vmap(f, axis_name=...) gives the rows of its batch a name in f",
+        else "wf.vmap(f, axis_name=...) gives the rows of its batch a name in f, wf.shard_map the "
+        "axes of its mesh",
         location=caller_location(),
     )
+
+
+def _size(what: str, axis_name: object) -> Dim:
+    """How many rows the axis has."""
+    return _axis(what, axis_name).size
+
+
+def _emit(op: str, operands: Sequence[Tensor], axis_name: str, **attrs: AttrValue) -> Tensor:
+    """The op over the rows of a batch, or an exchange of processes."""
+    axis = _axis(op, axis_name)
+    if axis.mesh:
+        return exchange(op, operands, axis_name, axis, **attrs)
+    trace = current_trace()
+    assert trace is not None
+    if operands:
+        return apply(op, *operands, axis_name=axis_name, **attrs)
+    (value,) = trace.emit(op, (), {"axis_name": axis_name, **attrs})
+    return trace.tensor(value)
 
 
 def _names(axis_name: Any) -> Sequence[Any]:
@@ -57,19 +79,17 @@ def _names(axis_name: Any) -> Sequence[Any]:
 
 def _each(op: str, x: Any, axis_name: Any) -> Any:
     """The op on each leaf, over one axis or several."""
-    names = _names(axis_name)
-    for name in names:
-        _size(op, name)
-
-    def one(leaf: Any) -> Tensor:
-        t = as_tensor(leaf)
-        weak = t.weak
-        for name in names:
-            t = apply(op, t, axis_name=name)
-        t.weak = weak
-        return t
-
-    return pytree.tree_map(one, x)
+    axes = {name: _axis(op, name) for name in _names(axis_name)}
+    leaves, structure = pytree.flatten(x)
+    made = given = [as_tensor(leaf) for leaf in leaves]
+    for name, axis in axes.items():
+        if axis.mesh:
+            made = exchange_each(op, made, name, axis)
+        else:
+            made = [_emit(op, [t], name) for t in made]
+    for t, before in zip(made, given, strict=True):
+        t.weak = before.weak
+    return pytree.unflatten(structure, made)
 
 
 @shows_as_seen
@@ -106,6 +126,28 @@ def pmean(x: Any, axis_name: str | Sequence[str]) -> Any:
     return totals
 
 
+def mean_of_gradients(
+    gradients: Sequence[Tensor | IndexedSlices | None], axis_name: str | Sequence[str]
+) -> list[Tensor | IndexedSlices | None]:
+    """The mean of gradients over all rows: of looked-up rows of a table all of them, scaled."""
+    dense = [g for g in gradients if isinstance(g, Tensor)]
+    means = iter(pmean(dense, axis_name))
+    count = 1
+    for name in _names(axis_name):
+        count = count * axis_size(name)
+    found: list[Tensor | IndexedSlices | None] = []
+    for g in gradients:
+        if isinstance(g, IndexedSlices):
+            values, indices = g.values, g.indices
+            for name in _names(axis_name):
+                values = all_gather(values, name, tiled=True)
+                indices = all_gather(indices, name, tiled=True)
+            found.append(IndexedSlices(divide(values, count), indices, g.dense_shape))
+        else:
+            found.append(None if g is None else next(means))
+    return found
+
+
 @shows_as_seen
 def axis_size(axis_name: str) -> Any:
     """How many rows the axis has: an int, or a tensor where that is open."""
@@ -120,17 +162,13 @@ def axis_index(axis_name: str) -> Tensor:
     >>> wf.vmap(lambda x: x * wf.collectives.axis_index("i"), axis_name="i")(wf.asarray([5, 5, 5]))
     Tensor([ 0,  5, 10], dtype=int64)
     """
-    _size("axis_index", axis_name)
-    trace = current_trace()
-    assert trace is not None
-    (value,) = trace.emit("axis_index", (), {"axis_name": axis_name})
-    return trace.tensor(value)
+    return _emit("axis_index", [], axis_name)
 
 
 def _sized(op: str, x: Any, axis_name: str, before: Callable[[Tensor], Tensor]) -> Any:
     size = _size(op, axis_name)
     return pytree.tree_map(
-        lambda leaf: apply(op, before(as_tensor(leaf)), axis_name=axis_name, size=size), x
+        lambda leaf: _emit(op, [before(as_tensor(leaf))], axis_name, size=size), x
     )
 
 
@@ -269,7 +307,7 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
     sources = tuple(source_of.get(k, -1) for k in range(size))
 
     def one(leaf: Any) -> Tensor:
-        return apply("ppermute", as_tensor(leaf), axis_name=axis_name, sources=sources)
+        return _emit("ppermute", [as_tensor(leaf)], axis_name, sources=sources)
 
     return pytree.tree_map(one, x)
 

@@ -174,7 +174,8 @@ _ROWS: dict[str, dict[str, str]] = {
         "config flags app": "options are arguments of wf.compile and wf.Session, and variables "
         "of the environment (WEFT_TARGET, WEFT_DUMP, ...)",
         "saved_model": "wf.export, wf.load",
-        "distribute": "wf.train.ClusterSpec, wf.train.Server and wf.train.SyncReplicas",
+        "distribute": "wf.data_parallel(step, wf.Mesh(...)), or wf.train.ClusterSpec, Server and "
+        "SyncReplicas",
     },
     "wf.nn": {
         "Linear Dense Conv1d Conv2d Conv2D LayerNorm BatchNorm BatchNorm1d BatchNorm2d "

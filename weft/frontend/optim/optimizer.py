@@ -34,6 +34,7 @@ from weft.frontend.ops.special import pow, rsqrt, sqrt
 from weft.frontend.optim.rows import RowsOf, summed, table_of
 from weft.frontend.state.scopes import beside, group, put_beside
 from weft.frontend.state.variable import Variable
+from weft.frontend.transforms.axes import averaged_axes
 from weft.ir.dtypes import DType, as_dtype, int64
 from weft.ir.errors import (
     GradientError,
@@ -204,6 +205,11 @@ class Optimizer:
             )
         seeds = None if grad_loss is None else [grad_loss]
         found = gradients(loss, list(variables), seeds, colocate_gradients_with_ops=colocated)
+        if averaged_axes():
+            # other programs do not load what collectives need
+            from weft.frontend.collectives import mean_of_gradients
+
+            found = mean_of_gradients(found, averaged_axes())
         return list(zip(found, variables, strict=True))
 
     def apply_gradients(

@@ -4,10 +4,12 @@ The names and meanings are those of `jax.sharding`."""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from weft.frontend.core import pytree
 from weft.frontend.core.tensor import Tensor
@@ -15,6 +17,10 @@ from weft.frontend.ops.manipulation import permute_dims, reshape
 from weft.ir.dims import Dim
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError, suggest
 from weft.ir.locations import caller_location
+
+if TYPE_CHECKING:
+    from weft.runtime.cluster.spec import ClusterTask
+    from weft.runtime.mesh import ProcessMesh
 
 
 class PartitionSpec:
@@ -69,15 +75,58 @@ def _names(axis: object) -> tuple[str, ...]:
 class Mesh:
     """Shards by named axes: for each combination of their indices there is one, in row-major order.
 
-    shape: the size of each axis, by its name. `wf.shard_map` computes all shards in this process.
+    shape: the size of each axis, by its name. Without a task `wf.shard_map` computes all shards in
+    this process.
+
+    task: this process's place in its cluster (`wf.train.cluster_from_environment()`), all tasks of
+    whose job make meshes of the same shapes in the same order, and run the same program on the same
+    arrays: then each computes the shard of its number. They have to be of one host. timeout: how
+    many seconds a collective waits for the other processes; connect_timeout: how long those may
+    take to come. An error in a collective ends the mesh.
+
+    UnavailableError for a process that does not come, UnsupportedError for tasks on other hosts,
+    InvalidArgumentError for a shape that is not theirs.
 
     >>> mesh = wf.Mesh({"data": 2, "model": 4})
     >>> mesh.size, mesh.axis_names
     (8, ('data', 'model'))
     """
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        shape: Mapping[str, int],
+        *,
+        task: ClusterTask | None = None,
+        timeout: float = 300.0,
+        connect_timeout: float = 60.0,
+    ) -> None:
         self._shape = _checked(shape)
+        self._processes: ProcessMesh | None = None
+        if task is not None:
+            # who computes all shards here does not wait for these modules
+            from weft.runtime.mesh import ProcessMesh
+
+            where = _address_of(task, self.size)
+            name = f"mesh{next(_numbers)}"  # the same in each run: plans on disk have it
+            self._processes = ProcessMesh(
+                name, f"{where}-{name}", self._shape, task.task, timeout, connect_timeout
+            )
+
+    @property
+    def name(self) -> str:
+        """That by which exchanges of processes know the mesh; "" of one in this process."""
+        return self._processes.name if self._processes is not None else ""
+
+    def close(self) -> None:
+        """Leave the other processes, if there are any; those that wait for this one hear of it."""
+        if self._processes is not None:
+            self._processes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     @property
     def shape(self) -> Mapping[str, int]:
@@ -95,7 +144,8 @@ class Mesh:
         return prod(self._shape.values())
 
     def __repr__(self) -> str:
-        return f"Mesh({self._shape})"
+        of = f" of processes, here {self._processes.place}" if self._processes else ""
+        return f"Mesh({self._shape}{of})"
 
     def check(self, spec: PartitionSpec) -> None:
         """InvalidArgumentError for a spec with a name that is none of the mesh's."""
@@ -110,13 +160,7 @@ class Mesh:
     def cut(self, t: Tensor, spec: PartitionSpec, path: str) -> Tensor:
         """The tensor with the axes of the mesh that the spec names in front, in the mesh's order,
         and behind them the shape of a shard. ShapeError where shards would differ in size."""
-        self.check(spec)
-        if len(spec.axes) > t.ndim:
-            raise ShapeError(
-                f"shard_map: {spec} for {path}, which is {t.describe()}",
-                hint="a spec has at most an entry for each axis",
-                location=caller_location(),
-            )
+        shares = self.check_cut(t, spec, path)
         shape: list[Dim] = []
         front: dict[str, int] = {}
         back = []
@@ -126,8 +170,32 @@ class Mesh:
                 front[name] = len(shape)
                 shape.append(self._shape[name])
             back.append(len(shape))
-            shape.append(self._share(size, names, k, spec, path) if names else size)
+            shape.append(shares.get(k, size))
         return _turned(reshape(t, tuple(shape)), [*self._ordered(front), *back])
+
+    def check_cut(self, t: Tensor, spec: PartitionSpec, path: str) -> dict[int, int]:
+        """The sizes of a shard along the axes that are cut. Errors as those of `cut`."""
+        self.check(spec)
+        if len(spec.axes) > t.ndim:
+            raise ShapeError(
+                f"shard_map: {spec} for {path}, which is {t.describe()}",
+                hint="a spec has at most an entry for each axis",
+                location=caller_location(),
+            )
+        return {
+            k: self._share(t.shape[k], names, k, spec, path)
+            for k, names in enumerate(spec.axes)
+            if names
+        }
+
+    def check_joined(self, t: Tensor, spec: PartitionSpec, path: str) -> None:
+        """InvalidArgumentError for a spec that a shard of a result cannot have."""
+        self.check(spec)
+        if len(spec.axes) > t.ndim:
+            raise InvalidArgumentError(
+                f"shard_map: {spec} for {path}, which has {t.ndim} axes in a shard",
+                location=caller_location(),
+            )
 
     def _share(
         self, size: Dim, names: Sequence[str], axis: int, spec: PartitionSpec, path: str
@@ -181,6 +249,49 @@ def _checked(shape: object) -> dict[str, int]:
             location=caller_location(),
         )
     return found
+
+
+_numbers = itertools.count()  # of meshes of processes, made in the same order in all of them
+
+
+def _address_of(task: ClusterTask, size: int) -> str:
+    """What only processes of the task's job know as theirs. Errors for tasks without a mesh."""
+    from weft.runtime.cluster.spec import ClusterTask
+
+    given: object = task
+    if not isinstance(given, ClusterTask):
+        raise InvalidArgumentError(
+            f"wf.Mesh: task is a wf.train.ClusterTask, got {given!r:.60}",
+            hint="wf.train.cluster_from_environment()",
+            location=caller_location(),
+        )
+    addresses = task.cluster.job_tasks(task.job)
+    if len(addresses) != size:
+        raise InvalidArgumentError(
+            f"wf.Mesh: a mesh of {size} processes, and the job '{task.job}' has {len(addresses)} "
+            "tasks",
+            location=caller_location(),
+        )
+    hosts = {a if a.startswith("ipc://") else a.rpartition(":")[0] for a in addresses}
+    if len({h for h in hosts if not h.startswith("ipc://")}) > 1:
+        raise UnsupportedError(
+            f"wf.Mesh: the tasks are on the hosts {', '.join(sorted(hosts))}, and collectives "
+            "between hosts are not there yet",
+            hint="parameter servers are: docs/guide/replicas.md",
+            location=caller_location(),
+        )
+    what = f"{task.cluster.to_json()}{task.job}".encode()
+    return hashlib.blake2b(what, digest_size=12).hexdigest()
+
+
+def differs_error(path: str, name: str) -> InvalidArgumentError:
+    """For a result that is to be the same along an axis, and is not."""
+    return InvalidArgumentError(
+        f"shard_map: {path} differs along the axis '{name}', which its out_specs do not have",
+        hint=f"name '{name}' in its spec, or return what is the same in all shards, as "
+        f"wf.collectives.pmean(x, '{name}') is",
+        location=caller_location(),
+    )
 
 
 #: A spec, its single name, or None: not cut; as a tree of such, or its beginning.

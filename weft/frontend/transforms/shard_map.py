@@ -1,7 +1,8 @@
 """`shard_map`: a function of one shard becomes a function of whole tensors.
 
-In one process it is a `vmap` for each axis of the mesh: what a spec says is the same along an axis
-has no batch axis for it, which the batching pass sees."""
+With processes each does its own shard (`processes.py`). In one process it is a `vmap` for each axis
+of the mesh: what a spec says is the same along an axis has no batch axis for it, which the batching
+pass sees."""
 
 from __future__ import annotations
 
@@ -9,10 +10,20 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from weft.frontend.collectives import pmean
 from weft.frontend.core import pytree
-from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import as_tensor
 from weft.frontend.core.user_errors import shows_as_seen
-from weft.frontend.transforms.mesh import Mesh, Specs, axes_of, spec_of_each
+from weft.frontend.transforms.axes import gradients_averaged
+from weft.frontend.transforms.mesh import (
+    Mesh,
+    PartitionSpec,
+    Specs,
+    axes_of,
+    differs_error,
+    spec_of_each,
+)
+from weft.frontend.transforms.processes import in_processes
 from weft.frontend.transforms.vmap import RowsDifferError, vmap
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
@@ -48,6 +59,9 @@ def shard_map(
             location=caller_location(),
         )
 
+    if mesh.name:
+        return in_processes(fn, mesh, in_specs, out_specs)
+
     @shows_as_seen
     @functools.wraps(fn)
     def sharded(*args: Any) -> Any:
@@ -66,6 +80,58 @@ def shard_map(
     return sharded
 
 
+def data_parallel(step: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """The training step with its batch cut over all axes of the mesh, and the gradients of its
+    optimizers averaged.
+
+    step: as it is written for one process: it takes arrays whose first axis is that of the
+    examples (scalars go to all shards), computes a loss that is a mean over examples, and lets an
+    optimizer of `wf.train` minimize it. It returns scalars, such as the loss, whose means over the
+    shards are what the new function returns; anything else is an InvalidArgumentError. What else
+    the step assigns to variables has to be the same in all shards (UnsupportedError): so an update
+    made of what `wf.grad` gives, which is not averaged, is refused; `wf.shard_map` is for that.
+
+    >>> w = wf.Variable(wf.zeros(3))
+    >>> def step(x, y):
+    ...     loss = wf.mean((wf.matmul(x, w) - y) ** 2)
+    ...     wf.train.SGD(0.1).minimize(loss)
+    ...     return loss
+    >>> parallel = wf.compile(wf.data_parallel(step, wf.Mesh({"data": 2})))
+    >>> float(parallel(wf.ones((4, 3)), wf.ones(4)))
+    1.0
+    """
+    axes = mesh.axis_names
+
+    def shard(*args: Any) -> Any:
+        with gradients_averaged(axes):
+            made = step(*args)
+        for leaf, path in _named_leaves(made, "result"):
+            t = as_tensor(leaf)
+            if t.ndim or not t.dtype.is_floating:
+                raise InvalidArgumentError(
+                    f"data_parallel: {path} is {t.describe()}, and not a scalar whose mean over "
+                    "the shards says something",
+                    hint="return losses, or write the step with wf.shard_map",
+                    location=caller_location(),
+                )
+        return pmean(made, axes)
+
+    @shows_as_seen
+    @functools.wraps(step)
+    def parallel(*args: Any) -> Any:
+        leaves, structure = pytree.flatten(args)
+        specs = [PartitionSpec(axes) if as_tensor(leaf).ndim else None for leaf in leaves]
+        run = shard_map(shard, mesh, pytree.unflatten(structure, specs), None)
+        return run(*args)
+
+    return parallel
+
+
+def _named_leaves(tree: Any, root: str) -> list[tuple[Any, str]]:
+    leaves, structure = pytree.flatten(tree)
+    return list(zip(leaves, pytree.paths(structure, root), strict=True))
+
+
 def _of_all(
     fn: Callable[..., Any], mesh: Mesh, in_specs: Specs, out_specs: Specs
 ) -> Callable[..., Any]:
@@ -77,13 +143,7 @@ def _of_all(
         specs = spec_of_each("out_specs", out_specs, structure)
         paths = pytree.paths(structure, "result")
         for leaf, spec, path in zip(leaves, specs, paths, strict=True):
-            mesh.check(spec)
-            rank = leaf.ndim if isinstance(leaf, Tensor) else as_tensor(leaf).ndim
-            if len(spec.axes) > rank:
-                raise InvalidArgumentError(
-                    f"shard_map: {spec} for {path}, which has {rank} axes in a shard",
-                    location=caller_location(),
-                )
+            mesh.check_joined(as_tensor(leaf), spec, path)
         return made
 
     whole: Callable[..., Any] = functools.wraps(fn)(checked)
@@ -102,12 +162,6 @@ def _names_the_axis(batched: Callable[..., Any], name: str) -> Callable[..., Any
         try:
             return batched(*args)
         except RowsDifferError as error:
-            raise InvalidArgumentError(
-                f"shard_map: {error.path} differs along the axis '{name}', which its out_specs do "
-                "not have",
-                hint=f"name '{name}' in its spec, or return what is the same in all shards, as "
-                f"wf.collectives.pmean(x, '{name}') is",
-                location=caller_location(),
-            ) from None
+            raise differs_error(error.path, name) from None
 
     return along

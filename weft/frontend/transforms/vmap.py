@@ -5,10 +5,7 @@ The function is traced once, for one example; `passes/batching` makes the ops fo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.frontend.core import pytree
@@ -17,6 +14,7 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Trace, check_usable, current_trace
 from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.dispatch import apply, fixed_sizes
+from weft.frontend.transforms.axes import NamedAxis, axes_called
 from weft.frontend.transforms.body import Transformed
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, same
@@ -25,24 +23,6 @@ from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.passes.autodiff.control_flow import in_batch
 from weft.passes.batching.batch import Batched, batch_block
-
-_axes: ContextVar[Mapping[str, Dim]] = ContextVar("named_axes", default=MappingProxyType({}))
-
-
-def named_axes() -> Mapping[str, Dim]:
-    """The axes of examples that have names around this code, and how many each has."""
-    return _axes.get()
-
-
-@contextmanager
-def _axis_called(name: str, size: Dim) -> Iterator[None]:
-    """What is traced within may use the axis by its name; "" is none."""
-    token = _axes.set({**_axes.get(), name: size} if name else _axes.get())
-    try:
-        with in_batch():
-            yield
-    finally:
-        _axes.reset(token)
 
 
 class RowsDifferError(InvalidArgumentError):
@@ -239,7 +219,7 @@ def _batch(
         with fixed_sizes():
             return call(leaves)
 
-    with _axis_called(axis_name, size):
+    with axes_called({axis_name: NamedAxis(size)} if axis_name else {}), in_batch():
         body = Transformed("vmap", fn, one, kinds)
     operands = [*given, *((v, False) for v in body.captured)]
     found = batch_block(trace.builder, body.block, operands, size, body.states, axis_name)

@@ -98,7 +98,7 @@ MOVES = frozenset({
     *(spec.name for spec in STATE_OPS if spec.name not in UPDATES), "scatter_update",
     "random_bits", "random_fold_in", "first_occurrence", "sparse_pairs_padded", *DATAFLOW,
     *COMMUNICATION,
-    *COLLECTIVES,
+    *COLLECTIVES, "exchange",
     *(STACK_OPS - {"stack_add", "arena_add"}),
     *(spec.name for spec in (*QUEUE_TABLE, *RESOURCE_TABLE, *STRING_OPS, *FILE_TABLE)),
     *(spec.name for spec in (*REPORT_TABLE, *HOST_FUNCTION_TABLE, *DYNAMIC_OPS)),

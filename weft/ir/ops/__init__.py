@@ -64,6 +64,7 @@ _TABLES = (
     control_flow.STACK_TABLE,
     control_flow.COMMUNICATION_TABLE,
     collectives.TABLE,
+    (collectives.EXCHANGE,),
 )
 
 OPS: dict[str, OpSpec] = {spec.name: spec for table in _TABLES for spec in table}

@@ -2,19 +2,29 @@
 
 They stand in what `wf.vmap(axis_name=)` is given, in the program of one row. `passes/batching`
 makes the ops for all rows of them; no plan holds one. Names as JAX's (`jax.lax.psum`). A program
-that no batch is made of is one of a single row, and that is what the references compute."""
+that no batch is made of is one of a single row, and that is what the references compute.
+
+`exchange` is a collective over an axis of a mesh of processes: Python carries it out wherever the
+step runs (`io.PYTHON_CALLS`), by what `open_mesh` was given, and waits for the other processes. It
+has the kinds of the ops above, and those by which `wf.shard_map` takes whole tensors apart and puts
+them together: an array as each process has it is one, the same, outside of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from weft.ir.dims import same
 from weft.ir.dtypes import int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ShapeError,
+    TypeRuleError,
+)
 from weft.ir.graph import Block
-from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, dim_attr, tensors
+from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, dim_attr, int_attr, tensors
 from weft.ir.types import TensorType, Type
 
 _AXIS = {"axis_name": AttrSpec("str")}
@@ -109,3 +119,82 @@ TABLE = (
 )  # fmt: skip
 #: Their names.
 COLLECTIVES = frozenset(spec.name for spec in TABLE)
+
+
+# -------------------------------------------------------------------------- between processes
+def _same_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    return [*tensors("exchange", types)]
+
+
+def _cut_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    """Of `split` and `join`: a shard of the whole, or the whole of shards, along `dim`."""
+    (x,) = tensors("exchange", types)
+    size, dim, splits = int_attr(attrs, "size"), int_attr(attrs, "dim"), attrs["kind"] == "split"
+    length = x.shape[dim] if 0 <= dim < x.rank else None
+    if not isinstance(length, int) or (splits and length % size):
+        raise ShapeError(f"op 'exchange': {x} has no {size} shards along its axis {dim}")
+    length = length // size if splits else length * size
+    return [TensorType(x.dtype, (*x.shape[:dim], length, *x.shape[dim + 1 :]))]
+
+
+#: By kind. split, join: a process's shard of the whole, and the whole. enter, leave: a whole that
+#: no axis is cut along, as it is; total: the sum over the processes; first: zeros but in the first.
+_KINDS: Mapping[str, InferRule] = {
+    **{spec.name: spec.infer for spec in TABLE},
+    "split": _cut_type, "join": _cut_type, "total": _numbers("exchange"),
+    **dict.fromkeys(("enter", "leave", "first"), _same_type),
+}  # fmt: skip
+
+
+def _exchange_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    kind = str(attrs["kind"])
+    if kind not in _KINDS:
+        raise TypeRuleError(f"op 'exchange' has no kind '{kind}'")
+    if len(types) != (kind != "axis_index"):
+        raise TypeRuleError(f"op 'exchange' of kind '{kind}' has {len(types)} operands")
+    return list(_KINDS[kind](types, attrs, regions))
+
+
+#: Does an exchange: given its kind, the operands, the attributes, and memory that the result may be
+#: in, which may be that of the operand.
+Exchange = Callable[[str, Sequence[Array], Attrs, Array | None], Array]
+_meshes: dict[str, Exchange] = {}
+
+
+def open_mesh(name: str, exchange: Exchange) -> None:
+    """In this process exchanges over the axes of the mesh of that name are done by `exchange`."""
+    _meshes[name] = exchange
+
+
+def close_mesh(name: str) -> None:
+    """The opposite of `open_mesh`."""
+    _meshes.pop(name, None)
+
+
+def _exchanged(arrays: Sequence[Array], attrs: Attrs, out: Array | None = None) -> list[Array]:
+    exchange = _meshes.get(str(attrs["mesh"]))
+    if exchange is None:
+        raise FailedPreconditionError(
+            f"the mesh '{attrs['mesh']}' is not open in this process",
+            hint="the wf.Mesh of the function was closed, or is another process's",
+        )
+    return [exchange(str(attrs["kind"]), arrays, attrs, out)]
+
+
+def exchange_into(arrays: Sequence[Array], attrs: Attrs, out: Array) -> None:
+    """The reference of `exchange`, whose result is written to `out`."""
+    (made,) = _exchanged(arrays, attrs, out)
+    if made.ctypes.data != out.ctypes.data:
+        np.copyto(out, made)
+
+
+EXCHANGE = OpSpec(
+    "exchange", None, _exchange_type, _exchanged,
+    "The collective `kind` over an axis of the mesh of processes `mesh`.",
+    {
+        "kind": AttrSpec("str"), "mesh": AttrSpec("str"), "axis_name": AttrSpec("str"),
+        "size": AttrSpec("int"), "sources": AttrSpec("ints", ()), "dim": AttrSpec("int", -1),
+        "shapes": AttrSpec("str", ""), "line": AttrSpec("str", ""),
+    },
+    frozenset({"host", "no_fold", "no_cse", "no_dce"}),
+)  # fmt: skip

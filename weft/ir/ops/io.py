@@ -21,6 +21,7 @@ from weft.ir.dims import format_shape
 from weft.ir.dtypes import bool_, float32, float64, int32, int64, string, uint8
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block, Operation
+from weft.ir.ops.collectives import EXCHANGE
 from weft.ir.ops.dynamic import SIZES, fill_sizes
 from weft.ir.ops.resources import asks, part_type, parts_of
 from weft.ir.ops.strings import strings_operands
@@ -630,8 +631,8 @@ HOST_FUNCTION_TABLE = (
 )
 
 #: Ops that Python carries out wherever a step is, in a native step too (`codegen/python_calls.py`):
-#: they wait for nothing, name no object, and do what their reference does.
-PYTHON_CALLS = frozenset(spec.name for spec in (*REPORT_TABLE, *HOST_FUNCTION_TABLE))
+#: they wait for nothing in this process, name no object, and do what their reference does.
+PYTHON_CALLS = frozenset(spec.name for spec in (*REPORT_TABLE, *HOST_FUNCTION_TABLE, EXCHANGE))
 #: Those that do nothing where they are `muted`: what a function of the user's gives may be another
 #: thing the second time.
-SILENT_CALLS = PYTHON_CALLS - {"py_function"}
+SILENT_CALLS = PYTHON_CALLS - {"py_function", "exchange"}

@@ -47,6 +47,7 @@ LINEAR: Mapping[str, tuple[int, ...] | None] = {
             "pad", "negative", "add", "subtract", "conj", "real", "imag", "cumulative_sum",
             "window_sum", "window_spread", "slice_update", "stack_push", "stack_pop", "stack_add",
             "fft", "rfft", "irfft", "psum", "all_gather", "psum_scatter", "all_to_all", "ppermute",
+            "exchange",
         )
     ),
     **dict.fromkeys(("take", "take_along_axis", "gather_nd"), (0,)),
@@ -149,7 +150,7 @@ class _Walk:
         where = gradient_locations(op.locations, op.name)
         given = [self.of(v).tangent for v in op.operands]
         start = len(self.builder.ops)
-        if new.name in LINEAR:
+        if new.name in LINEAR and new.attrs.get("kind") not in ("pmax", "pmin"):
             made = self._linear(new, given, where)
         elif new.name in MULTILINEAR:
             made = [self._multilinear(new, given, where)]

@@ -60,6 +60,10 @@ class Twin:
     at: int = 0
 
 
+#: Ops that a gradient may do again: all processes do so, and get the same.
+_REPEATABLE = frozenset({"exchange"})
+
+
 def without_effects(op: Operation) -> Twin:
     """`op` itself, or if it has effects its twin. GradientError if they are needed."""
     if op.name not in CONTROL or not has_effect(op):
@@ -116,7 +120,7 @@ class _Plan:
             found = [r for r in inner.results if r in needed]
             if not found:
                 continue
-            if inner.name not in CONTROL and has_effect(inner):
+            if inner.name not in (*CONTROL, *_REPEATABLE) and has_effect(inner):
                 self.taken.update(dict.fromkeys(found))
                 continue
             twin = without_effects(inner)

@@ -394,6 +394,23 @@ def _exchange_rows(s: Site) -> Sequence[Expr]:
     return [_moved(s(_moved(s.operands[0], 1, 0)), 1, 0)]
 
 
+def _process_rows(s: Site) -> Sequence[Expr] | None:
+    """Of an exchange: the axes of a row are behind that of the rows."""
+    kind = str(s.attrs.get("kind", s.op.name))
+    if kind in _BY_ROW:
+        return _BY_ROW[kind](s)
+    if kind in ("split", "join"):
+        return s.emit(s.operands, dim=int_attr(s.attrs, "dim") + 1)
+    return s.emit(s.operands)
+
+
+_BY_ROW: Mapping[str, Rule] = {
+    "all_gather": _gather_rows,
+    "psum_scatter": _scatter_rows,
+    "all_to_all": _exchange_rows,
+}
+
+
 def collective(s: Site) -> tuple[Expr, bool]:
     """A collective over the axis of this batch, and whether what it gives differs by row."""
     name = s.op.name
@@ -420,9 +437,7 @@ def collective(s: Site) -> tuple[Expr, bool]:
 
 #: By op; elementwise ops and reductions are added from their traits.
 RULES: Mapping[str, Rule] = {
-    "all_gather": _gather_rows,
-    "psum_scatter": _scatter_rows,
-    "all_to_all": _exchange_rows,
+    **dict.fromkeys((*_BY_ROW, "exchange"), _process_rows),
     **{name: _elementwise for name, spec in OPS.items() if "elementwise" in spec.traits},
     **{name: _axes for name, spec in OPS.items() if "reduction" in spec.traits},
     **dict.fromkeys(

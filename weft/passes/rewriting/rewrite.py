@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from weft.ir.analysis.effects import accesses
+from weft.ir.analysis.effects import INERT, accesses
 from weft.ir.analysis.known_values import constant_of
 from weft.ir.dims import Shape
 from weft.ir.errors import InternalError
@@ -280,7 +280,7 @@ def must_run(op: Operation) -> bool:
     """Whether the op stays even if nobody uses its results."""
     if _always_runs(op.name):
         return True
-    if not op.regions:
+    if not op.regions or op.name in INERT:
         return False
     return any(must_run(inner) for region in op.regions for inner in region.ops)
 

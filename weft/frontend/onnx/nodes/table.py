@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     **_rows(_GRADIENT, "window_place"),
     **_rows(
         _DEVICES,
-        "psum pmax pmin all_gather psum_scatter all_to_all ppermute axis_index",
+        "psum pmax pmin all_gather psum_scatter all_to_all ppermute axis_index exchange",
     ),
     **_rows(_NO_OPERATOR, "bitcast nextafter lgamma digamma erfinv erfc"),
 }

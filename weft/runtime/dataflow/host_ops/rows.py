@@ -365,6 +365,12 @@ def _effect(spec: OpSpec, arrays: list[Array], attrs: Attrs) -> None:
     spec.reference(arrays, attrs)
 
 
+def _exchange(arrays: list[Array], attrs: Attrs) -> list[Array]:
+    reference = OPS["exchange"].reference
+    assert reference is not None
+    return [np.array(r) if r.base is not None else r for r in reference(arrays, attrs)]
+
+
 def _by_value(spec: OpSpec, arrays: list[Array], attrs: Attrs) -> list[Array]:
     """What a native kernel gives, or the op's meaning in NumPy: as arrays that share nothing with
     the operands."""
@@ -387,5 +393,6 @@ CALL_ROWS: Mapping[str, HostRow] = {
     "py_function": without_object(_py_function),
     **{spec.name: without_object(partial(_effect, spec)) for spec in REPORT_TABLE},
     "debug_callback": without_object(partial(_effect, OPS["debug_callback"])),
+    "exchange": without_object(_exchange),
     **{spec.name: without_object(partial(_by_value, spec)) for spec in TABLE},
 }
