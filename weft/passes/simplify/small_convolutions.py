@@ -15,8 +15,9 @@ After, where %x is f32[1,3,16] and %w is f32[3,16,64]::
 
 A convolution's kernel packs weights that are no constants in each call, which many pixels pay for
 and few do not; a product of few rows reads them where they lie (`NARROW_ROWS`). Of constants both
-read panels, but a product has no patch to copy and no pixels beyond its rows. Taps that see nothing but padding are
-cut off first, with their weights: of a window of three over one position a third is left.
+read panels, but a product has no patch to copy and no pixels beyond its rows. Taps that see nothing
+but padding are cut off first, with their weights: of a window of three over one position a third is
+left.
 
 Left alone are groups, sizes that are open, and other dtypes than f32 and f64: sums of integers cost
 more than their weights."""
