@@ -5,7 +5,8 @@ order, in runs of `Tile.depth`: each sum is one chain of multiply-adds over k (o
 instructions that each add 16, from the first one on, in an order of their own), whatever the tile
 is. The next run is read from memory while the current one is multiplied, and stored into the other
 one of two buffers, so there is one barrier for each run. Narrow integers are multiplied and added
-up in 32 bits; 16-bit floats on tensor cores (`TensorLoop`), or in f32.
+up in 32 bits, bytes four neighbours in k at once (`QuadLoop`); 16-bit floats on tensor cores
+(`TensorLoop`), or in f32.
 
 Shared memory is read and written 128 bits at a time, but for what is brought to it, with the fewest
 cycles that the 32 banks of 4 bytes allow (a test counts them): lines of a tile have 16 bytes of
