@@ -17,7 +17,7 @@ from weft.passes.control.simplify import simplify_control, simplify_control_exac
 from weft.passes.fusion.attention import fuse_attention
 from weft.passes.fusion.epilogues import fuse_epilogues, fuse_matmul, split_tails
 from weft.passes.fusion.fuse import fuse, fuse_elementwise, fuse_folds
-from weft.passes.fusion.integer_products import integer_products
+from weft.passes.fusion.integer_products import integer_matmuls, integer_products
 from weft.passes.fusion.product_operands import (
     narrow_products,
     stride_all_products,
@@ -72,6 +72,7 @@ PASSES: dict[str, Pass] = {
     "fuse_sparse_products": fuse_sparse_products,
     "small_convolutions": small_convolutions,
     "integer_products": integer_products,
+    "integer_matmuls": integer_matmuls,
     "fuse_quantized_products": fuse_quantized_products,
     "contract": contract,
     "transpose_outside_loops": transpose_outside_loops,
@@ -166,19 +167,20 @@ REPRODUCIBLE: tuple[Pass, ...] = (
 )
 #: For a GPU: its products do more of what follows them and of copies than the CPU's, no prologues.
 _OF_CPU_PRODUCTS = (
-    fuse_attention, split_tails, fuse_prologues, narrow_products,
-    fuse_sparse_products, integer_products, fuse_quantized_products, small_convolutions,
+    fuse_attention, split_tails, fuse_prologues,
+    fuse_sparse_products, fuse_quantized_products, small_convolutions,
 )  # fmt: skip
 _OF_GPU_PRODUCTS: dict[Pass, Pass] = {
     fuse_matmul: fuse_epilogues,
     stride_products: stride_all_products,
     pairs_by_kernel: pairs_by_ops,
+    integer_products: integer_matmuls,
 }
 GPU: tuple[Pass, ...] = tuple(
     _OF_GPU_PRODUCTS.get(p, p) for p in STANDARD if p not in _OF_CPU_PRODUCTS
 )
-#: The same of REPRODUCIBLE: a product is a kernel by itself, whatever reads it.
-_OF_PRODUCTS = (fuse_matmul, stride_products, fuse_prologues, narrow_products)
+#: The same of REPRODUCIBLE: a product is a kernel by itself, whatever reads it. Integers are exact.
+_OF_PRODUCTS = (fuse_matmul, stride_products, fuse_prologues)
 GPU_REPRODUCIBLE: tuple[Pass, ...] = tuple(
     _OF_GPU_PRODUCTS.get(p, p) for p in REPRODUCIBLE if p not in _OF_PRODUCTS
 )

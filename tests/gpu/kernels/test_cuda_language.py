@@ -180,6 +180,24 @@ def test_high_halves(size: int, seed: int | None) -> None:
 
 
 @pytest.mark.parametrize("seed", WAYS)
+@pytest.mark.parametrize("dtype", ["i32", "u32"])
+def test_sums_of_products_of_bytes(dtype: str, seed: int | None) -> None:
+    """As Python has it, of all ends, modulo 2**32."""
+    rng, byte = np.random.default_rng(5), np.dtype({"i32": np.int8, "u32": np.uint8}[dtype])
+    info = np.iinfo(byte)
+    x, y = rng.integers(info.min, info.max + 1, (2, 64, 4)).astype(byte)
+    x[0], y[0] = info.min, info.min
+    x[1], y[1] = info.max, info.max
+    x[2], y[2] = info.min, info.max
+    a, b = (v.reshape(-1).view(NUMPY[dtype]) for v in (x, y))
+    c = rng.integers(np.iinfo(a.dtype).min, np.iinfo(a.dtype).max, 64, a.dtype, endpoint=True)
+    c[:3] = np.iinfo(a.dtype).max
+    got = results(f"out[t] = dp4a_{dtype}(a[t], b[t], c[t])", dtype, 64, seed=seed, a=a, b=b, c=c)
+    for p, q, start, made in zip(x.tolist(), y.tolist(), c.tolist(), got.tolist(), strict=True):
+        assert (start + sum(s * t for s, t in zip(p, q, strict=True)) - made) % 2**32 == 0
+
+
+@pytest.mark.parametrize("seed", WAYS)
 @pytest.mark.parametrize("dtype", LANES)
 def test_128_bits(dtype: str, seed: int | None) -> None:
     count = LANES[dtype]

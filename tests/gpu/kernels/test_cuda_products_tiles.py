@@ -19,7 +19,14 @@ from cuda_toolchain import needs_toolchain
 from weft.codegen.cuda.cubins.cache import occupancy
 from weft.codegen.cuda.emulator import run as emulate
 from weft.codegen.cuda.emulator.numpy_functions import fma_f32, fma_f64
-from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile, choose
+from weft.codegen.cuda.products.tiles import (
+    QUAD_TILES,
+    TENSOR_TILES,
+    TILES,
+    TILES_OF_64,
+    Tile,
+    choose,
+)
 from weft.codegen.cuda.source.kernel import Launch
 from weft.ir.analysis.index_maps import static_shape
 from weft.ir.dtypes import as_dtype
@@ -111,6 +118,23 @@ def test_no_access_of_tensor_tiles_waits_for_banks(
     vectors = 2 * (tile.rows // 4 + 1)  # of a thread, for 16 numbers of k
     assert sum(banks.accesses[n] for n in reads) == 2 * vectors * tile.threads // 32
     assert all(banks.requests[n] == 4 * banks.accesses[n] for n in reads)
+
+
+@pytest.mark.parametrize("k", [63, 64])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("tile", QUAD_TILES, ids=str)
+def test_no_access_of_tiles_of_bytes_waits_for_banks(
+    tile: Tile, turned: bool, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of 32 bits, for a quarter of the steps; k: by bytes, and by words."""
+    done_in(tile, monkeypatch)
+    graph = graph_of(tile.size, tile.size, k, "i8", turned, turned)
+    banks, source = banks_of(graph, "i8"), kernel_of(graph).source.split("\n")
+    assert banks.conflicts() == []
+    reads = [n for n in banks.accesses if INNER.search(source[n - 1])]
+    vectors = (tile.rows + tile.columns) // 4
+    assert sum(banks.accesses[n] for n in reads) == 64 // 4 * vectors * tile.threads // 32
+    assert all(banks.requests[n] == 2 * banks.accesses[n] for n in reads)
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,15 @@ q[1] = f64_bits(v[4])
     assert [op for op in instructions(ptx) if op.startswith("cvt.") and "f" in op[4:]] == []
 
 
+def test_sums_of_products_of_bytes() -> None:
+    body = """
+u[0] = dp4a_u32(u[1], u[2], u[3])
+i[0] = dp4a_i32(i[1], i[2], i[3])
+"""
+    ptx = ptx_of("dots", body, pointer("u", "u32"), pointer("i", "i32"))
+    assert count(ptx, "dp4a.u32.u32") == count(ptx, "dp4a.s32.s32") == 1
+
+
 def test_halves() -> None:
     body = """
 h[1] = f32_to_f16(exp_f32(f16_to_f32(h[0])))

@@ -181,6 +181,15 @@ class TestSimulated:
             made.astype(np.float32), wanted.astype(np.float32), rtol=2e-2, atol=2e-2
         )
 
+    @pytest.mark.parametrize("dtype", ["i8", pytest.param("u8", marks=pytest.mark.slow)])
+    def test_products_of_bytes(self, dtype: str) -> None:
+        rng, held = np.random.default_rng(0), as_dtype(dtype).numpy
+        info = np.iinfo(held)
+        a, b = (rng.integers(info.min, info.max + 1, s).astype(held) for s in ((17, 39), (39, 18)))
+        graph = product_graph(a.shape, b.shape, dtype)
+        (made,) = run_graph(graph, [a, b], runner=on_simulator)
+        np.testing.assert_array_equal(made, a @ b)
+
     def test_a_lane_that_does_not_come(self) -> None:
         source = (
             "def k(p):\n    lane = u32(cuda.threadIdx.x)\n    if lane > u32(0):\n"
@@ -431,6 +440,12 @@ class TestCompiled:
         assert "mma.sync.aligned.m16n8k16" in emit_ptx(kernel, (8, 0))
         with pytest.raises(UnsupportedError, match="from sm_80 on"):
             emit_ptx(kernel, (7, 5))
+
+    @pytest.mark.parametrize(("dtype", "kind"), [("i8", "s32"), ("u8", "u32")])
+    def test_products_of_bytes(self, dtype: str, kind: str) -> None:
+        with by_numba():
+            (kernel, *_) = graph_kernels(product_graph((64, 64), (64, 64), dtype))
+        assert f"dp4a.{kind}.{kind}" in emit_ptx(kernel, (9, 0))
 
     def test_a_launch_has_the_bounds_and_the_name(self) -> None:
         x, _ = some()

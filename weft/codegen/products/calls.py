@@ -667,11 +667,11 @@ def matmul_with(
     op: Operation, a: Address, b: Address, epilogue: Callable[[int], Follow], before: Prologues
 ) -> list[KernelCall]:
     """A product in a `fused` op whose blocks are handed to an epilogue."""
-    p = product_of(op, _inside)
+    p = product_of(op, read_inside)
     return gemm_calls(p, 0, a, b, epilogue(p.m), before=before)
 
 
-def _inside(value: Value) -> Read:
+def read_inside(value: Value) -> Read:
     """An operand in the region of a `fused` op; what a prologue computes as if it were stored."""
     return _whole(value) if is_computed(value) else read_of(unconverted(value))
 
@@ -682,7 +682,7 @@ def matmul_into(
     """A product in a `fused` op that reads its operands through index maps, or computes them, and
     writes its result with these strides.
     """
-    p = product_of(op, _inside, strides)
+    p = product_of(op, read_inside, strides)
     if converts(p.dtype) and strides == contiguous_strides(_type(op.result).static_shape):
         return stored_calls(p, c, a, b)
     if strides[-1] <= 1:

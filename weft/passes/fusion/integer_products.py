@@ -30,7 +30,11 @@ quantising for the next product too. A zero point is subtracted with the sums of
 A convolution is such a product, too: of what its windows see, gathered as bytes, in rows of all
 taps and channels, with the zero point where there is nothing. It must have one scale and zero for
 all of its input, one group, and at least `LEAST_CHANNELS` in and out: with fewer the bytes take as
-long to gather as the float convolution does."""
+long to gather as the float convolution does.
+
+`integer_matmuls`, for GPUs: the same for matmuls of any number of rows, as no other kernel there
+reads bytes. Convolutions stay: theirs gather what windows see as they multiply, so nothing is
+stored."""
 
 from __future__ import annotations
 
@@ -77,20 +81,30 @@ def integer_products(graph: Graph) -> Graph:
         if op.name == "conv":
             made = _convolution(builder, op)
             return None if made is None else [made]
-        if op.name != "matmul" or op.attrs["transpose_a"] or tensor(op.result).dtype is not float32:
-            return None
-        a, (b, turned) = op.operands[0], turned_matrix(op)
-        depth, rows = shape_of(a)[-1], product(shape_of(a)[:-1])
-        if tensor(b).rank != 2 or not isinstance(depth, int) or depth > MOST_DEPTH:
-            return None
-        left, right = affine(a, (tensor(a).rank - 1,)), affine(b, (1 if turned else 0,))
-        if left is None or right is None or not isinstance(right.zero, int):
-            return None
-        if not isinstance(rows, int) or rows <= FEW_PRODUCT_ROWS:
-            return None
-        return [_Product(builder, op, turned, depth).write(left, right)]
+        return _matmul(builder, op, FEW_PRODUCT_ROWS)
 
     return rewrite(graph, rule)
+
+
+def integer_matmuls(graph: Graph) -> Graph:
+    """`integer_products` for GPUs."""
+    return rewrite(graph, lambda builder, op: _matmul(builder, op, 0))
+
+
+def _matmul(builder: Builder, op: Operation, few: int) -> Sequence[Value] | None:
+    """A quantised matmul of more than `few` rows; None for one that stays."""
+    if op.name != "matmul" or op.attrs["transpose_a"] or tensor(op.result).dtype is not float32:
+        return None
+    a, (b, turned) = op.operands[0], turned_matrix(op)
+    depth, rows = shape_of(a)[-1], product(shape_of(a)[:-1])
+    if tensor(b).rank != 2 or not isinstance(depth, int) or depth > MOST_DEPTH:
+        return None
+    left, right = affine(a, (tensor(a).rank - 1,)), affine(b, (1 if turned else 0,))
+    if left is None or right is None or not isinstance(right.zero, int):
+        return None
+    if not isinstance(rows, int) or rows <= few:
+        return None
+    return [_Product(builder, op, turned, depth).write(left, right)]
 
 
 def affine(value: Value, axes: Sequence[int]) -> Affine | None:

@@ -220,6 +220,9 @@ def function(e: Expressions, name: str, values: list[str]) -> str:
     if name in _CONVERSIONS:
         return _CONVERSIONS[name](e, values[0])
     stem, _, dtype = name.rpartition("_")
+    if stem == "dp4a":
+        kind = "s.s" if is_signed(dtype) else "u.u"
+        return e.intrinsic(f"llvm.nvvm.idp4a.{kind}", "i32", *(f"i32 {v}" for v in values))
     if stem == "mul_high":
         return _mul_high(e, TYPES[dtype], *values)
     of = TYPES[dtype]

@@ -1,5 +1,5 @@
-"""Functions of the kernel language over NumPy values: maths, halves, bits, upper halves of products
-and products of tensor cores.
+"""Functions of the kernel language over NumPy values: maths, halves, bits, upper halves of
+products, sums of products of bytes, and products of tensor cores.
 
 A value is a NumPy scalar, or an array with an element for each thread. Functions of f32 are
 computed in f64 and rounded, which is nearly always the nearest f32."""
@@ -203,6 +203,19 @@ def mul_high_u64(a: Value, b: Value) -> Value:
     return a1 * b1 + (middle >> half) + ((a0 * b1 + (middle & low)) >> half)
 
 
+def _dp4a(byte: type[np.integer[Any]]) -> Callable[..., Value]:
+    """c and the products of four bytes each of a and b, modulo 2**32."""
+
+    def dp4a(a: Value, b: Value, c: Value) -> Value:
+        total = c.astype(np.int64)
+        for shift in range(0, 32, 8):
+            x, y = ((word >> word.dtype.type(shift)).astype(byte) for word in (a, b))
+            total = total + x.astype(np.int64) * y.astype(np.int64)
+        return total.astype(c.dtype)
+
+    return dp4a
+
+
 #: Name in kernel source -> what it computes.
 NUMPY_FUNCTIONS: dict[str, Callable[..., Value]] = {
     **{f"{name}_f64": function for name, function in _F64.items()},
@@ -222,6 +235,8 @@ NUMPY_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "f64_bits": lambda u: u.view(_F64T),
     "mul_high_u32": mul_high_u32,
     "mul_high_u64": mul_high_u64,
+    "dp4a_i32": _dp4a(np.int8),
+    "dp4a_u32": _dp4a(np.uint8),
 }
 
 

@@ -361,6 +361,7 @@ def _cut(g: Geometry, dtype: str) -> tuple[Tile, int]:
     """The tile, and into how many parts k is cut. Indices of 64 bits take registers, and so do
     places beside what tensor cores are given."""
     bits = 64 if index_dtype(*_counts(g)) == "i64" else bits_of(dtype)
+    bits = 32 if bits == 8 else bits  # elements in four places of k take four times the registers
     largest = LARGEST_ON_TENSOR_CORES if bits == 16 else TILES[0].size
     count = g.sizes.groups * len(g.phases)
     tile, parts = choose((g.rows, g.columns, g.k), count, bits=bits, largest=largest)
@@ -394,7 +395,7 @@ class _Writer:
         self.counts = [s.number(f"count{a}", axis.count) for a, axis in enumerate(g.axes)]
         self.limits = [s.number(f"limit{a}", axis.limit) for a, axis in enumerate(g.axes)]
         self.taps = s.pointer("taps", "i64", _table(g))
-        self.epilogue = Epilogue(s, conv.follow)
+        self.epilogue = Epilogue(s, conv.follow, dtype)
         if g.columns % self.epilogue.lanes:  # the channels of a group are no whole vectors
             self.epilogue.lanes = 1
         if parts == 1 and _may_be_nan(g, dtype):
@@ -654,7 +655,7 @@ class _Kernel:
 
 def _each_result(conv: Convolution) -> Launch:
     kernel = _Kernel(conv, "", 1)
-    s, epilogue = kernel.s, Epilogue(kernel.s, conv.follow)
+    s, epilogue = kernel.s, Epilogue(kernel.s, conv.follow, kernel.sums.dtype)
     columns = s.number("columns", conv.size[1])
     with s.block(f"if {kernel.i} < {kernel.count}"):
         total = kernel.sums.total(kernel.i)

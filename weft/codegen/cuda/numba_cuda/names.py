@@ -1,5 +1,6 @@
 """The names of the kernel language as numba-cuda compiles them: types, which are casts, functions
-of bits and floats, accesses of 128 bits, shuffles, votes, atomics, products of tensor cores.
+of bits and floats, accesses of 128 bits, shuffles, votes, atomics, sums of products of bytes and
+products of tensor cores.
 
 Their meaning is that of the language (`source/kernel.py`). What numba-cuda has under the same name
 (`cuda.threadIdx`, `cuda.syncthreads`, `cuda.shared.array`) is used as it is; shuffles and votes are
@@ -18,6 +19,7 @@ from numba.cuda.np import arrayobj
 from weft.codegen.cuda.source.kernel import (
     ATOMICS,
     CASTS,
+    DOTS,
     LANES,
     LOADS,
     MATHS,
@@ -67,6 +69,13 @@ def _function(emit: _Emit, kinds: Sequence[Any], result: Any) -> Any:
             return result(*kinds), generated
 
         made = two
+    elif len(kinds) == 3:
+
+        @_intrinsic  # type: ignore[untyped-decorator]
+        def three(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+            return result(*kinds), generated
+
+        made = three
     else:
         assert len(kinds) == 10
 
@@ -133,6 +142,18 @@ def _mul_high(context: Any, builder: ir.IRBuilder, args: Any, kinds: Any) -> Any
     twice = ir.IntType(2 * size)
     product = builder.mul(*(builder.zext(a, twice) for a in args))
     return builder.trunc(builder.lshr(product, ir.Constant(twice, size)), args[0].type)
+
+
+def _dp4a(dtype: str) -> Any:
+    """c and the products of four bytes (PTX ISA, "dp4a")."""
+    kind = "s32" if dtype == "i32" else "u32"
+
+    def emit(context: Any, builder: ir.IRBuilder, args: Any, kinds: Any) -> Any:
+        of = ir.FunctionType(_I32, [_I32] * 3)
+        text = f"dp4a.{kind}.{kind} $0, $1, $2, $3;"
+        return builder.call(ir.InlineAsm(of, text, "=r,r,r,r"), args)
+
+    return _function(emit, [type_of(dtype)] * 3, type_of(dtype))
 
 
 def _divided(context: Any, builder: ir.IRBuilder, args: Any, kinds: Any) -> Any:
@@ -320,6 +341,7 @@ def _names() -> dict[str, Any]:
     names["f32_to_f16"] = _function(_to_f16, [f32], u16)
     names["bf16_to_f32"] = _function(_from_bf16, [u16], f32)
     names["f32_to_bf16"] = _function(_to_bf16, [f32], u16)
+    names |= {name: _dp4a(name[-3:]) for name in DOTS}
     for dtype, kind in (("u32", u32), ("u64", u64)):
         names[f"mul_high_{dtype}"] = _function(_mul_high, [kind] * 2, kind)
         names[f"div_{dtype}"] = _function(_divided, [kind] * 2, kind)

@@ -121,9 +121,10 @@ Place = Callable[[str, str], tuple[str, str, str]]
 
 
 class Epilogue:
-    """Writes the nest that follows a product in the kernel `s` that computes it."""
+    """Writes the nest that follows a product in the kernel `s` that computes it. dtype: of the
+    elements that are multiplied."""
 
-    def __init__(self, s: Source, follow: Follow) -> None:
+    def __init__(self, s: Source, follow: Follow, dtype: str) -> None:
         self.s = s
         self._made = [k for k, a in enumerate(follow.nest.loads) if a.leaf == follow.made]
         nest = without_buffer(follow)
@@ -132,7 +133,7 @@ class Epilogue:
         #: are NaN only since something beyond an edge was multiplied by 0.
         self.mend: Callable[[str, str], str] | None = None
         self.column_sums: ColumnSums | None = None
-        self._element = narrowed(follow.made_dtype, "{}")
+        self._element = narrowed(dtype, follow.made_dtype, "{}")
         self._body = Body(s, nest, Buffers(follow.outputs, follow.operands))
         extents = nest.extents[1:-1]
         self._rows = ["", *(s.number(f"n{k}", n) for k, n in enumerate(extents, 1))]
@@ -303,7 +304,7 @@ class AddParts:
         self.given = s.pointer("given", self.dtype, scratch)
         sizes = ("count", self.count), ("end", self.count * parts), ("n", size[1])
         self.sizes = [s.number(*x) for x in sizes]
-        self.epilogue = Epilogue(s, follow)
+        self.epilogue = Epilogue(s, follow, dtype)
 
     def launch(self) -> Launch:
         """Its launch, after that of the parts."""

@@ -18,11 +18,12 @@ from weft.codegen.products.calls import (
     operands_of,
     product_in,
     product_of,
+    read_inside,
     result_strides,
     without_product,
 )
 from weft.codegen.products.gemm import Product
-from weft.ir.analysis.index_maps import contiguous_strides, read_of, static_shape
+from weft.ir.analysis.index_maps import contiguous_strides, static_shape
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
@@ -73,17 +74,19 @@ def matmul_product(op: Operation) -> FusedProduct:
 
 
 def fused_product(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> FusedProduct:
-    """A `fused` op that holds a matmul. in_place: operand number -> number of the result whose
-    buffer it shares. UnsupportedError for an operand that is computed.
+    """A `fused` op that holds a matmul, perhaps of integers that it widens. in_place: operand
+    number -> number of the result whose buffer it shares. UnsupportedError for an operand that is
+    computed.
     """
     matmul, made = product_in(op), len(op.operands)
     check_operands(matmul)
     kind, (a, b) = str(op.attrs["kind"]), operands_of(op)
     strides = result_strides(op)
     if strides is None:
-        p, nest = product_of(matmul, read_of), plain_nest(without_product(op)[0], in_place)
+        p, nest = product_of(matmul, read_inside), plain_nest(without_product(op)[0], in_place)
     else:
-        p, nest = product_of(matmul, read_of, strides), _store_alone(kind, matmul, strides, made)
+        p = product_of(matmul, read_inside, strides)
+        nest = _store_alone(kind, matmul, strides, made)
         if strides[-1] > 1:  # by columns: C' = B' A'
             p, nest, a, b = _turned(p), _with_last_loops_turned(nest), b, a
     outputs, operands = (tuple(map(Address, vs)) for vs in (op.results, op.operands))

@@ -45,6 +45,7 @@ from weft.codegen.cuda.products.tiles import (
     multiply_add,
     sums_dtype,
     tiles_in,
+    words_of,
 )
 from weft.codegen.cuda.source.dtypes import DTYPES, literal, nbytes
 from weft.codegen.cuda.source.elementwise import expression
@@ -119,7 +120,7 @@ def thin_launch(fused: FusedProduct, thin: Thin, parts: Parts, index: IndexDtype
     name = f"{fused.nest.name}_{p.dtype}_thin{thin.few}x{thin.own}_{'mn'[not thin.turned]}"
     name += ("k" if thin.along_k else "") + "_batch" * (len(p.c_at) > 1)
     s = Source(f"{name}_{index}", index, THREADS, RESIDENT)
-    operands, epilogue = Operands(s, p, fused.a, fused.b), Epilogue(s, fused)
+    operands, epilogue = Operands(s, p, fused.a, fused.b), Epilogue(s, fused, p.dtype)
     few, many = (operands.n, operands.m) if thin.turned else (operands.m, operands.n)
     thread = s.let(s.thread, "thread")
     warp = s.let(s.div(thread, s.const(WARP)), "warp")
@@ -232,7 +233,7 @@ def short_launch(fused: FusedProduct, index: IndexDtype) -> Launch:
     p, sums = fused.product, sums_dtype(fused.product.dtype)
     name = f"{fused.nest.name}_{p.dtype}_short" + "_batch" * (len(p.c_at) > 1)
     s = Source(f"{name}_{index}", index)
-    operands, epilogue = Operands(s, p, fused.a, fused.b), Epilogue(s, fused)
+    operands, epilogue = Operands(s, p, fused.a, fused.b), Epilogue(s, fused, p.dtype)
     count = s.number("count", results(p))
     i = s.let(s.add(s.mul(s.block_index, s.const(THREADS)), s.thread), "i")
     with s.block(f"if {i} < {count}"):
@@ -254,12 +255,16 @@ def tile_launches(fused: FusedProduct, tile: Tile, parts: Parts, index: IndexDty
     along_k = (p.a_steps[1] == 1 or p.a_steps[0] != 1, p.b_steps[0] == 1)
     ways = "".join("k" if along else "m" for along in along_k)
     name = f"{fused.nest.name}_{p.dtype}_{tile.size}x{tile.size}x{tile.depth}_{ways}"
-    name += "_tensor" * tile.tensor + "_batch" * (len(p.c_at) > 1) + f"_{index}"
-    # indices of 64 bits take registers, beside what tensor cores are given
-    s = Source(name, index, tile.threads, 1 if tile.tensor and index == "i64" else tile.resident)
-    operands = Operands(s, p, fused.a, fused.b)
-    loop = loop_in(s, tile, p.dtype, along_k)
-    epilogue = Epilogue(s, fused)
+    words = words_of(p, fused.a, fused.b) if tile.quad else (False, False)
+    how = "_tensor" * tile.tensor + "_quad" * tile.quad
+    how += "".join("_words_of_" + side for side, whole in zip("ab", words, strict=True) if whole)
+    name += how + "_batch" * (len(p.c_at) > 1) + f"_{index}"
+    # indices of 64 bits take registers, beside what tensor cores are given and words are made of
+    spare = index == "i64" and (tile.tensor or tile.quad)
+    s = Source(name, index, tile.threads, 1 if spare else tile.resident)
+    operands = Operands(s, p, fused.a, fused.b, words)
+    loop = loop_in(s, tile, p.dtype, along_k, words=words)
+    epilogue = Epilogue(s, fused, p.dtype)
     units = -(-p.m // tile.size) * len(p.c_at)
     sums_of = ColumnSums(s, fused, units, epilogue.lanes_in(tile)) if folds(fused) else None
     epilogue.column_sums = sums_of

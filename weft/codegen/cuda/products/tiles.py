@@ -5,7 +5,8 @@ order, in runs of `Tile.depth`: each sum is one chain of multiply-adds over k (o
 instructions that each add 16, from the first one on, in an order of their own), whatever the tile
 is. The next run is read from memory while the current one is multiplied, and stored into the other
 one of two buffers, so there is one barrier for each run. Narrow integers are multiplied and added
-up in 32 bits; 16-bit floats on tensor cores (`TensorLoop`), or in f32.
+up in 32 bits, bytes four neighbours in k at once (`QuadLoop`); 16-bit floats on tensor cores
+(`TensorLoop`), or in f32.
 
 Shared memory is read and written 128 bits at a time, but for what is brought to it, with the fewest
 cycles that the 32 banks of 4 bytes allow (a test counts them): lines of a tile have 16 bytes of
@@ -39,7 +40,7 @@ from collections.abc import Callable, Iterable
 from itertools import product as pairs
 
 from weft.codegen.call import Address, table_of
-from weft.codegen.cuda.source.dtypes import HALVES, literal, load, nbytes
+from weft.codegen.cuda.source.dtypes import BYTES, HALVES, literal, load, nbytes
 from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.kernel import LOADS, STORES
 from weft.codegen.cuda.source.writer import Source
@@ -66,19 +67,22 @@ RESIDENT = 512
 WRITTEN_OUT = 128
 #: Bytes of a vector, and of all banks of shared memory.
 VECTOR, BANKS = 16, 128
+#: Bytes of a word that dp4a takes.
+QUAD = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A tile of C: size x size elements, of which a thread has rows x columns; depth: the run of k
     that is in shared memory. All are powers of two; rows and columns of a thread whole vectors.
-    tensor: it is for 16-bit floats, on tensor cores."""
+    tensor: it is for 16-bit floats, on tensor cores. quad: for 8-bit integers, by dp4a."""
 
     size: int
     rows: int
     columns: int
     depth: int
     tensor: bool = False
+    quad: bool = False
 
     @property
     def down(self) -> int:
@@ -109,6 +113,11 @@ TILES_OF_64 = (Tile(64, 4, 4, 8), Tile(32, 4, 4, 8))
 #: Of 16-bit floats. One of 32 would be a warp, which takes a block the registers of four.
 TENSOR_TILES = (Tile(128, 8, 8, 16, True), Tile(64, 4, 8, 16, True))
 
+#: Of 8-bit integers: a run is 32 bytes of k, what memory gives at once. Of 64, that of 32 spills.
+QUAD_TILES = (
+    Tile(128, 8, 8, 32, quad=True), Tile(64, 8, 4, 32, quad=True), Tile(32, 4, 4, 32, quad=True),
+)  # fmt: skip
+
 #: The dtype in which products of narrow elements add up: integers wrap, so more bits do no harm.
 _SUMS = {"f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i32", "u8": "u32", "u16": "u32"}
 
@@ -128,10 +137,10 @@ def widened(dtype: str, value: str) -> str:
     return f"{sums}({value})" if sums in ("i32", "u32") and sums != dtype else value
 
 
-def narrowed(dtype: str, value: str) -> str:
-    """A sum as the register value of a result of `dtype`."""
+def narrowed(dtype: str, made: str, value: str) -> str:
+    """A sum of products of elements of `dtype` as the register value of a result `made`."""
     sums = sums_dtype(dtype)
-    return expression("astype", sums, dtype, [value]) if sums in ("i32", "u32") else value
+    return expression("astype", sums, made, [value]) if sums in ("i32", "u32") else value
 
 
 def multiply_add(sums: str, a: str, b: str, c: str) -> str:
@@ -162,8 +171,9 @@ class TileLoop:
         written_out: int = WRITTEN_OUT,
     ) -> None:
         self.s, self.tile, self.sums, self.along_k = s, tile, sums, along_k
-        self.missing = literal(sums, 0)
-        self.steps = min(tile.depth, max(written_out // (tile.rows * tile.columns), 1))
+        self.missing = [literal(sums, 0)] * 2
+        self.deep = tile.depth // self.packed
+        self.steps = min(self.deep, max(written_out // (tile.rows * tile.columns), 1))
         self.vector = VECTOR // nbytes(sums)
         self.pitch = tile.size + self.vector
         self.thread = s.let(s.thread, "thread")
@@ -247,8 +257,7 @@ class TileLoop:
         """Of each element of shared memory that a thread brings of A (0) or B (1): its row (or
         column) in the tile and its place in the run of k."""
         s, tile = self.s, self.tile
-        deep = tile.depth // self.packed
-        fast_size, slow_size = (deep, tile.size)[:: 1 if self.along_k[which] else -1]
+        fast_size, slow_size = (self.deep, tile.size)[:: 1 if self.along_k[which] else -1]
         width = _ALONG if self.along_k[which] else tile.size
         fast = s.let(s.mod(self.thread, s.const(width)), "fast")
         slow = s.let(s.div(self.thread, s.const(width)), "slow")
@@ -261,23 +270,27 @@ class TileLoop:
 
     def _read(self, which: int, brought: list[tuple[str, str]], k0: str, read: Read) -> list[str]:
         """The elements of a run of k from `k0` on that a thread brings, 0 beyond the edges."""
-        s, names, packed = self.s, [], range(self.packed)
+        s, names, each = self.s, [], range(self._each(which))
         places = {
-            (k, n): s.let(s.add(k0, s.add(s.mul(k, s.const(len(packed))), s.const(n))), "k")
+            (k, n): s.let(s.add(k0, s.add(s.mul(k, s.const(self.packed)), s.const(n))), "k")
             for k in dict.fromkeys(k for _, k in brought)
-            for n in packed
+            for n in each
         }
         for line, k in brought:
-            for n in packed:
-                name = s.let(self.missing, "ahead")
+            for n in each:
+                name = s.let(self.missing[which], "ahead")
                 read(which, line, places[k, n], name)
                 names.append(name)
         return names
 
+    def _each(self, which: int) -> int:
+        """Elements of A (0) or B (1) that are read for one of shared memory."""
+        return self.packed
+
     @property
     def _half(self) -> int:
         """Elements of a buffer."""
-        return self.tile.depth * self.pitch
+        return self.deep * self.pitch
 
     def _spot(self, which: int, line: str, k: str) -> str:
         """Where an element is in a buffer of A (0) or B (1)."""
@@ -292,7 +305,7 @@ class TileLoop:
         one can be read while those before are multiplied."""
         s, tile, steps = self.s, self.tile, self.steps
         spots = s.let(s.add(turn, self.row), "at_a"), s.let(s.add(turn, self.column), "at_b")
-        with s.loop(s.const(0), s.const(tile.depth), s.const(steps), "step") as step:
+        with s.loop(s.const(0), s.const(self.deep), s.const(steps), "step") as step:
             begin = s.mul(step, s.const(self.pitch))
             rows_at, columns_at = (s.let(s.add(spot, begin), "at") for spot in spots)
             for n in range(steps):
@@ -301,7 +314,11 @@ class TileLoop:
                     shared[1], columns_at, n, map(self.place, range(tile.columns))
                 )
                 for (i, j), total in sums.items():
-                    s.line(f"{total} = {multiply_add(self.sums, rows[i], columns[j], total)}")
+                    s.line(f"{total} = {self._multiplied(rows[i], columns[j], total)}")
+
+    def _multiplied(self, a: str, b: str, total: str) -> str:
+        """A sum with one more step of k."""
+        return multiply_add(self.sums, a, b, total)
 
     def _vectors(self, array: str, first: str, step: int, apart: Iterable[int]) -> list[str]:
         """The elements so far apart from the first one of a step, in vectors."""
@@ -357,10 +374,13 @@ def loop_in(
     dtype: str,
     along_k: tuple[bool, bool],
     written_out: int = WRITTEN_OUT,
+    words: tuple[bool, bool] = (False, False),
 ) -> TileLoop:
-    """The loop over k for elements of `dtype`; see `TileLoop`."""
+    """The loop over k for elements of `dtype`; see `TileLoop` and `QuadLoop`."""
     if tile.tensor:
         return TensorLoop(s, tile, dtype, along_k)
+    if tile.quad:
+        return QuadLoop(s, tile, dtype, along_k, words)
     return TileLoop(s, tile, sums_dtype(dtype), along_k, written_out)
 
 
@@ -375,7 +395,7 @@ class TensorLoop(TileLoop):
         assert (tile.columns, tile.depth) == (2 * 4, 2 * _WORDS)
         assert tile.size >= 64
         super().__init__(s, tile, sums_dtype(dtype), along_k)
-        self.dtype, self.missing = dtype, "u16(0)"
+        self.dtype, self.missing = dtype, ["u16(0)"] * 2
 
     def _lanes(self) -> tuple[str, str]:
         s = self.s
@@ -444,12 +464,82 @@ class TensorLoop(TileLoop):
         return [self.s.let(f"bits_f32({name})", "word") for name in held]
 
 
-class Operands:
-    """The matrices of `p` as parameters of the kernel `s`."""
+class QuadLoop(TileLoop):
+    """The threads of a block in a tile of 8-bit integers; sums are i32 or u32. Four neighbours in k
+    are one element of shared memory, of the sums' dtype, and are multiplied by one dp4a.
 
-    def __init__(self, s: Source, p: Product, a: Address, b: Address) -> None:
-        self.s, self.p = s, p
-        self.pointers = s.pointer("a", p.dtype, a), s.pointer("b", p.dtype, b)
+    words: of A and B, whether memory has such words, as `words_of` says: they are read whole.
+    Others are put together as soon as they are read, before this run is multiplied: bytes one by
+    one would take registers that a tile of 128 has not."""
+
+    packed = QUAD
+
+    def __init__(
+        self,
+        s: Source,
+        tile: Tile,
+        dtype: str,
+        along_k: tuple[bool, bool],
+        words: tuple[bool, bool] = (False, False),
+    ) -> None:
+        assert dtype in BYTES
+        assert tile.depth % (QUAD * _ALONG) == 0
+        # two steps of a tile of 128 would take more registers than there are, too
+        super().__init__(s, tile, sums_dtype(dtype), along_k, WRITTEN_OUT // 2)
+        self.words = words
+        self.missing = [literal(self.sums if whole else dtype, 0) for whole in words]
+
+    def element(self, dtype: str, pointer: str, at: str) -> str:
+        """It, unwidened."""
+        return load(dtype, pointer, at)
+
+    def _each(self, which: int) -> int:
+        return 1 if self.words[which] else QUAD
+
+    def _read(self, which: int, brought: list[tuple[str, str]], k0: str, read: Read) -> list[str]:
+        """Words of four neighbours in k each, the first one lowest."""
+        names = super()._read(which, brought, k0, read)
+        if self.words[which]:
+            return names
+        words = []
+        for first in range(0, len(names), QUAD):
+            a, b, c, d = (f"u32(u8({name}))" for name in names[first : first + QUAD])
+            low = f"u32({a} | u32({b} << u32(8)))"
+            high = f"u32(u32({c} << u32(16)) | u32({d} << u32(24)))"
+            words.append(self.s.let(f"{self.sums}({low} | {high})", "word"))
+        return words
+
+    def _multiplied(self, a: str, b: str, total: str) -> str:
+        return f"dp4a_{self.sums}({a}, {b}, {total})"
+
+
+def words_of(p: Product, a: Address, b: Address) -> tuple[bool, bool]:
+    """Of A and B of 8-bit integers, whether each four neighbours in k are a word of memory."""
+    sides = (a, p.a_at, p.a_steps), (b, p.b_at, p.b_steps[::-1])
+    return (_in_words(p.k, *sides[0]), _in_words(p.k, *sides[1]))
+
+
+def _in_words(k: int, held: Address, at: tuple[int, ...], steps: tuple[int, int]) -> bool:
+    line, along = steps
+    if along != 1 or k % QUAD or line % QUAD or held.offset % QUAD:
+        return False
+    return all(first % QUAD == 0 for first in at)
+
+
+class Operands:
+    """The matrices of `p` as parameters of the kernel `s`. words: as `QuadLoop` has them."""
+
+    def __init__(
+        self,
+        s: Source,
+        p: Product,
+        a: Address,
+        b: Address,
+        words: tuple[bool, bool] = (False, False),
+    ) -> None:
+        self.s, self.p, self.words = s, p, words
+        kinds = [sums_dtype(p.dtype) if whole else p.dtype for whole in words]
+        self.pointers = s.pointer("a", kinds[0], a), s.pointer("b", kinds[1], b)
         self.m, self.n, self.k = (s.number(x, getattr(p, x)) for x in "mnk")
         self.steps = (
             (s.number("a_row", p.a_steps[0]), s.number("a_k", p.a_steps[1])),
@@ -492,9 +582,12 @@ class Operands:
             line = s.let(f"{line} if {line} < {limit} else {last}", "r")
             start = s.let(s.add(self.starts[which], s.mul(line, step)), "base")
             self._lines[which, place] = start
-        at = s.add(self._lines[which, place], s.mul(k, k_step))
+        at, pointer = s.add(self._lines[which, place], s.mul(k, k_step)), self.pointers[which]
         with s.block(f"if {k} < {k_end}"):
-            s.line(f"{name} = {loop.element(self.p.dtype, self.pointers[which], at)}")
+            if self.words[which]:
+                s.line(f"{name} = {pointer}[{s.div(at, s.const(QUAD))}]")
+            else:
+                s.line(f"{name} = {loop.element(self.p.dtype, pointer, at)}")
 
 
 #: A part of k has at least so many numbers.
@@ -508,8 +601,16 @@ INSTRUCTIONS_OF_64 = {64: 46, 32: 50}
 #: For 16 steps of k, on tensor cores.
 INSTRUCTIONS_OF_16 = {128: 228, 64: 187}
 TENSOR_STEPS = 16
-_TILES = {16: TENSOR_TILES, 32: TILES, 64: TILES_OF_64}
-_INSTRUCTIONS = {16: INSTRUCTIONS_OF_16, 32: INSTRUCTIONS, 64: INSTRUCTIONS_OF_64}
+#: For 4 steps of k, by dp4a, where all words are put together of bytes. The tile of 128 has 115,
+#: but its 64 dp4a are taken to be started every second cycle, others in between.
+INSTRUCTIONS_OF_8 = {128: 128, 64: 73, 32: 57}
+_TILES = {8: QUAD_TILES, 16: TENSOR_TILES, 32: TILES, 64: TILES_OF_64}
+_INSTRUCTIONS = {
+    8: INSTRUCTIONS_OF_8,
+    16: INSTRUCTIONS_OF_16,
+    32: INSTRUCTIONS,
+    64: INSTRUCTIONS_OF_64,
+}
 
 
 def choose(
@@ -529,7 +630,9 @@ def choose(
 
 
 def bits_of(dtype: str) -> int:
-    """Which tiles elements of `dtype` have: 16 (floats, on tensor cores), 32 or 64."""
+    """Which tiles elements of `dtype` have: 8 (by dp4a), 16 (floats, on tensor cores), 32 or 64."""
+    if dtype in BYTES:
+        return 8
     return 16 if dtype in HALVES else 64 if nbytes(dtype) == 8 else 32
 
 
@@ -562,7 +665,7 @@ def cycles(sizes: tuple[int, int, int], count: int, tile: Tile, parts: int, bits
     instructions = _INSTRUCTIONS[bits][tile.size]
     busy = each * tile.threads // 32 * instructions // GPU_SCHEDULERS
     alone = rounds * GPU_APART_CYCLES * instructions
-    steps, multiplied = 1, 0
+    steps, multiplied = QUAD if tile.quad else 1, 0
     if tile.tensor:
         steps = TENSOR_STEPS
         multiplied = each * steps * tile.size * tile.size // GPU_TENSOR_RATE

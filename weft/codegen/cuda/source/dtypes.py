@@ -18,6 +18,7 @@ import math
 import numpy as np
 
 HALVES = ("f16", "bf16")
+BYTES = ("i8", "u8")
 FLOATS = (*HALVES, "f32", "f64")
 SIGNED = ("i8", "i16", "i32", "i64")
 UNSIGNED = ("u8", "u16", "u32", "u64")

@@ -46,6 +46,8 @@ is an i64 anywhere else); integers of every width wrap.
   as in NumPy, errors as CUDA's libdevice has them. `fma_f32(a, b, c)` rounds once.
 * `user_CODE_LETTERS_RESULT_DTYPE(...)`: a scalar function of the user's (`user_function`).
 * `mul_high_u32(a, b)`, `mul_high_u64`: the upper half of the product.
+* `dp4a_i32(a, b, c)`, `dp4a_u32`: c and the products of the four bytes of a with those of b, i8 or
+  u8; it wraps. (PTX ISA, "dp4a".)
 * `div_u32(a, b)`, `rem_u32(a, b)`, and of u64: a // b and a % b where b is not 0. (The
   operators give 0 there, which takes instructions of its own.)"""
 
@@ -82,6 +84,8 @@ CASTS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64")
 HALVES = ("f16_to_f32", "f32_to_f16", "bf16_to_f32", "f32_to_bf16")
 BITS = ("bits_f32", "f32_bits", "bits_f64", "f64_bits")
 HIGH = ("mul_high_u32", "mul_high_u64")
+#: Sums of four products of bytes.
+DOTS = ("dp4a_i32", "dp4a_u32")
 DIVISIONS = ("div_u32", "rem_u32", "div_u64", "rem_u64")
 #: Threads that a shuffle reaches.
 WARP = 32
@@ -163,6 +167,7 @@ FUNCTIONS: dict[str, tuple[tuple[Scalar, ...], Scalar]] = {
     "mul_high_u32": (("u32", "u32"), "u32"),
     "mul_high_u64": (("u64", "u64"), "u64"),
 }
+FUNCTIONS |= {name: ((name[-3:],) * 3, name[-3:]) for name in DOTS}
 FUNCTIONS |= {
     f"{name}_{dtype}": ((dtype,) * (3 if name in THREE else 2 if name in TWO else 1), dtype)
     for name in MATHS

@@ -25,7 +25,7 @@ _VOCABULARY = frozenset(
     [
         *("cuda", "boolean", "range"),
         *(*language.CASTS, *language.HALVES, *language.BITS),
-        *(*language.HIGH, *language.DIVISIONS),
+        *(*language.HIGH, *language.DOTS, *language.DIVISIONS),
         *(*language.LOADS.values(), *language.STORES.values()),
         *(f"{name}_{dtype}" for name in language.MATHS for dtype in ("f32", "f64")),
     ]
