@@ -324,7 +324,7 @@ def test_event_files(folder: str) -> None:
     with wf.summary.FileWriter(f"{folder}/run") as writer:
         writer.scalar("loss", 0.25, 3)
     assert events_of(f"{folder}/run") == [3, 2]
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # of other tests some may have ended
     with pytest.raises(wf.errors.FailedPreconditionError, match=r"memory://.* is closed"):
         writer.scalar("loss", 0.1, 4)
 

@@ -49,7 +49,7 @@ def test_the_docstring_names_all() -> None:
     for name in SPECIAL:
         assert f"`cuda.{name}`" in text, name
     listed = {f"{name}_{t}" for name in MATHS for t in ("f32", "f64")}
-    listed |= {*language.HALVES, *language.BITS, *language.HIGH}
+    listed |= {*language.HALVES, *language.BITS, *language.HIGH, *language.DOTS}
     assert set(FUNCTIONS) == listed
 
 
