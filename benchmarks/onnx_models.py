@@ -6,8 +6,8 @@ Models: those of the package `onnx` (AlexNet, DenseNet-121, Inception v1 and v2,
 ShuffleNet, SqueezeNet, VGG-19, ZFNet-512; batch 1, 224 x 224) with weights drawn at random, as
 theirs are all alike; and real ones where their packages are installed: magika, silero-vad,
 rapidocr-onnxruntime. Calls by turns; the time to load and that of the first call, with kernels from
-disk where there are some, apart. ISAs: WEFT_TARGET=x86-64-v3 for weft's kernels; onnxruntime takes
-what the processor has.
+disk where there are some, apart. `python on_isa.py x86-64-v3 onnx_models.py` hides AVX-512 from
+both; WEFT_TARGET=x86-64-v3 only from weft's kernels.
 """
 
 from __future__ import annotations

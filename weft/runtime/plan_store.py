@@ -159,12 +159,12 @@ def pack_arrays(arrays: Sequence[Array], traced: Sequence[ConstArray]) -> tuple[
     and shape of an array whose bytes are stored.
     """
     # in the background nothing may be imported: a fork waits for this thread, with imports held
-    panels = sys.modules.get("weft.codegen.tiles.panels")
+    origin_of = getattr(sys.modules.get("weft.codegen.tiles.panels"), "origin_of", None)
     known = {id(held.array): k for k, held in enumerate(traced)}
     rows: list[Any] = []
     stored: list[bytes] = []
     for array in arrays:
-        origin = None if panels is None else panels.origin_of(array)
+        origin = origin_of(array) if origin_of else None
         if id(array) in known:
             rows.append(known[id(array)])
         elif origin is not None and id(origin[0]) in known:

@@ -70,7 +70,7 @@ from weft.codegen.products.gemm import (
 )
 from weft.codegen.scalar.element_access import constant, store_element
 from weft.codegen.tiles.micro_kernel import Tile, converts, tile_of
-from weft.codegen.tiles.panels import PackedConstant, Panels, constant_of, packed_array
+from weft.codegen.tiles.panels import Panels, constant_of, packed_constant
 from weft.ir.analysis.index_maps import (
     Read,
     contiguous_strides,
@@ -188,7 +188,7 @@ def gemm_calls(
     b_at: Arg = b
     held = 0
     if cut.pack_b == PACKED_BEFORE and fixed is not None:
-        packed = b_at = fixed()  # nothing is read of B where it was
+        packed = b_at = packed_constant(b, fixed)  # nothing is read of B where it was
     elif cut.pack_b == PACKED_BEFORE:
         held = up(up(p.n, tile.columns) * tile.steps(p.k) * item, 64)
         packed = Scratch(held)
@@ -289,8 +289,8 @@ def _pack_call(p: Product, b: Address, target: Scratch, cut: Blocking, tile: Til
     return cut_call(pack_kernel(p.dtype), args, units, each)
 
 
-def _constant_b(p: Product, b: Address, tile: Tile) -> Callable[[], Pool] | None:
-    """What packs B, if it is one matrix for all products, and a constant."""
+def _constant_b(p: Product, b: Address, tile: Tile) -> Panels | None:
+    """How B is packed once for all calls, if it is one matrix for all products, and a constant."""
     held = constant_of(b)
     numbers = (p.n, p.k, *p.b_at, *p.b_steps)
     if held is None or held.dtype.short != p.dtype or len(set(p.b_at)) != 1:
@@ -298,11 +298,10 @@ def _constant_b(p: Product, b: Address, tile: Tile) -> Callable[[], Pool] | None
     if not p.n * p.k or any(map(is_traced, numbers)):
         return None
     offset = b.offset // held.dtype.itemsize + p.b_at[0]
-    panels = Panels(
-        offset, (1, 1, p.k, p.n), (0, 0, *p.b_steps), tile.columns, tile.dtype, tile.depth,
-        tile.has_starts,
-    )  # fmt: skip
-    return lambda: Pool(PackedConstant(packed_array(held.array, panels)))
+    sizes, strides = (1, 1, p.k, p.n), (0, 0, *p.b_steps)
+    return Panels(
+        offset, sizes, strides, tile.columns, tile.dtype, tile.depth, flipped=tile.has_starts
+    )
 
 
 def _offsets(at: tuple[int, ...]) -> Pool | Numbers:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.call import Address
+from weft.codegen.call import Address, Pool
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.spec import ConstArray
@@ -109,6 +109,13 @@ def packed_array(source: Array, panels: Panels) -> Array:
         _origins[id(made)] = (weakref.ref(source), panels)
         weakref.finalize(made, _origins.pop, id(made), None).atexit = False
     return made
+
+
+def packed_constant(address: Address, panels: Panels) -> Pool:
+    """The constant at an address (`constant_of`), packed, as an argument of a call."""
+    held = constant_of(address)
+    assert held is not None
+    return Pool(PackedConstant(packed_array(held.array, panels)))
 
 
 def packed_again(source: Array, fields: Mapping[str, Any]) -> Array:

@@ -66,7 +66,7 @@ from weft.codegen.tiles.micro_kernel import (
     row_tiles,
     tile_of,
 )
-from weft.codegen.tiles.panels import PackedConstant, Panels, constant_of, packed_array
+from weft.codegen.tiles.panels import Panels, constant_of, packed_constant
 from weft.codegen.windows.geometry import (
     Gather,
     Sizes,
@@ -266,7 +266,7 @@ def direct_calls(
     if (held := constant_of(w)) is not None:
         sizes, strides = (s.groups, s.taps, depth, width), _steps_of(s, forward)
         made = Panels(w.offset // held.dtype.itemsize, sizes, strides, panel, tile.dtype)
-        packed = Pool(PackedConstant(packed_array(held.array, made)))
+        packed = packed_constant(w, made)
     inner = result[1] * result[2]
     patch_bytes = worker_stride(math.prod(g.patch.extents) * channels * item)
     halves = s.dtype in HALVES
