@@ -95,7 +95,8 @@ def network(x: Any, w1: Any, w2: Any) -> Any:
 @pytest.mark.parametrize("rows", [2, 9, 40])
 @pytest.mark.parametrize("activations", ["static", "dynamic"])
 def test_a_quantised_function(activations: str, rows: int) -> None:
-    """Both layers multiply bytes and have the CPU's bits; few rows, which it does in f32, too."""
+    """Both layers multiply bytes and have the CPU's bits, but for few rows, which the CPU
+    multiplies in f32."""
     rng = np.random.default_rng(0)
     weights = [wf.Variable(rng.standard_normal(s, np.float32) / 8) for s in ((33, 64), (64, 30))]
     x = rng.standard_normal((rows, 33), np.float32)

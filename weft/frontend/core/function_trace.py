@@ -31,7 +31,7 @@ from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.passes.sizes import deciding, is_symbolic, needed_ops, specialize_inputs
 from weft.runtime.device.backends.local import on_local_device
-from weft.runtime.resources.variables import VariableState, held
+from weft.runtime.resources.variables import VariableState, held, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +222,7 @@ def locked(variables: Mapping[str, VariableState], graph: Graph) -> Iterator[Bou
     share."""
     names = written_in(graph)
     written = {state for name, state in variables.items() if name in names}
-    ordered = sorted(set(variables.values()), key=id)
-    with held([(state, state in written) for state in ordered], lambda _: True):
+    with held(in_order(variables.values(), written), lambda _: True):
         yield BoundState(variables)
 
 

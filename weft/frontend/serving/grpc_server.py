@@ -45,7 +45,7 @@ class GrpcServer:
 
     async def start(self, host: str, port: int, tls: tuple[bytes, bytes] | None = None) -> int:
         """Listen; the port, one that is free for 0. tls: key and certificate, PEM.
-        UnavailableError if the address is taken, or they are none."""
+        UnavailableError if the address is taken, or they cannot be read."""
         server = grpc.aio.server(
             maximum_concurrent_rpcs=self._most,
             options=[

@@ -49,13 +49,13 @@ from weft.ir.process import ForkLock
 from weft.ir.types import TensorType
 from weft.runtime.checkpoint.folder import Checkpoint, log, open_checkpoint
 from weft.runtime.checkpoint.format import RESERVED, Array, Entry, decode_tree
-from weft.runtime.resources.variables import VariableState, held
+from weft.runtime.resources.variables import VariableState, held, in_order
 
 
 def all_locked(states: Iterable[VariableState], *, writes: bool) -> AbstractContextManager[None]:
     """Hold all `states` in the block, in the order in which steps take them."""
-    ordered = sorted(set(states), key=id)
-    return held([(state, writes) for state in ordered], lambda _: True)
+    states = set(states)
+    return held(in_order(states, states if writes else ()), lambda _: True)
 
 
 def copies(states: Mapping[str, VariableState]) -> dict[str, Array]:

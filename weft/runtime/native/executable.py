@@ -113,7 +113,7 @@ class Executable(Step):
         names = plan.read | plan.written
         used = [(variables[n], number[("variable", n)], n in plan.read) for n in names]
         self._states = {n: variables[n] for n in names}
-        # one order of locks for all steps, or two could wait for each other; a name is the graph's
+        # as `in_order`, but for each name, which is the graph's
         self._variables = sorted(used, key=lambda row: id(row[0]))
         written = {variables[n] for n in plan.written}
         self._uses = [(state, state in written) for state, _, _ in self._variables]

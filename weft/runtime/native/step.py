@@ -112,8 +112,7 @@ class NativeStep:
         rows = (ctypes.c_int64 * (width * len(variables) + 1))()
         for i, (state, writes, slot) in enumerate(variables):
             lock = state.lock
-            acquire = lock.acquire if writes else lock.acquire_shared
-            release = lock.release if writes else lock.release_shared
+            acquire, release = lock.ways(writes)
             self._keep += [state, lock, acquire, release]
             row: list[Any] = [
                 id(state), id(acquire), id(release), id(lock.gate) if writes else 0,

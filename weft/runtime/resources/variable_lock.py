@@ -145,13 +145,11 @@ class VariableLock:
         """Be a reader in a `with` block."""
         return _Shared(self)
 
-    def take(self, writes: bool) -> Callable[[], None]:
-        """Be a writer or a reader; what gives it back."""
+    def ways(self, writes: bool) -> tuple[Callable[..., bool], Callable[[], None]]:
+        """What takes it for a writer or a reader, and what gives it back."""
         if writes:
-            self.acquire()
-            return self.release
-        self.acquire_shared()
-        return self.release_shared
+            return self.acquire, self.release
+        return self.acquire_shared, self.release_shared
 
     def _is_read_by(self, thread: int) -> bool:
         return thread in self.readers or thread in self.words[1:]

@@ -178,20 +178,30 @@ def on_host(state: VariableState) -> bool:
     return state.resident is None
 
 
+def in_order(
+    states: Iterable[VariableState], written: Collection[VariableState]
+) -> list[tuple[VariableState, bool]]:
+    """Each once, and whether it is written, in the order that all steps share: without one, two
+    could wait for each other."""
+    return [(state, state in written) for state in sorted(set(states), key=id)]
+
+
 @contextmanager
 def held(
     uses: Iterable[tuple[VariableState, bool]],
     is_there: Callable[[VariableState], bool] = on_host,
 ) -> Iterator[None]:
-    """Hold variables in the block: those with True as their writer, and others whose value `use`
-    has to move. They are in the order that all steps share: by `id`."""
+    """Hold variables (`in_order`) in the block: those with True as their writer, and others whose
+    value is not there, as only a writer may move it."""
     taken: list[Callable[[], None]] = []
     try:
         for state, writes in uses:
-            release = state.lock.take(writes)
+            acquire, release = state.lock.ways(writes)
+            acquire()
             if not writes and not is_there(state):
                 release()
-                release = state.lock.take(True)
+                acquire, release = state.lock.ways(True)
+                acquire()
             taken.append(release)
         yield
     finally:

@@ -47,7 +47,7 @@ from weft.runtime.native.kernel_times import (
 from weft.runtime.native.python_calls import logged
 from weft.runtime.recorder import AnyRecorder, TraceEvent, TraceRecorder, clock
 from weft.runtime.resources.attempts import CancelToken
-from weft.runtime.resources.variables import VariableState, check_variables
+from weft.runtime.resources.variables import VariableState, check_variables, in_order
 from weft.runtime.step import PLAIN, RunContext
 
 if TYPE_CHECKING:
@@ -197,10 +197,8 @@ class DeviceExecutable(DeviceStep):
         self._states: dict[Base, VariableState] = {
             ("variable", n): variables[n] for n in plan.variables
         }
-        # one order of locks for all steps, or two could wait for each other
         written = {variables[n] for n in plan.written}
-        ordered = sorted(self._states.values(), key=id)
-        self._uses = [(state, state in written) for state in ordered]
+        self._uses = in_order(self._states.values(), written)
         self._lock = ForkLock()
         self._device: Device | None = None
 
@@ -487,12 +485,11 @@ class DeviceExecutable(DeviceStep):
 def _acquire(state: VariableState, writes: bool, cancel: CancelToken | None) -> Callable[[], None]:
     """Take the lock, which another step may hold for long; what gives it back. Raises what ends the
     step meanwhile."""
-    lock = state.lock
-    acquire = lock.acquire if writes else lock.acquire_shared
+    acquire, release = state.lock.ways(writes)
     while not acquire(timeout=-1 if cancel is None else LOOK):
         if cancel is not None and cancel.is_over:
             raise cancel.error(f"it waited for another step that uses variable '{state.name}'")
-    return lock.release if writes else lock.release_shared
+    return release
 
 
 def _is_on(state: VariableState, device: Device) -> bool:
