@@ -252,7 +252,7 @@ def train(
         session.run(model.init)
         if checkpoint is not None:
             saver.restore_or_initialize(session, checkpoint)
-        first, last = int(session.run(model.count)), min(until or steps, steps)
+        first, last = int(session.run(model.count)), steps if until is None else min(until, steps)
         before = perplexity(session, model, held_out)
         if writer:
             writer.add_graph(model.graph)

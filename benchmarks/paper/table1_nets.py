@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.frontend.nn.windows import same_padding
+
 Array = np.ndarray[Any, Any]
 CLASSES = 1000
 
@@ -154,14 +156,8 @@ def net(name: str, lrn: bool = False) -> Net:
 
 
 # -------------------------------------------------------------------------- shapes and parameters
-def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after so that ceil(size / stride) windows fit (TensorFlow's SAME)."""
-    total = max((-(-size // stride) - 1) * stride + window - size, 0)
-    return total // 2, total - total // 2
-
-
 def padding(pad: int | str, size: int, window: int, stride: int) -> tuple[int, int]:
-    """The zeros before and after an axis of `size`."""
+    """The zeros before and after an axis of `size`; SAME is TensorFlow's."""
     if pad == "SAME":
         return same_padding(size, window, stride)
     return (0, 0) if pad == "VALID" else (int(pad), int(pad))

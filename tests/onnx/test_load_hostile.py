@@ -258,6 +258,29 @@ class TestWhatIsComputedOfConstants:
             }}""")
         np.testing.assert_array_equal(made["y"], np.full(4, count + 1, np.float32))
 
+    def test_many_whose_sizes_depend_on_values(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Places of what is not zero: eight bytes of each byte for each axis, of any constant."""
+
+        def places(count: int) -> Any:
+            lines = " ".join(f"b{i} = NonZero(z)  c{i} = Gather<axis = 1>(b{i}, one)"
+                             for i in range(count))  # fmt: skip
+            added = ", ".join(f"c{i}" for i in range(count))
+            return run(f"""m (float[n] x) => (int64[1, 1] y) {{
+                s = Constant<value_ints = [1000, 1000]>()
+                one = Constant<value_ints = [1002]>()
+                filled = ConstantOfShape(s)
+                none = IsNaN(filled)
+                z = Not(none)
+                {lines}
+                total = Max({added})
+                y = ReduceSum<keepdims = 1>(total)
+            }}""")["y"]
+
+        monkeypatch.setattr(budget, "MOST_BYTES", 2**25)
+        assert places(1).item() == 1 + 2
+        with pytest.raises(ResourceExhaustedError, match="computed of constants"):
+            places(9)
+
     def test_polynomials_of_open_sizes(self) -> None:
         """(n + 1) ** 2, plus one, squared, and so on: beyond some terms in 64-bit integers."""
         lines = " ".join(f"t{i} = Add(s{i}, one)  s{i + 1} = Mul(t{i}, t{i})" for i in range(40))

@@ -95,6 +95,8 @@ def test_goes_on_from_a_checkpoint_bit_by_bit(text: Any, tmp_path: Path) -> None
     assert two.perplexities == (one.perplexities[1], whole.perplexities[1])
     done = example.train(text, sizes, steps=30, checkpoint=folder, quiet=True)
     assert (done.first, done.losses) == (30, [])
+    none = example.train(text, sizes, steps=30, until=0, quiet=True)
+    assert (none.losses, none.perplexities[1]) == ([], whole.perplexities[0])
     logged = values(logs)
     steps, losses = zip(*logged["loss"], strict=True)
     assert steps == tuple(range(13, 30))

@@ -3,8 +3,9 @@ come from anyone.
 
 What is known is computed at once, outside of the trace, and every value stays until the trace ends:
 a chain of Expand, Tile, Pad, Range or Concat would double memory at each node. So the types of
-results are inferred first, by tracing the operator alone, which computes nothing; what would be too
-large is an op of the graph, where it costs memory only if a call needs it."""
+results are inferred first, by tracing the operator alone; what would be too large is an op of the
+graph, where it costs memory only if a call needs it. Results whose sizes depend on values of
+constants are computed by a trace, too: an error, once too much has been."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ from typing import Any
 
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Trace, suspend_trace
-from weft.frontend.onnx.sizes import Sizes
 from weft.ir.errors import ResourceExhaustedError, WeftError
 
 #: Nodes that are run in one trace or read from one file, functions and loops written out.
@@ -28,7 +28,7 @@ TIMES_WEIGHTS = 8
 MOST_DENSE = 2**31
 #: Elements of a table of places or weights that an operator makes for itself.
 MOST_IN_TABLE = 2**26
-#: Bytes of inputs, multiplied: the results of an operator that has no more are not inferred.
+#: Bytes of inputs, multiplied: results of no more are not inferred while the budget has as many.
 _SMALL = 2**20
 
 
@@ -51,29 +51,32 @@ class Budget:
 
     def allows(self, inputs: Sequence[Any], grows: bool, compute: Callable[[], Any]) -> bool:
         """Whether what is computed of these known inputs may be computed at once. grows: whether
-        values of inputs or attributes say how large it is."""
+        values of inputs or attributes say how large it is. ResourceExhaustedError where a trace
+        would do so anyway, and too much has been."""
         tensors = list(_tensors(inputs))
         if any(t.dtype.kind == "string" for t in tensors):
-            self._take_strings(tensors)
+            self._check_strings(tensors)
             return True
-        made: int | None = math.prod(max(t.numpy().nbytes, 1) for t in tensors)
-        if grows or made is None or made > _SMALL:
-            made = _inferred(compute)
-        if made is None:  # sizes that depend on values, say, which are as large as the inputs
-            return True
-        if made > min(self._largest, self._bytes):
-            return False
-        self._bytes -= made
+        most = math.prod(max(t.numpy().nbytes, 1) for t in tensors)
+        sure = not grows and most <= min(_SMALL, self._bytes)
+        made = most if sure else _inferred(compute)
+        if made is not None:
+            return made <= min(self._largest, self._bytes)
+        if self._bytes < 0:  # sizes that depend on values: a trace computes them at once, too
+            raise ResourceExhaustedError("what is computed of constants takes too much memory")
         return True
 
-    def _take_strings(self, tensors: Sequence[Tensor]) -> None:
+    def take(self, made: Sequence[Any]) -> None:
+        """What has been computed at once."""
+        self._bytes -= sum(map(tensor_bytes, _tensors(made)))
+
+    def _check_strings(self, tensors: Sequence[Tensor]) -> None:
         """Strings that may be joined, each with each. ResourceExhaustedError."""
         words = [t.numpy().ravel().tolist() for t in tensors if t.dtype.kind == "string"]
         longest = sum(max(map(len, w), default=0) for w in words)
         made = longest * math.prod(max(len(w), 1) for w in words)
         if made > min(self._largest, self._bytes):
             raise ResourceExhaustedError(f"strings of {made:,} bytes are computed of constants")
-        self._bytes -= made
 
 
 def tensor_bytes(value: Tensor) -> int:
@@ -102,10 +105,8 @@ def _inferred(compute: Callable[[], Any]) -> int | None:
     except (WeftError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
     total = 0
-    for value in made:
-        if isinstance(value, Sizes):
-            continue
-        if not isinstance(value, Tensor) or value.dtype.kind == "string":
+    for value in _tensors(made):
+        if value.dtype.kind == "string":
             return None
         known = [n for n in value.shape if isinstance(n, int)]
         if len(known) < len(value.shape):

@@ -110,7 +110,9 @@ class Runner:
         if not self._budget.allows(decisive, grows, compute):
             return compute()
         with suspend_trace():
-            return compute()
+            made = compute()
+        self._budget.take(made)
+        return made
 
     def _dependent(self, node: Node, inputs: Sequence[Any]) -> list[Any]:
         """A node whose body depends on the types of its inputs."""
