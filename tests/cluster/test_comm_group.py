@@ -157,9 +157,10 @@ def test_all_calls(size: int, length: int, dtype: Any, seed: int, inline: int) -
                 assert got.tobytes() == right.tobytes()
 
 
-def test_large_arrays_and_in_place() -> None:
-    """Of several real pieces, and into the array itself."""
-    xs = [drawn(rank, (3, 250_001), np.float32) for rank in range(3)]
+@pytest.mark.parametrize("length", [5, 250_001])
+def test_in_place(length: int) -> None:
+    """Into the array itself, which goes at once or in several real pieces."""
+    xs = [drawn(rank, (3, length), np.float32) for rank in range(4)]
     wanted = summed(xs).tobytes()
 
     def work(group: Group) -> Any:
@@ -167,7 +168,7 @@ def test_large_arrays_and_in_place() -> None:
         out = group.reduce(own, np.add, Call("psum"), own)
         return np.shares_memory(out, own) and out.tobytes() == wanted
 
-    assert together(3, work) == [True] * 3
+    assert together(4, work) == [True] * 4
 
 
 def test_halves_are_added_as_floats() -> None:
@@ -258,9 +259,8 @@ def test_who_may_come() -> None:
     name = fresh()
     with pytest.raises(UnreachableError, match=r"ranks 1, 2 of the group .* did not come"):
         Group(name, 0, 3, connect_timeout=0.2)
-    with pytest.raises(UnreachableError, match=r"rank 0, 1 of the group|ranks 0, 1 of"):
+    with pytest.raises(UnreachableError, match=r"ranks 0, 1 of the group .* did not come"):
         Group(name, 2, 3, connect_timeout=0.2)
-    errors: list[BaseException] = []
     found: list[Any] = []
 
     def first() -> None:
@@ -285,7 +285,6 @@ def test_who_may_come() -> None:
         found.append(group.reduce(np.ones(1), np.add, Call("psum")))
     thread.join(10)
     assert [x.tolist() for x in found] == [[2.0], [2.0]]
-    assert not errors
 
 
 def test_a_fork_leaves_the_group_to_the_parent() -> None:
@@ -300,7 +299,8 @@ def test_a_fork_leaves_the_group_to_the_parent() -> None:
     thread.start()
     with Group(name, 0, 2, connect_timeout=10) as group:
         group.reduce(np.ones(1), np.add, Call("psum"))
-        child = os.fork()
+        with group._lock:  # as if another thread were in a call
+            child = os.fork()
         if not child:
             ended = False
             try:

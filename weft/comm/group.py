@@ -250,7 +250,8 @@ class Group:
             self._region = None
 
     def abandon(self) -> None:
-        """In a child of a fork: the sockets are the parent's."""
+        """In a child of a fork: the sockets are the parent's, a call of which may hold the lock."""
+        self._lock = threading.Lock()
         for one in self._sockets.values():
             one.close()
         self._sockets = {}
@@ -387,7 +388,9 @@ class Group:
             if self.size == 1:
                 np.copyto(out, flat)
             elif flat.nbytes <= INLINE_BYTES:
-                fold(self._all(flat), add, out)
+                parts = self._all(flat)
+                parts[self.rank] = flat.copy()  # out may be its memory
+                fold(parts, add, out)
             else:
                 self._reduce_pieces(flat, add, out)
             return out.reshape(x.shape)
