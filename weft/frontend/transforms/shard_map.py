@@ -69,7 +69,7 @@ def shard_map(
         specs = spec_of_each("in_specs", in_specs, structure)
         names = pytree.paths(structure, "arguments")
         cut = [
-            mesh.cut(as_tensor(leaf), spec, path) if spec.names else leaf
+            mesh.cut(as_tensor(leaf), spec, path)
             for leaf, spec, path in zip(leaves, specs, names, strict=True)
         ]
         made = _of_all(fn, mesh, in_specs, out_specs)(*pytree.unflatten(structure, cut))
@@ -149,7 +149,7 @@ def _of_all(
     whole: Callable[..., Any] = functools.wraps(fn)(checked)
     for name in reversed(mesh.axis_names):
         batched = vmap(
-            whole, axes_of(in_specs, name), axes_of(out_specs, name),
+            whole, axes_of("in_specs", in_specs, name), axes_of("out_specs", out_specs, name),
             axis_size=mesh.shape[name], axis_name=name,
         )  # fmt: skip
         whole = _names_the_axis(batched, name)
