@@ -225,6 +225,25 @@ def test_a_call_more_and_a_call_less() -> None:
         assert "psum of float64[2] at a.py:7" in str(error)
 
 
+def test_who_has_all_may_leave_before_others_have_looked() -> None:
+    """Rank 1 waits for rank 2, and is off the processor while the others finish and leave."""
+
+    def work(group: Group) -> Any:
+        if group.rank == 2:
+            time.sleep(0.5)
+        if group.rank == 1:
+            look = group._look
+
+            def later(deadline: float, waits_for: int) -> None:
+                time.sleep(0.8)
+                look(deadline, waits_for)
+
+            group._look = later  # type: ignore[method-assign]
+        return group.reduce(np.ones(1), np.add, Call("psum")).tolist()
+
+    assert together(3, work) == [[3.0]] * 3
+
+
 def test_a_deadline_names_who_is_late() -> None:
     over = threading.Barrier(3)  # rank 2 stays, silent, until the others have given up
 
