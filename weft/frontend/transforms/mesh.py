@@ -322,6 +322,15 @@ def spec_of_each(what: str, specs: Specs, structure: pytree.Structure) -> list[P
     return [spec for part, child in pairs for spec in spec_of_each(what, part, child)]
 
 
+def leaves_with_specs(
+    what: str, specs: Specs, tree: Any, root: str
+) -> tuple[list[tuple[Any, PartitionSpec, str]], pytree.Structure]:
+    """The leaves of a tree, each with its spec and its path from `root`; and the structure."""
+    leaves, structure = pytree.flatten(tree)
+    each = spec_of_each(what, specs, structure)
+    return list(zip(leaves, each, pytree.paths(structure, root), strict=True)), structure
+
+
 def _no_spec(what: str, given: object, of: str = "") -> InvalidArgumentError:
     return InvalidArgumentError(
         f"shard_map: {what} has {given!r:.60}{of}",
