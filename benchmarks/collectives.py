@@ -10,7 +10,6 @@ result is a new array. Seconds are those of rank 0."""
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from harness import Comparison, Timing, least_and_median, machine
+from harness import Comparison, Timing, write
 from rich.console import Console
 from rich.table import Table
 
@@ -104,15 +103,7 @@ def main() -> None:
     rows = [row for size in (2, 4, 8) for row in measured(size, args.torch, args.quick)]
     report(rows)
     if args.json:
-        held = [
-            {
-                "workload": r.workload,
-                "seconds": {n: least_and_median(t) for n, t in r.timings.items()},
-            }
-            for r in rows
-        ]
-        text = {"title": "collectives", "machine": machine(), "rows": held}
-        Path(args.json).write_text(json.dumps(text, indent=1) + "\n")
+        write("collectives", rows, args.json)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from rich.table import Table
 from weft.frontend.tools.bench_workloads import Comparison, compare, machine
 from weft.runtime.trace.replay import Timing
 
-__all__ = ["Comparison", "Timing", "compare", "least_and_median", "machine", "report"]
+__all__ = ["Comparison", "Timing", "compare", "least_and_median", "machine", "report", "write"]
 
 
 def _us(seconds: float) -> str:
@@ -53,13 +53,14 @@ def report(
         table.add_row(c.workload, f"{_us(mine.minimum)} / {_us(mine.median)}", *cells)
     Console(width=140).print(table)
     if path:
-        rows = [
-            {
-                "workload": c.workload,
-                "seconds": {n: least_and_median(t) for n, t in c.timings.items()},
-            }
-            for c in comparisons
-        ]
-        Path(path).write_text(
-            json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=1) + "\n"
-        )
+        write(title, comparisons, path)
+
+
+def write(title: str, comparisons: list[Comparison], path: str) -> None:
+    """Write comparisons with the machine's description as JSON."""
+    rows = [
+        {"workload": c.workload, "seconds": {n: least_and_median(t) for n, t in c.timings.items()}}
+        for c in comparisons
+    ]
+    text = {"title": title, "machine": machine(), "rows": rows}
+    Path(path).write_text(json.dumps(text, indent=1) + "\n")

@@ -157,9 +157,10 @@ def test_all_calls(size: int, length: int, dtype: Any, seed: int, inline: int) -
                 assert got.tobytes() == right.tobytes()
 
 
-def test_large_arrays_and_in_place() -> None:
-    """Of several real pieces, and into the array itself."""
-    xs = [drawn(rank, (3, 250_001), np.float32) for rank in range(3)]
+@pytest.mark.parametrize("length", [5, 250_001])
+def test_in_place(length: int) -> None:
+    """Into the array itself, which goes at once or in several real pieces."""
+    xs = [drawn(rank, (3, length), np.float32) for rank in range(4)]
     wanted = summed(xs).tobytes()
 
     def work(group: Group) -> Any:
@@ -167,7 +168,7 @@ def test_large_arrays_and_in_place() -> None:
         out = group.reduce(own, np.add, Call("psum"), own)
         return np.shares_memory(out, own) and out.tobytes() == wanted
 
-    assert together(3, work) == [True] * 3
+    assert together(4, work) == [True] * 4
 
 
 def test_halves_are_added_as_floats() -> None:
@@ -224,6 +225,25 @@ def test_a_call_more_and_a_call_less() -> None:
         assert "psum of float64[2] at a.py:7" in str(error)
 
 
+def test_who_has_all_may_leave_before_others_have_looked() -> None:
+    """Rank 1 waits for rank 2, and is off the processor while the others finish and leave."""
+
+    def work(group: Group) -> Any:
+        if group.rank == 2:
+            time.sleep(0.5)
+        if group.rank == 1:
+            look = group._look
+
+            def later(deadline: float, waits_for: int) -> None:
+                time.sleep(0.8)
+                look(deadline, waits_for)
+
+            group._look = later  # type: ignore[method-assign]
+        return group.reduce(np.ones(1), np.add, Call("psum")).tolist()
+
+    assert together(3, work) == [[3.0]] * 3
+
+
 def test_a_deadline_names_who_is_late() -> None:
     over = threading.Barrier(3)  # rank 2 stays, silent, until the others have given up
 
@@ -258,9 +278,8 @@ def test_who_may_come() -> None:
     name = fresh()
     with pytest.raises(UnreachableError, match=r"ranks 1, 2 of the group .* did not come"):
         Group(name, 0, 3, connect_timeout=0.2)
-    with pytest.raises(UnreachableError, match=r"rank 0, 1 of the group|ranks 0, 1 of"):
+    with pytest.raises(UnreachableError, match=r"ranks 0, 1 of the group .* did not come"):
         Group(name, 2, 3, connect_timeout=0.2)
-    errors: list[BaseException] = []
     found: list[Any] = []
 
     def first() -> None:
@@ -285,7 +304,6 @@ def test_who_may_come() -> None:
         found.append(group.reduce(np.ones(1), np.add, Call("psum")))
     thread.join(10)
     assert [x.tolist() for x in found] == [[2.0], [2.0]]
-    assert not errors
 
 
 def test_a_fork_leaves_the_group_to_the_parent() -> None:
@@ -300,7 +318,8 @@ def test_a_fork_leaves_the_group_to_the_parent() -> None:
     thread.start()
     with Group(name, 0, 2, connect_timeout=10) as group:
         group.reduce(np.ones(1), np.add, Call("psum"))
-        child = os.fork()
+        with group._lock:  # as if another thread were in a call
+            child = os.fork()
         if not child:
             ended = False
             try:

@@ -217,6 +217,13 @@ def test_what_no_data_parallel_step_is() -> None:
     assert float(wf.data_parallel(wf.mean, mesh)(X)) == pytest.approx(X.mean())
 
 
+def test_an_axis_that_is_named_twice() -> None:
+    """Is summed over twice, and the mean stays the mean."""
+    for fn, wanted in ((c.psum, 4 * X), (c.pmean, X)):
+        run = wf.shard_map(lambda x, fn=fn: fn(x, ("d", "d")), MESH, None, None)
+        np.testing.assert_array_equal(run(X).numpy(), wanted)
+
+
 def test_index_and_size() -> None:
     def where(x: Any) -> Any:
         return x + 10 * c.axis_index("d") + c.axis_index("m") + 100 * c.axis_size("m")
@@ -245,10 +252,15 @@ def test_bad_input() -> None:
         wf.shard_map(lambda x: x, MESH, P("d"), P("d"))(X[:3])
     with pytest.raises(ShapeError, match="a spec has at most an entry for each axis"):
         wf.shard_map(lambda x: x, MESH, P(None, None, "d"), P("d"))(X)
+    with pytest.raises(ShapeError, match="a spec has at most an entry for each axis"):
+        wf.shard_map(lambda x: x, MESH, P(None, None, None), None)(X)
     with pytest.raises(InvalidArgumentError, match="which has 0 axes in a shard"):
         wf.shard_map(lambda x: wf.sum(x), MESH, P("d"), P("d"))(X)
     with pytest.raises(InvalidArgumentError, match="in_specs has"):
         wf.shard_map(lambda x: x, MESH, (P("d"), P("d")), P("d"))(X)
+    for out in (5, (P("d"), 5)):
+        with pytest.raises(InvalidArgumentError, match="out_specs has 5"):
+            wf.shard_map(lambda x: x, MESH, P("d"), out)(X)
     with pytest.raises(InvalidArgumentError, match=r"takes a function and a wf\.Mesh"):
         wf.shard_map(lambda x: x, {"d": 2}, P("d"), P("d"))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="whose size is open"):

@@ -73,6 +73,14 @@ def processes(
             process.stdout.close()
 
 
+def in_the_midst(made: list[subprocess.Popen[str]]) -> None:
+    """Wait until all processes are beyond the line "here", in the calls after it."""
+    for process in made:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+    time.sleep(0.2)
+
+
 def outputs(folder: Path, shape: dict[str, int], program: str, timeout: float = 30) -> list[str]:
     """What each process has printed at its end."""
     with processes(folder, shape, program, timeout) as made:
@@ -261,8 +269,8 @@ def test_small_leaves_of_a_tree_go_together(tmp_path: Path) -> None:
     assert found == ["7\n"] * 2
 
 
-LARGE = """
-rows = np.random.default_rng(2).normal(size=(3, 700_001)).astype(np.float32)
+SUMS = """
+rows = np.random.default_rng(2).normal(size=(3, LENGTH)).astype(np.float32)
 kept = rows.copy()
 total = (rows[0] + rows[1]) + rows[2]
 
@@ -284,9 +292,11 @@ print("done")
 """
 
 
-def test_large_arrays_are_summed_in_the_order_of_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [5, 700_001])
+def test_sums_are_in_the_order_of_ranks(tmp_path: Path, length: int) -> None:
     """With the bits of NumPy, and no operand changes though results may be in its memory."""
-    assert outputs(tmp_path, {"d": 3}, LARGE) == ["done\n"] * 3
+    program = f"LENGTH = {length}\n{SUMS}"
+    assert outputs(tmp_path, {"d": 3}, program) == ["done\n"] * 3
 
 
 OTHER_WAYS = """
@@ -343,10 +353,7 @@ except wf.errors.UnavailableError as error:
     print(error)
 """
     with processes(tmp_path, {"d": 2}, program) as made:
-        for process in made:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "here\n"
-        time.sleep(0.2)
+        in_the_midst(made)
         made[1].send_signal(signal.SIGINT)
         first, second = (process.communicate(timeout=60)[0] for process in made)
         assert second == "interrupted\n"
@@ -436,10 +443,7 @@ except wf.errors.AbortedError as error:
     print(error)
 """
     with processes(tmp_path, {"d": 3}, program) as made:
-        for process in made:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "here\n"
-        time.sleep(0.2)
+        in_the_midst(made)
         made[2].send_signal(how)
         for process in made[:2]:
             said = process.communicate(timeout=60)[0]

@@ -250,7 +250,8 @@ class Group:
             self._region = None
 
     def abandon(self) -> None:
-        """In a child of a fork: the sockets are the parent's."""
+        """In a child of a fork: the sockets are the parent's, a call of which may hold the lock."""
+        self._lock = threading.Lock()
         for one in self._sockets.values():
             one.close()
         self._sockets = {}
@@ -350,13 +351,13 @@ class Group:
         ranks = {one.fileno(): rank for rank, one in self._sockets.items()}
         for descriptor in ranks:
             poll.register(descriptor, select.POLLIN | select.POLLRDHUP)
-        found = dict(poll.poll(0))
-        for descriptor, events in found.items():
-            rank = ranks[descriptor]
-            if events & (select.POLLRDHUP | select.POLLHUP) and rank != waits_for:
-                self._last_words(rank)
+        found = {ranks[descriptor]: events for descriptor, events in poll.poll(0)}
+        if not found.get(waits_for, 0) & select.POLLIN:  # else it has come; others may be through
+            for rank, events in found.items():
+                if events & (select.POLLRDHUP | select.POLLHUP) and rank != waits_for:
+                    self._last_words(rank)
         if time.monotonic() > deadline:
-            silent = {r for d, r in ranks.items() if not found.get(d, 0) & select.POLLIN}
+            silent = {r for r in ranks.values() if not found.get(r, 0) & select.POLLIN}
             late = [r for r in ranks.values() if r == waits_for or (r > waits_for and r in silent)]
             raise DeadlineError(
                 f"{_ranks(late)} did not come within {self.timeout:g} s, in {self._what}"
@@ -387,7 +388,9 @@ class Group:
             if self.size == 1:
                 np.copyto(out, flat)
             elif flat.nbytes <= INLINE_BYTES:
-                fold(self._all(flat), add, out)
+                parts = self._all(flat)
+                parts[self.rank] = flat.copy()  # out may be its memory
+                fold(parts, add, out)
             else:
                 self._reduce_pieces(flat, add, out)
             return out.reshape(x.shape)

@@ -79,10 +79,10 @@ def _names(axis_name: Any) -> Sequence[Any]:
 
 def _each(op: str, x: Any, axis_name: Any) -> Any:
     """The op on each leaf, over one axis or several."""
-    axes = {name: _axis(op, name) for name in _names(axis_name)}
+    axes = [(name, _axis(op, name)) for name in _names(axis_name)]
     leaves, structure = pytree.flatten(x)
     made = given = [as_tensor(leaf) for leaf in leaves]
-    for name, axis in axes.items():
+    for name, axis in axes:
         if axis.mesh:
             made = exchange_each(op, made, name, axis)
         else:

@@ -85,7 +85,8 @@ class Mesh:
     take to come. An error in a collective ends the mesh.
 
     UnavailableError for a process that does not come, UnsupportedError for tasks on other hosts,
-    InvalidArgumentError for a shape that is not theirs.
+    InvalidArgumentError for a shape of more or fewer shards than the job has tasks,
+    FailedPreconditionError where another process has this task's place.
 
     >>> mesh = wf.Mesh({"data": 2, "model": 4})
     >>> mesh.size, mesh.axis_names
@@ -161,6 +162,8 @@ class Mesh:
         """The tensor with the axes of the mesh that the spec names in front, in the mesh's order,
         and behind them the shape of a shard. ShapeError where shards would differ in size."""
         shares = self.check_cut(t, spec, path)
+        if not shares:
+            return t
         shape: list[Dim] = []
         front: dict[str, int] = {}
         back = []
@@ -272,8 +275,8 @@ def _address_of(task: ClusterTask, size: int) -> str:
             "tasks",
             location=caller_location(),
         )
-    hosts = {a if a.startswith("ipc://") else a.rpartition(":")[0] for a in addresses}
-    if len({h for h in hosts if not h.startswith("ipc://")}) > 1:
+    hosts = {a.rpartition(":")[0] for a in addresses if not a.startswith("ipc://")}
+    if len(hosts) > 1:
         raise UnsupportedError(
             f"wf.Mesh: the tasks are on the hosts {', '.join(sorted(hosts))}, and collectives "
             "between hosts are not there yet",
@@ -314,20 +317,37 @@ def spec_of_each(what: str, specs: Specs, structure: pytree.Structure) -> list[P
         return [spec] * pytree.count_leaves(structure)
     parts = pytree.children(specs)
     if structure is None or parts is None or len(parts) != len(structure.children):
-        raise InvalidArgumentError(
-            f"shard_map: {what} has {specs!r:.60} for {pytree.describe(structure)}",
-            hint="a wf.PartitionSpec, a name, or None; a tuple, list or dict of them nests as the "
-            "tensors do",
-            location=caller_location(),
-        )
+        raise _no_spec(what, specs, f" for {pytree.describe(structure)}")
     pairs = zip(parts, structure.children, strict=True)
     return [spec for part, child in pairs for spec in spec_of_each(what, part, child)]
 
 
-def axes_of(specs: Specs, name: str) -> Any:
+def leaves_with_specs(
+    what: str, specs: Specs, tree: Any, root: str
+) -> tuple[list[tuple[Any, PartitionSpec, str]], pytree.Structure]:
+    """The leaves of a tree, each with its spec and its path from `root`; and the structure."""
+    leaves, structure = pytree.flatten(tree)
+    each = spec_of_each(what, specs, structure)
+    return list(zip(leaves, each, pytree.paths(structure, root), strict=True)), structure
+
+
+def _no_spec(what: str, given: object, of: str = "") -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"shard_map: {what} has {given!r:.60}{of}",
+        hint="a wf.PartitionSpec, a name, or None; a tuple, list or dict of them nests as the "
+        "tensors do",
+        location=caller_location(),
+    )
+
+
+def axes_of(what: str, specs: Specs, name: str) -> Any:
     """What `wf.vmap` takes for one axis of the mesh: 0 for leaves that are cut along it, which
     have it in front, else None; a tree as the specs are."""
-    spec = as_spec(specs)
-    if spec is not None:
+
+    def axis(leaf: object) -> int | None:
+        spec = as_spec(leaf)
+        if spec is None:
+            raise _no_spec(what, leaf)
         return 0 if name in spec.names else None
-    return pytree.tree_map(lambda leaf: axes_of(leaf, name), specs)
+
+    return pytree.tree_map(axis, specs)

@@ -27,7 +27,7 @@ from weft.frontend.transforms.mesh import (
     PartitionSpec,
     Specs,
     differs_error,
-    spec_of_each,
+    leaves_with_specs,
 )
 from weft.ir.dtypes import DType
 from weft.ir.errors import UnsupportedError
@@ -88,11 +88,9 @@ def in_processes(
     @shows_as_seen
     @functools.wraps(fn)
     def sharded(*args: Any) -> Any:
-        leaves, structure = pytree.flatten(args)
-        specs = spec_of_each("in_specs", in_specs, structure)
-        paths = pytree.paths(structure, "arguments")
+        leaves, structure = leaves_with_specs("in_specs", in_specs, args, "arguments")
         tensors = []
-        for leaf, spec, path in zip(leaves, specs, paths, strict=True):
+        for leaf, spec, path in leaves:
             t = as_tensor(leaf)
             if t._data is None:
                 check_usable(t, current_trace())
@@ -103,7 +101,8 @@ def in_processes(
             trace = current_trace()
             assert trace is not None
             start = len(trace.builder.ops)
-            shards = [_cut(t, spec, axes) for t, spec in zip(wholes, specs, strict=True)]
+            pairs = zip(wholes, leaves, strict=True)
+            shards = [_cut(t, spec, axes) for t, (_, spec, _) in pairs]
             with axes_called(axes):
                 made = fn(*pytree.unflatten(structure, shards))
             return _results(trace, start, made, mesh, out_specs, axes)
@@ -148,12 +147,10 @@ def _results(
     axes: dict[str, NamedAxis],
 ) -> Any:
     """The whole results, of what the function gave for this process's shard."""
-    leaves, structure = pytree.flatten(made)
-    specs = spec_of_each("out_specs", out_specs, structure)
-    paths = pytree.paths(structure, "result")
+    leaves, structure = leaves_with_specs("out_specs", out_specs, made, "result")
     differs = _differing(trace.builder.ops[start:], mesh.name)
     out = []
-    for leaf, spec, path in zip(leaves, specs, paths, strict=True):
+    for leaf, spec, path in leaves:
         t = as_tensor(leaf)
         mesh.check_joined(t, spec, path)
         for name in axes:

@@ -21,7 +21,7 @@ from weft.frontend.transforms.mesh import (
     Specs,
     axes_of,
     differs_error,
-    spec_of_each,
+    leaves_with_specs,
 )
 from weft.frontend.transforms.processes import in_processes
 from weft.frontend.transforms.vmap import RowsDifferError, vmap
@@ -65,17 +65,13 @@ def shard_map(
     @shows_as_seen
     @functools.wraps(fn)
     def sharded(*args: Any) -> Any:
-        leaves, structure = pytree.flatten(args)
-        specs = spec_of_each("in_specs", in_specs, structure)
-        names = pytree.paths(structure, "arguments")
-        cut = [
-            mesh.cut(as_tensor(leaf), spec, path) if spec.names else leaf
-            for leaf, spec, path in zip(leaves, specs, names, strict=True)
-        ]
+        leaves, structure = leaves_with_specs("in_specs", in_specs, args, "arguments")
+        cut = [mesh.cut(as_tensor(leaf), spec, path) for leaf, spec, path in leaves]
         made = _of_all(fn, mesh, in_specs, out_specs)(*pytree.unflatten(structure, cut))
-        results, nested = pytree.flatten(made)
-        pairs = zip(results, spec_of_each("out_specs", out_specs, nested), strict=True)
-        return pytree.unflatten(nested, [mesh.joined(t, s) if s.names else t for t, s in pairs])
+        results, nested = leaves_with_specs("out_specs", out_specs, made, "result")
+        return pytree.unflatten(
+            nested, [mesh.joined(t, spec) if spec.names else t for t, spec, _ in results]
+        )
 
     return sharded
 
@@ -139,17 +135,14 @@ def _of_all(
 
     def checked(*args: Any) -> Any:
         made = fn(*args)
-        leaves, structure = pytree.flatten(made)
-        specs = spec_of_each("out_specs", out_specs, structure)
-        paths = pytree.paths(structure, "result")
-        for leaf, spec, path in zip(leaves, specs, paths, strict=True):
+        for leaf, spec, path in leaves_with_specs("out_specs", out_specs, made, "result")[0]:
             mesh.check_joined(as_tensor(leaf), spec, path)
         return made
 
     whole: Callable[..., Any] = functools.wraps(fn)(checked)
     for name in reversed(mesh.axis_names):
         batched = vmap(
-            whole, axes_of(in_specs, name), axes_of(out_specs, name),
+            whole, axes_of("in_specs", in_specs, name), axes_of("out_specs", out_specs, name),
             axis_size=mesh.shape[name], axis_name=name,
         )  # fmt: skip
         whole = _names_the_axis(batched, name)

@@ -7,17 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.ir.spec import ints_attr
+from weft.ir.spec import AttrValue, ints_attr
 from weft.passes.autodiff.rule import Rule, Site
 from weft.passes.rewriting.expression import Expr
 
+#: The adjoint of a collective, for those that are linear and whose attributes it has.
+_ADJOINTS = {
+    "psum": "psum", "all_gather": "psum_scatter", "psum_scatter": "all_gather",
+    "all_to_all": "all_to_all", "split": "join", "join": "split",
+    "enter": "total", "total": "enter", "leave": "first", "first": "leave",
+}  # fmt: skip
 
-def _of_extremum(s: Site) -> Sequence[Expr | None]:
-    """To the rows that have it, in equal parts."""
-    name = s.attrs["axis_name"]
-    here = s.x.op("equal", s.y)
-    count = here.op("astype", dtype=s.g.dtype).op("psum", axis_name=name)
-    return [here.where(s.g.op("psum", axis_name=name) / count, s.g.full(0))]
+
+def _of_collective(s: Site) -> Sequence[Expr | None]:
+    """Of an op over rows, or of an exchange of that kind."""
+    kind = str(s.attrs.get("kind", s.op.name))
+    if kind in _ADJOINTS:
+        return [_over_axis(s, _ADJOINTS[kind], s.g)]
+    if kind == "ppermute":
+        return [_over_axis(s, kind, s.g, sources=_back(s))]
+    here = s.x.op("equal", s.y)  # of an extremum: to the rows that have it, in equal parts
+    count = _over_axis(s, "psum", here.op("astype", dtype=s.g.dtype))
+    return [here.where(_over_axis(s, "psum", s.g) / count, s.g.full(0))]
+
+
+def _over_axis(s: Site, kind: str, x: Expr, **changed: AttrValue) -> Expr:
+    """Another collective over the axis of this one."""
+    attrs = {**s.attrs, **changed}
+    return x.op("exchange", **{**attrs, "kind": kind}) if "kind" in attrs else x.op(kind, **attrs)
 
 
 def _back(s: Site) -> tuple[int, ...]:
@@ -27,41 +44,7 @@ def _back(s: Site) -> tuple[int, ...]:
     return tuple(target_of.get(k, -1) for k in range(len(sources)))
 
 
-def _of_ppermute(s: Site) -> Sequence[Expr | None]:
-    return [s.g.op("ppermute", axis_name=s.attrs["axis_name"], sources=_back(s))]
-
-
-def _adjoint(name: str) -> Rule:
-    """Of a collective that is linear: another one."""
-    return lambda s: [s.g.op(name, **s.attrs)]
-
-
-#: By kind of `exchange`: its adjoint, for those that are linear and whose attributes it has.
-_ADJOINTS = {
-    "psum": "psum", "all_gather": "psum_scatter", "psum_scatter": "all_gather",
-    "all_to_all": "all_to_all", "split": "join", "join": "split",
-    "enter": "total", "total": "enter", "leave": "first", "first": "leave",
-}  # fmt: skip
-
-
-def _of_exchange(s: Site) -> Sequence[Expr | None]:
-    kind = str(s.attrs["kind"])
-    if kind in _ADJOINTS:
-        return [s.g.op("exchange", **{**s.attrs, "kind": _ADJOINTS[kind]})]
-    if kind == "ppermute":
-        return [s.g.op("exchange", **{**s.attrs, "sources": _back(s)})]
-    total = {**s.attrs, "kind": "psum"}  # of an extremum, as `_of_extremum`
-    here = s.x.op("equal", s.y)
-    count = here.op("astype", dtype=s.g.dtype).op("exchange", **total)
-    return [here.where(s.g.op("exchange", **total) / count, s.g.full(0))]
-
-
-COLLECTIVE_GRADIENTS: Mapping[str, Rule] = {
-    "psum": _adjoint("psum"),
-    "all_gather": _adjoint("psum_scatter"),
-    "psum_scatter": _adjoint("all_gather"),
-    "all_to_all": _adjoint("all_to_all"),
-    "ppermute": _of_ppermute,
-    "exchange": _of_exchange,
-    **dict.fromkeys(("pmax", "pmin"), _of_extremum),
-}
+COLLECTIVE_GRADIENTS: Mapping[str, Rule] = dict.fromkeys(
+    ("psum", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all", "ppermute", "exchange"),
+    _of_collective,
+)
