@@ -225,20 +225,23 @@ def test_a_call_more_and_a_call_less() -> None:
         assert "psum of float64[2] at a.py:7" in str(error)
 
 
-def test_who_has_all_may_leave_before_others_have_looked() -> None:
+def test_who_has_all_may_leave_before_others_have_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 waits for rank 2, and is off the processor while the others finish and leave."""
+    slow: set[int] = set()
+    poll = group_module.select.poll
+
+    def later() -> Any:
+        if threading.get_ident() in slow:
+            time.sleep(0.8)
+        return poll()
+
+    monkeypatch.setattr(group_module.select, "poll", later)
 
     def work(group: Group) -> Any:
         if group.rank == 2:
             time.sleep(0.5)
         if group.rank == 1:
-            look = group._look
-
-            def later(deadline: float, waits_for: int) -> None:
-                time.sleep(0.8)
-                look(deadline, waits_for)
-
-            group._look = later  # type: ignore[method-assign]
+            slow.add(threading.get_ident())
         return group.reduce(np.ones(1), np.add, Call("psum")).tolist()
 
     assert together(3, work) == [[3.0]] * 3
@@ -308,18 +311,22 @@ def test_who_may_come() -> None:
 
 def test_a_fork_leaves_the_group_to_the_parent() -> None:
     name, found = "a name that is " + "long " * 40 + fresh(), []
+    forked = threading.Event()
 
     def second() -> None:
         with Group(name, 1, 2, connect_timeout=10) as group:
             for _ in range(2):
                 found.append(group.reduce(np.ones(1), np.add, Call("psum")).tolist())
+                forked.wait(20)
 
     thread = threading.Thread(target=second)
     thread.start()
     with Group(name, 0, 2, connect_timeout=10) as group:
         group.reduce(np.ones(1), np.add, Call("psum"))
-        with group._lock:  # as if another thread were in a call
-            child = os.fork()
+        caller = threading.Thread(target=group.reduce, args=(np.ones(1), np.add, Call("psum")))
+        caller.start()
+        time.sleep(0.2)  # it is in a call
+        child = os.fork()
         if not child:
             ended = False
             try:
@@ -329,7 +336,8 @@ def test_a_fork_leaves_the_group_to_the_parent() -> None:
             finally:  # no test goes on here
                 os.execv("/bin/sh", ["sh", "-c", f"exit {0 if ended else 1}"])
         assert os.waitpid(child, 0)[1] == 0
-        group.reduce(np.ones(1), np.add, Call("psum"))
+        forked.set()
+        caller.join(10)
         thread.join(10)
     assert found == [[2.0], [2.0]]
 
