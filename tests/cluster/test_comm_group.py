@@ -361,6 +361,25 @@ def test_groups_of_two_sizes() -> None:
     assert any("has 3 members, rank 0 says 2" in error for error in errors)
 
 
+def test_a_member_that_leaves_a_meeting_says_why() -> None:
+    """To one who still waits for somebody else, too."""
+    name = fresh()
+    errors: list[CommError] = []
+
+    def leaves() -> None:
+        try:
+            Group(name, 0, 3, connect_timeout=0.7)
+        except CommError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=leaves)
+    thread.start()
+    with pytest.raises(PeerLostError, match=r"rank 0 has left, in the meeting .*rank 1 .* did not"):
+        Group(name, 2, 3, connect_timeout=20)
+    thread.join(10)
+    assert [type(error) for error in errors] == [UnreachableError]
+
+
 @contextmanager
 def members(name: str, ranks: range, size: int, length: int) -> Iterator[list[Any]]:
     """Processes that add up arrays until somebody is lost."""

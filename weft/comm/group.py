@@ -38,6 +38,7 @@ import numpy as np
 
 from weft.comm.errors import (
     AddressError,
+    CommError,
     DeadlineError,
     GroupEndedError,
     PeerLostError,
@@ -173,11 +174,11 @@ class Group:
                 self._greet(one)
                 if self._hello(one) == rank:
                     return one
-            except (OSError, _StrangerError):  # it does not listen yet, or left
-                pass
-            except BaseException:
+            except BaseException as error:
                 one.close()
-                raise
+                # Else it does not listen yet, or has left. Errors of a group are OSErrors, too.
+                if isinstance(error, CommError) or not isinstance(error, OSError | _StrangerError):
+                    raise
             one.close()
             time.sleep(min(pause, self._left(deadline)))
             pause = min(2 * pause, 0.05)
