@@ -7,7 +7,8 @@
 | as many groups as channels in and out  | tap by tap (`windows/reduce.py`; its kernel's     |
 |                                        | gradient: below)                                  |
 | all others                             | register tiles over patches                       |
-|                                        | (`windows/conv_tiles.py`)                         |
+|                                        | (`windows/conv_tiles.py`; conv_kernel:            |
+|                                        | `windows/kernel_gradient.py`)                     |
 
 Plain conv and conv_input: for each result, the taps that it sees (`windows/reduce.py`), and for
 each the channels of its group. Plain conv_kernel: for each tap and channel, over all pixels; of the
@@ -38,15 +39,9 @@ from weft.codegen.products.gemm import Product, dense_product
 from weft.codegen.scalar.element_access import constant, load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.codegen.tiles.micro_kernel import ACCUMULATOR, tile_of
-from weft.codegen.windows.conv_tiles import (
-    UNITS,
-    add_parts,
-    direct_calls,
-    kernel_gradient_calls,
-    least,
-    pool,
-)
+from weft.codegen.windows.conv_tiles import direct_calls, least, pool
 from weft.codegen.windows.geometry import Sizes, Table, sizes_of
+from weft.codegen.windows.kernel_gradient import UNITS, add_parts, kernel_gradient_calls
 from weft.codegen.windows.reduce import (
     REACH_WORDS,
     Lanes,
