@@ -80,6 +80,12 @@ BLOCKS: list[dict[str, Any]] = [
      "strides": (2, 3), "lo": (1, 0), "dilation": (1, 2)},
     {"x": (3, 3000, 4), "w": (9, 4, 24), "small": (1496,), "groups": 1,
      "strides": (2,), "lo": (0,), "dilation": (1,)},
+    # items that are joined to blocks, fewer in the last one; rows of x that no whole step covers
+    {"x": (23, 5, 7, 40), "w": (3, 2, 20, 70), "small": (3, 6), "groups": 2,
+     "strides": (2, 1), "lo": (1, 0), "dilation": (1, 1)},
+    # one axis, whose pixels are one step each or one step in all, in several runs
+    {"x": (2, 700, 1, 16), "w": (3, 1, 16, 48), "small": (350, 1), "groups": 1,
+     "strides": (2, 1), "lo": (1, 0), "dilation": (1, 1)},
     # a kernel so large that its gradient has no partial results
     {"x": (2, 6, 6, 200), "w": (3, 3, 200, 160), "small": (6, 6), "groups": 1,
      "strides": (1, 1), "lo": (1, 1), "dilation": (1, 1)},
@@ -334,7 +340,7 @@ def test_errors_name_the_user_s_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
-@pytest.mark.parametrize("case", [*BLOCKS[:4], "1x1"], ids=str)
+@pytest.mark.parametrize("case", [*BLOCKS[:5], "1x1"], ids=str)
 def test_what_follows_a_convolution_joins_it(case: Any, dtype: str) -> None:
     """Bias, ReLU and a residual in the blocks of conv and conv_input (f32, f64), in any cuts."""
     if case == "1x1":

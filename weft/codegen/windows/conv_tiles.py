@@ -12,9 +12,9 @@ tables (`weft.codegen.windows.geometry`). `a_at` and `c_at` are the two columns 
 scaled.
 
 conv and conv_input: the kernel w is packed once for the call into panels as wide as a tile,
-transposed for conv_input. A unit is a block of rows of one item of the batch, or some panels of
-one; its thread copies the patch that the block sees into its scratch (16-bit floats become f32
-there) and makes
+transposed for conv_input. A unit is a block of rows of one item of the batch, or of some whole
+items if those are small, or some panels of it; its thread copies the patch that the block sees into
+its scratch (16-bit floats become f32 there) and makes
 
     for each group, for each panel: for each run of 256 products: for each 8 pixels: tile (+)=
 
@@ -67,6 +67,7 @@ from weft.codegen.windows.geometry import (
     adjoint_gather,
     forward_gather,
     forward_patch,
+    joined,
 )
 from weft.ir.cost.rates import (
     NS_PER_PACKED_ELEMENT,
@@ -188,12 +189,32 @@ def emit_patch_copy(e: Emitter, tile: Tile, dtype: str) -> ir.Function:
     return function
 
 
+def copy_patches(
+    e: Emitter,
+    w: dict[str, ir.Value],
+    copy: ir.Function,
+    source: ir.Value,
+    patch: ir.Value,
+    block: tuple[ir.Value, ir.Value],
+) -> None:
+    """Copy what a block sees of each of its items; block: its first item and its number in that."""
+    b, (image, number) = e.builder, block
+    first = b.add(w["first_a"], b.mul(number, w["patch_step"]))
+    with e.for_range(e.index(0), least(b, w["images"], b.sub(w["batch"], image))) as i:
+        from_ = e.at(source, b.mul(b.add(image, i), w["image"]))
+        b.call(copy, [
+            from_, e.at(patch, b.mul(i, w["patch"])), w["channels"], first, w["patch_a"],
+            w["size_a"], w["first_b"], w["patch_b"], w["size_b"], w["first_c"], w["patch_c"],
+            w["size_c"],
+        ])  # fmt: skip
+
+
 WORDS = (
     "out", "source", "panels", "scratch", "scratch_bytes", "pixels", "phases", "phase_count",
-    "runs", "steps", "blocks", "patch_a", "patch_b", "patch_c", "first_a", "first_b", "first_c",
-    "patch_step", "size_a", "size_b", "size_c", "channels", "channels_out", "groups", "depth",
-    "width", "panel_width", "panel_rows", "block_out", "image_out", "image", "patch_bytes",
-    "parts", "part_width", "soon", "epilogue",
+    "runs", "steps", "images", "batch", "blocks", "cycle", "patch_a", "patch_b", "patch_c",
+    "first_a", "first_b", "first_c", "patch_step", "size_a", "size_b", "size_c", "patch",
+    "channels", "channels_out", "groups", "depth", "width", "panel_width", "panel_rows",
+    "block_out", "image_out", "image", "patch_bytes", "parts", "part_width", "soon", "epilogue",
 )  # fmt: skip
 #: A patch is not larger, if more than one row of results can be cut off: it stays in L2.
 PATCH_BYTES = 1 << 18
@@ -203,6 +224,8 @@ LEAST_UNITS = 16
 SOON = 384
 #: Pixels of a unit, at least: fewer would pay for their patch and for reading the panels.
 LEAST_PIXELS = 64
+#: Whole items are joined to units of so many pixels, if there are no more: each reads all panels.
+JOINED_PIXELS = 144
 
 
 def pool(table: Table) -> Pool:
@@ -243,6 +266,10 @@ def direct_calls(
     bytes_a_row = patch_row[1] * patch_row[2] * channels * item * (s.strides[0] if forward else 1)
     rows = rows_of_block(s.batch, result, -(-bytes_a_row // step), step)
     g = forward_gather(s, rows) if forward else adjoint_gather(s, rows)
+    images = _joined(s.batch, math.prod(result), g, channels * item)
+    items = -(-s.batch // images)  # of so many images
+    if images > 1:
+        g = joined(g, images, s.batch - (items - 1) * images, math.prod(result))
     panel = panel_vectors(width, tile) * tile.lanes
     panels = -(-width // panel)
     packed: Scratch | Pool = Scratch(max(64, s.groups * panels * s.taps * depth * panel * item))
@@ -251,35 +278,46 @@ def direct_calls(
         made = Panels(w.offset // held.dtype.itemsize, sizes, strides, panel, tile.dtype)
         packed = packed_constant(w, made)
     inner = result[1] * result[2]
-    patch_bytes = worker_stride(math.prod(g.patch.extents) * channels * item)
+    patch = math.prod(g.patch.extents) * channels
+    patch_bytes = worker_stride(images * patch * item)
     halves = s.dtype in HALVES
-    block_bytes = rows * inner * channels_out * item if halves or follow else 0
+    block_out = (rows * inner if images == 1 else images * math.prod(result)) * channels_out
+    block_bytes = block_out * item if halves or follow else 0
     scratch = max(64, patch_bytes + block_bytes)
     # too few blocks for many threads: cut the channels too (16-bit floats leave a block as a whole)
-    parts = 1 if halves else min(panels, -(-LEAST_UNITS // max(1, s.batch * g.blocks)))
+    parts = 1 if halves else min(panels, -(-LEAST_UNITS // max(1, items * g.blocks)))
     parts = -(-panels // -(-panels // parts))
     args: tuple[Arg, ...] = (
         out, x, packed, WorkerScratch(scratch),
         worker_stride(scratch), pool(g.pixels), pool(g.phases), len(g.phases), pool(g.runs),
-        pool(g.steps), g.blocks, *g.patch.extents, *g.patch.first, g.patch.step, *source,
-        channels, channels_out, s.groups, depth, width, panel, s.taps * depth,
-        rows * inner * channels_out, result[0] * inner * channels_out,
-        source[0] * source[1] * source[2] * channels, patch_bytes,
+        pool(g.steps), images, s.batch, g.blocks, g.blocks if images == 1 else items,
+        *g.patch.extents, *g.patch.first, g.patch.step, *source, patch, channels, channels_out,
+        s.groups, depth, width, panel, s.taps * depth, block_out, math.prod(result) * channels_out,
+        math.prod(source) * channels, patch_bytes,
         parts, -(-panels // parts) * panel, SOON * panel, Code(follow.kernel) if follow else 0,
         *(follow.args if follow else ()),
     )  # fmt: skip
-    units = s.batch * g.blocks * parts
+    units = items * g.blocks * parts
     work = s.multiply_adds + (
         PRODUCTS_PER_OPERATION * follow.statements * s.pixels(forward) if follow else 0
     )
-    cost = work / max(1, units) / tile.multiply_adds_per_ns + _copied(g, channels)
+    cost = work / max(1, units) / tile.multiply_adds_per_ns + images * _copied(g, channels)
     kernel = Kernel(
-        f"conv-6-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
+        f"conv-7-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
     )
     blocks = cut_call(kernel, args, units, cost)
     if isinstance(packed, Pool):
         return [blocks]
     return [_packing(w, s, tile, packed, (depth, width, panel), forward), blocks]
+
+
+def _joined(batch: int, pixels: int, g: Gather, pixel_bytes: int) -> int:
+    """How many items of the batch are a block, equal shares of them."""
+    if g.blocks > 1 or 2 * pixels > JOINED_PIXELS:
+        return 1
+    patch = math.prod(g.patch.extents) * pixel_bytes
+    most = max(1, min(JOINED_PIXELS // max(1, pixels), 2 * PATCH_BYTES // max(1, patch)))
+    return -(-batch // max(1, -(-batch // most)))
 
 
 def _steps_of(s: Sizes, forward: bool) -> tuple[int, int, int, int]:
@@ -375,30 +413,26 @@ class _Conv:
         b.store(e.index(-1), held)
         with e.for_range(e.lo, e.hi) as unit:
             block, part = b.sdiv(unit, w["parts"]), b.srem(unit, w["parts"])
-            image, number = b.sdiv(block, w["blocks"]), b.srem(block, w["blocks"])
-            source = e.at(self.source, b.mul(image, w["image"]))
-            first = b.add(w["first_a"], b.mul(number, w["patch_step"]))
+            image = b.mul(b.sdiv(block, w["blocks"]), w["images"])
+            number = b.srem(block, w["blocks"])
             with b.if_then(b.icmp_signed("!=", b.load(held), block)):
-                b.call(copy, [
-                    source, self.patch, w["channels"], first, w["patch_a"], w["size_a"],
-                    w["first_b"], w["patch_b"], w["size_b"], w["first_c"], w["patch_c"],
-                    w["size_c"],
-                ])  # fmt: skip
+                copy_patches(e, w, copy, self.source, self.patch, (image, number))
             b.store(block, held)
             before = b.mul(number, w["block_out"])
             out = e.at(self.out, b.add(b.mul(image, w["image_out"]), before))
-            is_last = b.icmp_signed("==", number, b.sub(w["blocks"], e.index(1)))
+            images = least(b, w["images"], b.sub(w["batch"], image))
+            left = b.sub(b.mul(images, w["image_out"]), before)
+            is_last = b.icmp_signed("==", b.srem(block, w["cycle"]), b.sub(w["cycle"], e.index(1)))
             plain = b.icmp_signed("==", w["epilogue"], zero)
             target = self.block if halves else b.select(plain, out, self.block)
-            pixel = b.sdiv(before, w["channels_out"]), b.sdiv(w["image_out"], w["channels_out"])
-            rows = least(b, b.sdiv(w["block_out"], w["channels_out"]), b.sub(pixel[1], pixel[0]))
-            row = b.add(b.mul(image, pixel[1]), pixel[0])
+            size = least(b, w["block_out"], left)
+            rows = b.sdiv(size, w["channels_out"])
+            row = b.sdiv(b.add(b.mul(image, w["image_out"]), before), w["channels_out"])
             with e.for_range(zero, w["groups"]) as group:
                 self._group(group, part, target, is_last)
                 with b.if_then(b.not_(plain)):
                     self._epilogue(group, part, row, rows)
             if store is not None:
-                size = least(b, w["block_out"], b.sub(w["image_out"], before))
                 b.call(store, [self.block, out, size])
 
     def _group(self, group: ir.Value, part: ir.Value, out: ir.Value, is_last: ir.Value) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -265,3 +266,16 @@ def _flat_runs(
         np.array(flat, np.int64).reshape(-1, 2),
         np.array(steps, np.int64).reshape(-1, 3),
     )
+
+
+def joined(g: Gather, images: int, last: int, pixels: int) -> Gather:
+    """Blocks of whole items, so many in each and `last` in the last one, from blocks of one item.
+    Their patches lie side by side, as the `pixels` of their results do."""
+    step = np.array([math.prod(g.patch.extents), pixels])
+    moved, phases = [], []
+    count = 0
+    for first, _, own, *runs in g.phases.tolist():
+        moved += [g.pixels[first : first + own] + k * step for k in range(images)]
+        phases.append([count, own * images, own * last, *runs])
+        count += own * images
+    return replace(g, pixels=np.concatenate(moved), phases=np.array(phases, np.int64))

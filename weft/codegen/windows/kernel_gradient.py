@@ -44,6 +44,7 @@ from weft.codegen.tiles.micro_kernel import (
 from weft.codegen.tiles.packing import emit_pack_b
 from weft.codegen.windows.conv_tiles import (
     TABLE,
+    copy_patches,
     emit_patch_copy,
     emit_tiles,
     least,
@@ -260,7 +261,7 @@ class _KernelGradient:
         zero, one = e.index(0), e.index(1)
         image = b.mul(b.sdiv(pair, w["blocks"]), w["images"])
         number = b.srem(pair, w["blocks"])
-        self._copy_patches(image, number)
+        copy_patches(e, w, self.copy, self.x, self.patch, (image, number))
         y = b.add(b.mul(image, w["image_y"]), b.mul(number, w["block_y"]))
         is_last = b.icmp_signed("==", b.srem(pair, w["cycle"]), b.sub(w["cycle"], one))
         first = b.select(is_last, w["full_runs"], zero)
@@ -280,19 +281,6 @@ class _KernelGradient:
             steps = a, e.at(self.steps, _times(e, step, 3)), b.sub(end, step)
             on_top = b.or_(add, b.icmp_signed(">", run, first))
             self._tiles(rows, steps, panels, (e.at(target, column), width), on_top)
-
-    def _copy_patches(self, image: ir.Value, number: ir.Value) -> None:
-        """What the block sees of each of its items."""
-        e, b, w = self.e, self.e.builder, self.word
-        first = b.add(w["first_a"], b.mul(number, w["patch_step"]))
-        images = least(b, w["images"], b.sub(w["batch"], image))
-        with e.for_range(e.index(0), images) as i:
-            source = e.at(self.x, b.mul(b.add(image, i), w["image"]))
-            b.call(self.copy, [
-                source, e.at(self.patch, b.mul(i, w["patch"])), w["channels"], first, w["patch_a"],
-                w["size_a"], w["first_b"], w["patch_b"], w["size_b"], w["first_c"], w["patch_c"],
-                w["size_c"],
-            ])  # fmt: skip
 
     def _panels(
         self, y: ir.Value, width: ir.Value, count: ir.Value
