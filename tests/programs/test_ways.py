@@ -13,7 +13,7 @@ import dynamic_programs
 import numpy as np
 import pytest
 from corpus import corpus
-from example_counts import WHOLE, examples
+from example_counts import examples, share
 from graphs import Case
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -225,7 +225,7 @@ SEEDS = st.integers(0, 2**32)
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_programs(name: str) -> None:
     row = RANDOM[name]
-    count = row.count if WHOLE else max(LEAST_EXAMPLES, -(-row.count // 80))
+    count = max(LEAST_EXAMPLES, share(row.count, 80))
     run = given(row.drawn, SEEDS)(random_check(name))
     settings(max_examples=count, deadline=None, database=None)(run)()
 
