@@ -72,6 +72,8 @@ UNITS = 16
 LEAST_TILES, MANY_TILES, LEAST_UNITS = 8, 32, 8
 #: Partial results are of so many pixels, if rows can be cut as well, and all of so many bytes.
 PIXELS_OF_PART, PARTIAL_BYTES = 1024, 8 << 20
+#: The patches of the items of a block take no more: large windows see much.
+PATCHES_BYTES = 4 << 20
 #: Packed rows of y take no more, if they are more than one panel: they stay in L2.
 PACKED_BYTES = 384 << 10
 
@@ -108,7 +110,7 @@ def kernel_gradient_calls(op: Operation, s: Sizes) -> list[KernelCall]:
     tile = tile_of(s.dtype)
     item = tile.itemsize
     channels, channels_y = s.inside * s.groups, s.outside * s.groups
-    b = _blocks_of(s, channels)
+    b = _blocks_of(s, channels, item)
     rows = s.taps * s.inside
     elements = rows * channels_y
     parts, each, row_blocks, rows_each = _cuts(s, tile, b.pairs)
@@ -165,14 +167,18 @@ def _cuts(s: Sizes, tile: Tile, pairs: int) -> tuple[int, int, int, int]:
     return parts, each, -(-rows // rows_each), rows_each
 
 
-def _blocks_of(s: Sizes, channels: int) -> _Blocks:
+def _blocks_of(s: Sizes, channels: int, item: int) -> _Blocks:
     inner = s.small[1] * s.small[2]
     blocks = -(-s.small[0] // max(1, PIXELS // inner))
     rows = -(-s.small[0] // blocks)  # equal blocks
     blocks = -(-s.small[0] // rows)
-    images = min(s.batch, max(1, PIXELS // (rows * inner))) if blocks == 1 else 1
-    pairs = -(-s.batch // images) * blocks
     patch = forward_patch(s, rows)
+    images = 1
+    if blocks == 1:
+        fit = PATCHES_BYTES // max(1, math.prod(patch.extents) * channels * item)
+        images = max(1, min(s.batch, PIXELS // (rows * inner), fit))
+        images = -(-s.batch // -(-s.batch // images))  # equal blocks
+    pairs = -(-s.batch // images) * blocks
     last_rows = s.small[0] - (blocks - 1) * rows
     last_images = s.batch - (-(-s.batch // images) - 1) * images
     full, a_k = _steps(s, patch, rows, images, channels)
