@@ -195,9 +195,10 @@ class Costs:
         self._price_nests(dict(zip(copy.ops, block.ops, strict=True)), copy)
 
     def _find_views(self, op: Operation) -> None:
-        """Results that have no memory of their own: views, stacks after a push, variables read."""
+        """Results that have no memory of their own: views, stacks after a push, variables that are
+        read or updated."""
         for result in op.results:
-            if op.name == "read":
+            if _uses_variable(op):
                 self.unstored[result] = None
             elif isinstance(result.type, StackType):
                 stack = next((v for v in op.operands if isinstance(v.type, StackType)), None)
@@ -274,6 +275,11 @@ class Costs:
             return max(parts) + decides
         return (sum(parts) + decides) * self.trips(op)
 
+    def is_inside(self, value: Value) -> bool:
+        """Whether a value is inside a nest: in memory only where it is sent from."""
+        inside = value in self.unstored and self.unstored[value] is None
+        return inside and value.op is not None and not _uses_variable(value.op)
+
     def nest_of(self, op: Operation) -> Nest | None:
         """The nest that the op will be a part of, if it will be."""
         return self._nest[op][0] if op in self._nest else None
@@ -296,6 +302,10 @@ class Costs:
     def nbytes_held(self, value: Value) -> float:
         """Bytes of the variable that a value refers to; 0 of what refers to none."""
         return bytes_of(value.type.tensor, self._sizes) if isinstance(value.type, RefType) else 0.0
+
+
+def _uses_variable(op: Operation) -> bool:
+    return any(isinstance(v.type, RefType) for v in op.operands)
 
 
 def bytes_of(t: Type, sizes: Mapping[str, int]) -> float:

@@ -393,12 +393,7 @@ def place(
     else:
         _check_variables(problem, choice, devices, model.sizes)
     copies: dict[Operation, Operation] = {}
-    if _LOG.isEnabledFor(logging.INFO):
-        _LOG.info(
-            "%s: %d ops, %s, %.3g ms predicted%s",
-            graph.name, len(problem.ops), choice.why, choice.prediction.seconds * 1e3,
-            "".join(f"; {text}" for text in fallbacks),
-        )  # fmt: skip
+    _log(graph, choice, fallbacks)
     names = {op: devices[k].name for op, k in zip(problem.ops, choice.device, strict=True)}
     block = with_devices(graph.block, names.get, copies)
     texts = reasons_of(problem, together, devices, choice, wishes)
@@ -412,6 +407,15 @@ def place(
         _state(problem, names),
         choice,
     )
+
+
+def _log(graph: Graph, choice: Choice, fallbacks: Sequence[str]) -> None:
+    if _LOG.isEnabledFor(logging.INFO):
+        _LOG.info(
+            "%s: %d ops, %s, %.3g ms predicted%s",
+            graph.name, len(choice.device), choice.why, choice.prediction.seconds * 1e3,
+            "".join(f"; {text}" for text in fallbacks),
+        )  # fmt: skip
 
 
 def _choice_of(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.types import HandleType, RefType
 from weft.passes.placement.constraints import inside
@@ -127,14 +128,15 @@ class StepModel:
         value, costs = self.value, self.costs
         self.stored, self.root = list(self.nbytes), list(range(len(self.values)))
         self.in_nests: set[int] = set()  # they have memory only to be sent from
-        for held, behind in costs.unstored.items():
+        for held in costs.unstored:
             self.stored[value[held]], source = 0.0, held
-            if behind is None and held.op is not None and held.op.name != "read":
+            if costs.is_inside(held):
                 self.in_nests.add(value[held])
             while (behind := costs.unstored.get(source)) is not None:
                 source = behind
             self.root[value[held]] = value[source]
         self._find_lasting()
+        self.in_place = ["elementwise" in lookup(op.name).traits for op in self.ops]
         self.scratch = [0.0] * len(self.ops)
         for i, regions in self.regions.items():
             if not self.spans[i]:

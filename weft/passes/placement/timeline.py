@@ -18,8 +18,8 @@ the handling of one message take.
 Memory of a device: its variables and constants, all the time; what the caller feeds and fetches; a
 value from the begin of its op until the last that reads or sends it is done; one that was received
 from the begin of the message on; within a loop or branch what is alive there at once. A view has
-its source's memory, a value inside a fused nest none. No op writes into a buffer that it reads
-last, so this is more than a memory plan takes."""
+its source's memory, a value inside a fused nest none; an elementwise op that is the last to read a
+value as large as its result writes into that."""
 
 from __future__ import annotations
 
@@ -370,19 +370,35 @@ class Simulation:
             elif root != v and root in self.copies and on in self.copies[root]:
                 row = self.copies[root][on]
                 row[2] = max(row[2], used[v])
+        begun = self._reused(used)
         for v, on in enumerate(self.made_on):
             copies = self.copies.get(v, {})
             own = model.nbytes[v] if copies and v in model.in_nests else model.stored[v]
             if on >= 0 and own:
-                yield Life(on, self.begun[v], used[v], own, "value", v)
-            for device, (_, begun, last) in copies.items():
+                yield Life(on, begun[v], used[v], own, "value", v)
+            for device, (_, first, last) in copies.items():
                 end = self.seconds if v in ends and device == 0 else last
-                yield Life(device, begun, end, model.nbytes[v], "received", v)
+                yield Life(device, first, end, model.nbytes[v], "received", v)
         for i, nbytes in enumerate(model.scratch):
             if nbytes:
                 device, end = self.chosen[model.group[i]], self.ended[i]
                 begin = end - model.seconds[device][i]
                 yield Life(device, begin, end, nbytes, "scratch", i)
+
+    def _reused(self, used: list[float]) -> list[float]:
+        """When each value begins to take memory of its own. used: until when it is in memory."""
+        model, begun = self.model, list(self.begun)
+        for i, results in enumerate(model.results):
+            if len(results) != 1 or not model.in_place[i] or not model.stored[results[0]]:
+                continue
+            v = results[0]
+            for operand in model.needs[i]:
+                source, size = model.root[operand], model.stored[model.root[operand]]
+                last = self.made_on[source] == self.made_on[v] and used[source] == self.ended[i]
+                if last and size == model.stored[v] and source not in model.feeds:
+                    begun[v] = self.ended[i]
+                    break
+        return begun
 
 
 def _task(device: str) -> str:
