@@ -2,15 +2,17 @@
 tasks.
 
     python benchmarks/placement.py [--evaluations 2000] [--seed 0] [--quick] [-o placement.json]
+    python benchmarks/placement.py --workers
 
 Models: training steps of AlexNet and GoogLeNet (`paper/table1_nets.py`, at the paper's batch and
 image) and of the LSTM language model (`examples/language_model.py`, full softmax over 40,000
 words). Each as one graph over equal tasks, where variables may be anywhere (`free_state`), and with
 variables on parameter servers, as `wf.train.replica_device_setter` spreads them, where what reads
-them may be anywhere. Tasks are one core
-of the machine of the prices; links are the default ones (ZeroMQ over loopback, 1.2 GB/s) or fast
-(12 GB/s, 5 us). The last rows give each device less memory than the step takes on one. Nothing runs
-but the simulator: no time of a step here is measured.
+them may be anywhere. Tasks are one core of the machine of the prices; links are the default ones
+(ZeroMQ over loopback, 1.2 GB/s) or fast (12 GB/s, 5 us). The last rows give each device less memory
+than the step takes on one. `--workers` simulates 1 to 16 workers that share four servers, with ops
+on their worker or where the placer wants them. Nothing runs but the simulator: no time of a step
+here is measured.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from weft.passes.pipelines import PIPELINES, before_placement
 from weft.passes.placement import CostModel, Device, Links, Search, place
 from weft.passes.placement.choose import HOME, SEARCHED
 from weft.passes.placement.constraints import with_devices
+from weft.passes.placement.simulate import Cluster, Workload, simulate
 
 ROOT = Path(__file__).parent
 sys.path += [str(ROOT / "paper"), str(ROOT.parent / "examples")]
@@ -144,7 +147,7 @@ def rows(how: Search, quick: bool) -> Iterator[Row]:
     models: dict[str, Callable[[int], Graph]] = {
         "AlexNet": lambda _: conv_net("AlexNet", quick),
         "GoogLeNet": lambda _: conv_net("GoogLeNet", quick),
-        "LSTM": lambda n: words(n, quick, 0),
+        "LSTM": lambda n: unbound(words(n, quick, 0)),
     }
     for name, made in models.items():
         for count in counts:
@@ -178,6 +181,25 @@ def tight(how: Search, quick: bool) -> Iterator[Row]:
                 print(f"{label}: {error}")
 
 
+def by_workers(quick: bool) -> list[dict[str, Any]]:
+    """Steps of 1 to 16 workers that share four servers, where ops stay on their worker and where
+    the placer may move them: medians of the simulation of all workers together."""
+    out = []
+    for name in ("AlexNet", "LSTM"):
+        graph = unbound(on_servers(name, 4, quick))
+        names = [WORKER, *(f"/job:ps/task:{i}" for i in range(4))]
+        devices = [Device(f"{task}/cpu:0") for task in names]
+        for links in LINKS:
+            for spread in (False, True):
+                placed = place(graph, devices, costs=CostModel(LINKS[links]), spread=spread)
+                load, cluster = Workload.of_placement(placed), Cluster(LINKS[links], cores=1)
+                seconds = {n: simulate(load, n, cluster, steps=4).median for n in (1, 2, 4, 8, 16)}
+                out.append({"model": name, "links": links, "spread": spread, "seconds": seconds})
+                told = ", ".join(f"{n}: {s * 1e3:.0f}" for n, s in seconds.items())
+                print(f"{name}, {links}, spread={spread}, ms by workers: {told}", flush=True)
+    return out
+
+
 def table(found: list[Row]) -> Iterator[str]:
     """The rows as Markdown."""
     yield "| model | tasks | links | one task, ms | greedy | search | bound | greedy / search | search / bound |"  # noqa: E501
@@ -197,8 +219,14 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="small models over 2 and 4 tasks")
+    parser.add_argument("--workers", action="store_true", help="several workers, this alone")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "placement.json")
     args = parser.parse_args()
+    if args.workers:
+        data = json.loads(args.output.read_text()) if args.output.exists() else {}
+        data["workers"] = by_workers(args.quick)
+        args.output.write_text(json.dumps(data, indent=1) + "\n")
+        return
     how, found = Search(args.evaluations, args.seed), []
     for row in rows(how, args.quick):
         found.append(row)

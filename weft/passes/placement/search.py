@@ -4,7 +4,9 @@ It starts from a placement, changes where some groups are, and keeps the change 
 step gets faster, or by chance if it gets not much slower (Kirkpatrick, Gelatt, Vecchi 1983); the
 best placement that was seen is the result, so it is never worse than the first one. What is moved
 is a *unit*: the groups whose ops fusion will make one kernel of, and what costs nothing beside it;
-or several units that hang together; or a stretch of the step; or two devices change their places.
+or a *cluster*: units joined pair by pair, those that give each other most bytes first, so that a
+part of a model goes with its variables, its gradients and their updates; or units around another;
+or a stretch of the step; or two devices change their places.
 
 A placement that does not fit the memory of a device is as much slower as bytes are too many, and
 worse than any that fits. The same step, seed and number of evaluations give the same placement."""
@@ -83,6 +85,7 @@ class _Annealing:
         self.unit_of = {g: u for u, groups in enumerate(self.units) for g in groups}
         self.near = _neighbours(model, self.unit_of, len(self.units))
         self.choice = [self._allowed(groups) for groups in self.units]
+        self.clusters = Clusters(self.near, self.unit_of, len(self.units))
         weights = [_weight(model, groups) for groups in self.units]
         self.total, self.sums = 0.0, [0.0] * len(weights)
         for u, weight in enumerate(weights):
@@ -140,12 +143,15 @@ class _Annealing:
         """New devices for some groups; none if what was drawn changes nothing."""
         draw = self.random.random()
         unit = self._some_unit()
-        if draw < 0.35:
-            return self._to([unit], self._some_device(unit))
-        if draw < 0.75:
-            return self._to(self._around(unit), self._some_device(unit))
+        device = self._some_device(unit)
+        if draw < 0.25:
+            return self._to([unit], device)
+        if draw < 0.6:
+            return self._to(self.clusters.around(unit, self.random), device)
+        if draw < 0.8:
+            return self._to(self._around(unit), device)
         if draw < 0.9:
-            return self._to(self._stretch(unit), self._some_device(unit))
+            return self._to(self._stretch(unit), device)
         return self._exchange(unit)
 
     def _to(self, units: Sequence[int], device: int) -> dict[int, int]:
@@ -171,8 +177,9 @@ class _Annealing:
     def _some_device(self, unit: int) -> int:
         """A device for the unit: rather where what it hangs together with is."""
         choice, own = self.choice[unit], self.place[self.units[unit][0]]
-        if self.random.random() < 0.6:
-            around = sorted({self.place[g] for g in self.near[unit]} & set(choice) - {own})
+        if self.random.random() < 0.5:
+            near = {self.place[g] for g in self.near[unit]} - {own}
+            around = sorted(near & set(choice))
             if around:
                 return self.random.choice(around)
         return self.random.choice(choice)
@@ -222,12 +229,12 @@ def _units(model: StepModel, allowed: Sequence[Sequence[int]]) -> list[list[int]
             up[b] = a
 
     nests: dict[object, int] = {}
-    seconds = [0.0] * len(model.groups)
-    for i, op in enumerate(model.ops):
-        group, nest = model.group[i], model.costs.nest_of(op)
-        seconds[group] += model.seconds[0][i]
-        if nest is not None and group in free:
-            join(nests.setdefault(nest, group), group)
+    seconds = [sum(model.seconds[0][i] for i in members) for members in model.members]
+    for g in sorted(free):  # what does nothing but a part of a nest
+        parts = {model.costs.nest_of(model.ops[i]) for i in model.members[g]
+                 if model.seconds[0][i]}  # fmt: skip
+        if len(parts) == 1 and None not in parts:
+            join(nests.setdefault(parts.pop(), g), g)
     for i in range(len(model.ops)):  # what costs nothing goes with the first that it reads
         group = model.group[i]
         if group in free and not seconds[group]:
@@ -244,8 +251,8 @@ def _units(model: StepModel, allowed: Sequence[Sequence[int]]) -> list[list[int]
 
 def _neighbours(
     model: StepModel, unit_of: dict[int, int], count: int
-) -> list[list[int]]:  # fmt: skip
-    """Of each unit, the groups that give it values or take them, the larger first."""
+) -> list[dict[int, float]]:  # fmt: skip
+    """Of each unit, the groups that give it values or take them, and the bytes, the most first."""
     bytes_to: list[dict[int, float]] = [{} for _ in range(count)]
     for i in range(len(model.ops)):
         reader = model.group[i]
@@ -257,7 +264,41 @@ def _neighbours(
                 if a in unit_of and unit_of.get(b) != unit_of[a]:
                     row = bytes_to[unit_of[a]]
                     row[b] = row.get(b, 0.0) + nbytes
-    return [sorted(row, key=lambda g: (-row[g], g)) for row in bytes_to]
+    return [dict(sorted(row.items(), key=lambda item: (-item[1], item[0]))) for row in bytes_to]
+
+
+class Clusters:
+    """Units joined pair by pair, those that give each other the most bytes first: a tree."""
+
+    def __init__(
+        self, near: Sequence[dict[int, float]], unit_of: dict[int, int], count: int
+    ) -> None:
+        pairs: dict[tuple[int, int], float] = {}
+        for unit, row in enumerate(near):
+            for g, nbytes in row.items():
+                if g in unit_of and unit_of[g] != unit:
+                    a, b = sorted((unit, unit_of[g]))
+                    pairs[a, b] = pairs.get((a, b), 0.0) + nbytes
+        self._up = [-1] * count  # the cluster around a unit or cluster
+        self._units: list[tuple[int, ...]] = [(u,) for u in range(count)]
+        top = list(range(count))  # of each unit the largest cluster so far
+        for a, b in sorted(pairs, key=lambda pair: (-pairs[pair], pair)):
+            first, second = top[a], top[b]
+            both = self._units[first] + self._units[second]
+            if first != second and 2 * len(both) <= max(4, count):
+                new = len(self._units)
+                self._up += [-1]
+                self._up[first] = self._up[second] = new
+                self._units.append(both)
+                for u in both:
+                    top[u] = new
+
+    def around(self, unit: int, chance: random.Random) -> tuple[int, ...]:
+        """A cluster with the unit: small ones rather than large ones."""
+        way = [unit]
+        while self._up[way[-1]] >= 0:
+            way.append(self._up[way[-1]])
+        return self._units[way[min(len(way) - 1, 1 + int(chance.random() ** 2 * len(way)))]]
 
 
 def _weight(model: StepModel, groups: Sequence[int]) -> float:
