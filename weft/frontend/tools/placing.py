@@ -153,6 +153,8 @@ def lines_of(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _device_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    if not rows:
+        return
     yield ""
     shown = sorted(rows, key=lambda r: -r["busy_seconds"])[:_MOST_DEVICES]
     width = max(len(r["name"]) for r in shown)

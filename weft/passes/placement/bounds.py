@@ -155,12 +155,13 @@ class _Bounds:
         be); what else these do; how many there are of a kind: those that are equally fast for the
         same groups. With few devices, what is fixed tells them apart, too."""
         model, times = self.model, self._times()
+        groups = np.array(model.group, int)
         per_table = {
-            id(table): np.bincount(model.group, np.array(table) * times, len(model.groups))
+            id(table): np.bincount(groups, np.array(table) * times, len(model.groups))
             for table in model.seconds
         }
-        sets, loads = np.array(self.sets), np.zeros(len(model.devices))
-        alone = np.array([len(devices) == 1 for devices in self.devices])
+        sets, loads = np.array(self.sets, int), np.zeros(len(model.devices))
+        alone = np.array([len(devices) == 1 for devices in self.devices], bool)
         for g in np.flatnonzero(alone[sets]):
             k = self.devices[sets[g]][0]
             took = float(per_table[id(model.seconds[k])][g])
