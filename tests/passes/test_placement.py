@@ -241,9 +241,10 @@ def test_state_that_is_not_placed_is_where_the_session_is() -> None:
 def test_variables_must_fit_the_memory() -> None:
     text = STEP.replace("DEVICE", 'device("/job:ps")')
     small = Device(PS.name, memory=4)
-    with pytest.raises(ResourceExhaustedError, match=r"'w', has 8(.|\n)*m\.py:1:1"):
+    with pytest.raises(ResourceExhaustedError, match=r"'w'(.|\n)*: 8 bytes(.|\n)*m\.py:1:1"):
         place(graph_of(text), [WORKER, OTHER, small])
-    place(graph_of(text), [WORKER, OTHER, Device(PS.name, memory=8)])
+    # the variable, and what is assigned to it
+    place(graph_of(text), [WORKER, OTHER, Device(PS.name, memory=16)])
 
 
 def test_stacks_stay_with_what_pushes_them() -> None:

@@ -34,8 +34,8 @@ from weft.passes.placement import (
     read_devices,
 )
 from weft.passes.placement.constraints import Rule, constrain
-from weft.passes.placement.costs import Network
-from weft.passes.placement.placer import explain_placement
+from weft.passes.placement.report import explain_placement
+from weft.passes.placement.timeline import Network
 
 HOME, OTHER = Device("/job:worker/task:0/cpu:0"), Device("/job:worker/task:1/cpu:0")
 PS = Device("/job:ps/task:0/cpu:0")

@@ -31,7 +31,7 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.passes.placement import CostModel, Device, Links, Placement, PlacementError, Rates, place
 from weft.passes.placement.constraints import Constraint, uses_handle
-from weft.passes.placement.costs import Network
+from weft.passes.placement.timeline import Network
 from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.placement import gpu_device, place_step
 

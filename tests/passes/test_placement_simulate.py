@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.text.parser import parse_graph
 from weft.passes.placement import Device, Links, place
+from weft.passes.placement.replicas import all_reduced, exchange_seconds, served_by_servers
 from weft.passes.placement.simulate import (
     Cluster,
     Workload,
@@ -126,3 +129,58 @@ def test_workloads_are_checked() -> None:
         Workload((-1.0,), (1.0,), 1.0)
     with pytest.raises(InvalidArgumentError):
         backup_curve(Workload((1.0,), (1.0,), 1.0), 2, [1, 2])
+
+
+# ----------------------------------------------------------------------------- thousands of workers
+
+#: Loads of a step: computing, parameters of 100 MB, both with servers that take their time.
+LOADS = {
+    "computing": with_stragglers(Workload.even(4, 1e6, 1e6, 0.5), 0.05, 0.05, 1.3),
+    "bytes": Workload.even(8, 1e8, 64.0, 0.0),
+    "servers": replace(Workload.even(4, 1e7, 1e7, 0.2), apply_s=(0.02,) * 4),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 8, 40])
+@pytest.mark.parametrize("name", LOADS)
+def test_rounds_are_near_the_events(name: str, workers: int) -> None:
+    """Where computing or bytes decide; both simulations draw stragglers, so medians differ."""
+    events = simulate(LOADS[name], workers, steps=8).median
+    rounds = served_by_servers(LOADS[name], workers, steps=8).median
+    assert rounds == pytest.approx(events, rel=0.2)
+
+
+def test_backup_workers_in_rounds() -> None:
+    load = with_stragglers(Workload.even(4, 1e6, 1e6, 0.5), 0.05, 0.2, 2.0)
+    all_of_them = served_by_servers(load, 44, steps=30)
+    first = served_by_servers(load, 44, needed=40, steps=30)
+    assert first.median < 0.95 * all_of_them.median
+    assert first.dropped
+    assert not all_of_them.dropped
+    assert served_by_servers(load, 44, needed=40, steps=30) == first
+
+
+def test_thousands_of_workers_take_what_their_bytes_take() -> None:
+    """4000 workers get 1 MB from each of two servers, and send as much."""
+    links = Links(latency_s=0.0, bytes_per_s=1e9, message_s=0.0)
+    run = served_by_servers(Workload.even(2, 2e6, 2e6, 0.0), 4000, Cluster(links), steps=3)
+    assert 4000 * 1e6 / 1e9 <= run.median <= 2.01 * 4000 * 1e6 / 1e9
+
+
+def test_workers_that_exchange_gradients() -> None:
+    links = Links(latency_s=1e-4, bytes_per_s=1e9, message_s=1e-5)
+    assert exchange_seconds(1e8, 1, links) == 0.0
+    two = exchange_seconds(1e8, 2, links)
+    assert two == pytest.approx(0.1 + 2e-5 + 2e-4)
+    ring = exchange_seconds(1e8, 1000, links)
+    assert ring == pytest.approx(2 * 0.999 * 0.1 + 1998 * 1.1e-4)
+    load = Workload((0.0,), (1e8,), 0.25)
+    run = all_reduced(load, 1000, Cluster(links), steps=2)
+    assert run.median == pytest.approx(0.25 + ring)
+
+
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"needed": 9}, {"steps": 0}])
+def test_rounds_that_make_no_sense(wrong: dict[str, int]) -> None:
+    given = {"workers": 8, "needed": 8, "steps": 2} | wrong
+    with pytest.raises(InvalidArgumentError, match="steps of"):
+        served_by_servers(Workload.even(2, 1e3, 1e3, 0.1), **given)  # type: ignore[arg-type]

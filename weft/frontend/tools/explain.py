@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.frontend.compile.explain import explain
+from weft.frontend.tools.placing import lines_of, replicated, simulated
 from weft.frontend.tools.run import compiled_for, given_arrays, static_graph, variable_types
 from weft.ir.graph import Graph
 from weft.ir.program import Program
 from weft.ir.text.printer import print_graph
-from weft.passes.placement import CostModel, Device, Placement, place, read_devices
+from weft.passes.placement import CostModel, Device, Placement, Search, place, read_devices
 from weft.passes.placement.constraints import Rule, constrain
-from weft.passes.placement.placer import explain_placement
+from weft.passes.placement.report import explain_placement
 from weft.runtime.cluster.part import part_step
 from weft.runtime.compile_step import CompileOptions
 
@@ -24,6 +26,23 @@ def add_place_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", help="IR text; - reads standard input")
     add_placement_arguments(parser)
     parser.add_argument("--explain", action="store_true", help="print the reasons, not the graph")
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="print the simulated step: its time, a lower bound, load and memory of each device, "
+        "the critical path",
+    )
+    parser.add_argument("--json", action="store_true", help="--simulate as JSON")
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="with --simulate: the step by N workers at once, that share its parameter servers or "
+        "exchange gradients",
+    )
+    parser.add_argument(
+        "--needed", type=int, metavar="M", help="of how many replicas a step takes the gradients"
+    )
     parser.add_argument("--no-locations", action="store_true", help="print no loc(...)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the graph to FILE")
 
@@ -54,13 +73,41 @@ def add_placement_arguments(parser: ArgumentParser, *, required: bool = True) ->
     parser.add_argument(
         "--stay", action="store_true", help="what nothing binds stays in the session's task"
     )
+    parser.add_argument(
+        "--free-state",
+        action="store_true",
+        help="variables that nothing binds need not be in the session's task",
+    )
+    parser.add_argument(
+        "--search",
+        nargs="?",
+        type=int,
+        const=Search().evaluations,
+        metavar="N",
+        help=f"search a faster placement: N are simulated (default {Search().evaluations})",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the search (default 0)")
 
 
 def run_place(graph: Graph, args: Namespace) -> tuple[str, str]:
-    """The placed graph as text, and the reasons as text. Errors as `placed_by`."""
-    placed = placed_by(graph, args)
+    """The placed graph as text, and what is to be printed: that, or the reasons, or the simulation.
+    Errors as `placed_by`."""
+    placed = placed_by(graph, args, fit=True)
     text = print_graph(placed.graph, locations=not args.no_locations)
-    return text, explain_placement(placed) + "\n"
+    if args.simulate or args.json or args.replicas is not None:
+        return text, _simulated(placed, args)
+    return text, explain_placement(placed) + "\n" if args.explain else text
+
+
+def _simulated(placed: Placement, args: Namespace) -> str:
+    how = None if args.search is None else {"evaluations": args.search, "seed": args.seed}
+    data = simulated(placed, how)
+    if args.replicas is not None:
+        _, costs = _devices_and_costs(args)
+        data["replicas"] = replicated(placed, costs, args.replicas, args.needed, args.seed)
+    if args.json:
+        return json.dumps(data, indent=1) + "\n"
+    return "".join(f"{line}\n" for line in lines_of(data))
 
 
 def _gpu(name: str) -> Device:
@@ -70,17 +117,24 @@ def _gpu(name: str) -> Device:
     return gpu_device(name)
 
 
-def placed_by(graph: Graph, args: Namespace) -> Placement:
-    """The graph placed as the options say. Errors as `place`, `read_devices`, `CostModel.load` and
-    `constrain`."""
+def _devices_and_costs(args: Namespace) -> tuple[list[Device], CostModel]:
     devices, links = read_devices(args.devices, _gpu)
     costs = CostModel() if args.costs is None else CostModel.load(args.costs)
-    if links is not None:
-        costs = replace(costs, links=links)
+    return devices, costs if links is None else replace(costs, links=links)
+
+
+def placed_by(graph: Graph, args: Namespace, *, fit: bool = False) -> Placement:
+    """The graph placed as the options say. fit: as of `place`. Errors as `place`, `read_devices`,
+    `CostModel.load` and `constrain`."""
+    devices, costs = _devices_and_costs(args)
     rules = [Rule.parse(text) for text in args.set]
     if rules or args.clear:
         graph = constrain(graph, rules, clear=args.clear)
-    return place(graph, devices, costs=costs, soft=args.soft, spread=not args.stay)
+    search = None if args.search is None else Search(args.search, args.seed)
+    return place(
+        graph, devices, costs=costs, soft=args.soft, spread=not args.stay, search=search,
+        free_state=args.free_state, fit=fit,
+    )  # fmt: skip
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -327,11 +327,11 @@ def _kernel(args: Namespace) -> int:
 def _place(args: Namespace) -> int:
     graph = read_graph(args.file)
     verify(graph)
-    text, reasons = explain.run_place(graph, args)
+    text, printed = explain.run_place(graph, args)
     if args.output is not None:
         write_text(args.output, text)
-    if args.explain or args.output is None:
-        sys.stdout.write(reasons if args.explain else text)
+    if args.output is None or printed is not text:
+        sys.stdout.write(printed)
     return SUCCESS
 
 
@@ -425,7 +425,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "place",
-        "say on which device of a cluster each op of a graph runs, and why",
+        "say on which device of a cluster each op of a graph runs, and why; simulate the step",
         explain.add_place_arguments,
         _place,
     ),

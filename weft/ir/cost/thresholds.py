@@ -87,6 +87,9 @@ COPIED_BYTES = 4096
 MARGIN = 0.1
 #: So many single devices are tried, of those that differ.
 MOST_SINGLE = 8
+#: So many placements are simulated to find one that fits the memory of the devices, where none of
+#: the greedy ones does.
+REPAIRS = 1000
 
 #: Bytes. An input of a GPU's step that is larger has memory of its own, so that one that is on the
 #: device is not copied. A smaller one is, into one block: where the launches find it is always the

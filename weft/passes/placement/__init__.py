@@ -9,8 +9,9 @@ from weft.passes.placement.constraints import PlacementError
 from weft.passes.placement.costs import CostModel, Measured
 from weft.passes.placement.devices import Device, Links, Rates, read_devices
 from weft.passes.placement.placer import Placement, PlacePass, place
+from weft.passes.placement.search import Search
 
 __all__ = [
     "CostModel", "Device", "Links", "Measured", "PlacePass", "Placement", "PlacementError",
-    "Rates", "place", "read_devices",
+    "Rates", "Search", "place", "read_devices",
 ]  # fmt: skip

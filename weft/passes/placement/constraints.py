@@ -150,20 +150,28 @@ def _of_devices(problem: Problem, devices: Sequence[Device]) -> None:
     """What the user asked for, and what there are kernels for."""
     everywhere = (1 << len(devices)) - 1
     found: dict[str, int] = {}
+    specs = [d.spec for d in devices]
+    of_task: dict[object, list[int]] = {}
+    for k, own in enumerate(specs):
+        of_task.setdefault((own.job, own.task), []).append(k)
+    alike: dict[object, tuple[int, Device]] = {}  # devices with the same kernels: bits, and one
+    for k, d in enumerate(devices):
+        key = d.kind, d.kernels, d.dtypes
+        alike[key] = alike.get(key, (0, d))[0] | 1 << k, d
     for i, op in enumerate(problem.ops):
         if op.device and uses_handle(op):
             problem.unused[i] = op.device
         elif op.device:
             if op.device not in found:
                 spec = DeviceSpec.parse(op.device)
-                found[op.device] = sum(
-                    1 << k for k, d in enumerate(devices) if spec.matches(d.spec)
-                )
+                known = spec.job is not None and spec.task is not None
+                near = of_task.get((spec.job, spec.task), []) if known else range(len(devices))
+                found[op.device] = sum(1 << k for k in near if spec.matches(specs[k]))
             problem.constraints.append(wish(i, op, op.device, found[op.device]))
-        lacks = [device.lacks(op) for device in devices]
-        if any(lacks):
-            mask = everywhere & ~sum(1 << k for k, why in enumerate(lacks) if why)
-            why = ", ".join(dict.fromkeys(filter(None, lacks)))
+        lacks = [(bits, why) for bits, d in alike.values() if (why := d.lacks(op))]
+        if lacks:
+            mask = everywhere & ~sum(bits for bits, _ in lacks)
+            why = ", ".join(dict.fromkeys(why for _, why in lacks))
             what = f"op '{op.name}' {why}"
             problem.constraints.append(Constraint("kernel", i, what, op.locations, mask))
 

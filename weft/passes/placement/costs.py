@@ -1,6 +1,5 @@
-"""Costs of ops and messages for placement, static prices, or as a trace of a step measured them;
-and the time of a step that they add up to, simulated: the ops of a placed graph on their devices,
-and the messages.
+"""Costs of ops for placement, static prices or as a trace of a step measured them, and the bytes of
+values. What they add up to is simulated in `timeline.py`.
 
 Ops that fusion will make one loop nest of are priced together: the nest starts once, and only what
 goes into it and out of it is read and written. An op of it costs a share of that, in proportion to
@@ -8,25 +7,10 @@ what it would cost by itself. Ops that the user puts on different devices are no
 
 A trace names ops by what they are called and by their source lines, several to an event where one
 kernel or region carries them out. So what an event took is shared out among the graph's ops that
-have one of its names and one of its lines, in proportion to their static prices.
-
-In the simulation each device runs one op at a time, the one that is ready first; the values that an
-op needs from another device come as messages, one for each value and device (`Network`). A step
-begins when each task that takes part has got its message from the session's task, where the feeds
-are, and ends when each has answered and the results are there. So this is list scheduling as in
-HEFT (Topcuoglu, Hariri, Wu 2002), with links that fill up; where the device of an op is not known
-yet, a `pick` says it, as by the earliest finish.
-
-A loop or branch on one device is one op. One that spans several is simulated inside: a loop's body
-once, and its time taken as often as it runs; of a branch the longer side.
-
-Messages queue: a message takes its turn at the sender, then at the receiver, which gets its first
-byte one latency after the sender puts it on the link; both are busy for so long as the bytes and
-the handling of one message take."""
+have one of its names and one of its lines, in proportion to their static prices."""
 
 from __future__ import annotations
 
-import heapq
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,11 +36,11 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.spec import int_attr
-from weft.ir.types import HandleType, RefType, StackType, TensorType, Type
+from weft.ir.types import RefType, StackType, TensorType, Type
 from weft.passes.fusion.fuse import Group, Grouping
 from weft.passes.manager import NOT_KERNELS
-from weft.passes.placement.constraints import inside
-from weft.passes.placement.devices import CPU, Device, Links, Rates, links_from
+from weft.passes.placement.devices import Links, Rates, links_from
+from weft.passes.rewriting.rewrite import is_view
 from weft.passes.sizes import is_symbolic, specialize
 
 
@@ -179,7 +163,8 @@ def _innermost(events: Sequence[Event]) -> list[Event]:
 class Costs:
     """Nanoseconds of the ops of one graph, and bytes of its values.
 
-    measured: of how many ops with a price a trace has told it.
+    measured: of how many ops with a price a trace has told it. unstored: values that take no memory
+    where they are made, and whose they share (None: nobody's, as inside a nest).
     """
 
     def __init__(self, model: CostModel, graph: Graph) -> None:
@@ -191,6 +176,7 @@ class Costs:
         self._ns: dict[Operation, float] = {}
         self._nest: dict[Operation, tuple[Nest, float]] = {}  # of an op: its nest, and its share
         self._on_rates: dict[tuple[Nest, Rates], float] = {}  # of whole nests
+        self.unstored: dict[Value, Value | None] = {}
         self._price(graph.block, copies.block, 1)
         self.measured = self._measure(model.measured)
 
@@ -204,7 +190,22 @@ class Costs:
                 self._ns[op] = self._static(op)
                 if times != 1:
                     self._around[op] = times
+        for op in block.ops:
+            self._find_views(op)
         self._price_nests(dict(zip(copy.ops, block.ops, strict=True)), copy)
+
+    def _find_views(self, op: Operation) -> None:
+        """Results that have no memory of their own: views, stacks after a push, variables that are
+        read or updated."""
+        for result in op.results:
+            if _uses_variable(op):
+                self.unstored[result] = None
+            elif isinstance(result.type, StackType):
+                stack = next((v for v in op.operands if isinstance(v.type, StackType)), None)
+                if stack is not None and op.name not in CONTROL:
+                    self.unstored[result] = stack
+            elif op.operands and (is_view(op) or op.name in NOT_KERNELS):
+                self.unstored[result] = op.operands[0]
 
     def _price_nests(self, own: Mapping[Operation, Operation], copy: Block) -> None:
         """What fusion will make one kernel of. own: the ops of the graph, by those of `copy`, which
@@ -212,6 +213,11 @@ class Costs:
         found = Nests(copy, self.nbytes)
         for free in found.free:
             self._ns[own[free]] = 0.0
+            if free.operands:
+                self.unstored.update(dict.fromkeys(own[free].results, own[free].operands[0]))
+        for value in found.inside:
+            assert value.op is not None
+            self.unstored[own[value.op].results[value.index]] = None
         for nest in found.nests:
             ops = [own[sized] for sized in nest.ops]
             alone = [max(self._ns[op], 1.0) for op in ops]
@@ -269,6 +275,15 @@ class Costs:
             return max(parts) + decides
         return (sum(parts) + decides) * self.trips(op)
 
+    def is_inside(self, value: Value) -> bool:
+        """Whether a value is inside a nest: in memory only where it is sent from."""
+        inside = value in self.unstored and self.unstored[value] is None
+        return inside and value.op is not None and not _uses_variable(value.op)
+
+    def nest_of(self, op: Operation) -> Nest | None:
+        """The nest that the op will be a part of, if it will be."""
+        return self._nest[op][0] if op in self._nest else None
+
     def trips(self, op: Operation) -> int:
         """How often the body of a `while` or `scan` runs, as far as anybody knows."""
         if op.name == "scan":
@@ -283,6 +298,14 @@ class Costs:
     def nbytes(self, value: Value) -> float:
         """Bytes of a value in a message; 0 of what is no data."""
         return bytes_of(value.type, self._sizes)
+
+    def nbytes_held(self, value: Value) -> float:
+        """Bytes of the variable that a value refers to; 0 of what refers to none."""
+        return bytes_of(value.type.tensor, self._sizes) if isinstance(value.type, RefType) else 0.0
+
+
+def _uses_variable(op: Operation) -> bool:
+    return any(isinstance(v.type, RefType) for v in op.operands)
 
 
 def bytes_of(t: Type, sizes: Mapping[str, int]) -> float:
@@ -315,7 +338,8 @@ class Nest:
 
 class Nests:
     """What `fuse` will make of the ops of a block. nests: those that are more than one op, or read
-    through others. free: the ops that nests read through, which do not run."""
+    through others. inside: the values that only the nest which makes them reads. free: the ops that
+    nests read through, which do not run."""
 
     def __init__(self, block: Block, nbytes: Callable[[Value], float]) -> None:
         names = tuple(f"a{k}" for k in range(len(block.args)))
@@ -339,6 +363,10 @@ class Nests:
             for nest, ops in members.items()
             if len(ops) > 1 or any(grouping.source(v) is not v for v in ops[0].operands)
         ]
+        self.inside = [
+            v for nest, ops in members.items() for op in ops for v in op.results
+            if not self._readers.get(v, set()) - {nest}
+        ]  # fmt: skip
 
     def _moved(self, nest: tuple[Group, str], ops: Sequence[Operation]) -> float:
         """Bytes that a nest reads and writes. Of what it reads through index maps it reads as many
@@ -370,274 +398,3 @@ def _sized(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         return specialize(graph, known)
     except WeftError:  # only prices are wanted: the unknown sizes are assumed one by one
         return graph
-
-
-class Network:
-    """The state of all links at one time of a simulation. Names of tasks are any text."""
-
-    __slots__ = ("_into", "_out", "links")
-
-    def __init__(self, links: Links) -> None:
-        self.links = links
-        self._out: dict[str, float] = {}
-        self._into: dict[str, float] = {}
-
-    def arrival(
-        self, source: str, target: str, nbytes: float, ready: float, buses: int = 0
-    ) -> float:
-        """When a message sent now would be there. buses: of how many GPUs it goes over. Within a
-        task nothing queues."""
-        links = self.links
-        bus = links.bus_latency_s + nbytes / links.bus_bytes_per_s
-        if source == target and buses:
-            return ready + bus
-        if source == target:
-            return ready + links.local_latency_s + nbytes / links.local_bytes_per_s
-        ready += buses * bus
-        hold = links.message_s + nbytes / links.bytes_per_s
-        begin = max(ready, self._out.get(source, 0.0))
-        return max(begin + links.latency_s, self._into.get(target, 0.0)) + hold
-
-    def send(
-        self, source: str, target: str, nbytes: float, ready: float, buses: int = 0
-    ) -> tuple[float, float]:
-        """Send a message at `ready`: when its sending begins, and when it is there."""
-        arrives = self.arrival(source, target, nbytes, ready, buses)
-        if source == target:
-            return ready, arrives
-        begin = max(ready, self._out.get(source, 0.0))
-        self._out[source] = begin + self.links.message_s + nbytes / self.links.bytes_per_s
-        self._into[target] = arrives
-        return begin, arrives
-
-
-_HANDLES = (RefType, HandleType)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One thing that the simulation saw happen. where: a device, or "A -> B" for a message from
-    device to device. begin, end: seconds from the begin of the step. nbytes: of a message."""
-
-    what: str
-    where: str
-    begin: float
-    end: float
-    nbytes: float = 0.0
-
-
-#: What says the device for an op: given the simulation, the op and the devices that are allowed.
-Pick = Callable[["Simulation", Operation, Sequence[int]], int]
-
-
-class Simulation:
-    """One simulated step.
-
-    group: of each op, the number of its group. allowed: the devices of a group, as numbers; what is
-    chosen for them is in `chosen`, to which `pick` adds. devices[0] is the session's.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        devices: Sequence[Device],
-        costs: Costs,
-        group: Mapping[Operation, int],
-        allowed: Callable[[int], Sequence[int]],
-        chosen: dict[int, int],
-        pick: Pick,
-    ) -> None:
-        self.graph, self.devices, self.costs = graph, devices, costs
-        self.group, self.allowed, self.chosen, self.pick = group, allowed, chosen, pick
-        self.network = Network(costs.links)
-        self.tasks = [d.task for d in devices]
-        self.spans: list[Span] = []
-        self.free: dict[int, float] = {0: 0.0}  # of the devices that take part
-        self.there: dict[Value, dict[int, float]] = {a: {0: 0.0} for a in graph.args}
-        self.rank = _ranks(graph.block, costs)
-
-    def run(self) -> float:
-        """Simulate the step; seconds."""
-        self._block(self.graph.block, 0.0)
-        end = max(self.free.values())
-        for value in dict.fromkeys(self.graph.results):
-            if self.costs.nbytes(value):
-                end = max(end, self._bring(value, 0))
-        last: dict[str, float] = {}
-        for device, time in self.free.items():
-            last[self.tasks[device]] = max(time, last.get(self.tasks[device], 0.0))
-        for task, time in last.items():
-            if task != self.tasks[0]:
-                end = max(end, self.network.send(task, self.tasks[0], 0, time)[1])
-        return end
-
-    # -- what picks ask ----------------------------------------------------------------------------
-
-    def finish(self, op: Operation, device: int) -> float:
-        """When the op would be done on a device, as things stand."""
-        begin = self._free(device)
-        for value in _needs(op):
-            begin = max(begin, self._arrival(value, device))
-        return begin + self.seconds(op, device)
-
-    def incoming(self, op: Operation) -> dict[int, float]:
-        """Bytes of the op's operands by the device that made them."""
-        found: dict[int, float] = {}
-        for value in op.operands:
-            source = next(iter(self.there.get(value, {0: 0.0})))
-            found[source] = found.get(source, 0.0) + self.costs.nbytes(value)
-        return found
-
-    def seconds(self, op: Operation, device: int) -> float:
-        """One run of the op on a device."""
-        held = self.devices[device]
-        return self.costs.nanoseconds(op, held.rates) * 1e-9 * held.scale
-
-    # -- carrying it out ---------------------------------------------------------------------------
-
-    def _block(self, block: Block, start: float) -> None:
-        """Run every op of a block, none before `start`."""
-        position = {op: i for i, op in enumerate(block.ops)}
-        waits = {op: len(_before(op, position)) for op in block.ops}
-        after: dict[Operation, list[Operation]] = {op: [] for op in block.ops}
-        for op in block.ops:
-            for first in _before(op, position):
-                after[first].append(op)
-        ready = [(start, -self.rank[op], position[op], op) for op in block.ops if not waits[op]]
-        heapq.heapify(ready)
-        latest = dict.fromkeys(block.ops, start)
-        while ready:
-            time, _, _, op = heapq.heappop(ready)
-            end = self._op(op, time)
-            for follower in after[op]:
-                latest[follower] = max(latest[follower], end)
-                waits[follower] -= 1
-                if not waits[follower]:
-                    entry = latest[follower], -self.rank[follower], position[follower], follower
-                    heapq.heappush(ready, entry)
-
-    def device_of(self, op: Operation) -> int:
-        """Where the op runs; picked now if it is not known yet."""
-        group = self.group[op]
-        if group not in self.chosen:
-            choice = self.allowed(group)
-            self.chosen[group] = choice[0] if len(choice) == 1 else self.pick(self, op, choice)
-        return self.chosen[group]
-
-    def _op(self, op: Operation, ready: float) -> float:
-        """Run one op; when it is done."""
-        device = self.device_of(op)
-        begin = max(ready, self._take_part(device))
-        for value in _needs(op):
-            begin = max(begin, self._bring(value, device))
-        if op.name in CONTROL and any(self.group[o] != self.group[op] for o in inside(op)):
-            end = self._spread(op, begin)
-        else:
-            end = begin + self.seconds(op, device)
-        self.free[device] = end
-        if end > begin:
-            self.spans.append(Span(op.name, self.devices[device].name, begin, end))
-        for value in op.results:
-            self.there[value] = {device: end}
-        return end
-
-    def _spread(self, op: Operation, begin: float) -> float:
-        """Run a branch or loop over the devices of its ops; when it is done."""
-        device = self.device_of(op)
-        if op.name == "cond":
-            ends = []
-            before = self.free
-            for region in op.regions:
-                self.free = dict(before)
-                ends.append((self._region(region, device, begin), self.free))
-            end, self.free = max(ends, key=lambda pair: pair[0])
-            return end
-        around = dict(self.free)
-        end = begin
-        for region in op.regions:
-            end = self._region(region, device, end)
-        end = begin + (end - begin) * self.costs.trips(op)
-        for other, time in self.free.items():
-            if time != around.get(other):
-                self.free[other] = max(time, end)
-        return end
-
-    def _region(self, region: Block, device: int, begin: float) -> float:
-        """Run a region once: when all of it is done and its results are on the device."""
-        for arg in region.args:
-            self.there[arg] = {device: begin}
-        self._block(region, begin)
-        ends = [time for op in region.ops for v in op.results for time in self.there[v].values()]
-        return max([begin, *ends, *(self._bring(v, device) for v in region.results)])
-
-    # -- values ------------------------------------------------------------------------------------
-
-    def _free(self, device: int) -> float:
-        """When a device could begin something."""
-        if device in self.free:
-            return self.free[device]
-        home, task = self.tasks[0], self.tasks[device]
-        same = any(self.tasks[d] == task for d in self.free)
-        return 0.0 if same else self.network.arrival(home, task, 0, 0.0)
-
-    def _take_part(self, device: int) -> float:
-        """`_free`, and the device's task is told of the step."""
-        if device not in self.free:
-            home, task = self.tasks[0], self.tasks[device]
-            same = any(self.tasks[d] == task for d in self.free)
-            self.free[device] = 0.0 if same else self.network.send(home, task, 0, 0.0)[1]
-        return self.free[device]
-
-    def _arrival(self, value: Value, device: int) -> float:
-        """When a value would be on a device."""
-        where = self.there.get(value)
-        if where is None or device in where or isinstance(value.type, _HANDLES):
-            return where.get(device, 0.0) if where else 0.0
-        source, time = next(iter(where.items()))
-        nbytes = self.costs.nbytes(value)
-        sender, receiver = self.tasks[source], self.tasks[device]
-        return self.network.arrival(sender, receiver, nbytes, time, self._buses(source, device))
-
-    def _buses(self, source: int, device: int) -> int:
-        """Over the buses of how many GPUs a value goes from one device to another."""
-        return sum(self.devices[k].kind != CPU for k in (source, device))
-
-    def _bring(self, value: Value, device: int) -> float:
-        """Send a value to a device that does not have it; when it is there."""
-        where = self.there.get(value)
-        if where is None or device in where or isinstance(value.type, _HANDLES):
-            return where.get(device, 0.0) if where else 0.0
-        source, time = next(iter(where.items()))
-        nbytes = self.costs.nbytes(value)
-        sender, receiver = self.tasks[source], self.tasks[device]
-        buses = self._buses(source, device)
-        begin, end = self.network.send(sender, receiver, nbytes, time, buses)
-        where[device] = end
-        names = f"{self.devices[source].name} -> {self.devices[device].name}"
-        self.spans.append(Span(f"{value.type}", names, begin, end, nbytes))
-        return end
-
-
-def _needs(op: Operation) -> list[Value]:
-    return list(dict.fromkeys((*op.operands, *op.control)))
-
-
-def _before(op: Operation, position: Mapping[Operation, int]) -> list[Operation]:
-    """The ops of the block that an op waits for."""
-    made = (v.op for v in (*op.operands, *op.control))
-    return list(dict.fromkeys(o for o in made if o is not None and o in position))
-
-
-def _ranks(block: Block, costs: Costs) -> dict[Operation, float]:
-    """Nanoseconds from the begin of each op to the end of its block, on the longest way."""
-    rank: dict[Operation, float] = {}
-    longest: dict[Value, float] = {}
-    for op in reversed(block.ops):
-        way = max((longest.get(r, 0.0) for r in op.results), default=0.0)
-        rank[op] = way + costs.nanoseconds(op)
-        for value in (*op.operands, *op.control):
-            longest[value] = max(longest.get(value, 0.0), rank[op])
-        if op.name in CONTROL:
-            for region in op.regions:
-                rank |= _ranks(region, costs)
-    return rank

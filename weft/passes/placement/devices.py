@@ -7,6 +7,7 @@ more; and each op is a launch."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from weft.ir.cost.rates import (
     LINK_MESSAGE_S,
     LOCAL_BYTES_PER_S,
     LOCAL_LATENCY_S,
+    START_NS,
 )
 from weft.ir.cost.work import work
 from weft.ir.dataclass import dataclass
@@ -95,7 +97,7 @@ class Device:
     """One device of one task.
 
     name: its full name, "/job:ps/task:0/cpu:0". scale: how many times as long as on the machine of
-    the prices (`ir/cost/rates.py`) ops take. memory: bytes for variables; None: no limit is known.
+    the prices (`ir/cost/rates.py`) ops take. memory: bytes; None: no limit is known.
     kernels: the ops that it has kernels for; None: on a cpu all. dtypes: short names of those that
     its kernels take; None: all. rates: what its ops are priced by; None: as on a CPU. Raises
     InvalidArgumentError.
@@ -219,10 +221,11 @@ def check_devices(devices: Sequence[Device]) -> None:
     """Refuse no device, and two of one name. Raises InvalidArgumentError."""
     if not devices:
         raise InvalidArgumentError("there is no device to place on")
-    names = [d.name for d in devices]
-    for name in dict.fromkeys(names):
-        if names.count(name) > 1:
-            raise InvalidArgumentError(f"two devices are called {name}")
+    seen: set[str] = set()
+    for device in devices:
+        if device.name in seen:
+            raise InvalidArgumentError(f"two devices are called {device.name}")
+        seen.add(device.name)
 
 
 def listed(devices: Sequence[Device], most: int = 12) -> str:
@@ -239,10 +242,11 @@ def read_devices(
 ) -> tuple[list[Device], Links | None]:
     """The devices in a JSON file, and the links if it has them.
 
-    ``{"devices": ["/job:ps/task:0/cpu:0", {"name": ..., "scale": 2.0, "memory": 8589934592,
-    "kernels": ["matmul"]}], "links": {"latency_s": 5e-5, "bytes_per_s": 1e9}}``; a list alone is
-    the devices. gpu: what makes a GPU of which the file does not say the kernels. NotFoundError,
-    InvalidArgumentError.
+    ``{"devices": ["/job:ps/task:0/cpu:0", {"name": "/job:worker/task:0-999/cpu:0", "scale": 2.0,
+    "memory": 8589934592, "kernels": ["matmul"]}], "links": {"latency_s": 5e-5, "bytes_per_s":
+    1e9}}``; a list alone is the devices. ``task:0-999`` are so many tasks with such a device.
+    "flops", "bytes_per_s", "used", "launch_s" and "read_s" are `Rates`. gpu: what makes a GPU of
+    which the file does not say the kernels. NotFoundError, InvalidArgumentError.
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -266,19 +270,49 @@ def read_devices(
 _FORM = '{"devices": ["/job:ps/task:0/cpu:0", ...], "links": {"latency_s": 5e-5, ...}}'
 
 
+_RATES = {field.name: float for field in fields(Rates)}
+_TASKS = re.compile(r"(.*/task:)(\d+)-(\d+)(/.*)")
+
+
 def _devices(rows: Sequence[Any], gpu: Callable[[str], Device] | None) -> Iterator[Device]:
+    types = {"name": str, "scale": float, "memory": int, "kernels": list, **_RATES}
     for row in rows:
         given = {"name": row} if isinstance(row, str) else row
         if not isinstance(given, dict) or not isinstance(given.get("name"), str):
             raise InvalidArgumentError(f"{row!r} is no device", hint=_FORM)
-        known = _checked(given, {"name": str, "scale": float, "memory": int, "kernels": list})
-        kernels = known.get("kernels")
-        if kernels is not None:
-            known["kernels"] = frozenset(map(str, kernels))
-        elif gpu is not None and DeviceSpec.parse(known["name"]).kind == "gpu":
-            yield replace(gpu(known["name"]), **known)
-            continue
-        yield Device(**known)
+        known = _checked(given, types)
+        rates = {name: float(known.pop(name)) for name in _RATES if name in known}
+        if "kernels" in known:
+            known["kernels"] = frozenset(map(str, known["kernels"]))
+        for name in _tasks(known.pop("name")):
+            on_gpu = DeviceSpec.parse(name).kind == "gpu"
+            made = gpu(name) if gpu is not None and on_gpu and "kernels" not in known else None
+            if rates:
+                base = made.rates if made is not None and made.rates is not None else None
+                own = replace(base, **rates) if base is not None else _rates(rates, on_gpu)
+                known["rates"] = own
+            yield Device(name, **known) if made is None else replace(made, **known)
+
+
+def _rates(given: Mapping[str, float], on_gpu: bool) -> Rates:
+    """Rates of a device. A processor that says its own is no GPU: it decides at once what it runs,
+    and starts a kernel as fast as one."""
+    if on_gpu:
+        return Rates(**given)
+    return Rates(**{"used": 1.0, "launch_s": START_NS * 1e-9, "read_s": 0.0, **given})
+
+
+def _tasks(name: str) -> Iterator[str]:
+    """The names that one with a range of tasks stands for."""
+    found = _TASKS.fullmatch(name)
+    if found is None:
+        yield name
+        return
+    first, last = int(found[2]), int(found[3])
+    if last < first:
+        raise InvalidArgumentError(f"{name!r}: there are no tasks from {first} to {last}")
+    for task in range(first, last + 1):
+        yield f"{found[1]}{task}{found[4]}"
 
 
 def links_from(data: object) -> Links:

@@ -9,14 +9,12 @@
    on one device, where it is native code; if constraints pull it apart, its ops are placed one by
    one. Ops around a loop's frame and a switch follow what they pass on; constants follow their
    reader.
-3. For what is left, several placements are simulated (`costs.py`) and the fastest is taken: all of
-   it in the session's place, each op where it finishes first, each where most of its operands are,
-   all on one of the devices (`choose`). Where nothing is left, nothing is priced, but for people.
+3. For what is left, several placements are simulated and the fastest that fits the devices' memory
+   is taken, or what a search finds from there (`choose.py`). Where nothing is left, nothing is
+   priced, but for people.
 
-Nothing depends on chance, nor on what else runs: the same graph, devices and costs give the same
-placement.
-
-`explain_placement` prints a placement for `Session.explain` and `weft place --explain`.
+Nothing depends on chance, nor on what else runs: the same graph, devices, costs and seed of a
+search give the same placement.
 
 `add_defaults`: ops that name no device, in a step that is about one, go with it. This is weaker
 than what the user says of an op or of one that it must be with, and as strong as that where there
@@ -25,19 +23,17 @@ is no kernel: what cannot go along is an error, or moves with soft placement."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cache
 
-from weft.ir.analysis.effects import HOST, host_keys
+from weft.ir.analysis.effects import HOST, StateKey, host_keys
 from weft.ir.analysis.frames import find_frames, is_dataflow
 from weft.ir.analysis.known_values import constant_of
-from weft.ir.cost.thresholds import MARGIN, MOST_SINGLE
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import ResourceExhaustedError
 from weft.ir.graph import Block, Graph, Operation
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.types import RefType, TensorType
+from weft.passes.placement.choose import HOME, Choice, Prediction, choices, too_large
 from weft.passes.placement.constraints import (
     Constraint,
     Groups,
@@ -48,8 +44,10 @@ from weft.passes.placement.constraints import (
     uses_handle,
     with_devices,
 )
-from weft.passes.placement.costs import CostModel, Costs, Pick, Simulation, Span, bytes_of
-from weft.passes.placement.devices import CPU, Device, check_devices
+from weft.passes.placement.costs import CostModel, bytes_of
+from weft.passes.placement.devices import Device, check_devices
+from weft.passes.placement.memory import MOST_NAMED
+from weft.passes.placement.search import Search
 from weft.passes.rewriting.rewrite import must_run
 
 
@@ -96,12 +94,18 @@ class Colocation:
 
 
 def colocate(
-    graph: Graph, problem: Problem, groups: Groups, devices: Sequence[Device]
+    graph: Graph,
+    problem: Problem,
+    groups: Groups,
+    devices: Sequence[Device],
+    *,
+    free_state: bool = False,
 ) -> Colocation:
-    """Apply the rules (see the module's text) to the groups, in place."""
+    """Apply the rules (see the module's text) to the groups, in place. free_state: variables that
+    nobody placed have a choice."""
     bound = frozenset(c.op for c in problem.constraints if c.kind != "kernel")
     made = Colocation(groups, bound)
-    _settle_state(made, problem, devices)
+    _settle_state(made, problem, devices, free_state)
     _settle_effects(made, problem, devices)
     for op in problem.ops:
         if op.name in CONTROL:
@@ -118,9 +122,14 @@ def _home(devices: Sequence[Device]) -> int:
     return sum(1 << k for k, d in enumerate(devices) if d.task == devices[0].task)
 
 
-def _settle_state(made: Colocation, problem: Problem, devices: Sequence[Device]) -> None:
-    """One device for each variable and object of the host, whatever the step does with it."""
+def _settle_state(
+    made: Colocation, problem: Problem, devices: Sequence[Device], free: bool
+) -> None:
+    """One device for each variable and object of the host, whatever the step does with it. free:
+    for objects of the host alone."""
     for anchor in sorted(problem.state):
+        if free and not _is_of_host(problem.state[anchor]):
+            continue
         mask = made.groups.mask(anchor)
         if mask & (mask - 1) == 0:
             continue
@@ -131,6 +140,10 @@ def _settle_state(made: Colocation, problem: Problem, devices: Sequence[Device])
         why = "it stays in the session's task" if here else "it is on the first that fits"
         text = f"nothing says which of {mask.bit_count()} devices {name} is on: {why}"
         made.rule[made.groups.root(anchor)] = text
+
+
+def _is_of_host(key: StateKey) -> bool:
+    return isinstance(key, str) and key.startswith("<")
 
 
 def _settle_effects(made: Colocation, problem: Problem, devices: Sequence[Device]) -> None:
@@ -222,143 +235,6 @@ def _is_source(op: Operation) -> bool:
     return not needs and all(isinstance(v.type, TensorType) for v in op.results)
 
 
-HOME = "where the session is"
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """The predicted time of a step: seconds, messages included, and the simulation that says so.
-    compared: seconds of all candidates, by name. measured: how many ops have costs from a trace."""
-
-    seconds: float
-    timeline: tuple[Span, ...]
-    compared: Mapping[str, float]
-    measured: int
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The chosen placement. device: of each op, by its number. why: the name of the candidate.
-    free: the roots of groups that had a choice. predict: what it will take, worked out once."""
-
-    device: tuple[int, ...]
-    why: str
-    free: frozenset[int]
-    predict: Callable[[], Prediction]
-
-
-def choose(
-    graph: Graph,
-    problem: Problem,
-    together: Colocation,
-    devices: Sequence[Device],
-    model: CostModel,
-    spread: bool,
-) -> Choice:
-    """Simulate the candidates and take the fastest; staying where the session is wins unless
-    another is faster by `MARGIN`. With one candidate that waits until somebody asks."""
-    groups = together.groups
-    roots = [groups.root(i) for i in range(len(problem.ops))]
-    group = dict(zip(problem.ops, roots, strict=True))
-    allowed = {r: _bits(groups.mask(r)) for r in dict.fromkeys(roots)}
-    if not spread:
-        home = {k for k, d in enumerate(devices) if d.task == devices[0].task}
-        cpus = {k for k, d in enumerate(devices) if d.kind == CPU}
-        for some in (home, cpus):  # nothing is on a GPU that nothing puts there
-            allowed = {r: [k for k in ks if k in some] or ks for r, ks in allowed.items()}
-    free = frozenset(r for r, ks in allowed.items() if len(ks) > 1)
-    fresh = _fresh_like(devices, allowed)
-    candidates: dict[str, tuple[int | None, Pick]] = {HOME: (0, _earliest(fresh))}
-    if free:
-        candidates["earliest finish"] = None, _earliest(fresh)
-        candidates["with most of its operands"] = None, _with_operands
-        for k in _singles(devices, allowed, free):
-            candidates[f"all that may on {devices[k].name}"] = k, _earliest(fresh)
-
-    def simulate(costs: Costs, prefer: int | None, pick: Pick) -> tuple[float, Simulation]:
-        chosen = {r: ks[0] for r, ks in allowed.items() if len(ks) == 1}
-        if prefer is not None:
-            chosen |= {r: prefer for r, ks in allowed.items() if prefer in ks}
-        simulation = Simulation(graph, devices, costs, group, allowed.__getitem__, chosen, pick)
-        return simulation.run(), simulation
-
-    @cache
-    def fastest() -> tuple[str, Mapping[int, int], Prediction]:
-        costs = model.costs_of(graph)
-        done = {name: simulate(costs, *how) for name, how in candidates.items()}
-        best = min(done, key=lambda name: done[name][0])
-        if done[HOME][0] <= done[best][0] * (1 + MARGIN):
-            best = HOME
-        seconds, simulation = done[best]
-        compared = {name: found[0] for name, found in done.items()}
-        spans = tuple(simulation.spans)
-        return best, simulation.chosen, Prediction(seconds, spans, compared, costs.measured)
-
-    why, chosen = fastest()[:2] if free else (HOME, {r: ks[0] for r, ks in allowed.items()})
-    return Choice(tuple(chosen[r] for r in roots), why, free, lambda: fastest()[2])
-
-
-def _bits(mask: int) -> list[int]:
-    return [k for k in range(mask.bit_length()) if mask >> k & 1]
-
-
-def _fresh_like(
-    devices: Sequence[Device], allowed: Mapping[int, Sequence[int]]
-) -> Callable[[int], object]:
-    """What tells devices apart on which nothing runs yet: of equal ones only the first is tried."""
-    fixed = {ks[0] for ks in allowed.values() if len(ks) == 1} | {0}
-    tasks = {devices[k].task for k in fixed}
-
-    def key(k: int) -> object:
-        d = devices[k]
-        return k if d.task in tasks else (d.spec.job, d.spec.task if k in fixed else None, d.kind,
-                                          d.spec.index, d.scale, d.memory, d.kernels)  # fmt: skip
-
-    return key
-
-
-def _tried(
-    simulation: Simulation, choice: Sequence[int], fresh: Callable[[int], object]
-) -> list[int]:
-    """Those of the devices that differ from each other at this moment."""
-    seen: set[object] = set()
-    out: list[int] = []
-    for k in choice:
-        key = k if k in simulation.free else fresh(k)
-        if key not in seen:
-            seen.add(key)
-            out.append(k)
-    return out
-
-
-def _earliest(fresh: Callable[[int], object]) -> Pick:
-    """The device on which the op finishes first, the earlier in the list of equal ones."""
-
-    def pick(simulation: Simulation, op: Operation, choice: Sequence[int]) -> int:
-        tried = _tried(simulation, choice, fresh)
-        return min(tried, key=lambda k: (simulation.finish(op, k), k))
-
-    return pick
-
-
-def _with_operands(simulation: Simulation, op: Operation, choice: Sequence[int]) -> int:
-    """The device that made the most bytes of the op's operands."""
-    found = simulation.incoming(op)
-    return max(choice, key=lambda k: (found.get(k, 0.0), -k))
-
-
-def _singles(
-    devices: Sequence[Device], allowed: Mapping[int, Sequence[int]], free: frozenset[int]
-) -> list[int]:
-    """Single devices to try, one of each sort; 0 is tried anyway."""
-    key = _fresh_like(devices, allowed)
-    possible = sorted({k for r in free for k in allowed[r]} - {0})
-    first: dict[object, int] = {}
-    for k in possible:
-        first.setdefault(key(k), k)
-    return sorted(first.values())[:MOST_SINGLE]
-
-
 def reasons_of(
     problem: Problem,
     together: Colocation,
@@ -432,14 +308,14 @@ def _causes(
     return found
 
 
+_LEFT = "the only device that all constraints leave"
 #: Predictions that differ by less are the same to people.
 _NEAR = 0.01
-_LEFT = "the only device that all constraints leave"
 
 
 def _chosen(choice: Choice) -> str:
     """Why a group that had a choice is where it is."""
-    found = choice.predict()
+    found = choice.prediction
     took = f"{found.seconds * 1e3:.3g} ms predicted"
     least = found.seconds * _NEAR
     others = {k: v for k, v in found.compared.items() if abs(v - found.seconds) > least}
@@ -448,7 +324,8 @@ def _chosen(choice: Choice) -> str:
     name = min(others, key=lambda k: others[k])
     if choice.why != HOME and HOME in others:
         name = HOME
-    return f"{choice.why} ({took}; {name}: {others[name] * 1e3:.3g} ms)"
+    unfit = ", which does not fit the memory" if name in found.unfit else ""
+    return f"{choice.why} ({took}; {name}: {others[name] * 1e3:.3g} ms{unfit})"
 
 
 _LOG = logging.getLogger("weft.place")
@@ -459,7 +336,8 @@ class Placement:
     """A placed graph: each op, nested ones too, has a full device.
 
     reasons: for each op of `graph` that runs by itself, why it is where it is. predict: what a step
-    will take, worked out once. fallbacks: what soft placement has given up, as text. spanning: the
+    will take, worked out once. choice: the model that says so, its bound and its alternatives.
+    fallbacks: what soft placement has given up, as text. spanning: the
     branches and loops (of `graph`) whose ops are on several devices. state: the devices of
     variables ("w") and objects of the host ("<queue> q").
     """
@@ -471,6 +349,7 @@ class Placement:
     fallbacks: tuple[str, ...]
     spanning: tuple[Operation, ...]
     state: Mapping[str, str]
+    choice: Choice
 
 
 def place(
@@ -482,6 +361,9 @@ def place(
     spread: bool = True,
     held: Mapping[str, str] | None = None,
     default: str | None = None,
+    search: Search | None = None,
+    free_state: bool = False,
+    fit: bool = False,
 ) -> Placement:
     """Say for each op of `graph` where it runs.
 
@@ -490,40 +372,66 @@ def place(
     are given up, and `fallbacks` says which. spread: ops that nothing binds may leave the session's
     task if that makes the step faster. held: where variables and objects of the host are since
     earlier steps, as `Placement.state` of theirs says; they stay there. default: the device of the
-    ops that name none, and that nothing which names one is together with.
+    ops that name none, and that nothing which names one is together with. search: for a faster
+    placement than the greedy ones. free_state: variables that nobody placed need not be in the
+    session's task, and have a choice as ops do. fit: what is predicted to be in memory must fit
+    also where constraints leave no choice, not the variables alone.
 
     PlacementError with the minimal set of constraints that cannot hold together;
-    ResourceExhaustedError if the variables do not fit the memory of a device.
+    ResourceExhaustedError if what was found does not fit the memory of a device.
     """
     check_devices(devices)
-    graph = _own_regions(graph)
-    problem = find_constraints(graph, devices, held)
+    problem = find_constraints(graph := _own_regions(graph), devices, held)
     if default is not None:
         add_defaults(problem, devices, default)
     groups, fallbacks, wishes = group_up(problem, devices, soft=soft)
-    together = colocate(graph, problem, groups, devices)
+    together = colocate(graph, problem, groups, devices, free_state=free_state)
     model = costs or CostModel()
-    choice = choose(graph, problem, together, devices, model, spread)
-    _check_memory(problem, choice, devices, model.sizes)
+    choice = _choice_of(graph, problem, groups, devices, model, spread, search)
+    if choice.free or fit:
+        choice.check_memory()
+    else:
+        _check_variables(problem, choice, devices, model.sizes)
     copies: dict[Operation, Operation] = {}
-    if _LOG.isEnabledFor(logging.INFO):
-        _LOG.info(
-            "%s: %d ops, %s, %.3g ms predicted%s",
-            graph.name, len(problem.ops), choice.why, choice.predict().seconds * 1e3,
-            "".join(f"; {text}" for text in fallbacks),
-        )  # fmt: skip
+    _log(graph, choice, fallbacks)
     names = {op: devices[k].name for op, k in zip(problem.ops, choice.device, strict=True)}
     block = with_devices(graph.block, names.get, copies)
     texts = reasons_of(problem, together, devices, choice, wishes)
     return Placement(
         replace(graph, block=block),
         tuple(devices),
-        {copies[op]: text for op, text in zip(problem.ops, texts, strict=True)},
-        choice.predict,
+        dict(zip((copies[op] for op in problem.ops), texts, strict=True)),
+        lambda: choice.prediction,
         tuple(fallbacks),
         tuple(copies[op] for op in problem.ops if _spans(op, names)),
         _state(problem, names),
+        choice,
     )
+
+
+def _log(graph: Graph, choice: Choice, fallbacks: Sequence[str]) -> None:
+    if _LOG.isEnabledFor(logging.INFO):
+        _LOG.info(
+            "%s: %d ops, %s, %.3g ms predicted%s",
+            graph.name, len(choice.device), choice.why, choice.prediction.seconds * 1e3,
+            "".join(f"; {text}" for text in fallbacks),
+        )  # fmt: skip
+
+
+def _choice_of(
+    graph: Graph,
+    problem: Problem,
+    groups: Groups,
+    devices: Sequence[Device],
+    model: CostModel,
+    spread: bool,
+    search: Search | None,
+) -> Choice:
+    """What the groups leave to be chosen."""
+    root = {op: groups.root(i) for i, op in enumerate(problem.ops)}
+    left = list(dict.fromkeys(root.values()))
+    allowed = choices([groups.mask(r) for r in left], devices, spread)
+    return Choice(graph, root, dict(zip(left, allowed, strict=True)), devices, model, search)
 
 
 def _own_regions(graph: Graph) -> Graph:
@@ -560,7 +468,7 @@ def _spans(op: Operation, names: Mapping[Operation, str]) -> bool:
     return op.name in CONTROL and any(names[o] != names[op] for o in inside(op))
 
 
-def _check_memory(
+def _check_variables(
     problem: Problem, choice: Choice, devices: Sequence[Device], sizes: Mapping[str, int]
 ) -> None:
     """Refuse variables that do not fit the memory of their device. ResourceExhaustedError."""
@@ -572,86 +480,8 @@ def _check_memory(
     for k, variables in held.items():
         total, limit = sum(size for size, _ in variables.values()), devices[k].memory
         if limit is not None and total > limit:
-            name = max(variables, key=lambda n: variables[n][0])
-            size, op = variables[name]
-            raise ResourceExhaustedError(
-                f"the {len(variables)} variables on {devices[k].name} have {total:,.0f} bytes, "
-                f"but there is memory for {limit:,}; the largest, '{name}', has {size:,.0f}",
-                hint="put some on other devices, as wf.train.replica_device_setter does",
-                location=op.locations,
-            )
-
-
-_MOST_OPS, _MOST_MESSAGES = 40, 20
-
-
-def explain_placement(
-    placement: Placement, *, measured_seconds: float | None = None, limit: int = _MOST_OPS
-) -> str:
-    """What is where and why, which messages there are, and what the step takes.
-
-    measured_seconds: what a step took, to be held against the prediction. limit: so many ops of
-    each device are shown.
-    """
-    return "\n".join(_lines(placement, measured_seconds, limit))
-
-
-def _lines(placement: Placement, measured: float | None, limit: int) -> Iterator[str]:
-    ops = list(placement.reasons)
-    rows: dict[str, list[Operation]] = {d.name: [] for d in placement.devices}
-    for op in ops:
-        rows[op.device].append(op)
-    used = [name for name, held in rows.items() if held]
-    found = placement.predict()
-    costs = f"{found.measured} of {len(ops)} ops measured" if found.measured else "static"
-    yield (
-        f"placement of '{placement.graph.name}': {len(ops)} ops on {len(used)} of "
-        f"{len(rows)} devices"
-    )
-    seconds = found.seconds
-    yield f"  a step is predicted to take {_time(seconds)} (costs: {costs})"
-    if measured is not None:
-        ratio = f"{seconds / measured:.2f} of it" if measured > 0 else "no time at all"
-        yield f"  a step took {_time(measured)}: predicted was {ratio}"
-    for name, time in found.compared.items():
-        yield f"    {name}: {_time(time)}"
-    for text in placement.fallbacks:
-        yield f"  {text}"
-    for op in placement.spanning:
-        yield f"  op '{op.name}'{_at(op)} is on several devices: it becomes Switch and Merge"
-    messages = [s for s in found.timeline if " -> " in s.where]
-    busy: dict[str, float] = {}
-    for span in found.timeline:
-        if " -> " not in span.where:
-            busy[span.where] = busy.get(span.where, 0.0) + span.end - span.begin
-    for name in used:
-        yield ""
-        yield f"{name}: {len(rows[name])} ops, busy for {_time(busy.get(name, 0.0))}"
-        for op in rows[name][:limit]:
-            yield f"  {op.name}{_at(op)}: {placement.reasons[op]}"
-        if len(rows[name]) > limit:
-            yield f"  and {len(rows[name]) - limit} more"
-    if messages:
-        yield ""
-        yield from _messages(messages)
-
-
-def _messages(messages: Sequence[Span]) -> Iterator[str]:
-    total = sum(m.nbytes for m in messages)
-    yield f"{len(messages)} messages, {total:,.0f} bytes"
-    for m in sorted(messages, key=lambda m: (-m.nbytes, m.begin))[:_MOST_MESSAGES]:
-        yield f"  {m.what}  {m.where}: {m.nbytes:,.0f} bytes, {_time(m.begin)} to {_time(m.end)}"
-    if len(messages) > _MOST_MESSAGES:
-        yield f"  and {len(messages) - _MOST_MESSAGES} more"
-
-
-def _at(op: Operation) -> str:
-    return f" at {op.locations[0]}" if op.locations else ""
-
-
-def _time(seconds: float) -> str:
-    """Three digits: 12.3 us, 4.56 ms, 1.2 s."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+            names = sorted(variables, key=lambda n: -variables[n][0])[:MOST_NAMED]
+            rows = [f"variable '{name}': {variables[name][0]:,.0f} bytes" for name in names]
+            why = "constraints leave no choice"
+            where = variables[names[0]][1].locations
+            raise too_large(devices[k], total, total, why, rows, where)

@@ -21,7 +21,7 @@ from weft.passes.manager import QUIET, AnyPass, Pass, PassOptions, PassReport, r
 from weft.passes.partition.partition import partition_pass
 from weft.passes.pipelines import PIPELINES, before_placement
 from weft.passes.placement import Device, Placement, PlacePass, place
-from weft.passes.placement.placer import explain_placement
+from weft.passes.placement.report import explain_placement
 from weft.passes.sizes import tie_sizes
 from weft.runtime.cluster.definition import TaskStep, parts_of, result_types
 from weft.runtime.cluster.master import Master, ask_stats

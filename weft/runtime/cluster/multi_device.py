@@ -135,7 +135,7 @@ class DevicesStep(ClusterStep):
     def explain(self) -> Iterator[str]:
         """What runs on each device, and what is copied between them."""
         if self.placement is not None:
-            from weft.passes.placement.placer import explain_placement  # only such steps need it
+            from weft.passes.placement.report import explain_placement  # only such steps need it
 
             yield from (explain_placement(self.placement), "")
         for part in self.parts:
