@@ -32,6 +32,7 @@ from weft.comm.errors import (
     UnreachableError,
     UnsendableError,
 )
+from weft.comm.lane import Door, Lanes
 from weft.comm.limits import STRAY, Limits, Rejections
 from weft.comm.link import Frame, Gate, Keys, Link, Peer, inbox, make_context
 from weft.comm.protocol import MAX_NAME, Allocate, Inbox, Message, Protocol, own_message
@@ -50,7 +51,8 @@ class Endpoint:
     threads and must not block; `on_link_lost` is not called for `disconnect` and `close`.
     `advertise`: the address that peers shall connect to, where that is not `bind`. `allocate(shape,
     dtype)` makes the arrays of received tensors. `checksums`: send CRC-32s (for debugging).
-    `shared`: pass large tensors to processes of this host through shared memory, where that works.
+    `shared`: pass large tensors to processes of this host through shared memory, and small messages
+    over sockets of the host (lane.py), where that works.
 
     Raises AddressError, InsecureAddressError.
     """
@@ -100,16 +102,21 @@ class Endpoint:
         )
         self.peers = self.connections.peers
         self.transfers = Transfers(self)
-        self._protocol = Protocol(self, self._on_message)
-        self._listen(where, keys, advertise)
+        self._door: Door | None = None
+        self._lanes = Lanes(self.incarnation)
+        self._protocol = Protocol(self, self._on_message, self._lanes)
+        self._listen(where, keys, advertise, lanes=not checksums)
 
-    def _listen(self, where: Address, keys: Keys | None, advertise: str | None) -> None:
+    def _listen(
+        self, where: Address, keys: Keys | None, advertise: str | None, lanes: bool
+    ) -> None:
         if keys is not None:  # before anybody can connect
             gate = Gate(self._context, keys, self.rejections)
             self.service.watch(gate.socket, gate.answer, close=True)
         socket = inbox(self._context, self.limits, keys)
-        taken, handle = self._protocol.take, self._protocol.handle
-        self._inbox = Inbox(socket, self.name, taken, handle, self.rejections, self._crashed)
+        self._inbox = Inbox(
+            socket, self.name, self._protocol, self._lanes, self.rejections, self._crashed
+        )
         try:
             socket.bind(str(where))
             bound = parse_address(socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
@@ -124,9 +131,18 @@ class Endpoint:
         self._file = addresses.socket_file(bound)
         self.connections.me = Peer(self.name, self.address, self.incarnation)
         self.service.every(self.limits.heartbeat_s, self.connections.look_after)
+        if self.connections.shares and lanes:
+            self._open_door()
         self.service.start()
         self._inbox.start()
         _endpoints.add(self)
+
+    def _open_door(self) -> None:
+        service = self.service
+        try:
+            self._door = Door(self.incarnation, self.peers, service.watch, service.unwatch)
+        except OSError as error:  # a sandbox without Unix sockets, say
+            _log.warning("no lanes, messages go over connections: %s", error)
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, {self.address!r})"
@@ -361,10 +377,17 @@ class Endpoint:
         self.connections.close(closed)
         self.rendezvous.abort_all(closed)
         self.service.stop()
+        if self._door is not None:
+            self._door.close()
         if threading.current_thread() in (self._inbox.thread, self.service.thread):
             threading.Thread(target=self._terminate, name=f"weft-close-{self.name}").start()
         else:
             self._terminate()
+
+    def abandon_door(self) -> None:
+        """In the child of a fork: the door is the parent's."""
+        if self._door is not None:
+            self._door.close()
 
     def _terminate(self) -> None:
         """Ends the inbox thread, and waits until the peers have the last words or are too slow."""
@@ -386,6 +409,7 @@ def _abandon_all() -> None:
     for endpoint in list(_endpoints):
         error = EndpointClosedError(f"{endpoint.name} was made before the fork of this process")
         endpoint.peers.abandon(error)
+        endpoint.abandon_door()
     _endpoints.clear()
 
 
