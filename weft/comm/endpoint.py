@@ -39,6 +39,7 @@ from weft.comm.protocol import MAX_NAME, Allocate, Inbox, Message, Protocol, own
 from weft.comm.rendezvous import DEAD, Key, Rendezvous
 
 _log = logging.getLogger("weft.comm")
+_CODE_OF = wire.CODES.get
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 
 
@@ -261,11 +262,12 @@ class Endpoint:
         if peer == self.name:
             self._put_here(step, place, array, released)
             return
-        link = self.peers.named(peer)
-        small = wire.as_inline(array)
-        if small is not None:
-            code, shape, raw = small
-            meta = wire.pack_tensor_meta(code, shape, place[1], len(raw))
+        link, code = self.peers.named(peer), None
+        if type(array) is np.ndarray and array.nbytes <= wire.INLINE_BYTES:
+            code = _CODE_OF(array.dtype)
+        if type(array) is np.ndarray and code is not None:  # most tensors
+            raw = array.tobytes()
+            meta = wire.pack_tensor_meta(code, array.shape, place[1], len(raw))
             if not link.try_push(wire.TENSOR, step, key, 0, meta, raw):
                 self.deliver(link, (wire.TENSOR, 0, step, key, 0, meta, raw))
             if released is not None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -171,7 +170,17 @@ class Inbox:
                     self._read_queue()
                     continue
                 read = reads.get(descriptor)
-                if read is not None and not packet(read):
+                if read is None:
+                    continue
+                try:
+                    frame = read(LANE_BYTES)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    frame = b""
+                if frame:
+                    packet(frame)
+                else:
                     lanes.end(descriptor)
 
 
@@ -319,29 +328,25 @@ class Protocol:
 
     # ---- lanes
 
-    def packet(self, read: Callable[[int], bytes]) -> bool:
-        """The next packet of a lane. False where there are no more."""
-        try:
-            frame = read(LANE_BYTES)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        if not frame:
-            return False
+    def packet(self, frame: bytes) -> None:
+        """What came by a lane."""
         try:
             if not self.take(frame):
                 self.handle(Incoming(None, frame, wire.unpack_header(frame, len(frame))))
         except BadFrameError as error:
             self._endpoint.rejections.count(str(error))
-        return True
 
     def _catch_up(self, link: Link, sequence: int) -> None:
         """Take the packets that were sent before a message: they are there."""
         inward = link.inward
         while inward is not None and link.alive and link.expected[wire.CTL] != sequence:
-            if not select.select([inward], [], [], 0)[0] or not self.packet(inward.recv):
-                return  # the end is found again
+            try:
+                frame = inward.recv(LANE_BYTES)
+            except OSError:
+                return
+            if not frame:  # this end is found again
+                return
+            self.packet(frame)
 
     def _keep_early(self, link: Link, message: Incoming) -> None:
         """A packet before which something is to come over ZeroMQ."""

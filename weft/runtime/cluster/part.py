@@ -66,7 +66,8 @@ class Registered:
     receives from. receivers: its ops `recv` by their keys. variables: by their names in the graph;
     written: those that it writes. device: the name of where it runs. small: see
     `dataflow.executor.is_small`. brief: what runs it if it is small and has no control flow.
-    generation: of the store that it was read with; again: reads it once more."""
+    takes: whether it has inputs. generation: of the store that it was read with; again: reads it
+    once more."""
 
     graph: Graph
     step: OneDeviceStep
@@ -78,6 +79,7 @@ class Registered:
     device: str
     small: bool
     brief: SmallProgram | None
+    takes: bool
     generation: int
     again: Callable[[], Registered]
 
@@ -88,7 +90,7 @@ class Registered:
 
     def inputs(self, feeds: Sequence[_Array]) -> list[_Array]:
         """What the step takes. InvalidArgumentError for feeds that do not fit."""
-        if not (feeds or self.constants or self.graph.args):
+        if not (feeds or self.constants or self.takes):
             return []
         given = [*feeds, *self.constants]
         if len(given) != len(self.graph.args):
@@ -137,8 +139,7 @@ def read_part(
     brief = small_program(step) if small and step.kind == "dataflow" else None
     return Registered(
         graph, step, tuple(constants), peers, receivers, variables, written_in(graph),
-        device, small, brief,
-        generation, again,
+        device, small, brief, bool(graph.args), generation, again,
     )  # fmt: skip
 
 

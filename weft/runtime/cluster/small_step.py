@@ -170,7 +170,7 @@ def _computing(
 
     def act(run: Run, values: list[Any]) -> None:
         try:
-            values[i] = call(read(values))
+            values[i] = call(read(values) if inputs else [])
         except WeftError as error:
             if op is not None:
                 error.at(op.locations)
@@ -181,10 +181,10 @@ def _computing(
 
 def _sending(i: int, edge: Edge, inputs: _Places) -> Act:
     (row, port), *counters = inputs
-    iterations = _iterations(counters)
+    iterations = _iterations(counters) if counters else None
 
     def act(run: Run, values: list[Any]) -> None:
-        run.send(edge, iterations(values), values[row][port])
+        run.send(edge, iterations(values) if iterations else (), values[row][port])
         values[i] = _TOKEN
 
     return act
@@ -426,7 +426,9 @@ class SmallRun:
                     continue
                 for act in segment.acts:
                     act(self, values)
-        return None if self._todo else self._results()
+        if self._todo:
+            return None
+        return self._results() if self._program.fetched else []
 
     def _do_alive(self, rows: Iterable[Row]) -> None:
         """Carry those of them out that are alive."""
@@ -446,9 +448,9 @@ class SmallRun:
 
     def send(self, edge: Edge, iterations: tuple[int, ...], value: Any) -> None:
         """For a row of `SEND`, as `StepExchange.send`."""
-        task, nbytes = edge.target, 0
+        task = edge.target
         if value is DEAD:
-            value = WIRE_DEAD
+            value, nbytes = WIRE_DEAD, 0
         else:
             nbytes = value.nbytes
         try:
