@@ -178,3 +178,25 @@ def linked_to(here: Here, peer: Any) -> Any:
     link = here.peers.named(peer.name)
     wait_for(lambda: link.has_lane and link.inward is not None)
     return link
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("size", [0, 3, 20_000, 200_000])
+def test_signals_have_arrays(shared: bool, size: int) -> None:
+    """All sizes, whichever way they go; and to the task itself."""
+    with Here("a", shared=shared) as a, Here("b") as b:
+        a.connect("b", b.address)
+        if shared:
+            linked(a, b)
+        given = [np.arange(size, dtype=np.int16).reshape(1, -1), np.float32(2.5)]
+        for where in (b, a):
+            a.signal(where.name, 3, 7, 11, 13, given)
+            got = where.messages.get(timeout=10)
+            assert (got.peer, got.kind, got.step, got.key, got.offset) == ("a", 3, 7, 11, 13)
+            assert got.meta is None
+            assert [x.dtype for x in got.buffers] == [np.int16, np.float32]
+            assert [x.tolist() for x in got.buffers] == [x.tolist() for x in given]
+            assert all(x.flags.writeable for x in got.buffers)
+        a.signal("b", 3, 7, 11, 13, [np.array([b"text", b""], object)])
+        assert b.messages.get(timeout=10).buffers[0].tolist() == [b"text", b""]
+        assert b.rejections.total == 0

@@ -250,20 +250,21 @@ class Link:
             return not self._backlog and self._send(frame)
 
     def try_push(
-        self, kind: int, step: int, key: int, offset: int, meta: bytes, data: bytes
+        self, kind: int, step: int, key: int, offset: int, meta: bytes, data: bytes, flags: int = 0
     ) -> bool:
-        """As `try_send`, of a frame without flags whose payload is bytes: most messages."""
+        """As `try_send`, of a frame whose payload is bytes: most messages."""
         with self._lock:
             if not self.alive:
                 raise self.lost()
             if self._backlog:
                 return False
             if self.checksums:
-                return self._send((kind, 0, step, key, offset, meta, data))
+                return self._send((kind, flags, step, key, offset, meta, data))
             count = self._sequence[0]  # of the lane CTL
             head = _PACK(
-                _WORDS[kind], len(meta), 0, self.token, self.incarnation, step, key, count, offset
-            )
+                _WORDS[kind], len(meta), flags << 8, self.token, self.incarnation, step, key, count,
+                offset,
+            )  # fmt: skip
             # Before: Ctrl-C mostly comes after a call, and what goes next would be taken for a
             # repetition. If it kept this one from being sent, the gap ends the link, with an error.
             self._sequence[0] = (count + 1) & 0xFFFFFFFF

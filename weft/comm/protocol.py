@@ -189,6 +189,7 @@ _log = logging.getLogger("weft.comm")
 MAX_NAME = 256
 _HEADER_BYTES, _FIELDS = wire.HEADER.size, wire.SHORT_HEADER.unpack_from
 _TENSOR = wire.word_of(wire.TENSOR)
+_BUFFERS = wire.BUFFERS_FLAG << 8  # as the short header has lane and flags
 _SIGNALS = {wire.word_of(kind): kind - wire.USER for kind in range(wire.USER, 256)}
 
 #: Makes the array that a tensor is received into: shape, dtype.
@@ -251,7 +252,7 @@ class Protocol:
         }
 
     def take(self, frame: bytes) -> bool:
-        """A signal, or a tensor without flags that is all in this frame, as most messages are.
+        """A signal, or a tensor without flags, that is all in this frame, as most messages are.
         False for anything else, which `handle` gets: also for what is wrong with it."""
         size = len(frame)
         if size < _HEADER_BYTES:
@@ -260,13 +261,19 @@ class Protocol:
             frame
         )
         link = self._links.get(source)
-        if link is None or lane_flags or destination != self._incarnation:
+        if link is None or destination != self._incarnation:
             return False
         expected = link.expected
         if sequence != expected[0]:
             return False
         start, dtype = _HEADER_BYTES + meta_bytes, None
-        if word == _TENSOR:
+        buffers: tuple[Array, ...] | None = ()
+        if lane_flags:
+            kind = _SIGNALS.get(word)
+            buffers = _buffers_in(frame, start) if lane_flags == _BUFFERS else None
+            if kind is None or buffers is None:
+                return False
+        elif word == _TENSOR:
             try:
                 meta = wire.unpack_tensor_meta(frame[_HEADER_BYTES:start])
             except BadFrameError:
@@ -282,7 +289,7 @@ class Protocol:
         link.heard += 1
         try:
             if dtype is None:
-                told = link.name, link.incarnation, kind, step, None, (), key, offset
+                told = link.name, link.incarnation, kind, step, None, buffers, key, offset
                 self._on_message(tuple.__new__(Message, told))  # what `Message` does, in time
                 return True
             array = self._allocate(meta.shape, dtype)
@@ -539,7 +546,8 @@ class Protocol:
             buffers: tuple[Array, ...] = ()
         else:
             meta, buffers = self._read_buffers(message)
-        self._on_message(Message(link.name, link.incarnation, kind, header.step, meta, buffers))
+        who, numbers = (link.name, link.incarnation), (header.key, header.offset)
+        self._on_message(Message(*who, kind, header.step, meta, buffers, *numbers))
 
     def _read_buffers(self, message: Incoming) -> tuple[Any, tuple[Array, ...]]:
         limit = self._endpoint.limits.control_bytes
@@ -561,6 +569,21 @@ class Protocol:
             message.read_into(data)
         message.verify(*raw)
         return user, tuple(as_tensor(data, meta) for data, meta in zip(raw, metas, strict=True))
+
+
+def _buffers_in(frame: bytes, start: int) -> tuple[Array, ...] | None:
+    """The arrays of a signal, which begin there; None where `Protocol.handle` has to look."""
+    try:
+        total, metas = wire.unpack_buffer_metas(frame[_HEADER_BYTES:start])
+    except BadFrameError:
+        return None
+    if start + total != len(frame):
+        return None
+    found = []
+    for meta in metas:
+        found.append(np.ndarray(meta.shape, meta.dtype, frame, start).copy())
+        start += meta.nbytes
+    return tuple(found)
 
 
 def copy_out(payload: memoryview, meta: TensorMeta, allocate: Allocate) -> Array:

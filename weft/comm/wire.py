@@ -269,10 +269,17 @@ def checksum(*parts: bytes | memoryview) -> bytes:
 
 def pack_buffers(user: object, buffers: Sequence[tuple[int, tuple[int, ...], Array]]) -> bytes:
     """The meta data of a control message: the user's, and what its buffers are."""
-    return pack_meta([user, [[code, shape, data.nbytes] for code, shape, data in buffers]])
+    described = tuple([(code, shape, data.nbytes) for code, shape, data in buffers])
+    return pack_buffer_metas(described) if user is None else pack_meta([user, described])
 
 
-def unpack_buffers(packed: bytes | memoryview, limit: int) -> tuple[Any, list[TensorMeta]]:
+@lru_cache(1024)
+def pack_buffer_metas(described: tuple[tuple[int, tuple[int, ...], int], ...]) -> bytes:
+    """As `pack_buffers`, without meta data of the user's."""
+    return pack_meta([None, described])
+
+
+def unpack_buffers(packed: bytes | memoryview, limit: int) -> tuple[Any, Sequence[TensorMeta]]:
     """The inverse of `pack_buffers`; BadFrameError where the buffers exceed `limit` bytes."""
     meta = unpack_meta(packed)
     if not isinstance(meta, list) or len(meta) != 2 or not isinstance(meta[1], list):
@@ -285,3 +292,13 @@ def unpack_buffers(packed: bytes | memoryview, limit: int) -> tuple[Any, list[Te
     if sum(m.nbytes for m in found) > limit:
         raise BadFrameError("buffers larger than the limit")
     return meta[0], found
+
+
+@lru_cache(1024)
+def unpack_buffer_metas(packed: bytes) -> tuple[int, tuple[TensorMeta, ...]]:
+    """The inverse of `pack_buffer_metas`, and the bytes of all buffers. BadFrameError for anything
+    else, for strings, and for more bytes than go in the header's frame."""
+    user, found = unpack_buffers(packed, INLINE_BYTES)
+    if user is not None or any(meta.dtype is None for meta in found):
+        raise BadFrameError("control meta data")
+    return sum(meta.nbytes for meta in found), tuple(found)

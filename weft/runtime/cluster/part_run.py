@@ -226,7 +226,7 @@ class PartRun:
         waits for goes on."""
         part, home = self.part, self._home
         ready: Sequence[Array] = ()
-        if part.takes or self.buffers:
+        if part.kinds or self.buffers:
             try:
                 ready = part.inputs(self.buffers)
             except WeftError as error:
