@@ -171,7 +171,7 @@ class PartRun:
         self._begun = time.monotonic()
         #: Whether the ops of this run are timed for `weft top`.
         counters = home.counters
-        self._sampled = counters.is_watched and self.trace is None and counters.samples()
+        self._sampled = counters.is_watched and "trace" not in meta and counters.samples()
 
     def _take_orders(self) -> None:
         """What the RUN asks for."""
