@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
-from weft.comm.errors import DuplicateKeyError, LimitError, StepOverError
+from weft.comm.errors import CommError, DuplicateKeyError, LimitError, StepOverError
 from weft.comm.limits import Limits
-from weft.comm.rendezvous import DEAD, MASTER_SHIFT, Rendezvous
+from weft.comm.rendezvous import DEAD, MASTER_SHIFT, Key, Rendezvous
 
 KEY = (3, ())
 
@@ -226,3 +228,59 @@ def test_aborted_steps_make_room_for_others() -> None:
         assert r.steps <= 4
     r.put(1, KEY, "came")
     assert long == ["came"]
+
+
+def _one_history(seed: int, together: bool) -> list[Any]:
+    """What a reader of five keys hears, and others see, while things happen at random; what one
+    turn brings is in no order."""
+    rng, table, seen = random.Random(seed), Rendezvous(), []
+    history: list[list[Any]] = []
+    keys: list[Key] = [(k, ()) for k in range(5)]
+    wanted = {key: (i, f"task {i % 2}") for i, key in enumerate(keys)}
+    asks = rng.randrange(8)
+
+    def note(number: int, made: Any) -> None:
+        seen.append((number, made if isinstance(made, int) else repr(made)))
+
+    def ask() -> None:
+        if together:
+            table.expect(1, wanted, note)
+            return
+        for key, (number, source) in wanted.items():
+            table.get(1, key, partial(note, number), source)
+
+    for turn in range(30):
+        if turn == asks:
+            ask()
+        key = rng.choice(keys)
+        source = f"task {key[0] % 2}" if rng.random() < 0.8 else "a stranger"
+        act = rng.choices(["put", "offer", "cancel", "look", "get", "abort", "forget"],
+                          [60, 12, 6, 10, 6, 3, 3])[0]  # fmt: skip
+        try:
+            if act == "put":
+                seen.append(table.put(1, key, turn, size=8, source=source))
+            elif act == "offer":
+                seen.append(table.offer(1, key, partial(seen.append, f"claim {key}"), source))
+            elif act == "cancel":
+                seen.append(table.cancel(1, key, RuntimeError("cancelled")))
+            elif act == "look":
+                found = [(w.key, w.offered) for w in table.waiting(1)]
+                seen += [sorted(found), sorted(table.unclaimed(1)), table.held_bytes]
+            elif act == "get":
+                table.get(1, key, partial(note, 9), source)
+            elif act == "abort":
+                seen.append(table.abort(1, RuntimeError("aborted")))
+            else:
+                table.forget(1)
+        except CommError as error:
+            seen.append(repr(error))
+        seen.append(table.steps)
+        history.append(sorted(seen, key=repr))
+        seen.clear()
+    return history
+
+
+def test_expect_is_get_for_each_key() -> None:
+    told = [_one_history(seed, together=True) for seed in range(60)]
+    assert told == [_one_history(seed, together=False) for seed in range(60)]
+    assert str(told).count("(4, ") > 40  # much has come

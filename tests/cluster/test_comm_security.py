@@ -96,7 +96,7 @@ def test_server_key_alone_is_not_enough() -> None:
 def test_wire_is_encrypted() -> None:
     """What goes over the connection does not hold the text (read by a relay in between)."""
     seen = bytearray()
-    with Here("a", secret=SECRET) as a, Here("b", secret=SECRET) as b:
+    with Here("a", secret=SECRET, shared=False) as a, Here("b", secret=SECRET) as b:
         listener = sockets.create_server(("127.0.0.1", 0))
         where = parse_address(b.address)
 

@@ -62,16 +62,18 @@ def test_what_does_not_fit_is_not_sent(numbers: tuple[int, int, int]) -> None:
         assert b.messages.get(timeout=5).kind == 1
 
 
-@pytest.mark.parametrize("checksums", [False, True])
-def test_ctrl_c_in_a_send_loses_no_later_message(checksums: bool) -> None:
+@pytest.mark.parametrize(("checksums", "shared"), [(False, False), (True, False), (False, True)])
+def test_ctrl_c_in_a_send_loses_no_later_message(checksums: bool, shared: bool) -> None:
     """It is raised when the call that sent comes back; a number that is used twice would have the
     next message refused as a repetition, and whoever waits for that one waits forever."""
-    with Here("a", checksums=checksums) as a, Here("b") as b:
+    with Here("a", checksums=checksums) as a, Here("b", shared=shared) as b:
         a.connect("b", b.address)
         link = a.peers.named("b")
-        push, left = link._push, [0]
+        if shared:
+            wait_for(lambda: link.has_lane)
+        left = [0]
 
-        def interrupted(frame: Any, flags: int = 0) -> None:
+        def interrupted(push: Any, frame: Any, flags: int = 0) -> None:
             push(frame, flags)
             if threading.current_thread() is not threading.main_thread():
                 return  # the inbox pushes as well; no signal is raised there
@@ -80,7 +82,8 @@ def test_ctrl_c_in_a_send_loses_no_later_message(checksums: bool) -> None:
                 left[0] = -1
                 raise KeyboardInterrupt
 
-        link._push = interrupted  # type: ignore[assignment]
+        link._push = partial(interrupted, link._push)  # type: ignore[assignment]
+        link.put = partial(interrupted, link.put)  # type: ignore[assignment]
         large = np.arange(100_000)  # in frames of its own
         for part, arrays in ((1, None), (1, [np.arange(3)]), (1, [large, large]), (2, [large])):
             left[0] = part

@@ -39,7 +39,7 @@ def test_counting_from_many_threads() -> None:
 
     def work() -> None:
         for i in range(500):
-            counters.begun()
+            counters.begun += 1
             counters.sent(PS, f"t{i % 3}", 10)
             counters.ended(0.001, i % 10 == 0)
 

@@ -87,10 +87,14 @@ class LocalEndpoint:
         message = LocalMessage(self.name, self.incarnation, kind, step, meta, tuple(buffers))
         self._link(peer)._inbox.put(message)
 
-    def signal(self, peer: str, kind: int, step: int, key: int, offset: int = 0) -> None:
+    def signal(
+        self, peer: str, kind: int, step: int, key: int, offset: int = 0, buffers: Any = ()
+    ) -> None:
         self.sent.append((peer, kind))
         who = self.name, self.incarnation
-        self._link(peer)._inbox.put(LocalMessage(*who, kind, step, None, (), key, offset))
+        self._link(peer)._inbox.put(
+            LocalMessage(*who, kind, step, None, tuple(buffers), key, offset)
+        )
 
     def room(self, peer: str, shape: Any, dtype: Any) -> None:
         """There is no other process."""

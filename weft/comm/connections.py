@@ -111,7 +111,7 @@ class Service:
         if close and isinstance(socket, zmq.Socket):
             self._own.append(socket)
 
-    def unwatch(self, socket: Socket) -> None:
+    def unwatch(self, socket: Socket | int) -> None:
         if self._handlers.pop(socket, None) is not None:
             self._poller.unregister(socket)
 
@@ -222,6 +222,11 @@ class Connections:
         self._proof = _proof() if shared and AVAILABLE else None
         self._making = threading.Lock()
         self.peers = Peers(limits.peers, self._gone)
+
+    @property
+    def shares(self) -> bool:
+        """Whether peers of this host may use its memory and sockets."""
+        return self._proof is not None
 
     def link_to(self, peer: str, address: str, incarnation: int) -> Link:
         """The link to a peer ("": whoever is at the address) that there is, or a new one."""

@@ -32,12 +32,15 @@ from weft.comm.errors import (
     UnreachableError,
     UnsendableError,
 )
+from weft.comm.lane import Door, Lanes
 from weft.comm.limits import STRAY, Limits, Rejections
 from weft.comm.link import Frame, Gate, Keys, Link, Peer, inbox, make_context
 from weft.comm.protocol import MAX_NAME, Allocate, Inbox, Message, Protocol, own_message
 from weft.comm.rendezvous import DEAD, Key, Rendezvous
+from weft.comm.wire import Array
 
 _log = logging.getLogger("weft.comm")
+_CODE_OF = wire.CODES.get
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 
 
@@ -50,7 +53,8 @@ class Endpoint:
     threads and must not block; `on_link_lost` is not called for `disconnect` and `close`.
     `advertise`: the address that peers shall connect to, where that is not `bind`. `allocate(shape,
     dtype)` makes the arrays of received tensors. `checksums`: send CRC-32s (for debugging).
-    `shared`: pass large tensors to processes of this host through shared memory, where that works.
+    `shared`: pass large tensors to processes of this host through shared memory, and small messages
+    over sockets of the host (lane.py), where that works.
 
     Raises AddressError, InsecureAddressError.
     """
@@ -100,16 +104,21 @@ class Endpoint:
         )
         self.peers = self.connections.peers
         self.transfers = Transfers(self)
-        self._protocol = Protocol(self, self._on_message)
-        self._listen(where, keys, advertise)
+        self._door: Door | None = None
+        self._lanes = Lanes(self.incarnation)
+        self._protocol = Protocol(self, self._on_message, self._lanes)
+        self._listen(where, keys, advertise, lanes=not checksums)
 
-    def _listen(self, where: Address, keys: Keys | None, advertise: str | None) -> None:
+    def _listen(
+        self, where: Address, keys: Keys | None, advertise: str | None, lanes: bool
+    ) -> None:
         if keys is not None:  # before anybody can connect
             gate = Gate(self._context, keys, self.rejections)
             self.service.watch(gate.socket, gate.answer, close=True)
         socket = inbox(self._context, self.limits, keys)
-        taken, handle = self._protocol.take, self._protocol.handle
-        self._inbox = Inbox(socket, self.name, taken, handle, self.rejections, self._crashed)
+        self._inbox = Inbox(
+            socket, self.name, self._protocol, self._lanes, self.rejections, self._crashed
+        )
         try:
             socket.bind(str(where))
             bound = parse_address(socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
@@ -124,9 +133,18 @@ class Endpoint:
         self._file = addresses.socket_file(bound)
         self.connections.me = Peer(self.name, self.address, self.incarnation)
         self.service.every(self.limits.heartbeat_s, self.connections.look_after)
+        if self.connections.shares and lanes:
+            self._open_door()
         self.service.start()
         self._inbox.start()
         _endpoints.add(self)
+
+    def _open_door(self) -> None:
+        service = self.service
+        try:
+            self._door = Door(self.incarnation, self.peers, service.watch, service.unwatch)
+        except OSError as error:  # a sandbox without Unix sockets, say
+            _log.warning("no lanes, messages go over connections: %s", error)
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, {self.address!r})"
@@ -188,13 +206,7 @@ class Endpoint:
         is lost. Raises PeerLostError, BackpressureError, MessageTooLargeError, UnsendableError."""
         if not 0 <= kind < 256 - wire.USER:
             raise UnsendableError(f"{kind} is no kind of message; they are 0 to 127")
-        packed = [wire.as_sendable(buffer) for buffer in buffers]
-        total = sum(data.nbytes for _, _, data in packed)
-        if total > self.limits.control_bytes:
-            raise MessageTooLargeError(
-                f"{total} bytes in a control message; at most {self.limits.control_bytes} "
-                "(Limits.control_bytes): send them as tensors"
-            )
+        packed = self._packed(buffers)
         flags = wire.BUFFERS_FLAG if packed else 0
         head = wire.pack_buffers(meta, packed) if packed else wire.pack_meta(meta)
         if peer == self.name:
@@ -203,9 +215,30 @@ class Endpoint:
         data = [data for _, _, data in packed]
         self.deliver(self.peers.named(peer), (kind + wire.USER, flags, step, 0, 0, head, data))
 
-    def signal(self, peer: str, kind: int, step: int, key: int, offset: int = 0) -> None:
+    def _packed(self, buffers: Sequence[object]) -> list[tuple[int, tuple[int, ...], Array]]:
+        packed = [wire.as_sendable(buffer) for buffer in buffers]
+        total = sum(data.nbytes for _, _, data in packed)
+        if total > self.limits.control_bytes:
+            raise MessageTooLargeError(
+                f"{total} bytes in a control message; at most {self.limits.control_bytes} "
+                "(Limits.control_bytes): send them as tensors"
+            )
+        return packed
+
+    def signal(
+        self,
+        peer: str,
+        kind: int,
+        step: int,
+        key: int,
+        offset: int = 0,
+        buffers: Sequence[object] = (),
+    ) -> None:
         """Send a control message whose meta data is None and which has two numbers: `key`, of 32
         bits, and `offset`, of 64. Cheaper than `send`, which it is like in all else."""
+        if buffers:
+            self._signal_with(peer, kind, step, key, offset, buffers)
+            return
         number = kind + wire.USER
         if peer != self.name and 0 <= kind <= wire.MOST_USER:
             try:
@@ -219,6 +252,25 @@ class Endpoint:
             self._give_self(Message(peer, self.incarnation, kind, step, None, (), key, offset))
         else:
             self.deliver(self.peers.named(peer), (number, 0, step, key, offset, b"", b""))
+
+    def _signal_with(
+        self, peer: str, kind: int, step: int, key: int, offset: int, buffers: Sequence[object]
+    ) -> None:
+        """A signal with arrays."""
+        if not (0 <= kind <= wire.MOST_USER and 0 <= key < 1 << 32 and 0 <= offset < 1 << 64):
+            raise UnsendableError(f"kind {kind}, key {key} or offset {offset} cannot be sent")
+        packed, number = self._packed(buffers), kind + wire.USER
+        head, parts = wire.pack_buffers(None, packed), [data for _, _, data in packed]
+        if peer == self.name:
+            made = own_message(peer, self.incarnation, kind, step, head, packed)
+            self._give_self(made._replace(key=key, offset=offset))
+            return
+        link = self.peers.named(peer)
+        if sum(data.nbytes for data in parts) <= wire.INLINE_BYTES:
+            raw = b"".join([data.tobytes() for data in parts])
+            if link.try_push(number, step, key, offset, head, raw, wire.BUFFERS_FLAG):
+                return
+        self.deliver(link, (number, wire.BUFFERS_FLAG, step, key, offset, head, parts))
 
     def send_tensor(
         self,
@@ -245,11 +297,12 @@ class Endpoint:
         if peer == self.name:
             self._put_here(step, place, array, released)
             return
-        link = self.peers.named(peer)
-        small = wire.as_inline(array)
-        if small is not None:
-            code, shape, raw = small
-            meta = wire.pack_tensor_meta(code, shape, place[1], len(raw))
+        link, code = self.peers.named(peer), None
+        if type(array) is np.ndarray and array.nbytes <= wire.INLINE_BYTES:
+            code = _CODE_OF(array.dtype)
+        if type(array) is np.ndarray and code is not None:  # most tensors
+            raw = array.tobytes()
+            meta = wire.pack_tensor_meta(code, array.shape, place[1], len(raw))
             if not link.try_push(wire.TENSOR, step, key, 0, meta, raw):
                 self.deliver(link, (wire.TENSOR, 0, step, key, 0, meta, raw))
             if released is not None:
@@ -361,10 +414,17 @@ class Endpoint:
         self.connections.close(closed)
         self.rendezvous.abort_all(closed)
         self.service.stop()
+        if self._door is not None:
+            self._door.close()
         if threading.current_thread() in (self._inbox.thread, self.service.thread):
             threading.Thread(target=self._terminate, name=f"weft-close-{self.name}").start()
         else:
             self._terminate()
+
+    def abandon_door(self) -> None:
+        """In the child of a fork: the door is the parent's."""
+        if self._door is not None:
+            self._door.close()
 
     def _terminate(self) -> None:
         """Ends the inbox thread, and waits until the peers have the last words or are too slow."""
@@ -386,6 +446,7 @@ def _abandon_all() -> None:
     for endpoint in list(_endpoints):
         error = EndpointClosedError(f"{endpoint.name} was made before the fork of this process")
         endpoint.peers.abandon(error)
+        endpoint.abandon_door()
     _endpoints.clear()
 
 

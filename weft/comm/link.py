@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import hmac
 import resource
+import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -135,7 +137,7 @@ def make_context(peers: int) -> Context:
     context: Context = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 6 * peers + 64)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 8 * peers + 256
+    wanted = 10 * peers + 256
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with contextlib.suppress(OSError, ValueError):
@@ -179,6 +181,8 @@ _EVENTS = (
 #: bytes that travel in the header's frame.
 Frame = tuple[int, int, int, int, int, bytes, "Sequence[Array] | bytes"]
 _DONTWAIT, _SNDMORE = int(zmq.DONTWAIT), int(zmq.SNDMORE)
+#: Of packets: not to wait; and no signal, but an error, where nobody reads any more.
+_PACKET = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL if sys.platform == "linux" else 0
 _PACK = wire.SHORT_HEADER.pack
 _WORDS = tuple([wire.word_of(kind) for kind in range(256)])
 
@@ -195,6 +199,7 @@ class Link:
         self.token = token  # the source in frames to the peer
         self.source = 0  # the source in frames from the peer; 0: not known yet
         self.expected = [0, 0]  # sequence numbers of the next frames from the peer, by lane
+        self.waits_since = 0.0  # of packets for what was sent before them: since when
         self.heard = 0  # frames from the peer
         self.alive = True
         self.connected = False  # the hand-shake of ZeroMQ is done
@@ -212,6 +217,10 @@ class Link:
         self.monitor: Socket = ctl.get_monitor_socket(_EVENTS)
         self._ctl = ctl
         self._push = MethodType(zmq.backend.Socket.send, ctl)  # what `ctl.send` comes to
+        self._lane: socket.socket | None = None  # in place of `ctl`, for frames up to
+        self._packet_bytes = -1
+        self.put: Callable[[bytes, int], int] = _no_lane  # what sends a packet there
+        self.inward: socket.socket | None = None  # the peer's lane; the inbox thread's
         self._lock = threading.Lock()
         self._sequence = [0, 0]
         self._backlog: deque[Frame] = deque()
@@ -241,32 +250,86 @@ class Link:
             return not self._backlog and self._send(frame)
 
     def try_push(
-        self, kind: int, step: int, key: int, offset: int, meta: bytes, data: bytes
+        self, kind: int, step: int, key: int, offset: int, meta: bytes, data: bytes, flags: int = 0
     ) -> bool:
-        """As `try_send`, of a frame without flags whose payload is bytes: most messages."""
+        """As `try_send`, of a frame whose payload is bytes: most messages."""
         with self._lock:
             if not self.alive:
                 raise self.lost()
             if self._backlog:
                 return False
             if self.checksums:
-                return self._send((kind, 0, step, key, offset, meta, data))
+                return self._send((kind, flags, step, key, offset, meta, data))
             count = self._sequence[0]  # of the lane CTL
             head = _PACK(
-                _WORDS[kind], len(meta), 0, self.token, self.incarnation, step, key, count, offset
-            )
+                _WORDS[kind], len(meta), flags << 8, self.token, self.incarnation, step, key, count,
+                offset,
+            )  # fmt: skip
             # Before: Ctrl-C mostly comes after a call, and what goes next would be taken for a
             # repetition. If it kept this one from being sent, the gap ends the link, with an error.
             self._sequence[0] = (count + 1) & 0xFFFFFFFF
+            frame = head + meta + data if meta else head
             try:
-                self._push(head + meta + data if meta else head, _DONTWAIT)
-            except zmq.Again:
+                if len(frame) <= self._packet_bytes:
+                    self.put(frame, _PACKET)
+                else:
+                    self._push(frame, _DONTWAIT)
+            except (zmq.Again, BlockingIOError):
                 self._sequence[0] = count
                 return False
             except zmq.ZMQError as error:
                 self._sequence[0] = count
                 raise PeerLostError(f"the link to {self.name} broke: {error}") from None
+            except OSError:
+                self._sequence[0] = count
+                self._close_lane()
+                return False
             return True
+
+    def open_lane(self, one: socket.socket, most: int) -> bool:
+        """Send packets of up to so many bytes there from now on. False if it is not needed."""
+        with self._lock:
+            if not self.alive or self.checksums or self._lane is not None:
+                return False
+            self._lane, self.put, self._packet_bytes = one, one.send, most
+            return True
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether packets go to the peer by a lane."""
+        return self._lane is not None
+
+    def _close_lane(self) -> None:
+        """Under the lock. Whoever read it is gone, or the link is: `ctl` will show it."""
+        lane, self._lane, self.put, self._packet_bytes = self._lane, None, _no_lane, -1
+        if lane is not None:
+            lane.close()
+
+    def keep_inward(self, one: socket.socket) -> None:
+        """The peer sends there, too."""
+        with self._lock:
+            self.inward = one
+            if not self.alive:
+                self._stop_inward()
+
+    def end_inward(self) -> None:
+        """The peer sends nothing there any more."""
+        with self._lock:
+            one, self.inward = self.inward, None
+        if one is not None:
+            one.close()
+
+    def _stop_inward(self) -> None:
+        """Under the lock: who reads it finds its end."""
+        if self.inward is not None:
+            with contextlib.suppress(OSError):
+                self.inward.shutdown(socket.SHUT_RDWR)
+
+    def abandon(self) -> None:
+        """In the child of a fork: give the descriptors back; the sockets are the parent's."""
+        for one in (self._lane, self.inward):
+            if one is not None:
+                one.close()
 
     def post(self, frame: Frame, limit: int) -> bool:
         """Send, or queue for the service thread to send in order: never blocks, for threads that
@@ -315,6 +378,8 @@ class Link:
         check = [wire.checksum(head, meta, *parts)] if self.checksums else []
         if isinstance(payload, bytes) or sum(p.nbytes for p in parts) <= INLINE_BYTES:
             frames = [b"".join([head, meta, *parts, *check])]
+            if len(frames[0]) <= self._packet_bytes:
+                return self._send_packet(frames[0])
         else:
             chunks = [
                 p[i : i + CHUNK_BYTES] for p in parts for i in range(0, p.nbytes, CHUNK_BYTES)
@@ -326,6 +391,19 @@ class Link:
             return False
         except zmq.ZMQError as error:
             raise PeerLostError(f"the link to {self.name} broke: {error}") from None
+        return True
+
+    def _send_packet(self, frame: bytes) -> bool:
+        """As `_send`, by the lane."""
+        count = self._sequence[0]
+        self._sequence[0] = (count + 1) & 0xFFFFFFFF  # before: see `try_push`
+        try:
+            self.put(frame, _PACKET)
+        except OSError as error:
+            self._sequence[0] = count
+            if not isinstance(error, BlockingIOError):
+                self._close_lane()
+            return False
         return True
 
     def _send_whole(self, frames: list[Any]) -> None:
@@ -357,6 +435,7 @@ class Link:
             self._backlog.clear()
             self._farewell = wire.pack_meta(reason[:MAX_REASON])
             self._linger_ms = linger_ms
+            self._stop_inward()
             if self._say_farewell() or self.connected:
                 self._shut()
 
@@ -374,9 +453,14 @@ class Link:
             return False
 
     def _shut(self) -> None:
+        self._close_lane()
         with contextlib.suppress(zmq.ContextTerminated):  # the endpoint is being closed
             self._ctl.disable_monitor()
         self._ctl.close(self._linger_ms)
+
+
+def _no_lane(frame: bytes, flags: int) -> int:
+    raise BrokenPipeError
 
 
 LINGER_MS = 200  # for the last words to a peer that is slow
@@ -464,6 +548,8 @@ class Peers:
     def abandon(self, error: CommError) -> None:
         """In the child of a fork: the links are the parent's. No lock, whose holder is not here."""
         self.closed = error
+        for link in self._all:
+            link.abandon()
         self._all, self._by_name, self._by_source, self._by_token = set(), {}, {}, {}
 
     def lose(self, link: Link, error: CommError, *, tell: bool = True) -> bool:

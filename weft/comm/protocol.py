@@ -10,8 +10,10 @@ ends the link."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +31,7 @@ from weft.comm.errors import (
     StepOverError,
     WrongSenderError,
 )
+from weft.comm.lane import LANE_BYTES, Lanes
 from weft.comm.limits import CHUNK_BYTES, STRAY, Rejections
 from weft.comm.link import MAX_REASON, Link, Socket
 from weft.comm.rendezvous import DEAD
@@ -47,15 +50,19 @@ class Incoming:
 
     __slots__ = ("_check", "_socket", "frame", "header")
 
-    def __init__(self, socket: Socket, frame: bytes, header: Header) -> None:
+    def __init__(self, socket: Socket | None, frame: bytes, header: Header) -> None:
         self.header = header
-        self._socket = socket
+        self._socket = socket  # None: it came by a lane
         self._check = 0
         if header.flags & wire.CHECKSUM_FLAG:
             self._check = 4
             if len(frame) < wire.HEADER.size + header.meta_bytes + 4:
                 raise BadFrameError("truncated checksum")
         self.frame = memoryview(frame)
+
+    @property
+    def by_lane(self) -> bool:
+        return self._socket is None
 
     @property
     def meta(self) -> memoryview:
@@ -70,10 +77,12 @@ class Incoming:
     def read_into(self, target: Array) -> None:
         """Read following frames into `target` (uint8), which they fill exactly, in chunks of
         CHUNK_BYTES. BadFrameError if they do not."""
-        view = target.data
+        view, socket = target.data, self._socket
         for start in range(0, target.nbytes, CHUNK_BYTES):
             part = view[start : start + CHUNK_BYTES]
-            if not self._socket.get(zmq.RCVMORE) or self._socket.recv_into(part) != part.nbytes:
+            if socket is None or not socket.get(zmq.RCVMORE):
+                raise BadFrameError("payload size")
+            if socket.recv_into(part) != part.nbytes:
                 raise BadFrameError("payload size")
 
     def verify(self, *payload: Array) -> None:
@@ -86,24 +95,25 @@ class Incoming:
 
 
 class Inbox:
-    """The thread that reads `socket` until its context is terminated. `take` gets each message
-    first, and says whether it was one of the kinds that most are, in one frame; the others go to
-    `handle` if their header is well formed, and what it does not read is dropped. `on_crash` is
-    called if the thread ends by an error."""
+    """The thread that reads `socket`, and `lanes` where there are some, until the context is
+    terminated. `on_crash` is called if the thread ends by an error."""
 
     def __init__(
         self,
         socket: Socket,
         name: str,
-        take: Callable[[bytes], bool],
-        handle: Callable[[Incoming], None],
+        protocol: Protocol,
+        lanes: Lanes,
         rejections: Rejections,
         on_crash: Callable[[BaseException], None],
     ) -> None:
         self._socket = socket
-        self._take, self._handle = take, handle
+        self._protocol, self._lanes = protocol, lanes
         self._rejections = rejections
         self._on_crash = on_crash
+        # What `socket.recv` comes to. To copy a small frame takes a quarter of the time of making
+        # an object of it that shows it where libzmq has it.
+        self._receive = MethodType(zmq.backend.Socket.recv, socket)
         self.thread = threading.Thread(target=self._run, name=f"weft-inbox-{name}", daemon=True)
 
     def start(self) -> None:
@@ -111,38 +121,75 @@ class Inbox:
 
     def _run(self) -> None:
         try:
-            self._read()
+            while True:
+                if self._lanes.reads:
+                    self._read_all()
+                else:
+                    self._take(self._receive())
         except zmq.ContextTerminated:
             pass
         except BaseException as error:
             _inbox_log.exception("the inbox thread ended by an error")
             self._on_crash(error)
         finally:
+            self._lanes.close()
             self._socket.close(0)
 
-    def _read(self) -> None:
-        socket, take, handle = self._socket, self._take, self._handle
-        # What `socket.recv` comes to. To copy a small frame takes a quarter of the time of making
-        # an object of it that shows it where libzmq has it.
-        receive = MethodType(zmq.backend.Socket.recv, socket)
-        while True:
-            frame = receive()
-            try:
-                if take(frame):
-                    # Asking for RCVMORE takes four times as long as reading. A frame behind this
-                    # one, which no weft sends, is taken as if it had been sent by itself.
+    def _take(self, frame: bytes) -> None:
+        """A message that came over ZeroMQ, by its first frame."""
+        protocol, socket = self._protocol, self._socket
+        try:
+            if protocol.take(frame):
+                # Asking for RCVMORE takes four times as long as reading. A frame behind this one,
+                # which no weft sends, is taken as if it had been sent by itself.
+                if protocol.early:
+                    protocol.take_early()
+                return
+            protocol.handle(Incoming(socket, frame, wire.unpack_header(frame, len(frame))))
+        except BadFrameError as error:
+            self._rejections.count(str(error))
+        while socket.get(zmq.RCVMORE):  # leave it where a message begins
+            socket.recv_into(bytearray())
+        if protocol.early:
+            protocol.take_early()
+
+    def _read_queue(self) -> None:
+        """All messages that have come over ZeroMQ."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                self._take(self._receive(_DONTWAIT))
+
+    def _read_all(self) -> None:
+        """As long as there are lanes."""
+        lanes, queue, reads = self._lanes, int(self._socket.get(zmq.FD)), self._lanes.reads
+        wait, packet = lanes.watch(queue), self._protocol.packet
+        self._read_queue()  # libzmq says once that there is something
+        while reads:
+            for descriptor, _ in wait():
+                if descriptor == queue:
+                    self._read_queue()
                     continue
-                handle(Incoming(socket, frame, wire.unpack_header(frame, len(frame))))
-            except BadFrameError as error:
-                self._rejections.count(str(error))
-            while socket.get(zmq.RCVMORE):  # leave it where a message begins
-                socket.recv_into(bytearray())
+                read = reads.get(descriptor)
+                if read is None:
+                    continue
+                try:
+                    frame = read(LANE_BYTES)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    frame = b""
+                if frame:
+                    packet(frame)
+                else:
+                    lanes.end(descriptor)
 
 
+_DONTWAIT = int(zmq.DONTWAIT)
 _log = logging.getLogger("weft.comm")
 MAX_NAME = 256
 _HEADER_BYTES, _FIELDS = wire.HEADER.size, wire.SHORT_HEADER.unpack_from
 _TENSOR = wire.word_of(wire.TENSOR)
+_BUFFERS = wire.BUFFERS_FLAG << 8  # as the short header has lane and flags
 _SIGNALS = {wire.word_of(kind): kind - wire.USER for kind in range(wire.USER, 256)}
 
 #: Makes the array that a tensor is received into: shape, dtype.
@@ -180,12 +227,17 @@ _GREETING = (str, int, str, int, list)
 class Protocol:
     """The handlers of one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, on_message: Callable[[Message], None]) -> None:
-        self._endpoint = endpoint
+    def __init__(
+        self, endpoint: Endpoint, on_message: Callable[[Message], None], lanes: Lanes
+    ) -> None:
+        self._endpoint, self._lanes = endpoint, lanes
         self._on_message = on_message
         self._incarnation, self._links = endpoint.incarnation, endpoint.peers.by_source
         self._put, self._allocate = endpoint.rendezvous.put, endpoint.allocate
         self._greeted: dict[int, None] = {}  # sources that were seen, oldest first
+        #: Packets of lanes that came before what was sent before them over ZeroMQ, by link and
+        #: sequence number.
+        self.early: dict[Link, dict[int, Incoming]] = {}
         transfers = endpoint.transfers
         self._handlers: dict[int, Callable[[Link, Incoming], None]] = {
             wire.HELLO_ACK: self._on_ack,
@@ -200,7 +252,7 @@ class Protocol:
         }
 
     def take(self, frame: bytes) -> bool:
-        """A signal, or a tensor without flags that is all in this frame, as most messages are.
+        """A signal, or a tensor without flags, that is all in this frame, as most messages are.
         False for anything else, which `handle` gets: also for what is wrong with it."""
         size = len(frame)
         if size < _HEADER_BYTES:
@@ -209,13 +261,19 @@ class Protocol:
             frame
         )
         link = self._links.get(source)
-        if link is None or lane_flags or destination != self._incarnation:
+        if link is None or destination != self._incarnation:
             return False
         expected = link.expected
         if sequence != expected[0]:
             return False
         start, dtype = _HEADER_BYTES + meta_bytes, None
-        if word == _TENSOR:
+        buffers: tuple[Array, ...] | None = ()
+        if lane_flags:
+            kind = _SIGNALS.get(word)
+            buffers = _buffers_in(frame, start) if lane_flags == _BUFFERS else None
+            if kind is None or buffers is None:
+                return False
+        elif word == _TENSOR:
             try:
                 meta = wire.unpack_tensor_meta(frame[_HEADER_BYTES:start])
             except BadFrameError:
@@ -231,7 +289,7 @@ class Protocol:
         link.heard += 1
         try:
             if dtype is None:
-                told = link.name, link.incarnation, kind, step, None, (), key, offset
+                told = link.name, link.incarnation, kind, step, None, buffers, key, offset
                 self._on_message(tuple.__new__(Message, told))  # what `Message` does, in time
                 return True
             array = self._allocate(meta.shape, dtype)
@@ -254,6 +312,12 @@ class Protocol:
         if header.destination != self._incarnation:
             raise BadFrameError("for another incarnation")
         expected = link.expected[lane]
+        if sequence != expected and lane == wire.CTL and link.inward is not None:
+            if message.by_lane:
+                self._keep_early(link, message)
+                return
+            self._catch_up(link, sequence)
+            expected = link.expected[lane]
         if sequence != expected:
             self._out_of_order(link, sequence, expected)
             return
@@ -268,6 +332,53 @@ class Protocol:
                 raise BadFrameError("unknown kind")
         except Exception as error:
             self._not_handled(link, header, error)
+
+    # ---- lanes
+
+    def packet(self, frame: bytes) -> None:
+        """What came by a lane."""
+        try:
+            if not self.take(frame):
+                self.handle(Incoming(None, frame, wire.unpack_header(frame, len(frame))))
+        except BadFrameError as error:
+            self._endpoint.rejections.count(str(error))
+
+    def _catch_up(self, link: Link, sequence: int) -> None:
+        """Take the packets that were sent before a message: they are there."""
+        inward = link.inward
+        while inward is not None and link.alive and link.expected[wire.CTL] != sequence:
+            try:
+                frame = inward.recv(LANE_BYTES)
+            except OSError:
+                return
+            if not frame:  # this end is found again
+                return
+            self.packet(frame)
+
+    def _keep_early(self, link: Link, message: Incoming) -> None:
+        """A packet before which something is to come over ZeroMQ."""
+        sequence, expected = message.header.sequence, link.expected[wire.CTL]
+        if (sequence - expected) & 0xFFFFFFFF >= 1 << 31:
+            raise BadFrameError("replayed")
+        now = time.monotonic()
+        if link not in self.early:
+            self.early[link], link.waits_since = {}, now
+        kept, limits = self.early[link], self._endpoint.limits
+        kept[sequence] = message
+        if len(kept) > limits.backlog or now - link.waits_since > limits.heartbeat_timeout_s:
+            self._out_of_order(link, min(kept, key=lambda s: (s - expected) & 0xFFFFFFFF), expected)
+
+    def take_early(self) -> None:
+        """Take the packets before which nothing is to come any more."""
+        for link, kept in list(self.early.items()):
+            while link.alive and (found := kept.pop(link.expected[wire.CTL], None)) is not None:
+                link.waits_since = time.monotonic()
+                try:
+                    self.handle(found)
+                except BadFrameError as error:
+                    self._endpoint.rejections.count(str(error))
+            if not kept or not link.alive:
+                del self.early[link]
 
     def _not_handled(self, link: Link, header: Header, error: Exception) -> None:
         """After an error of handling a message. BadFrameError if it is not the peer's."""
@@ -342,6 +453,7 @@ class Protocol:
         if len(self._greeted) > 4 * self._endpoint.limits.peers:
             del self._greeted[next(iter(self._greeted))]
         link.expected[wire.CTL] = 1
+        self._lanes.open(link)
 
     def _greeting(self, message: Incoming) -> Greeting:
         message.verify()
@@ -434,7 +546,8 @@ class Protocol:
             buffers: tuple[Array, ...] = ()
         else:
             meta, buffers = self._read_buffers(message)
-        self._on_message(Message(link.name, link.incarnation, kind, header.step, meta, buffers))
+        who, numbers = (link.name, link.incarnation), (header.key, header.offset)
+        self._on_message(Message(*who, kind, header.step, meta, buffers, *numbers))
 
     def _read_buffers(self, message: Incoming) -> tuple[Any, tuple[Array, ...]]:
         limit = self._endpoint.limits.control_bytes
@@ -456,6 +569,21 @@ class Protocol:
             message.read_into(data)
         message.verify(*raw)
         return user, tuple(as_tensor(data, meta) for data, meta in zip(raw, metas, strict=True))
+
+
+def _buffers_in(frame: bytes, start: int) -> tuple[Array, ...] | None:
+    """The arrays of a signal, which begin there; None where `Protocol.handle` has to look."""
+    try:
+        total, metas = wire.unpack_buffer_metas(frame[_HEADER_BYTES:start])
+    except BadFrameError:
+        return None
+    if start + total != len(frame):
+        return None
+    found = []
+    for meta in metas:
+        found.append(np.ndarray(meta.shape, meta.dtype, frame, start).copy())
+        start += meta.nbytes
+    return tuple(found)
 
 
 def copy_out(payload: memoryview, meta: TensorMeta, allocate: Allocate) -> Array:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from weft.comm.errors import DuplicateKeyError, LimitError, StepOverError, WrongSenderError
@@ -117,12 +118,37 @@ class Waiting:
     offered: bool
 
 
+#: The keys that one reader waits for: its numbers of them, and who is to send each.
+Wanted = Mapping[Key, tuple[int, str | None]]
+
+
+class _Fan:
+    """A reader of several keys. left: those that have not come."""
+
+    __slots__ = ("call", "left", "since")
+
+    def __init__(
+        self, left: dict[Key, tuple[int, str | None]], call: Callable[[int, Any], None]
+    ) -> None:
+        self.left, self.call, self.since = left, call, time.monotonic()
+
+
 class _Step:
-    __slots__ = ("entries", "error")
+    """fan: a reader whose keys have no entries; `unfold` makes them, for what is not a `put`."""
+
+    __slots__ = ("entries", "error", "fan")
 
     def __init__(self) -> None:
         self.entries: dict[Key, Entry] = {}
         self.error: BaseException | None = None
+        self.fan: _Fan | None = None
+
+    def unfold(self) -> None:
+        """Have an entry for each key of `fan`."""
+        fan, self.fan = self.fan, None
+        if fan is not None:
+            for key, (number, source) in fan.left.items():
+                self.entries[key] = Waiter(partial(fan.call, number), fan.since, source)
 
 
 class Rendezvous:
@@ -194,20 +220,39 @@ class Rendezvous:
         WrongSenderError where a reader waits for another one's, LimitError where it would exceed
         the limits.
         """
+        fan = found = entry = None
         with self._lock:
             state = self._steps.get(step)
-            entry = None if state is None or state.error is not None else state.entries.get(key)
-            if state is not None and type(entry) is Waiter:
+            if state is not None and (fan := state.fan) is not None:
+                found = fan.left.pop(key, None)
+            if state is not None and fan is not None and found is not None:
+                if source != found[1] and not fits(source, found[1]):
+                    fan.left[key] = found
+                    raise wrong_sender(step, key, source, found[1])
+                if not fan.left:
+                    self._end_fan(state, step)
+            elif state is not None and type(entry := self._entry(state, key)) is Waiter:
                 if source != entry.source and not fits(source, entry.source):
                     raise wrong_sender(step, key, source, entry.source)
                 self._remove(state, step, key)
             elif self._keep(step, key, Value(value, size, on_taken, source)):
                 return True
-        if type(entry) is Waiter:
+        if fan is not None and found is not None:
+            fan.call(found[0], value)
+        elif type(entry) is Waiter:
             entry.callback(value)
         if on_taken is not None:
             on_taken()
-        return type(entry) is Waiter
+        return found is not None or type(entry) is Waiter
+
+    def _entry(self, state: _Step, key: Key) -> Entry | None:
+        return state.entries.get(key) if state.error is None else None
+
+    def _end_fan(self, state: _Step, step: int) -> None:
+        """Under the lock: all that it wanted has come."""
+        state.fan = None
+        if not state.entries:
+            del self._steps[step]
 
     def _keep(self, step: int, key: Key, new: Value) -> bool:
         """Under the lock: keep a value that nobody waits for. False if the step is over."""
@@ -237,7 +282,7 @@ class Rendezvous:
     def _remove(self, state: _Step, step: int, key: Key) -> None:
         """Under the lock. Of a step without entries nothing is known but that it is not over."""
         del state.entries[key]
-        if not state.entries:
+        if not state.entries and state.fan is None:
             del self._steps[step]
 
     def _check_room(self, state: _Step, step: int, size: int) -> None:
@@ -262,6 +307,7 @@ class Rendezvous:
             state = self._step(step)
             if state.error is not None:
                 raise StepOverError(f"step {step} is aborted: {state.error}")
+            state.unfold()
             entry = state.entries.get(key)
             if type(entry) is not Waiter:
                 self._add(state, step, key, Offer(claim, source), 0)
@@ -322,11 +368,32 @@ class Rendezvous:
         elif entry is not None:
             callback(entry)
 
+    def expect(self, step: int, wanted: Wanted, call: Callable[[int, Any], None]) -> None:
+        """As `get` for each of the keys: `call` gets its number, and what comes for it."""
+        there: Iterable[Key] = wanted
+        with self._lock:
+            try:
+                state = self._steps.get(step) or self._step(step)
+                if state.error is None and state.fan is None:
+                    left = dict(wanted)
+                    there = [key for key in wanted if key in state.entries] if state.entries else ()
+                    for key in there:
+                        del left[key]
+                    if left:
+                        state.fan = _Fan(left, call)
+            except (StepOverError, LimitError):
+                pass  # each is told by `get`
+        for key in there:
+            number, source = wanted[key]
+            self.get(step, key, partial(call, number), source)
+
     def _take(
         self, state: _Step, step: int, key: Key, callback: Callback, source: str | None
     ) -> tuple[Value | Strays | BaseException | None, Callable[[], None] | None]:
         if state.error is not None:
             return state.error, None
+        if state.fan is not None and key in state.fan.left:
+            state.unfold()
         entry = state.entries.get(key)
         if type(entry) is Waiter:
             return DuplicateKeyError(f"step {step} waits for key {key} already"), None
@@ -362,6 +429,8 @@ class Rendezvous:
         """Call who waits for `key` with `error` (a deadline, say); False if nobody does."""
         with self._lock:
             state = self._steps.get(step)
+            if state is not None:
+                state.unfold()
             entry = None if state is None else state.entries.get(key)
             if state is None or type(entry) is not Waiter:
                 return False
@@ -381,6 +450,7 @@ class Rendezvous:
                 return False
             if state.error is not None:
                 return False
+            state.unfold()
             state.error = error
             entries, state.entries = state.entries, {}
             self._held -= sum(e.bytes for e in each(entries.values()) if type(e) is Value)
@@ -403,6 +473,8 @@ class Rendezvous:
                 return
             self._low[master] = low_water
             over = [s for s in self._steps if s <= low_water and s >> MASTER_SHIFT == master]
+            for one in over:
+                self._steps[one].unfold()
             dropped = [(s, self._steps.pop(s).entries) for s in over]
             held = [e for _, entries in dropped for e in each(entries.values())]
             self._held -= sum(e.bytes for e in held if type(e) is Value)
@@ -421,6 +493,8 @@ class Rendezvous:
         now = time.monotonic()
         with self._lock:
             state = self._steps.get(step)
+            if state is not None:
+                state.unfold()
             found = [
                 Waiting(key, now - entry.since, entry.offered)
                 for key, entry in (state.entries.items() if state else ())

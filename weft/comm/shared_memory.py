@@ -114,7 +114,7 @@ class PeerMemory:
     """The receiver's end: the memory of one peer, mapped when it is first named."""
 
     def __init__(self, pid: int, limit: int) -> None:
-        self._pid = pid
+        self.pid = pid
         self._limit = limit
         self._mapped: dict[int, Array] = {}  # by descriptor
 
@@ -150,7 +150,7 @@ class PeerMemory:
         if found is not None:
             return found
         try:
-            mapped = _open(self._pid, descriptor, None, self._limit)
+            mapped = _open(self.pid, descriptor, None, self._limit)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _SHORT:
                 raise LimitError(f"a peer's memory cannot be mapped: {error}") from None

@@ -75,7 +75,8 @@ _NAMES = [
 DTYPES: Final[tuple[np.dtype[Any], ...]] = tuple(
     np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in _NAMES
 )
-_CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
+#: Of the dtypes that have one.
+CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
 STRINGS: Final = 255
 OBJECT: Final = np.dtype(object)
 
@@ -161,7 +162,7 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
     """The number of a dtype on the wire. UnsendableError for one that weft does not have."""
     if dtype == OBJECT:
         return STRINGS
-    code = _CODES.get(dtype)
+    code = CODES.get(dtype)
     if code is None:
         raise UnsendableError(f"arrays of dtype {dtype} cannot be sent")
     return code
@@ -221,7 +222,7 @@ def as_sendable(array: object) -> tuple[int, tuple[int, ...], Array]:
     """(code, shape, bytes) of an array: its own memory as uint8 where that is contiguous and in
     native byte order, else a copy. Strings are their lengths (u32 each) and then their bytes."""
     x = np.asarray(array, order="C")
-    code = _CODES.get(x.dtype)
+    code = CODES.get(x.dtype)
     if code is None:
         if x.dtype == OBJECT:
             return STRINGS, x.shape, _pack_strings(x)
@@ -229,16 +230,6 @@ def as_sendable(array: object) -> tuple[int, tuple[int, ...], Array]:
         code = dtype_code(native)
         x = x.astype(native)
     return code, x.shape, x.reshape(-1).view(np.uint8)
-
-
-def as_inline(array: object) -> tuple[int, tuple[int, ...], bytes] | None:
-    """As `as_sendable`, the bytes copied, for an array that fits into a header's frame; None for
-    what is larger, or of an unusual kind."""
-    if isinstance(array, np.ndarray) and array.nbytes <= INLINE_BYTES:
-        code = _CODES.get(array.dtype)
-        if code is not None:
-            return code, array.shape, array.tobytes()
-    return None
 
 
 def _pack_strings(x: Array) -> Array:
@@ -278,10 +269,17 @@ def checksum(*parts: bytes | memoryview) -> bytes:
 
 def pack_buffers(user: object, buffers: Sequence[tuple[int, tuple[int, ...], Array]]) -> bytes:
     """The meta data of a control message: the user's, and what its buffers are."""
-    return pack_meta([user, [[code, shape, data.nbytes] for code, shape, data in buffers]])
+    described = tuple([(code, shape, data.nbytes) for code, shape, data in buffers])
+    return pack_buffer_metas(described) if user is None else pack_meta([user, described])
 
 
-def unpack_buffers(packed: bytes | memoryview, limit: int) -> tuple[Any, list[TensorMeta]]:
+@lru_cache(1024)
+def pack_buffer_metas(described: tuple[tuple[int, tuple[int, ...], int], ...]) -> bytes:
+    """As `pack_buffers`, without meta data of the user's."""
+    return pack_meta([None, described])
+
+
+def unpack_buffers(packed: bytes | memoryview, limit: int) -> tuple[Any, Sequence[TensorMeta]]:
     """The inverse of `pack_buffers`; BadFrameError where the buffers exceed `limit` bytes."""
     meta = unpack_meta(packed)
     if not isinstance(meta, list) or len(meta) != 2 or not isinstance(meta[1], list):
@@ -294,3 +292,13 @@ def unpack_buffers(packed: bytes | memoryview, limit: int) -> tuple[Any, list[Te
     if sum(m.nbytes for m in found) > limit:
         raise BadFrameError("buffers larger than the limit")
     return meta[0], found
+
+
+@lru_cache(1024)
+def unpack_buffer_metas(packed: bytes) -> tuple[int, tuple[TensorMeta, ...]]:
+    """The inverse of `pack_buffer_metas`, and the bytes of all buffers. BadFrameError for anything
+    else, for strings, and for more bytes than go in the header's frame."""
+    user, found = unpack_buffers(packed, INLINE_BYTES)
+    if user is not None or any(meta.dtype is None for meta in found):
+        raise BadFrameError("control meta data")
+    return sum(meta.nbytes for meta in found), tuple(found)

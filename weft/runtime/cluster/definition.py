@@ -513,9 +513,10 @@ class TaskRun(PartsRun):
         plain = timeout is None and whole.recv_timeout is None
         plain = plain and waits.trace is None and self._log is None
         for (task, handle), part in self._route.order:
-            if plain and not part.feeds:
+            feeds = [sendable(inputs[place]) for place in part.feeds]
+            if plain and (not feeds or _are_small(feeds)):
                 try:
-                    master.signal(task, m.RUN, step, handle, low)
+                    master.signal(task, m.RUN, step, handle, low, feeds)
                 except CommError as error:
                     whole.unsent(waits, task, error)
                 continue
@@ -524,7 +525,6 @@ class TaskRun(PartsRun):
                 meta["t"] = timeout + GRACE_SECONDS
             if whole.recv_timeout is not None:
                 meta["r"] = whole.recv_timeout
-            feeds = [sendable(inputs[place]) for place in part.feeds]
             if self._log is not None:
                 meta["log"] = self._log.operands is not None
             if waits.trace is not None:
@@ -600,6 +600,12 @@ def _add_cut(waits: Pending) -> None:
             waits.trace.add(*who, packed)
         except InvalidArgumentError as error:  # what has failed first matters more
             _LOG.warning("%s", error)
+
+
+def _are_small(feeds: Sequence[Array]) -> bool:
+    """Whether they go in one frame."""
+    most = m.MOST_ARRAYS
+    return len(feeds) <= most and sum([x.nbytes for x in feeds]) <= SMALL_MESSAGE_BYTES
 
 
 def _drop(master: Master, given: Sequence[Sequence[Who]]) -> None:

@@ -512,14 +512,16 @@ class Master:
         if over:
             self.wire.forget(self.low_water())
 
-    def signal(self, task: str, kind: int, step: int, key: int, offset: int) -> None:
-        """Send a message that is two numbers. Raises CommError."""
+    def signal(
+        self, task: str, kind: int, step: int, key: int, offset: int, arrays: Sequence[Any] = ()
+    ) -> None:
+        """Send a message that is two numbers, and arrays as `send` does. Raises CommError."""
         deliver = self._tasks[task].deliver
         if deliver is None:
-            self.wire.signal(task, kind, step, key, offset)
+            self.wire.signal(task, kind, step, key, offset, arrays)
         else:
             me, incarnation = self.name, self.wire.incarnation
-            deliver(Direct(me, incarnation, kind, step, None, (), key, offset))
+            deliver(Direct(me, incarnation, kind, step, None, tuple(arrays), key, offset))
 
     def low_water(self) -> int:
         """All steps up to this one are over."""

@@ -1,7 +1,8 @@
 """Messages between master and tasks: their kinds and parts, errors in them, peers in one process.
 
-A RUN with nothing but the part's handle and the step up to which all are over, and a DONE with
-nothing but the handle, are signals: `key` is the handle, `offset` that step, and `meta` is None.
+A RUN with nothing but the part's handle, the step up to which all are over and small feeds, and a
+DONE with nothing but the handle, are signals: `key` is the handle, `offset` that step, and `meta`
+is None.
 
 What is larger than `SMALL_MESSAGE_BYTES` does not go in a message but as a tensor of the step,
 under a key from `FEED` on; the keys of the graph's own messages are below.
@@ -25,7 +26,7 @@ from weft.ir.error_data import error_data, error_of
 from weft.ir.errors import WeftError
 
 #: Differs where either side would not understand the other.
-PROTOCOL = 4
+PROTOCOL = 5
 
 HELLO, WELCOME = 1, 2
 REGISTER, REGISTERED, RUN, DONE, ABORT = 16, 17, 18, 19, 20
@@ -133,7 +134,15 @@ class Wire(Carrier, Protocol):
     def send(
         self, peer: str, kind: int, step: int, meta: dict[Any, Any], buffers: Sequence[Any] = ()
     ) -> Any: ...
-    def signal(self, peer: str, kind: int, step: int, key: int, offset: int = 0) -> Any: ...
+    def signal(
+        self,
+        peer: str,
+        kind: int,
+        step: int,
+        key: int,
+        offset: int = 0,
+        buffers: Sequence[Any] = (),
+    ) -> Any: ...
     def abort(self, step: int, error: BaseException) -> Any: ...
     def forget(self, low_water: int) -> Any: ...
     def close(self) -> Any: ...

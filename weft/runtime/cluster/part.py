@@ -19,6 +19,7 @@ from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph, Operation
 from weft.ir.spec import int_attr
 from weft.ir.text.parser import parse_graph
+from weft.ir.types import TensorType
 from weft.passes.manager import Pass
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.cluster.small_step import SmallProgram, small_program
@@ -66,7 +67,8 @@ class Registered:
     receives from. receivers: its ops `recv` by their keys. variables: by their names in the graph;
     written: those that it writes. device: the name of where it runs. small: see
     `dataflow.executor.is_small`. brief: what runs it if it is small and has no control flow.
-    generation: of the store that it was read with; again: reads it once more."""
+    kinds: of its inputs, NumPy's dtype before each. generation: of the store that it was read with;
+    again: reads it once more."""
 
     graph: Graph
     step: OneDeviceStep
@@ -78,6 +80,7 @@ class Registered:
     device: str
     small: bool
     brief: SmallProgram | None
+    kinds: tuple[tuple[Any, TensorType], ...]
     generation: int
     again: Callable[[], Registered]
 
@@ -88,21 +91,29 @@ class Registered:
 
     def inputs(self, feeds: Sequence[_Array]) -> list[_Array]:
         """What the step takes. InvalidArgumentError for feeds that do not fit."""
-        if not (feeds or self.constants or self.graph.args):
+        if not (feeds or self.constants or self.kinds):
             return []
         given = [*feeds, *self.constants]
-        if len(given) != len(self.graph.args):
+        if len(given) != len(self.kinds):
             raise InvalidArgumentError(
-                f"{len(given)} inputs came for a part that takes {len(self.graph.args)}"
+                f"{len(given)} inputs came for a part that takes {len(self.kinds)}"
             )
         ready: list[_Array] = []
-        for array, arg in zip(given, self.graph.args, strict=True):
-            kind: Any = arg.type
-            if array.dtype != kind.dtype.numpy or not kind.allows(array.shape):
-                raise InvalidArgumentError(f"{array.dtype}{list(array.shape)} came for {kind}")
-            fits = array.flags.aligned and array.flags.c_contiguous
-            ready.append(array if fits else np.array(array, order="C"))
+        for array, (dtype, kind) in zip(given, self.kinds, strict=True):
+            shape = array.shape
+            if array.dtype != dtype or (shape != kind.shape and not kind.allows(shape)):
+                raise InvalidArgumentError(f"{array.dtype}{list(shape)} came for {kind}")
+            flags = array.flags
+            ready.append(
+                array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
+            )
         return ready
+
+
+def _kinds(graph: Graph) -> tuple[tuple[Any, TensorType], ...]:
+    """The inputs of a part."""
+    kinds: list[Any] = [arg.type for arg in graph.args]
+    return tuple([(kind.dtype.numpy, kind) for kind in kinds])
 
 
 def read_part(
@@ -137,8 +148,7 @@ def read_part(
     brief = small_program(step) if small and step.kind == "dataflow" else None
     return Registered(
         graph, step, tuple(constants), peers, receivers, variables, written_in(graph),
-        device, small, brief,
-        generation, again,
+        device, small, brief, _kinds(graph), generation, again,
     )  # fmt: skip
 
 

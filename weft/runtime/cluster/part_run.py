@@ -158,14 +158,11 @@ class PartRun:
         buffers: Sequence[Array],
     ) -> None:
         self.client, self.part, self.step, self.handle = client, part, step, handle
-        self.buffers = buffers
+        self._home, self._meta, self.buffers = home, meta, buffers
         self.trace: RunTrace | None = None
-        if "trace" in meta:
-            self.trace = RunTrace(home.name, handle, kernels=bool(meta["trace"]["kernels"]))
-        self.log = RunLog(part.device) if "log" in meta else None
-        if self.log is not None and meta["log"]:
-            self.log.keep_operands()
-        self._home, self._meta = home, meta
+        self.log: RunLog | None = None
+        if meta:
+            self._take_orders()
         self._exchange: StepExchange | None = None
         self._cancel: CancelToken | None = None
         self._brief: SmallRun | None = None
@@ -173,7 +170,19 @@ class PartRun:
         self._derived = Derived.ABORTED
         self._begun = time.monotonic()
         #: Whether the ops of this run are timed for `weft top`.
-        self._sampled = self.trace is None and home.counters.samples()
+        counters = home.counters
+        self._sampled = counters.is_watched and "trace" not in meta and counters.samples()
+
+    def _take_orders(self) -> None:
+        """What the RUN asks for."""
+        meta = self._meta
+        if "trace" in meta:
+            kernels = bool(meta["trace"]["kernels"])
+            self.trace = RunTrace(self._home.name, self.handle, kernels=kernels)
+        if "log" in meta:
+            self.log = RunLog(self.part.device)
+            if meta["log"]:
+                self.log.keep_operands()
 
     @property
     def exchange(self) -> StepExchange:
@@ -215,21 +224,23 @@ class PartRun:
     def begin(self) -> None:
         """Run it on this thread, and give that back where it would wait; whoever brings what it
         waits for goes on."""
-        step, brief = self.part.step, self.part.brief
-        if step.kind != "dataflow":
-            self.carry_out()
+        part, home = self.part, self._home
+        ready: Sequence[Array] = ()
+        if part.kinds or self.buffers:
+            try:
+                ready = part.inputs(self.buffers)
+            except WeftError as error:
+                self._finish(error)
+                return
+        if part.brief is None:
+            if part.step.kind != "dataflow":
+                self.carry_out()
+            else:
+                Stepping(part.step, self._finish).begin(list(ready), self._token())
             return
-        try:
-            ready = self.part.inputs(self.buffers)
-        except WeftError as error:
-            self._finish(error)
-            return
-        if brief is None:
-            Stepping(step, self._finish).begin(ready, self._token())
-            return
-        home = self._home
-        run = SmallRun(brief, home.wire, home.name, self.step, home.counters, self._finish)
-        self._brief = run
+        self._brief = run = SmallRun(
+            part.brief, home.wire, home.name, self.step, home.counters, self._finish
+        )
         if self._error is not None:
             run.stop(self._error.what)
         run.begin(ready)
@@ -259,8 +270,11 @@ class PartRun:
 
     def _finish(self, made: list[Array] | BaseException) -> None:
         """Answer."""
-        if not made and not isinstance(made, BaseException) and self.trace is None:
-            self._end(failed=False)
+        if made == [] and self.trace is None:
+            if self.log is None:
+                self._home.over(self, time.monotonic() - self._begun, False)
+            else:
+                self._end(failed=False)
             try:
                 self.client.signal(m.DONE, self.step, self.handle)
             except Exception as error:  # the session waits for an answer, whatever it is

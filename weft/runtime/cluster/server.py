@@ -113,6 +113,7 @@ class Worker:
         self._lost: dict[str, str] = {}  # tasks whose link is gone, and why
         self._threads = StepThreads(f"weft {name}")
         self._closed = threading.Event()
+        self._ends = False  # as `_closed` says, which takes a call
         self._watched = False
         self._wire: Wire | None = None
         self._allow_files: AllowFiles = None
@@ -145,6 +146,7 @@ class Worker:
 
     def close(self) -> None:
         """End all steps and drop what the task holds."""
+        self._ends = True
         self._closed.set()
         if self._wire is not None:
             withdraw(self._wire.incarnation)
@@ -283,7 +285,7 @@ class Worker:
             handle, low = int(meta["h"]), int(meta["l"])
         step, client, home = message.step, self._clients.get(message.peer), self._home
         part = None if client is None else client.parts.get(handle)
-        if client is None or part is None or home is None or self._closed.is_set():
+        if client is None or part is None or home is None or self._ends:
             self._refuse(message, client, handle)
             return
         if part.generation != self.store.generation:  # what it names was cleared meanwhile
@@ -291,38 +293,34 @@ class Worker:
             return
         client.last = max(client.last, step)
         run = PartRun(client, home, part, step, handle, meta, message.buffers)
-        lost = self._added(run)
-        if lost is None:
+        with self._lock:
+            # who has just ended all runs of its session, or of the task, has not seen it
+            known = self._clients.get(message.peer) is client and not self._ends
+            known = known and (step, handle) not in self._runs
+            lost = [(p, self._lost[p]) for p in part.peers if p in self._lost] if self._lost else ()
+            self.counters.begun += 1
+            if known:
+                self._runs[step, handle] = run
+            else:
+                self.counters.ended(0.0, failed=True)
+        if not known:
             self._refuse(message, client, handle)
             return
-        self._forget(low)
+        if low - self._low.get(low >> MASTER_SHIFT, 0) >= FORGET_EVERY:
+            self._forget(low)
         for peer, cause in lost:
             self._end(run, run.exchange.lost(peer, cause), Derived.LOST_LINK)
-        if "r" in meta:
+        if meta is not _NO_META and "r" in meta:
             self._watch()
         if run.is_small:
             run.begin()
         else:
             self._threads.submit(run.carry_out)
 
-    def _added(self, run: PartRun) -> list[tuple[str, str]] | None:
-        """Note a run: the peers that it needs and that are gone, and why. None if it must not
-        begin: who has just ended all runs of its session, or of the task, has not seen it."""
-        who = run.step, run.handle
-        with self._lock:
-            self.counters.begun()
-            known = self._clients.get(run.client.name) is run.client
-            if self._closed.is_set() or not known or who in self._runs:
-                self.counters.ended(0.0, failed=True)
-                return None
-            self._runs[who] = run
-            lost = self._lost
-            return [(p, lost[p]) for p in run.part.peers if p in lost] if lost else []
-
     def _refuse(self, message: Received, client: Client | None, handle: int) -> None:
         """Answer that a part cannot run, to a session that may not be known."""
         error: WeftError = AbortedError(f"{self.name} does not know part {handle} of the step")
-        if self._closed.is_set():
+        if self._ends:
             error = UnavailableError(f"{self.name} was lost: it was shut down")
         reply = {"h": handle, "e": to_wire(error, Derived.LOST_LINK)}
         if client is not None:
@@ -347,11 +345,9 @@ class Worker:
             self.counters.ended(seconds, failed)
 
     def _forget(self, low: int) -> None:
-        """All steps up to `low` are over; looked at only now and then."""
-        master = low >> MASTER_SHIFT
-        if low - self._low.get(master, 0) >= FORGET_EVERY:
-            self._low[master] = low
-            self.wire.forget(low)
+        """All steps up to `low` are over."""
+        self._low[low >> MASTER_SHIFT] = low
+        self.wire.forget(low)
 
     def _abort(self, message: Received) -> None:
         client, meta = self._client(message), message.meta

@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.comm.errors import CommError
 from weft.comm.rendezvous import DEAD as WIRE_DEAD
+from weft.comm.rendezvous import Key
 from weft.ir.analysis.deadness import dead_result
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import CancelledError, InternalError, WeftError
@@ -66,7 +67,7 @@ _Places = Sequence[tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class Row:
     """One node. inputs, control: (row, port) that it reads, or that must be alive, port CONTROL:
-    the node as a whole. dtype, shape: of what a recv gives."""
+    the node as a whole. dtype, shape, edge: of what a recv gives."""
 
     number: int
     does: int
@@ -77,6 +78,7 @@ class Row:
     host: HostOp | None = None
     dtype: Any = None
     shape: tuple[int, ...] = ()
+    edge: Edge | None = None
 
     @property
     def begins(self) -> bool:
@@ -117,10 +119,11 @@ def row_of(built: Built, node: Node, number: dict[Node, int]) -> Row | None:
         act = _sending(i, Edge.of(host.op), inputs)
         return Row(i, SEND, inputs, control, op, act, host)
     if host.op.name == "recv":
-        act, kind = _receiving(i, Edge.of(host.op), inputs), host.op.result.type
+        edge, kind = Edge.of(host.op), host.op.result.type
+        act = _receiving(i, edge, inputs)
         assert isinstance(kind, TensorType)
         shape, dtype = kind.static_shape, kind.dtype.numpy
-        return Row(i, RECV, inputs, control, op, act, host, dtype, shape)
+        return Row(i, RECV, inputs, control, op, act, host, dtype, shape, edge)
     if host.now is not None:
         act = _computing(i, host.op, inputs, host.now)
         return Row(i, COMPUTE, inputs, control, host.op, act)
@@ -167,7 +170,7 @@ def _computing(
 
     def act(run: Run, values: list[Any]) -> None:
         try:
-            values[i] = call(read(values))
+            values[i] = call(read(values) if inputs else [])
         except WeftError as error:
             if op is not None:
                 error.at(op.locations)
@@ -178,10 +181,10 @@ def _computing(
 
 def _sending(i: int, edge: Edge, inputs: _Places) -> Act:
     (row, port), *counters = inputs
-    iterations = _iterations(counters)
+    iterations = _iterations(counters) if counters else None
 
     def act(run: Run, values: list[Any]) -> None:
-        run.send(edge, iterations(values), values[row][port])
+        run.send(edge, iterations(values) if iterations else (), values[row][port])
         values[i] = _TOKEN
 
     return act
@@ -195,6 +198,22 @@ def _receiving(i: int, edge: Edge, inputs: _Places) -> Act:
         run.wire.rendezvous.get(run.step, place, partial(run.take, i), source)
 
     return act
+
+
+def _expecting(rows: Sequence[Row]) -> tuple[Act, ...]:
+    """What carries the rows out that wait for nothing: messages are asked for at once."""
+    wanted: dict[Key, tuple[int, str | None]] = {}
+    acts = []
+    for row in rows:
+        if row.edge is not None and not row.inputs:
+            wanted[row.edge.key, ()] = row.number, row.edge.source
+        else:
+            acts.append(row.act)
+
+    def expect(run: Run, values: list[Any]) -> None:
+        run.wire.rendezvous.expect(run.step, wanted, run.take)
+
+    return tuple([*acts, expect] if wanted else acts)
 
 
 def _hosting(i: int, host: HostOp, inputs: _Places, copied: Sequence[int]) -> Act:
@@ -249,6 +268,7 @@ class SmallProgram:
         self.fetched = sorted(fetched.items())  # without those that are tokens
         segments = _segments([row for row in rows if row is not None], after)
         self.first = Segment(segments.pop(frozenset(), ()))
+        self.first.acts = _expecting(self.first.rows)
         self.left: list[int] = []
         begun = [row for row in rows if row is not None and row.begins]
         self.then: dict[int, list[Segment]] = {row.number: [] for row in begun}
@@ -406,7 +426,9 @@ class SmallRun:
                     continue
                 for act in segment.acts:
                     act(self, values)
-        return None if self._todo else self._results()
+        if self._todo:
+            return None
+        return self._results() if self._program.fetched else []
 
     def _do_alive(self, rows: Iterable[Row]) -> None:
         """Carry those of them out that are alive."""
@@ -426,9 +448,9 @@ class SmallRun:
 
     def send(self, edge: Edge, iterations: tuple[int, ...], value: Any) -> None:
         """For a row of `SEND`, as `StepExchange.send`."""
-        task, nbytes = edge.target, 0
+        task = edge.target
         if value is DEAD:
-            value = WIRE_DEAD
+            value, nbytes = WIRE_DEAD, 0
         else:
             nbytes = value.nbytes
         try:

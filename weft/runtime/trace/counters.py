@@ -30,26 +30,29 @@ _FREE = frozenset({"broadcast_to", "constant", "identity", "reshape"})
 
 class Counters:
     """Steps and messages of one task; what it counts since it was made only grows, so that two
-    snapshots and their times give rates. `begun` and `ended` are called under the task's lock, the
-    others by any thread."""
+    snapshots and their times give rates. begun: parts of steps that have begun; it is changed, and
+    `ended` called, under the task's lock, the others by any thread. is_watched: whether anybody has
+    ever looked at the times of ops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since = time.monotonic()
-        self._begun = self._done = self._failed = 0
+        self.begun = self._done = self._failed = 0
         self._step_seconds = 0.0
         self._edges: dict[tuple[str, str], list[int]] = {}
+        self.is_watched = False
         self._watched_until = self._next_sample = 0.0
         self._timed = 0
         self._ops: dict[tuple[str, str], list[float]] = {}
 
     def watch(self, seconds: float) -> None:
         """For so long somebody looks at the times of ops."""
+        self.is_watched = True
         self._watched_until = time.monotonic() + seconds
 
     def samples(self) -> bool:
         """Whether the part that begins is to be timed op by op."""
-        if not self._watched_until:  # nobody has ever looked
+        if not self.is_watched:
             return False
         now = time.monotonic()
         if not self._next_sample <= now < self._watched_until:
@@ -75,10 +78,6 @@ class Counters:
                 row = self._ops.setdefault(key, [0, 0.0])
                 row[0] += 1
                 row[1] += (event.end_ns - event.begin_ns) / 1e9
-
-    def begun(self) -> None:
-        """A part of a step begins."""
-        self._begun += 1
 
     def ended(self, seconds: float, failed: bool) -> None:
         """A part of a step has ended after so many seconds."""
@@ -109,7 +108,7 @@ class Counters:
             rows = sorted(self._ops.items(), key=lambda item: -item[1][1])
             return {
                 "seconds": time.monotonic() - self._since,
-                "steps": {"begun": self._begun, "done": self._done, "failed": self._failed},
+                "steps": {"begun": self.begun, "done": self._done, "failed": self._failed},
                 "step_seconds": self._step_seconds,
                 "edges": edges,
                 "timed": self._timed,
