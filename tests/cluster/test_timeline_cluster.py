@@ -489,3 +489,23 @@ def test_clocks_that_are_apart(tmp_path: Path) -> None:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+
+
+def test_steps_after_one_that_was_traced(cluster: list[Any]) -> None:
+    """A small part that is no short program (it sends what a region reads, too much to be copied at
+    once) gives its thread back while it waits: a trace of the run before must not keep it there."""
+    options = wf.RunOptions(timeout=60)
+    with wf.Graph().as_default():
+        with wf.device(PS):
+            w = wf.Variable(np.ones((256, 256), np.float32), name="wide")
+        sums = []
+        for task in (W0, W1):
+            with wf.device(task):
+                sums.append(wf.sum(w.read()))
+        with wf.device(PS):
+            total = sums[0] + sums[1]
+        with session_on(cluster[1].target) as session:
+            for _ in range(3):
+                assert session.run(total, options=options) == 2 * 256 * 256
+                assert traced(session, total)[0] == 2 * 256 * 256
+            assert session.run(total, options=options) == 2 * 256 * 256
