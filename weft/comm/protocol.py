@@ -45,7 +45,7 @@ class Incoming:
     """A message while it is read: its first frame, and, until the handler returns, those that
     follow."""
 
-    __slots__ = ("_check", "_socket", "frame", "header")
+    __slots__ = ("_check", "_socket", "frame", "header", "nbytes")
 
     def __init__(self, socket: Socket, frame: bytes, header: Header) -> None:
         self.header = header
@@ -56,6 +56,7 @@ class Incoming:
             if len(frame) < wire.HEADER.size + header.meta_bytes + 4:
                 raise BadFrameError("truncated checksum")
         self.frame = memoryview(frame)
+        self.nbytes = len(frame)  # that were read
 
     @property
     def meta(self) -> memoryview:
@@ -75,6 +76,7 @@ class Incoming:
             part = view[start : start + CHUNK_BYTES]
             if not self._socket.get(zmq.RCVMORE) or self._socket.recv_into(part) != part.nbytes:
                 raise BadFrameError("payload size")
+        self.nbytes += target.nbytes
 
     def verify(self, *payload: Array) -> None:
         """Compare the checksum, if there is one, of the header's frame and `payload`."""
@@ -228,7 +230,9 @@ class Protocol:
             if kind is None or meta_bytes or size != _HEADER_BYTES:
                 return False
         expected[0] = (sequence + 1) & 0xFFFFFFFF
-        link.heard += 1
+        traffic = link.traffic
+        traffic.came += 1
+        traffic.came_bytes += size
         try:
             if dtype is None:
                 told = link.name, link.incarnation, kind, step, None, (), key, offset
@@ -258,7 +262,7 @@ class Protocol:
             self._out_of_order(link, sequence, expected)
             return
         link.expected[lane] = (expected + 1) & 0xFFFFFFFF
-        link.heard += 1
+        link.traffic.came += 1
         try:
             if kind >= wire.USER:
                 self._on_control(link, message)
@@ -268,6 +272,8 @@ class Protocol:
                 raise BadFrameError("unknown kind")
         except Exception as error:
             self._not_handled(link, header, error)
+        finally:
+            link.traffic.came_bytes += message.nbytes
 
     def _not_handled(self, link: Link, header: Header, error: Exception) -> None:
         """After an error of handling a message. BadFrameError if it is not the peer's."""
@@ -342,6 +348,8 @@ class Protocol:
         if len(self._greeted) > 4 * self._endpoint.limits.peers:
             del self._greeted[next(iter(self._greeted))]
         link.expected[wire.CTL] = 1
+        link.traffic.came += 1
+        link.traffic.came_bytes += message.nbytes
 
     def _greeting(self, message: Incoming) -> Greeting:
         message.verify()

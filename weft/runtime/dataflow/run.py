@@ -561,13 +561,24 @@ class Running:
         """Complete what is done; if `wait`, at least one, should any be under way."""
         block = wait and bool(self._waiting)
         while True:
-            found = self._next_done(until, block=block)
+            found = self._awaited(until) if block else self._next_done(until, block=False)
             if found is None:
                 if block:
                     self._last_call(cancel)
                 return
             block = False
             self._complete(*found)
+
+    def _awaited(self, until: float | None) -> tuple[_Key, Any, Times | None] | None:
+        """As `_next_done`. If all that is under way are messages, who exchanges them is told how
+        long that was."""
+        exchange = self._own.exchange
+        if exchange is None or any(x.op.name != "recv" for x in self._waiting.values()):
+            return self._next_done(until, block=True)
+        begun = time.monotonic()
+        found = self._next_done(until, block=True)
+        exchange.waited(time.monotonic() - begun)
+        return found
 
     def _take_first(self, until: float | None, cancel: CancelToken) -> None:
         """Complete what began first, and wait for it: in the same order in every run."""
