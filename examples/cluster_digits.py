@@ -9,6 +9,13 @@ backup: a step takes those of the first two; the third is dropped.
 
 --kill ends a process with SIGKILL halfway; it is started again, as a cluster manager would, and
 the training goes on from the last checkpoint.
+
+An engine may start the five processes in place of this program, on one machine or on several that
+see one folder for the checkpoints (docs/guide/engines.md):
+
+    srun -n 5 --kill-on-bad-exit=1 python examples/cluster_digits.py --scheme sync --here FOLDER
+    mpirun -np 5 python examples/cluster_digits.py --scheme sync --here FOLDER
+    torchrun --nproc-per-node 5 examples/cluster_digits.py --scheme sync --here FOLDER
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,7 +41,7 @@ import numpy as np
 import weft as wf
 
 PS, WORKERS, BATCH, LEARNING_RATE = 2, 3, 64, 0.05
-SCHEMES = ("async", "sync", "backup")
+SCHEMES, CHIEF = ("async", "sync", "backup"), ("worker", 0)
 LONGEST = 300.0  # seconds that one scheme may take
 
 
@@ -89,18 +97,26 @@ def run_worker(options: argparse.Namespace) -> None:
     """A task of the cluster and its training program, in one process."""
     cluster = wf.train.ClusterSpec.load(options.cluster)
     server = wf.train.Server(cluster, "worker", options.worker)
-    batch = batches(digits.load_digits(), options.worker)
+    train_on(server, options, options.worker, options.folder)
+    server.stop()
+
+
+def train_on(
+    server: wf.train.Server, options: argparse.Namespace, worker: int, folder: str
+) -> None:
+    """The training program of a worker, whose task is in this process."""
+    batch = batches(digits.load_digits(), worker)
     graph = wf.Graph("digits")
     place = wf.train.replica_device_setter(
-        cluster=cluster, worker_device=f"/job:worker/task:{options.worker}"
+        cluster=server.cluster, worker_device=f"/job:worker/task:{worker}"
     )
     with graph.as_default(), wf.device(place):
         model = build_model(digits.initial_weights())
-        _, train, begin = train_op(options.scheme, model.loss, options.worker)
+        _, train, begin = train_op(options.scheme, model.loss, worker)
         session = wf.train.MonitoredTrainingSession(
             server.target,
-            is_chief=options.worker == 0,
-            checkpoint_dir=options.folder,
+            is_chief=worker == 0,
+            checkpoint_dir=folder,
             scaffold=wf.train.Scaffold(local_init_op=begin),
             hooks=[wf.train.StopAtStepHook(last_step=options.steps)],
             save_checkpoint_steps=max(1, options.steps // 10),
@@ -109,7 +125,58 @@ def run_worker(options: argparse.Namespace) -> None:
     with session:
         while not session.should_stop():
             session.run(train, lambda step: dict(zip((model.x, model.y), batch(step), strict=True)))
-    server.stop()
+
+
+# ----------------------------------------------------------------- where an engine has started them
+def end_of(job: str, task: int) -> wf.tf1.FIFOQueue:
+    """The queue of a task that the chief puts something into when the training is done."""
+    with wf.device(f"/job:{job}/task:{task}"):
+        return wf.tf1.FIFOQueue(1, wf.int64, (), shared_name=f"end_{job}_{task}")
+
+
+def wait_for_end(server: wf.train.Server) -> None:
+    """Return when the chief is done."""
+    graph = wf.Graph("end")
+    with graph.as_default():
+        ended = end_of(server.job_name, server.task_index).dequeue()
+        with wf.Session(server.target) as session:
+            session.run(ended)
+
+
+def leave_at_end(server: wf.train.Server) -> None:
+    """End the process when the chief is done: what it still does is of no use."""
+    wait_for_end(server)
+    os._exit(0)
+
+
+def tell_end(server: wf.train.Server) -> None:
+    """Let all other tasks end; one that is gone at once may not have answered."""
+    graph = wf.Graph("ends")
+    with graph.as_default():
+        others = [(job, task) for job, task in server.cluster.tasks() if (job, task) != CHIEF]
+        puts = [end_of(job, task).enqueue(1) for job, task in others]
+        with wf.Session(server.target) as session:
+            for put in puts:
+                with contextlib.suppress(wf.errors.UnavailableError, wf.errors.AbortedError):
+                    session.run(put)
+
+
+def run_here(options: argparse.Namespace) -> None:
+    """The task that the environment says this process is."""
+    here = wf.train.cluster_from_environment({"ps": PS, "worker": WORKERS})
+    begun = time.monotonic()
+    files = [options.here]  # what sessions without a key may have tasks write to
+    with wf.train.Server(here.cluster, here.job, here.task, allow_files=files) as server:
+        if here.job == "ps":
+            wait_for_end(server)
+            return
+        if (here.job, here.task) != CHIEF:
+            threading.Thread(target=leave_at_end, args=(server,), daemon=True).start()
+        train_on(server, options, here.task, options.here)
+        if (here.job, here.task) != CHIEF:
+            server.join()  # `leave_at_end` ends the process
+        tell_end(server)
+    print(text_of(result_of(options.scheme, Path(options.here), begun, here.restarts)), flush=True)
 
 
 # --------------------------------------------------------------------------------- who starts them
@@ -192,17 +259,32 @@ def run_scheme(options: argparse.Namespace, scheme: str) -> dict[str, Any]:
                     to_kill = None
                 if time.monotonic() - begun > LONGEST:
                     raise SystemExit(f"{scheme} has not ended within {LONGEST:g} s")
-        latest = wf.train.latest_checkpoint(saved)
-        assert latest is not None
-        parameters = {n: wf.train.load_variable(latest, n) for n in ("W_1", "b_1", "W_2", "b_2")}
-        return {
-            "scheme": scheme,
-            "steps": steps_done(saved),
-            "seconds": round(time.monotonic() - begun, 2),
-            "restarts": processes.restarts,
-            "accuracy": held_out(parameters),
-            "bits": digest(parameters),
-        }
+        return result_of(scheme, saved, begun, processes.restarts)
+
+
+def result_of(scheme: str, saved: Path, begun: float, restarts: int) -> dict[str, Any]:
+    """What the last checkpoint has, and how long it took."""
+    latest = wf.train.latest_checkpoint(saved)
+    assert latest is not None
+    parameters = {n: wf.train.load_variable(latest, n) for n in ("W_1", "b_1", "W_2", "b_2")}
+    return {
+        "scheme": scheme,
+        "steps": steps_done(saved),
+        "seconds": round(time.monotonic() - begun, 2),
+        "restarts": restarts,
+        "accuracy": held_out(parameters),
+        "bits": digest(parameters),
+    }
+
+
+def text_of(result: dict[str, Any]) -> str:
+    """A line for people."""
+    each = result["seconds"] / max(1, result["steps"]) * 1e3
+    return (
+        "{scheme:6} {steps} steps in {seconds} s ({each:.1f} ms a step, with the start of "
+        "{tasks} processes), {restarts} restarts, held-out accuracy {accuracy:.2%}, "
+        "parameters {bits}"
+    ).format(**result, each=each, tasks=PS + WORKERS)
 
 
 def held_out(parameters: dict[str, Any]) -> float:
@@ -229,6 +311,7 @@ def main() -> None:
         *(f"worker:{i}" for i in range(WORKERS)), *(f"ps:{i}" for i in range(PS))
     ])  # fmt: skip
     parser.add_argument("--out", help="write the results as JSON")
+    parser.add_argument("--here", metavar="FOLDER", help="be the task that an engine has started")
     for name in ("--cluster", "--folder"):  # of the processes that this one starts
         parser.add_argument(name, help=argparse.SUPPRESS)
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
@@ -236,15 +319,15 @@ def main() -> None:
     if options.worker is not None:
         run_worker(options)
         return
+    if options.here is not None:
+        run_here(options)
+        return
     results = []
     for scheme in options.scheme.split(","):
         if scheme not in SCHEMES:
             parser.error(f"--scheme is of {', '.join(SCHEMES)}, not {scheme}")
         results.append(run_scheme(options, scheme))
-        each = results[-1]["seconds"] / max(1, results[-1]["steps"]) * 1e3
-        print("{scheme:6} {steps} steps in {seconds} s ({each:.1f} ms a step, with the start of "
-              "{tasks} processes), {restarts} restarts, held-out accuracy {accuracy:.2%}, "
-              "parameters {bits}".format(**results[-1], each=each, tasks=PS + WORKERS))  # fmt: skip
+        print(text_of(results[-1]))
     if options.out:
         Path(options.out).write_text(json.dumps(results, indent=2))
 

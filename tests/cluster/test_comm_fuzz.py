@@ -131,9 +131,9 @@ def betray(count: int, seed: int) -> None:
 def send_and_wait(attacker: Attacker, message: bytes, link: Link) -> None:
     """Send, and wait until the message is accepted, refused, or the end of the link."""
     rejections = attacker.endpoint.rejections
-    known = link.heard + rejections.total
+    known = link.traffic.came + rejections.total
     attacker.send(message)
-    wait_for(lambda: link.heard + rejections.total > known or not link.alive)
+    wait_for(lambda: link.traffic.came + rejections.total > known or not link.alive)
 
 
 def connect_anew(evil: Here, b: Here) -> int:

@@ -198,10 +198,10 @@ def test_what_is_dealt_with_at_once() -> None:
             head = wire.HEADER.pack(*{**told, "kind": wire.TENSOR, "meta": len(meta)}.values())
             frames += [head + meta + bytes(size) for size in (0, 7, 9)]
         strings = wire.HEADER.pack(*{**told, "kind": wire.TENSOR, "meta": len(metas[1])}.values())
-        known = theirs.heard
+        known = theirs.traffic.came
         for frame in (*frames, strings + metas[1] + bytes(8), good[:-1], good + b"x", b""):
             assert not take(frame)
-        assert (theirs.expected[0], theirs.heard) == (told["sequence"], known)
+        assert (theirs.expected[0], theirs.traffic.came) == (told["sequence"], known)
         assert take(good)
         assert not take(good)  # it is a repetition
         assert b.messages.get(timeout=5)[:4] == ("a", a.incarnation, 0, 1)
@@ -209,7 +209,7 @@ def test_what_is_dealt_with_at_once() -> None:
         x = np.array([1.5, 2.5], np.float32)
         assert take(wire.HEADER.pack(*told.values()) + metas[0] + x.tobytes())
         np.testing.assert_array_equal(b.take(1, 2), x)
-        assert theirs.heard == known + 2
+        assert theirs.traffic.came == known + 2
         assert b.rejections.total == 0
 
 

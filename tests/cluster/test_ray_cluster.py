@@ -59,8 +59,7 @@ def wait_for_restart(cluster: train.RayCluster, old: int, index: int) -> float:
     return time.monotonic() - begun
 
 
-@pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.ray
 @needs_ray
 def test_tasks_and_restart(cluster: train.RayCluster) -> None:
     found = cluster.status()
@@ -77,8 +76,7 @@ def test_tasks_and_restart(cluster: train.RayCluster) -> None:
     assert cluster.cluster_spec().address("ps", 1) == after[1].address
 
 
-@pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.ray
 @needs_ray
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_session_recovers_by_itself(cluster: train.RayCluster, tmp_path: Path, lost: int) -> None:
@@ -112,8 +110,7 @@ def test_a_session_recovers_by_itself(cluster: train.RayCluster, tmp_path: Path,
     assert session.recoveries >= (1 if lost == 0 else 0)
 
 
-@pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.ray
 @needs_ray
 def test_the_secret_is_needed(cluster: train.RayCluster) -> None:
     with pytest.raises((wf.errors.UnavailableError, wf.errors.FailedPreconditionError)):
@@ -131,8 +128,7 @@ def test_the_secret_is_needed(cluster: train.RayCluster) -> None:
         pass
 
 
-@pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.ray
 @needs_ray
 def test_close_ends_the_tasks() -> None:
     import ray

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from paths import ROOT
+from prometheus_text import at, scraped
 from trace_format import read_trace
 
 import weft as wf
@@ -26,6 +27,7 @@ from weft.frontend.tools import cluster as cli_top
 from weft.frontend.tools.main import main, make_parser
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.runtime.cluster import master, messages, part_run
+from weft.runtime.cluster.messages import SESSIONS
 from weft.runtime.trace.analysis import critical_path, straggler
 from weft.runtime.trace.timeline import Timeline
 
@@ -489,3 +491,135 @@ def test_clocks_that_are_apart(tmp_path: Path) -> None:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+
+
+def test_steps_after_one_that_was_traced(cluster: list[Any]) -> None:
+    """A small part that is no short program (it sends what a region reads, too much to be copied at
+    once) gives its thread back while it waits: a trace of the run before must not keep it there."""
+    options = wf.RunOptions(timeout=60)
+    with wf.Graph().as_default():
+        with wf.device(PS):
+            w = wf.Variable(np.ones((256, 256), np.float32), name="wide")
+        sums = []
+        for task in (W0, W1):
+            with wf.device(task):
+                sums.append(wf.sum(w.read()))
+        with wf.device(PS):
+            total = sums[0] + sums[1]
+        with session_on(cluster[1].target) as session:
+            for _ in range(3):
+                assert session.run(total, options=options) == 2 * 256 * 256
+                assert traced(session, total)[0] == 2 * 256 * 256
+            assert session.run(total, options=options) == 2 * 256 * 256
+
+
+def wide_towers(sizes: dict[str, int]) -> tuple[wf.Tensor, wf.Tensor]:
+    """As `towers`, with weights of 1000 bytes."""
+    with wf.device(PS):
+        w = wf.Variable(np.ones(250, np.float32), name="weights")
+    x = wf.placeholder(wf.float32, [], "x")
+    parts = []
+    for task, size in sizes.items():
+        with wf.device(task):
+            m = wf.ones([size, size]) * wf.sum(w.read() * x)
+            parts.append(wf.sum(m @ m @ m))
+    with wf.device(PS):
+        return parts[0] + parts[1], x
+
+
+def test_parts_that_wait_are_not_at_work(cluster: list[Any]) -> None:
+    """A part that runs until another task's tensor comes is not busy with that; by the executor,
+    too, whose part has a loop."""
+    with wf.Graph().as_default():
+        with wf.device(W0):
+            m = wf.ones([900, 900])
+            slow = wf.sum(m @ m @ m)
+        with wf.device(W1):
+            _, looped = wf.while_loop(
+                lambda i, v: i < 3, lambda i, v: (i + 1, v * 0.5), (wf.constant(0), slow)
+            )
+        with wf.device(PS):
+            total = slow + 1.0
+        with wf.Session(cluster[0].target) as session:
+            session.run([total, looped])
+            before = session.task_stats()
+            for _ in range(5):
+                session.run([total, looped])
+            after = session.task_stats()
+    rows = {row.task: row for row in cli_top.rows_of(after, before)}
+    working = rows[W0].at_work["graph"]
+    for task in (PS, W1):
+        seconds = rows[task].step_seconds
+        assert seconds is not None
+        assert seconds > working / 2
+        assert rows[task].at_work["graph"] < working / 2
+
+
+def test_links_in_top(cluster: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with wf.Graph().as_default():
+        total, x = wide_towers({W0: 4, W1: 4})
+        with wf.Session(cluster[0].target) as session:
+            session.run(wf.global_variables_initializer())
+            for _ in range(10):
+                session.run(total, {x: 1.0})
+            rows = cli_top.rows_of(session.task_stats(), {})
+            assert main(["top", cluster[0].target, "--count", "1", "--json"]) == 0
+            look = json.loads(capsys.readouterr().out)
+            assert main(["top", cluster[0].target, "--count", "1"]) == 0
+    links = {(x.source, x.target): x for x in cli_top.links_of(rows, 100)}
+    assert {(PS, W0), (PS, W1), (W0, PS), (W1, PS), (PS, SESSIONS), (SESSIONS, PS)} <= set(links)
+    assert links[PS, W0].nbytes >= 10 * 1000
+    assert look[PS]["links"][W0]["sent_bytes"] >= links[PS, W0].nbytes
+    text = capsys.readouterr().out
+    assert "links; round trips" in text
+    assert "(sessions)" in text
+
+
+@pytest.mark.slow
+def test_processes_one_of_which_is_slow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three processes: what each link counts is the same at both ends and what was sent; the slow
+    one is named; Prometheus reads the same."""
+    from worker_processes import Tasks
+
+    tasks = Tasks(tmp_path, {"ps": 1, "worker": 2}, ["--metrics-port", "0"])
+    try:
+        with wf.Graph().as_default():
+            total, x = wide_towers({W0: 4, W1: 900})
+            with wf.Session("tcp://" + tasks.addresses["ps"][0]) as session:
+                session.run(wf.global_variables_initializer())
+                session.run(total, {x: 1.0})
+                before = session.task_stats()
+                for _ in range(20):
+                    session.run(total, {x: 1.0})
+                after = session.task_stats()
+                samples = {name: scraped(url) for name, url in tasks.metrics.items()}
+                assert main(["top", "tcp://" + tasks.addresses["ps"][0], "--count", "1"]) == 0
+    finally:
+        tasks.end()
+    for worker in (W0, W1):
+        out, back = after[PS]["links"][worker], after[worker]["links"][PS]
+        grown = {key: out[key] - before[PS]["links"][worker][key] for key in ("sent", "sent_bytes")}
+        assert 20 <= grown["sent"] < 20 + 15  # a tensor in each step, and signs of life
+        assert 20 * 1000 <= grown["sent_bytes"] < 20 * 1200 + 15 * 60
+        assert abs(out["sent"] - back["came"]) < 15  # the looks are at two moments
+        assert abs(out["sent_bytes"] - back["came_bytes"]) < 15 * 60
+        (edge,) = [row for row in after[PS]["edges"] if row[0] == worker]
+        assert edge[2:] == [21, 21 * 1000]
+        assert at(
+            samples["worker:0" if worker == W0 else "worker:1"], "weft_link_bytes_total",
+            task=worker, peer=PS, direction="received",
+        ) >= back["came_bytes"]  # fmt: skip
+    rows = cli_top.rows_of(after, before)
+    (slow,) = cli_top.stragglers(rows)
+    assert (slow.task, slow.part) == (W1, "graph")
+    assert slow.seconds > 1.5 * slow.peers
+    assert {row.task: round(row.busy, 1) for row in rows}[W0] < 0.5
+    assert rows[0].at_work["graph"] < slow.seconds / 2  # the ps waits for it
+    assert f"straggler: {W1} is at work for " in capsys.readouterr().out
+    for name, found in samples.items():
+        task = "/job:{}/task:{}".format(*name.split(":"))
+        ended = at(found, "weft_steps_total", task=task, outcome="done")
+        assert (
+            ended == at(found, "weft_step_seconds_count", task=task) == (22 if task == PS else 21)
+        )
+        assert at(found, "weft_part_runs_total", task=task, graph="graph") == ended

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.tools.cluster import edges_of, rows_of, size_text, tables
+from weft.frontend.tools.cluster import (
+    edges_of,
+    links_of,
+    rows_of,
+    size_text,
+    stragglers,
+    tables,
+)
 from weft.ir.locations import Location
 from weft.runtime.recorder import TraceEvent
 from weft.runtime.resources.components import Components
@@ -30,7 +37,8 @@ def look(
         "step_seconds": done * 0.01, "edges": [[PS, "weights", done, sent]], "waits": [],
         "waiting": 0, "queues": [], "variables": [1, 4_000_000], "memory": 80_000_000,
         "rejected": {}, "pid": pid, "host": "here", "timed": 0, "ops": [], "op_seconds": 0.0,
-        "gpus": [], **more,
+        "gpus": [], "wait_seconds": done * 0.004, "links": {},
+        "parts": [["graph", done, done * 0.01, done * 0.004]], **more,
     }  # fmt: skip
 
 
@@ -163,6 +171,75 @@ def test_no_step_in_the_interval() -> None:
     assert row.per_second == 0
 
 
+def at_work(ms: float, runs: int = 10, name: str = "graph") -> dict[str, Any]:
+    """Of a task that was so long at work in each of its parts, and waited ten times as long."""
+    return look(runs, 1.0, parts=[[name, runs, runs * ms * 11e-3, runs * ms * 10e-3]])
+
+
+@pytest.mark.parametrize(
+    ("ms", "slow"),
+    [
+        ([4, 4, 9], [2]),
+        ([4, 4, 5.9], []),  # less than 1.5 times as long
+        ([4, 4, 6.1], [2]),
+        ([0.01, 0.01, 0.1], []),  # too short to tell
+        ([4, 8], [1]),  # a job of two: the other one is what is usual
+        ([4], []),
+        ([1, 10, 10], []),  # a fast one makes none of the others slow
+        ([1, 1, 9, 20], [3, 2]),
+    ],
+)
+def test_stragglers(ms: list[float], slow: list[int]) -> None:
+    now = {f"/job:worker/task:{i}": at_work(x) for i, x in enumerate(ms)}
+    rows = rows_of({PS: at_work(900.0), **now}, {})  # another job's tasks are no peers
+    found = stragglers(rows)
+    assert [s.task for s in found] == [f"/job:worker/task:{i}" for i in slow]
+    assert shown(rows).count("straggler: ") == len(slow)
+
+
+def test_stragglers_are_of_the_interval_and_the_same_step() -> None:
+    before = {W0: at_work(1.0), "/job:worker/task:1": at_work(90.0)}
+    now = {W0: at_work(1.0, 20), "/job:worker/task:1": look(
+        20, 2.0, parts=[["graph", 20, 9.9 + 0.11, 9.0 + 0.10]]
+    )}  # fmt: skip
+    for task in now:
+        now[task]["seconds"] = 2.0
+    assert stragglers(rows_of(now, before)) == []
+    assert stragglers(rows_of(now, {}))[0].task == "/job:worker/task:1"
+    other = {W0: at_work(1.0), "/job:worker/task:1": at_work(90.0, name="evaluation")}
+    assert stragglers(rows_of(other, {})) == []
+
+
+def test_how_busy_a_task_is() -> None:
+    (row,) = rows_of({W0: look(300, 12.0)}, {W0: look(100, 10.0)})
+    assert row.busy == pytest.approx(200 * 0.006 / 2)
+
+
+def test_links() -> None:
+    def link(sent: int, came: int) -> dict[str, Any]:
+        return {
+            "sent": sent, "sent_bytes": sent * 100, "sent_shared": sent * 50, "came": came,
+            "came_bytes": came * 10, "came_shared": 0, "trips": 3, "trip_seconds": 0.003,
+            "trip_buckets": [], "trip_p50": 0.001, "trip_p99": None,
+        }  # fmt: skip
+
+    before = {PS: look(0, 1.0, links={W0: link(10, 0)})}
+    now = {PS: look(0, 3.0, links={W0: link(30, 0), "(sessions)": link(4, 8)})}
+    rows = rows_of(now, before)
+    out, up, down = links_of(rows, 3)
+    assert (out.source, out.target, out.messages, out.nbytes, out.shared) == (
+        PS,
+        W0,
+        30,
+        3000,
+        1500,
+    )
+    assert (out.per_second, out.bytes_per_second) == (10, 1000)
+    assert (up.source, up.target, up.per_second) == (PS, "(sessions)", 2)  # since the first look
+    assert (down.source, down.target, down.nbytes) == ("(sessions)", PS, 80)
+    assert "1.00 ms" in shown(rows)
+
+
 def shown(rows: Any, width: int = 160, **options: Any) -> str:
     from rich.console import Console
 
@@ -202,7 +279,9 @@ def test_the_busiest_edges() -> None:
 def test_it_fits_into_80_columns() -> None:
     rows = rows_of(
         {
-            f"/job:worker/task:{i}": look(12_345_678, 100.0, sent=10**13, failed=12)
+            f"/job:worker/task:{i}": look(
+                12_345_678, 100.0, sent=10**13, failed=12, wait_seconds=123_000.0
+            )
             for i in range(12)
         },
         {f"/job:worker/task:{i}": look(0, 1.0) for i in range(12)},

@@ -34,6 +34,9 @@ class HereExchange:
     def runs(self, waits: Callable[[], list[Operation]]) -> None:
         """As `weft.runtime.dataflow.host_ops.communication.Exchange`."""
 
+    def waited(self, seconds: float) -> None:
+        """As `weft.runtime.dataflow.host_ops.communication.Exchange`."""
+
     def send(self, op: Operation, iterations: tuple[int, ...], value: Any) -> None:
         """As `weft.runtime.dataflow.host_ops.communication.Exchange`."""
         name = int(str(op.attrs["key"])), iterations

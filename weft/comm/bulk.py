@@ -195,6 +195,8 @@ class Lending:
             with self._lock:
                 self._lent.get(link, {}).pop(number, None)
             raise
+        with self._lock:
+            link.traffic.lent_bytes += data.nbytes
 
     def _take(self, link: Link, nbytes: int) -> Block | None:
         if not link.lends or nbytes > self._endpoint.limits.lent_bytes:
@@ -226,7 +228,14 @@ class Lending:
     def on_ping(self, link: Link, message: Incoming) -> None:
         """The peer lives; it may say that it can read this process's memory."""
         message.verify()
-        if message.header.flags & wire.SHARED_FLAG and not link.lends:
+        header = message.header
+        if header.key == wire.ECHO:
+            link.traffic.answered(header.offset)
+            return
+        if header.offset:
+            answer = (wire.PING, 0, 0, wire.ECHO, header.offset, b"", ())
+            self._endpoint.connections.tell(link, answer)
+        if header.flags & wire.SHARED_FLAG and not link.lends:
             link.lends = self._returns is not None
             if link.memory is not None:  # so that it knows at once, too
                 self._endpoint.connections.sign(link)
@@ -282,6 +291,7 @@ class Lending:
         lease = Lease(memory, start, meta.nbytes, self._returns, link, header.offset)
         array = np.asarray(lease).view(meta.dtype).reshape(meta.shape)
         del lease
+        link.traffic.shared_bytes += meta.nbytes
         key = header.key, meta.iterations
         if not self._endpoint.rendezvous.put(header.step, key, array, source=link.name):
             self._endpoint.rejections.count("late", expected=True)
@@ -639,6 +649,7 @@ class Transfers:
         if not place:
             tracker = bulk.send(chunk, copy=False, track=last and outgoing.tracked)
         link.count(wire.BULK)
+        link.traffic.chunk(len(head), chunk.nbytes, shared=bool(place))
         outgoing.sent += chunk.nbytes
         if last:
             self._finish(outgoing, tracker)
@@ -692,6 +703,7 @@ class Transfers:
             raise BadFrameError("shared memory")
         else:
             link.memory.read(ring, slot, part)
+            link.traffic.shared_bytes += part.nbytes
         message.verify(part)
         if shared:
             self._release(link, slot)

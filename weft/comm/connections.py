@@ -210,6 +210,7 @@ class Connections:
         checksums: bool,
         shared: bool,
         on_gone: Callable[[Link, CommError, bool], None],
+        counted_as: Callable[[str], str],
     ) -> None:
         self.me = Peer("", "", 0)
         self._context = context
@@ -221,7 +222,7 @@ class Connections:
         self._on_gone = on_gone
         self._proof = _proof() if shared and AVAILABLE else None
         self._making = threading.Lock()
-        self.peers = Peers(limits.peers, self._gone)
+        self.peers = Peers(limits.peers, self._gone, counted_as)
 
     @property
     def shares(self) -> bool:
@@ -417,8 +418,8 @@ class Connections:
                     )
                     self.peers.lose(link, error)
                 continue
-            if link.heard != link.counted:
-                link.counted, link.since = link.heard, now
+            if link.traffic.came != link.counted:
+                link.counted, link.since = link.traffic.came, now
             elif now - link.since > self._limits.silence_s:
                 seconds = f"{self._limits.silence_s:g} s"
                 error = PeerLostError(f"{link.name} has said nothing for {seconds}")
@@ -427,10 +428,14 @@ class Connections:
             self.sign(link)
 
     def sign(self, link: Link) -> None:
-        """A sign of life, if the link has room; it says whether the peer's memory can be read."""
+        """A sign of life, if the link has room; it says whether the peer's memory can be read, and
+        the time, which the peer sends back."""
         flags = 0 if link.memory is None else wire.SHARED_FLAG
+        asked, sent = link.traffic.ask(), False
         with contextlib.suppress(CommError):
-            link.try_send((wire.PING, flags, 0, 0, 0, b"", ()))
+            sent = link.try_send((wire.PING, flags, 0, wire.ASKED, asked, b"", ()))
+        if asked and not sent:
+            link.traffic.unsent()
 
     def _gone(self, link: Link, error: CommError, tell: bool) -> None:
         self._service.post(lambda: self._retire(link))

@@ -54,7 +54,8 @@ class Endpoint:
     `advertise`: the address that peers shall connect to, where that is not `bind`. `allocate(shape,
     dtype)` makes the arrays of received tensors. `checksums`: send CRC-32s (for debugging).
     `shared`: pass large tensors to processes of this host through shared memory, and small messages
-    over sockets of the host (lane.py), where that works.
+    over sockets of the host (lane.py), where that works. `counted_as`: the name under which the
+    traffic with a peer is counted.
 
     Raises AddressError, InsecureAddressError.
     """
@@ -73,6 +74,7 @@ class Endpoint:
         allocate: Allocate = np.empty,
         checksums: bool = False,
         shared: bool = True,
+        counted_as: Callable[[str], str] = str,
     ) -> None:
         if not (0 < len(name) <= MAX_NAME and name.isprintable()):
             raise AddressError(f"{name!r} is no name for a task")
@@ -101,6 +103,7 @@ class Endpoint:
             checksums,
             shared,
             self._gone,
+            counted_as,
         )
         self.peers = self.connections.peers
         self.transfers = Transfers(self)
@@ -190,6 +193,11 @@ class Endpoint:
     def connected(self) -> list[Peer]:
         """The peers that there are links to."""
         return [Peer(x.name, x.address, x.incarnation) for x in self.peers.links() if x.source]
+
+    def traffic(self) -> dict[str, dict[str, Any]]:
+        """Counts of messages, bytes and round trips by peer (`traffic.Traffic.told`), of all links
+        since the endpoint was made."""
+        return self.peers.traffic()
 
     # ---- sending
 

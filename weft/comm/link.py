@@ -40,6 +40,7 @@ from weft.comm.errors import (
 )
 from weft.comm.limits import CHUNK_BYTES, FRAME_BYTES, Limits, Rejections
 from weft.comm.shared_memory import Arena, PeerMemory, Ring
+from weft.comm.traffic import Traffic, TrafficTable
 from weft.comm.wire import INLINE_BYTES
 
 if TYPE_CHECKING:
@@ -200,11 +201,11 @@ class Link:
         self.source = 0  # the source in frames from the peer; 0: not known yet
         self.expected = [0, 0]  # sequence numbers of the next frames from the peer, by lane
         self.waits_since = 0.0  # of packets for what was sent before them: since when
-        self.heard = 0  # frames from the peer
+        self.traffic = Traffic()
         self.alive = True
         self.connected = False  # the hand-shake of ZeroMQ is done
         self.since = time.monotonic()  # made, then last heard of
-        self.counted = 0  # `heard` at that time
+        self.counted = 0  # frames from the peer by that time
         self.checksums = False
         self.cause: CommError | None = None
         self.up = threading.Event()  # the peer has answered, or the link is lost
@@ -284,6 +285,9 @@ class Link:
                 self._sequence[0] = count
                 self._close_lane()
                 return False
+            traffic = self.traffic
+            traffic.sent += 1
+            traffic.sent_bytes += len(frame)
             return True
 
     def open_lane(self, one: socket.socket, most: int) -> bool:
@@ -377,7 +381,7 @@ class Link:
             parts = [p.data for p in payload if p.nbytes]
         check = [wire.checksum(head, meta, *parts)] if self.checksums else []
         if isinstance(payload, bytes) or sum(p.nbytes for p in parts) <= INLINE_BYTES:
-            frames = [b"".join([head, meta, *parts, *check])]
+            frames: list[Any] = [b"".join([head, meta, *parts, *check])]
             if len(frames[0]) <= self._packet_bytes:
                 return self._send_packet(frames[0])
         else:
@@ -385,12 +389,15 @@ class Link:
                 p[i : i + CHUNK_BYTES] for p in parts for i in range(0, p.nbytes, CHUNK_BYTES)
             ]
             frames = [b"".join([head, meta, *check]), *chunks]
+        size = len(frames[0]) + sum(chunk.nbytes for chunk in frames[1:])
         try:
             self._send_whole(frames)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
             raise PeerLostError(f"the link to {self.name} broke: {error}") from None
+        self.traffic.sent += 1
+        self.traffic.sent_bytes += size
         return True
 
     def _send_packet(self, frame: bytes) -> bool:
@@ -404,6 +411,8 @@ class Link:
             if not isinstance(error, BlockingIOError):
                 self._close_lane()
             return False
+        self.traffic.sent += 1
+        self.traffic.sent_bytes += len(frame)
         return True
 
     def _send_whole(self, frames: list[Any]) -> None:
@@ -479,9 +488,15 @@ class Peers:
     """The table of links. Thread-safe. `on_gone(link, error, told)` is called once for each link
     that is lost, outside of the lock; `told`: the endpoint's owner is to hear of it."""
 
-    def __init__(self, most: int, on_gone: Callable[[Link, CommError, bool], None]) -> None:
+    def __init__(
+        self,
+        most: int,
+        on_gone: Callable[[Link, CommError, bool], None],
+        counted_as: Callable[[str], str] = str,
+    ) -> None:
         self._most = most
         self._on_gone = on_gone
+        self._traffic = TrafficTable(counted_as)
         self._lock = threading.Lock()
         self._all: set[Link] = set()
         self._by_name: dict[str, Link] = {}
@@ -545,6 +560,11 @@ class Peers:
         with self._lock:
             return list(self._all)
 
+    def traffic(self) -> dict[str, dict[str, Any]]:
+        """Counts by peer, of all links to it so far (`Traffic.told`)."""
+        with self._lock:
+            return self._traffic.told([(x.name, x.traffic) for x in self._all if x.name])
+
     def abandon(self, error: CommError) -> None:
         """In the child of a fork: the links are the parent's. No lock, whose holder is not here."""
         self.closed = error
@@ -565,6 +585,8 @@ class Peers:
             if self._by_name.get(link.name) is link:
                 del self._by_name[link.name]
             self._by_source.pop(link.source, None)
+            if link.name:
+                self._traffic.gone(link.name, link.traffic)
         link.close(str(error), LINGER_MS)
         self._on_gone(link, error, tell and link.up.is_set())
         link.up.set()

@@ -48,7 +48,7 @@ class Incoming:
     """A message while it is read: its first frame, and, until the handler returns, those that
     follow."""
 
-    __slots__ = ("_check", "_socket", "frame", "header")
+    __slots__ = ("_check", "_socket", "frame", "header", "nbytes")
 
     def __init__(self, socket: Socket | None, frame: bytes, header: Header) -> None:
         self.header = header
@@ -59,6 +59,7 @@ class Incoming:
             if len(frame) < wire.HEADER.size + header.meta_bytes + 4:
                 raise BadFrameError("truncated checksum")
         self.frame = memoryview(frame)
+        self.nbytes = len(frame)  # that were read
 
     @property
     def by_lane(self) -> bool:
@@ -84,6 +85,7 @@ class Incoming:
                 raise BadFrameError("payload size")
             if socket.recv_into(part) != part.nbytes:
                 raise BadFrameError("payload size")
+        self.nbytes += target.nbytes
 
     def verify(self, *payload: Array) -> None:
         """Compare the checksum, if there is one, of the header's frame and `payload`."""
@@ -286,7 +288,9 @@ class Protocol:
             if kind is None or meta_bytes or size != _HEADER_BYTES:
                 return False
         expected[0] = (sequence + 1) & 0xFFFFFFFF
-        link.heard += 1
+        traffic = link.traffic
+        traffic.came += 1
+        traffic.came_bytes += size
         try:
             if dtype is None:
                 told = link.name, link.incarnation, kind, step, None, buffers, key, offset
@@ -322,7 +326,7 @@ class Protocol:
             self._out_of_order(link, sequence, expected)
             return
         link.expected[lane] = (expected + 1) & 0xFFFFFFFF
-        link.heard += 1
+        link.traffic.came += 1
         try:
             if kind >= wire.USER:
                 self._on_control(link, message)
@@ -332,6 +336,8 @@ class Protocol:
                 raise BadFrameError("unknown kind")
         except Exception as error:
             self._not_handled(link, header, error)
+        finally:
+            link.traffic.came_bytes += message.nbytes
 
     # ---- lanes
 
@@ -453,6 +459,8 @@ class Protocol:
         if len(self._greeted) > 4 * self._endpoint.limits.peers:
             del self._greeted[next(iter(self._greeted))]
         link.expected[wire.CTL] = 1
+        link.traffic.came += 1
+        link.traffic.came_bytes += message.nbytes
         self._lanes.open(link)
 
     def _greeting(self, message: Incoming) -> Greeting:

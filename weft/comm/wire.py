@@ -50,6 +50,7 @@ HELLO, HELLO_ACK, BYE, PING, TENSOR, OFFER, GRANT, CHUNK, CANCEL, RELEASE = rang
 USER: Final = 128
 MOST_USER: Final = 255 - USER
 CTL, BULK = 0, 1  # lanes
+ASKED, ECHO = 0, 1  # keys of a PING whose `offset` is its sender's time, and of its answer
 
 # Flags of a frame.
 DEAD_FLAG, BUFFERS_FLAG, CHECKSUM_FLAG, SHARED_FLAG = 1, 2, 4, 8

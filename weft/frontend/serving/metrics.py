@@ -1,40 +1,19 @@
-"""Numbers about a server as the text that Prometheus reads: counters and histograms.
-
-The format is "text-based format", version 0.0.4, of prometheus.io/docs/instrumenting."""
+"""Numbers about a server: what Prometheus reads, and Triton's statistics."""
 
 from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-#: Upper bounds of the buckets of seconds, and of numbers of rows.
-SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+from weft.runtime.trace.prometheus import SECONDS, Histogram, family, histograms
+
+#: Upper bounds of the buckets of numbers of rows.
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 #: How many numbers of rows statistics tell apart; requests choose them.
 _MOST_BATCHES = 256
-
-
-class _Histogram:
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-    def lines(self, name: str, labels: str) -> Iterator[str]:
-        total = 0
-        for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
-            total += count
-            yield f'{name}_bucket{{{labels},le="{bound}"}} {total}'
-        yield f"{name}_sum{{{labels}}} {self.sum:.9g}"
-        yield f"{name}_count{{{labels}}} {total}"
 
 
 class _Times:
@@ -89,7 +68,7 @@ class Metrics:
         self.waiting = waiting
         self._lock = threading.Lock()
         self._requests: dict[tuple[str, str], int] = {}
-        self._histograms: dict[tuple[str, str], _Histogram] = {}
+        self._histograms: dict[tuple[str, str], Histogram] = {}
         self._statistics: dict[tuple[str, int], _Statistics] = {}
 
     def request(self, model: str, status: int | str) -> None:
@@ -137,7 +116,7 @@ class Metrics:
 
     def _add(self, name: str, model: str, bounds: Sequence[float], value: float) -> None:
         if (name, model) not in self._histograms:
-            self._histograms[name, model] = _Histogram(bounds)
+            self._histograms[name, model] = Histogram(bounds)
         self._histograms[name, model].add(value)
 
     def text(self) -> str:
@@ -147,19 +126,18 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
     def _lines(self) -> Iterator[str]:
-        yield "# HELP weft_requests_total Requests that were answered, by status of HTTP or gRPC."
-        yield "# TYPE weft_requests_total counter"
-        for (model, status), count in sorted(self._requests.items()):
-            yield f'weft_requests_total{{model="{model}",status="{status}"}} {count}'
-        yield "# HELP weft_waiting_requests Requests in the queue now."
-        yield "# TYPE weft_waiting_requests gauge"
-        yield f"weft_waiting_requests {self.waiting()}"
+        requests = sorted(self._requests.items())
+        yield from family(
+            "weft_requests_total", "counter",
+            "Requests that were answered, by status of HTTP or gRPC.",
+            [({"model": model, "status": status}, n) for (model, status), n in requests],
+        )  # fmt: skip
+        waiting: list[tuple[dict[str, str], float]] = [({}, self.waiting())]
+        yield from family("weft_waiting_requests", "gauge", "Requests in the queue now.", waiting)
+        held = sorted(self._histograms.items(), key=lambda item: item[0])
         for name, told in _TOLD.items():
-            yield f"# HELP weft_{name} {told}"
-            yield f"# TYPE weft_{name} histogram"
-            for (kind, model), histogram in sorted(self._histograms.items(), key=lambda i: i[0]):
-                if kind == name:
-                    yield from histogram.lines(f"weft_{name}", f'model="{model}"')
+            rows = [({"model": model}, h) for (kind, model), h in held if kind == name]
+            yield from histograms(f"weft_{name}", told, rows)
 
 
 _TOLD = {

@@ -15,6 +15,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
+from statistics import median_high
 from types import FrameType
 from typing import Any
 
@@ -24,9 +25,11 @@ from weft.frontend.tools.run import add_allow_files
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from weft.runtime.cluster.master import Stats, ask_stats
+from weft.runtime.cluster.messages import SESSIONS
 from weft.runtime.cluster.resolvers import from_environment
 from weft.runtime.cluster.server import Server
 from weft.runtime.cluster.spec import Cluster, ClusterSpec, parse_address
+from weft.runtime.trace.analysis import STRAGGLER
 
 
 def add_keygen_arguments(parser: ArgumentParser) -> None:
@@ -77,6 +80,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--key-file", metavar="FILE", help="the cluster's secret, made by `weft keygen`"
     )
     add_allow_files(parser)
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="N",
+        help="serve http://HOST:N/metrics for Prometheus (0: any free port)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metrics-host", metavar="HOST", default="127.0.0.1",
+        help="the address for that (default: 127.0.0.1, which only this machine reaches)",
+    )  # fmt: skip
 
 
 def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
@@ -99,7 +110,10 @@ def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
         )
     else:
         cluster, job, task = ClusterSpec.load(args.cluster), args.job, args.task
-    with Server(cluster, job, task, key_file=args.key_file, allow_files=args.allow_files) as server:
+    with Server(
+        cluster, job, task, key_file=args.key_file, allow_files=args.allow_files,
+        metrics_port=args.metrics_port, metrics_host=args.metrics_host,
+    ) as server:  # fmt: skip
 
         def stop(signum: int, frame: FrameType | None) -> None:
             raise SystemExit(0)  # out of `join`, and the server stops
@@ -107,6 +121,8 @@ def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         say(f"{server.name} listens at {server.target}")
+        if server.metrics_url is not None:
+            say(f"metrics of {server.name} are at {server.metrics_url}")
         server.join()
 
 
@@ -126,6 +142,8 @@ def import_modules(modules: Sequence[str], command: str) -> None:
             ) from error
 
 
+#: A task is called a straggler only if it is longer at work than its peers by so much in a part.
+STRAGGLER_SECONDS = 1e-4
 #: Task -> what it counts, or why it does not say.
 Look = Mapping[str, Stats | str]
 
@@ -144,6 +162,41 @@ class EdgeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkRow:
+    """What goes from one task to another, or between a task and all sessions: messages of all kinds
+    and bytes, of which `shared` lay in shared memory; rates of the last interval. p50, p99: of the
+    last round trips that the sender has timed, in seconds; None: none yet."""
+
+    source: str
+    target: str
+    messages: int
+    nbytes: int
+    shared: int
+    per_second: float = 0.0
+    bytes_per_second: float = 0.0
+    p50: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A task that is at work longer in a part of a step than its peers. part: the name of the
+    step's graph; seconds: in one part, and the median of the peers."""
+
+    task: str
+    part: str
+    seconds: float
+    peers: float
+
+    def __str__(self) -> str:
+        times = self.seconds / self.peers if self.peers else math.inf
+        return (
+            f"straggler: {self.task} is at work for {self.seconds * 1e3:.2f} ms in a part of "
+            f"{self.part!r}, {times:.1f} times as long as its peers ({self.peers * 1e3:.2f} ms)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class OpRow:
     """The ops of one kernel or node of a task, by the parts that were timed: how often they ran and
     how long in a part, and their share of the time of all ops of the task."""
@@ -159,7 +212,9 @@ class OpRow:
 @dataclass(frozen=True, slots=True)
 class TaskRow:
     """A task. problem: why nothing is known of it. step_seconds: the mean of the parts that ended
-    in the interval, None if there were none. waits: rows of what it waits for, [tensor, iterations,
+    in the interval, None if there were none; busy: of the interval the share in which it was at
+    work on them, more than 1 if on several at once; at_work: by the name of a step's graph the
+    seconds of that in one part. waits: rows of what it waits for, [tensor, iterations,
     from whom, seconds, place], longest first. gpus: rows [name, what it is, bytes in use, what they
     are for]."""
 
@@ -170,6 +225,8 @@ class TaskRow:
     in_flight: int = 0
     per_second: float = 0.0
     step_seconds: float | None = None
+    busy: float = 0.0
+    at_work: Mapping[str, float] = field(default_factory=dict)
     waiting: int = 0
     waits: tuple[Sequence[Any], ...] = ()
     queues: tuple[tuple[str, int, int], ...] = ()
@@ -179,6 +236,7 @@ class TaskRow:
     gpus: tuple[Sequence[Any], ...] = ()
     ops: tuple[OpRow, ...] = field(default=(), repr=False)
     edges: tuple[EdgeRow, ...] = field(default=(), repr=False)
+    links: tuple[LinkRow, ...] = field(default=(), repr=False)
 
 
 def rows_of(now: Look, before: Look) -> list[TaskRow]:
@@ -209,14 +267,61 @@ def _row(task: str, now: Stats, old: Stats | None) -> TaskRow:
             EdgeRow(task, target, tensor, count, size, (count - past_count) / seconds,
                     (size - past_size) / seconds)
         )  # fmt: skip
+    waited = now["wait_seconds"] - (old["wait_seconds"] if old else 0.0)
     return TaskRow(
         task, "", steps["done"], steps["failed"],
         steps["begun"] - steps["done"] - steps["failed"], ended / seconds,
-        spent / ended if ended else None, now["waiting"],
+        spent / ended if ended else None, (spent - waited) / seconds, _at_work(now, old),
+        now["waiting"],
         tuple(now["waits"]), tuple((n, s, c) for n, s, c in now["queues"]),
         now["variables"][1], now["memory"], now["rejected"], tuple(now["gpus"]),
-        tuple(_op_rows(task, now)), tuple(edges),
+        tuple(_op_rows(task, now)), tuple(edges), tuple(_link_rows(task, now, old, seconds)),
     )  # fmt: skip
+
+
+def _at_work(now: Stats, old: Stats | None) -> dict[str, float]:
+    """By the name of a graph: in one of its parts that ended in the interval, without waits."""
+    known = {row[0]: row[1:] for row in old["parts"]} if old else {}
+    found = {}
+    for name, *counts in now["parts"]:
+        past = known.get(name, (0, 0.0, 0.0))
+        runs, seconds, waited = (a - b for a, b in zip(counts, past, strict=True))
+        if runs > 0:
+            found[name] = max(0.0, (seconds - waited) / runs)
+    return found
+
+
+def _link_rows(task: str, now: Stats, old: Stats | None, seconds: float) -> Iterator[LinkRow]:
+    """What the task sends, and what sessions, which count nothing, send to it."""
+    for peer, counts in now["links"].items():
+        past = (old["links"].get(peer) if old else None) or dict.fromkeys(counts, 0)
+        ways = [("sent", task, peer)] + ([("came", peer, task)] if peer == SESSIONS else [])
+        for way, source, target in ways:
+            count, size = counts[way], counts[f"{way}_bytes"]
+            yield LinkRow(
+                source, target, count, size, counts[f"{way}_shared"],
+                (count - past[way]) / seconds, (size - past[f"{way}_bytes"]) / seconds,
+                counts["trip_p50"], counts["trip_p99"],
+            )  # fmt: skip
+
+
+def stragglers(rows: Sequence[TaskRow]) -> list[Straggler]:
+    """The tasks that are at work in a part of a step more than `STRAGGLER` times as long as the
+    median of the other tasks of their job (the higher one of two), and longer by
+    `STRAGGLER_SECONDS`; the slowest first. What a part waits for messages is not counted: a step is
+    as slow for all tasks as for the slowest."""
+    found = []
+    for row in rows:
+        job = row.task.rsplit("/task:", 1)[0]
+        peers = [r for r in rows if r is not row and r.task.rsplit("/task:", 1)[0] == job]
+        for part, seconds in row.at_work.items():
+            others = [r.at_work[part] for r in peers if part in r.at_work]
+            if not others:
+                continue
+            usual = median_high(others)
+            if seconds > STRAGGLER * usual and seconds > usual + STRAGGLER_SECONDS:
+                found.append(Straggler(row.task, part, seconds, usual))
+    return sorted(found, key=lambda s: -s.seconds)
 
 
 def _op_rows(task: str, now: Stats) -> Iterator[OpRow]:
@@ -235,6 +340,12 @@ def edges_of(rows: Sequence[TaskRow], most: int) -> list[EdgeRow]:
     """The busiest edges of all tasks."""
     found = [edge for row in rows for edge in row.edges]
     return sorted(found, key=lambda e: (-e.bytes_per_second, -e.nbytes))[:most]
+
+
+def links_of(rows: Sequence[TaskRow], most: int) -> list[LinkRow]:
+    """The busiest links of all tasks."""
+    found = [link for row in rows for link in row.links]
+    return sorted(found, key=lambda x: (-x.bytes_per_second, -x.nbytes))[:most]
 
 
 # ----------------------------------------------------------------------------------------- tables
@@ -256,7 +367,7 @@ def tables(rows: Sequence[TaskRow], target: str, most: int = 12) -> Any:
 
     made: list[Any] = [Text(f"cluster of {target}: {len(rows)} tasks")]
     tasks = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits into 80 columns
-    for title in ("task", "steps", "failed", "runs", "steps/s", "ms/step", "waits", "vars",
+    for title in ("task", "steps", "fail", "runs", "steps/s", "ms", "busy", "waits", "vars",
                   "memory", "sends/s"):  # fmt: skip
         tasks.add_column(title, justify="left" if title == "task" else "right", no_wrap=True)
     for row in rows:
@@ -268,6 +379,15 @@ def tables(rows: Sequence[TaskRow], target: str, most: int = 12) -> Any:
         for e in edges:
             table.add_row(short(e.source), short(e.target), e.tensor, f"{e.per_second:,.1f}",
                           size_text(e.bytes_per_second), size_text(e.nbytes))  # fmt: skip
+        made.append(table)
+    links = links_of(rows, most)
+    if links:
+        title = "links; round trips of small messages: half of them, and 99 %, take at most"
+        table = _table(title, "from to", "messages/s bytes/s bytes shared p50 p99")
+        for x in links:
+            table.add_row(short(x.source), short(x.target), f"{x.per_second:,.1f}",
+                          size_text(x.bytes_per_second), size_text(x.nbytes), size_text(x.shared),
+                          _trip(x.p50), _trip(x.p99))  # fmt: skip
         made.append(table)
     ops = ops_of(rows, most)
     if ops:
@@ -287,18 +407,20 @@ def short(task: str) -> str:
 
 def _cells(row: TaskRow) -> list[str]:
     if row.problem:
-        return [short(row.task), "lost", *[""] * 8]
+        return [short(row.task), "lost", *[""] * 9]
     mean = "" if row.step_seconds is None else f"{row.step_seconds * 1e3:.2f}"
     rate = f"{row.per_second:.{0 if row.per_second >= 1000 else 1}f}"
     sent = sum(e.bytes_per_second for e in row.edges)
     return [
         short(row.task), str(row.done), str(row.failed), str(row.in_flight), rate, mean,
-        str(row.waiting), size_text(row.variable_bytes), size_text(row.memory), size_text(sent),
+        f"{row.busy:.0%}", str(row.waiting), size_text(row.variable_bytes), size_text(row.memory),
+        size_text(sent),
     ]  # fmt: skip
 
 
 def _lines(rows: Sequence[TaskRow], most: int) -> list[str]:
-    lines = [f"{row.task} is lost: {row.problem}" for row in rows if row.problem]
+    lines = [str(straggler) for straggler in stragglers(rows)[:most]]
+    lines += [f"{row.task} is lost: {row.problem}" for row in rows if row.problem]
     for row in rows:
         for name, description, used, what in row.gpus:
             gpu = name.rpartition("/")[2]
@@ -317,6 +439,10 @@ def _lines(rows: Sequence[TaskRow], most: int) -> list[str]:
             f"{task} has waited {seconds:.1f} s for {wait[0]}{inside} from {wait[2]}{where}"
         )
     return lines
+
+
+def _trip(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.2f} ms"
 
 
 def size_text(count: float) -> str:

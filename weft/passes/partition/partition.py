@@ -579,12 +579,20 @@ class Cut:
         results = tuple(v for _, v in part.fetches)
         block = Block(tuple(part.args), tuple(part.ops), results)
         names = tuple(self.graph.arg_names[i] for i in part.feeds)
-        suffix = re.sub(r"[^A-Za-z0-9]+", "_", part.device.replace("/job:", "/").strip("/"))
-        name = f"{self.graph.name}_{suffix}"
+        name = f"{self.graph.name}{_suffix(part.device)}"
         alone = not any(op.name in DATAFLOW | COMMUNICATION for op in part.ops)
         stage = self.stage if alone else "partitioned"
         graph = Graph(name, block, names, stage)
         return Part(part.device, graph, tuple(part.feeds), tuple(n for n, _ in part.fetches))
+
+
+def _suffix(device: str) -> str:
+    return "_" + re.sub(r"[^A-Za-z0-9]+", "_", device.replace("/job:", "/").strip("/"))
+
+
+def step_name(part: str, device: str) -> str:
+    """The name of the graph that a part is of, by its own and its device's."""
+    return part.removesuffix(_suffix(device))
 
 
 def _without_devices(block: Block) -> Block:

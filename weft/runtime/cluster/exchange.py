@@ -92,6 +92,7 @@ class StepExchange:
         self._receivers, self._limit = receivers, limit
         self._hosts: Callable[[], list[Operation]] = list
         self._counters, self._trace = counters, trace
+        self.waited_seconds = 0.0  # while nothing else was under way
 
     def send(self, op: Operation, iterations: tuple[int, ...], value: Any) -> None:
         """Hand a message over. UnavailableError if its task cannot be reached."""
@@ -147,6 +148,10 @@ class StepExchange:
     def runs(self, waits: Callable[[], list[Operation]]) -> None:
         """The step begins; `waits` says which ops of the host are under way."""
         self._hosts = waits
+
+    def waited(self, seconds: float) -> None:
+        """For so long nothing was under way but messages that had not come."""
+        self.waited_seconds += seconds
 
     def hosts(self) -> list[str]:
         """For a report of who waits for what: the ops of the task's own that are under way."""

@@ -21,6 +21,7 @@ from weft.ir.spec import int_attr
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
+from weft.passes.partition.partition import step_name
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.cluster.small_step import SmallProgram, small_program
 from weft.runtime.compile_step import CompileOptions, OneDeviceStep, choose, compile_step
@@ -63,14 +64,15 @@ _NO_LEAVE = (
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """constants: the last inputs, the same in every run. peers: the tasks that it sends to and
-    receives from. receivers: its ops `recv` by their keys. variables: by their names in the graph;
-    written: those that it writes. device: the name of where it runs. small: see
-    `dataflow.executor.is_small`. brief: what runs it if it is small and has no control flow.
-    kinds: of its inputs, NumPy's dtype before each. generation: of the store that it was read with;
-    again: reads it once more."""
+    """whole: the name of the step's graph. constants: the last inputs, the same in every run.
+    peers: the tasks that it sends to and receives from. receivers: its ops `recv` by their keys.
+    variables: by their names in the graph; written: those that it writes. device: the name of where
+    it runs. small: see `dataflow.executor.is_small`. brief: what runs it if it is small and has no
+    control flow. kinds: of its inputs, NumPy's dtype before each. generation: of the store that it
+    was read with; again: reads it once more."""
 
     graph: Graph
+    whole: str
     step: OneDeviceStep
     constants: tuple[_Array, ...]
     peers: frozenset[str]
@@ -147,8 +149,8 @@ def read_part(
     small = elsewhere is None and is_small(graph)
     brief = small_program(step) if small and step.kind == "dataflow" else None
     return Registered(
-        graph, step, tuple(constants), peers, receivers, variables, written_in(graph),
-        device, small, brief, _kinds(graph), generation, again,
+        graph, step_name(graph.name, device), step, tuple(constants), peers, receivers, variables,
+        written_in(graph), device, small, brief, _kinds(graph), generation, again,
     )  # fmt: skip
 
 

@@ -130,13 +130,14 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What all runs of a task share. over: called with a run, its seconds and whether it failed
-    when it has ended, before the answer is sent."""
+    """What all runs of a task share. over: called with a run, its seconds, those of them in which
+    it only waited for messages, and whether it failed when it has ended, before the answer is
+    sent."""
 
     name: str
     wire: Wire
     counters: Counters
-    over: Callable[[PartRun, float, bool], None]
+    over: Callable[[PartRun, float, float, bool], None]
 
 
 class PartRun:
@@ -252,7 +253,10 @@ class PartRun:
             first = m.keys_of(m.FEED, self.handle)
             wire = self._home.wire
             who = self.client.name
+            asked = time.monotonic()
             feeds = arrays_of(self._meta, self.buffers, wire, who, self.step, first, timeout)
+            if "g" in self._meta:
+                self.exchange.waited(time.monotonic() - asked)
             sample = TraceRecorder() if self._sampled else None
             recorder: AnyRecorder | None = sample
             if self.trace is not None:
@@ -306,7 +310,12 @@ class PartRun:
             written = {n: s for n, s in self.part.variables.items() if n in self.part.written}
             self.log.after = values_of(written)
             self.client.keep_log((self.step, self.handle), self.log)
-        self._home.over(self, time.monotonic() - self._begun, failed)
+        seconds = time.monotonic() - self._begun
+        if self._brief is not None:
+            waited = max(0.0, seconds - self._brief.worked)
+        else:
+            waited = 0.0 if self._exchange is None else self._exchange.waited_seconds
+        self._home.over(self, seconds, waited, failed)
 
     def _answer_failed(self, error: Exception) -> None:
         """The answer cannot be sent: say that, or end the link, so that the session hears of it."""

@@ -48,10 +48,11 @@ from weft.runtime.dataflow.threads import StepThreads
 from weft.runtime.device.backends.registry import in_use
 from weft.runtime.files.permissions import AllowFiles
 from weft.runtime.resources.store import Store
-from weft.runtime.trace.counters import Counters, task_stats
+from weft.runtime.trace.counters import Counters, Stats, task_stats
 
 if TYPE_CHECKING:
     from weft.comm.addresses import Secret
+    from weft.runtime.cluster.metrics import MetricsServer
 
 
 _log = logging.getLogger("weft.cluster")
@@ -339,10 +340,10 @@ class Worker:
         except Exception as error:
             client.send(m.DONE, message.step, {"h": handle, "e": to_wire(error)})
 
-    def _over(self, run: PartRun, seconds: float, failed: bool) -> None:
+    def _over(self, run: PartRun, seconds: float, waited: float, failed: bool) -> None:
         with self._lock:
             del self._runs[run.step, run.handle]
-            self.counters.ended(seconds, failed)
+            self.counters.ended(seconds, failed, waited, run.part.whole)
 
     def _forget(self, low: int) -> None:
         """All steps up to `low` are over."""
@@ -376,16 +377,21 @@ class Worker:
         reply = {"n": message.meta["n"]}
         self._client(message).send(m.STATUS_OF, message.step, reply, [m.to_array(rows)])
 
-    def _stats(self, message: Received) -> None:
+    def stats(self) -> Stats:
+        """All that the task counts (`task_stats`)."""
         with self._lock:
             runs = list(self._runs.values())
         waits = [row for run in runs for row in run.exchange.waits()]
-        refusals = getattr(self.wire, "rejections", None)  # wires within a process have none
+        wire: Any = self._wire
+        refusals = getattr(wire, "rejections", None)  # wires within a process have none
         refused = {} if refusals is None else refusals.counts()
+        links = wire.traffic() if hasattr(wire, "traffic") else {}
+        return task_stats(self.counters, *self.store.held(), waits, refused, in_use(), links)
+
+    def _stats(self, message: Received) -> None:
         if "o" in message.meta:  # seconds for which somebody looks at ops
             self.counters.watch(float(message.meta["o"]))
-        gpus = in_use()
-        made = task_stats(self.counters, *self.store.held(), waits, refused, gpus)
+        made = self.stats()
         reply = {"n": message.meta["n"]}
         self._client(message).send(m.STATS_OF, message.step, reply, [m.to_array(made)])
 
@@ -439,9 +445,12 @@ class Server:
     docs/guide/cluster-security.md; secret: the same as an object. allow_files: the folders whose
     files graphs may use that sessions of other processes send (True: all, False: none); default:
     all if sessions prove who they are, by the secret or by an ipc address of this user's, else
-    none. protocol, config: TensorFlow's; UnsupportedError if given. As a context manager it stops
-    at the end. InvalidArgumentError for a task that the cluster does not have, and for an address
-    that is not this machine's or is taken, FailedPreconditionError for one that needs keys.
+    none. metrics_port: where Prometheus finds what the task counts (`metrics_url`; 0: any free
+    port; default: nowhere), at the address metrics_host, which by default only this machine
+    reaches: it asks for no key. protocol, config: TensorFlow's; UnsupportedError if given. As a
+    context manager it stops at the end. InvalidArgumentError for a task that the cluster does not
+    have, and for an address that is not this machine's or is taken, FailedPreconditionError for one
+    that needs keys.
 
     >>> with wf.train.Server({"worker": ["127.0.0.1:0"]}) as server:
     ...     with wf.Graph().as_default(), wf.Session(server.target) as session:
@@ -463,6 +472,8 @@ class Server:
         key_file: str | os.PathLike[str] | None = None,
         secret: Secret | None = None,
         allow_files: AllowFiles = None,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
     ) -> None:
         for name, value in (("protocol", protocol), ("config", config)):
             if value is not None:
@@ -478,6 +489,8 @@ class Server:
         self._bind = self._cluster.address(self.job_name, self.task_index)
         self._key_file, self._secret = key_file, secret
         self._allow_files = allow_files
+        self._metrics_at = None if metrics_port is None else (metrics_port, metrics_host)
+        self._metrics: MetricsServer | None = None
         self._ended = threading.Event()
         self._wire: Wire | None = None
         self.worker = Worker(
@@ -532,6 +545,11 @@ class Server:
         return self._bind if self._wire is None else self._wire.address
 
     @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus finds its metrics; None if that was not asked for."""
+        return None if self._metrics is None else self._metrics.url
+
+    @property
     def incarnation(self) -> int:
         """A number that differs for each start of a task."""
         if self._wire is None:
@@ -573,6 +591,12 @@ class Server:
         self.set_cluster(
             self._cluster.with_address(self.job_name, self.task_index, self._wire.address)
         )
+        if self._metrics_at is not None:
+            try:
+                self._metrics = _serve_metrics(worker, *self._metrics_at)
+            except WeftError as error:
+                self.stop()
+                raise error.at(caller_location()) from None
 
     def _leave(self) -> AllowFiles:
         """The files that graphs of sessions in other processes may use: what was said; else all if
@@ -590,6 +614,8 @@ class Server:
         if self._ended.is_set():
             return
         self._ended.set()
+        if self._metrics is not None:
+            self._metrics.close()
         self.worker.close()
         if self._wire is not None:
             self._wire.close()
@@ -602,3 +628,10 @@ class Server:
 
     def __repr__(self) -> str:
         return f"<wf.train.Server {self.name} at {self.target}>"
+
+
+def _serve_metrics(worker: Worker, port: int, host: str) -> MetricsServer:
+    # a task that nobody scrapes does not wait for HTTP
+    from weft.runtime.cluster.metrics import MetricsServer, metrics_text
+
+    return MetricsServer(lambda: metrics_text(worker.name, worker.stats()), port, host)

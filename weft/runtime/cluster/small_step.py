@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, Protocol
 
 import numpy as np
@@ -334,7 +335,7 @@ class SmallRun:
 
     __slots__ = (
         "_came", "_cancel", "_counters", "_finished", "_left", "_may_be_dead", "_over", "_program",
-        "_task", "_todo", "_turn", "_values", "_waiting", "step", "wire",
+        "_task", "_todo", "_turn", "_values", "_waiting", "step", "wire", "worked",
     )  # fmt: skip
 
     def __init__(
@@ -356,6 +357,7 @@ class SmallRun:
         self._turn = threading.Lock()  # held by the thread that carries it out
         self._turn.acquire()
         self._over = self._may_be_dead = False
+        self.worked = 0.0  # seconds in which it was carried out
 
     def begin(self, inputs: Sequence[Array]) -> None:
         """Run until it would wait, or to its end."""
@@ -383,6 +385,7 @@ class SmallRun:
         """With the turn, which is given back."""
         while True:
             outcome: list[Array] | BaseException | None = None
+            begun = monotonic()
             try:
                 if not self._over:
                     outcome = self._go_on(first)
@@ -390,6 +393,7 @@ class SmallRun:
             except BaseException as error:
                 self._over, outcome = True, error
             finally:
+                self.worked += monotonic() - begun
                 self._turn.release()
             if outcome is not None:
                 self._end(outcome)

@@ -21,7 +21,7 @@ from weft.ir.errors import (
     UnavailableError,
     WeftError,
 )
-from weft.runtime.cluster.messages import Received, Wire
+from weft.runtime.cluster.messages import CLIENT, SESSIONS, Received, Wire
 
 if TYPE_CHECKING:
     from weft.comm.addresses import Secret
@@ -63,10 +63,16 @@ def open_endpoint(
             on_message=on_message,
             on_link_lost=on_link_lost,
             checksums=_checksums(),
+            counted_as=_counted_as,
         )
     except CommError as error:
         raise as_weft_error(error, f"{name} cannot listen at {bind}") from None
     return made  # type: ignore[no-any-return]
+
+
+def _counted_as(peer: str) -> str:
+    """Tasks by their names; all sessions, of which there may be any number, as one."""
+    return SESSIONS if peer.startswith(CLIENT) else peer
 
 
 def _checksums() -> bool:

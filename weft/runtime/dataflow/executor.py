@@ -7,6 +7,7 @@ brings what it waited for: for small steps, which take less than another thread 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -252,6 +253,8 @@ class Stepping:
         self._running: Running = step.take()
         self._turn = threading.Lock()  # held by the thread that carries it out
         self._over = False
+        self._begun, self._worked = time.monotonic(), 0.0
+        self._exchange: Any = None
         self._forget: Callable[[], None] = lambda: None
 
     def begin(self, inputs: list[Array], cancel: CancelToken) -> None:
@@ -262,7 +265,7 @@ class Stepping:
             put(item)
             self._go_on()
 
-        self._running.put = came
+        self._running.put, self._exchange = came, cancel.exchange
         with self._turn:
             self._forget = self._running.begin(inputs, cancel)
         self._go_on()
@@ -271,6 +274,7 @@ class Stepping:
         """Carry it out, unless another thread does: that one sees what has come meanwhile."""
         while self._turn.acquire(blocking=False):
             outcome: list[Array] | BaseException | None = None
+            begun = time.monotonic()
             try:
                 if self._over:
                     return
@@ -281,6 +285,7 @@ class Stepping:
                     outcome = error
                 self._over = outcome is not None
             finally:
+                self._worked += time.monotonic() - begun
                 self._turn.release()
             if outcome is not None:
                 self._end(outcome)
@@ -290,6 +295,8 @@ class Stepping:
 
     def _end(self, outcome: list[Array] | BaseException) -> None:
         self._forget()
+        if self._exchange is not None:
+            self._exchange.waited(max(0.0, time.monotonic() - self._begun - self._worked))
         if not isinstance(outcome, BaseException):
             self._running.put = self._running._done.put
             self._step.give_back(self._running)

@@ -273,12 +273,8 @@ class Running:
         donation: Donation | PartOfDonation | None = None,
     ) -> list[Array | None]:
         """The results. After an error the state is of no use."""
-        self._trace, self._log, self._donation = trace, log, donation
-        if trace is not None:
-            for number, (made, plan) in enumerate(zip(self.built.plans, self._plans, strict=True)):
-                trace.walk_in(made, plan, partial(self._walk_by, number))
         until = None if timeout is None else time.monotonic() + timeout
-        forget = self.begin(inputs, cancel)
+        forget = self.begin(inputs, cancel, trace, log, donation)
         try:
             self.go_on(until)
         finally:
@@ -289,8 +285,19 @@ class Running:
         """From now on the native loop has the table of a plan walked by the function there."""
         self._rows[at.PLAN_WORDS * number + at.P_WALKER // 8] = walker
 
-    def begin(self, inputs: list[Array], cancel: CancelToken) -> Callable[[], None]:
+    def begin(
+        self,
+        inputs: list[Array],
+        cancel: CancelToken,
+        trace: NodeTrace | None = None,
+        log: HostLog | None = None,
+        donation: Donation | PartOfDonation | None = None,
+    ) -> Callable[[], None]:
         """Take the inputs; what is to be called when the step is over, however it ended."""
+        self._trace, self._log, self._donation = trace, log, donation
+        if trace is not None:
+            for number, (made, plan) in enumerate(zip(self.built.plans, self._plans, strict=True)):
+                trace.walk_in(made, plan, partial(self._walk_by, number))
         for cell, array, is_open in zip(self._cells, inputs, self.built.open_feeds, strict=True):
             cell.hold(array)
             if is_open:
@@ -554,13 +561,24 @@ class Running:
         """Complete what is done; if `wait`, at least one, should any be under way."""
         block = wait and bool(self._waiting)
         while True:
-            found = self._next_done(until, block=block)
+            found = self._awaited(until) if block else self._next_done(until, block=False)
             if found is None:
                 if block:
                     self._last_call(cancel)
                 return
             block = False
             self._complete(*found)
+
+    def _awaited(self, until: float | None) -> tuple[_Key, Any, Times | None] | None:
+        """As `_next_done`. If all that is under way are messages, who exchanges them is told how
+        long that was."""
+        exchange = self._own.exchange
+        if exchange is None or any(x.op.name != "recv" for x in self._waiting.values()):
+            return self._next_done(until, block=True)
+        begun = time.monotonic()
+        found = self._next_done(until, block=True)
+        exchange.waited(time.monotonic() - begun)
+        return found
 
     def _take_first(self, until: float | None, cancel: CancelToken) -> None:
         """Complete what began first, and wait for it: in the same order in every run."""

@@ -26,7 +26,15 @@ from weft.ir.dataclass import dataclass
 from weft.ir.locations import Locations
 from weft.runtime.recorder import TraceEvent
 from weft.runtime.trace.task_trace import MessageEvent
-from weft.runtime.trace.timeline import CLIENT, PartSpan, Span, Timeline, Transfer, joined
+from weft.runtime.trace.timeline import (
+    CLIENT,
+    IN_ITERATION,
+    PartSpan,
+    Span,
+    Timeline,
+    Transfer,
+    joined,
+)
 
 #: A task is called a straggler if it is so many times as long at work as its peers' median.
 STRAGGLER = 1.5
@@ -201,6 +209,29 @@ def straggler(timeline: Timeline, path: Sequence[Segment]) -> Straggler | None:
     return max(found, key=lambda s: s.on_path_ns, default=None)
 
 
+def on_links(path: Sequence[Segment]) -> Counter[tuple[str, str]]:
+    """How long the critical path is on its way from one task (or the session) to another, in ns."""
+    found: Counter[tuple[str, str]] = Counter()
+    for segment in path:
+        if segment.kind == "transfer":
+            found[segment.task, segment.peer] += segment.ns
+    return found
+
+
+def pieces(path: Sequence[Segment]) -> list[tuple[Segment, int, int]]:
+    """The pieces of the critical path, those of the same op or tensor in all iterations as one: the
+    first of them, how many there are, and how long all are together in ns; the longest first."""
+    first: dict[tuple[Any, ...], Segment] = {}
+    count, length = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
+    for s in path:
+        name = s.name.partition(IN_ITERATION)[0]
+        key = s.task, s.peer, s.kind, name, s.locations
+        first.setdefault(key, s)
+        count[key] += 1
+        length[key] += s.ns
+    return [(first[key], count[key], ns) for key, ns in length.most_common()]
+
+
 _MOST_LINES = 12
 
 
@@ -227,7 +258,7 @@ def report(timeline: Timeline) -> str:
 
 
 def _path_lines(path: Sequence[Segment], took: int) -> Iterator[str]:
-    """How much each task and each kind of time has, then the longest pieces."""
+    """How much each kind of time, each task and each link has, then the longest pieces."""
     kinds = Counter[str]()
     for s in path:
         kinds[s.kind] += s.ns
@@ -240,12 +271,20 @@ def _path_lines(path: Sequence[Segment], took: int) -> Iterator[str]:
         if kind == "run":
             for task, share in on_path(path).most_common(_MOST_LINES):
                 yield f"    {100 * share / took:5.1f} %  {_ms(share)}  {task}"
-    yield "  longest pieces"
-    for s in sorted(path, key=lambda s: -s.ns)[:_MOST_LINES]:
+        if kind == "transfer":
+            for (task, peer), share in on_links(path).most_common(_MOST_LINES):
+                link = f"{_named(task)} -> {_named(peer)}"
+                yield f"    {100 * share / took:5.1f} %  {_ms(share)}  {link}"
+    yield "  its longest pieces"
+    for s, times, ns in pieces(path)[:_MOST_LINES]:
         where = f" at {s.locations[0]}" if s.locations else ""
-        task = "session" if s.task == CLIENT else s.task
-        to = f" -> {'session' if s.peer == CLIENT else s.peer}" if s.peer else ""
-        yield f"    {_ms(s.ns)}  {task}{to}: {s.name}{where}"
+        to = f" -> {_named(s.peer)}" if s.peer else ""
+        name = s.name if times == 1 else f"{s.name.partition(IN_ITERATION)[0]}, {times} times"
+        yield f"    {100 * ns / took:5.1f} %  {_ms(ns)}  {_named(s.task)}{to}: {name}{where}"
+
+
+def _named(task: str) -> str:
+    return "session" if task == CLIENT else task
 
 
 def _straggler_lines(timeline: Timeline, path: Sequence[Segment]) -> Iterator[str]:

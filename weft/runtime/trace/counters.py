@@ -8,15 +8,19 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from weft.runtime.recorder import TraceEvent
 from weft.runtime.resources.queue import Queue
+from weft.runtime.trace.prometheus import SECONDS, Histogram
 from weft.runtime.trace.timeline import is_communication
 
 Stats = dict[str, Any]
 #: Edges that are counted one by one; what is sent on further ones is counted as one.
 MOST_EDGES = 4096
+#: Likewise names of graphs of which it runs parts.
+MOST_PARTS = 1024
 OTHERS = "(others)"
 #: Recvs that are named in a snapshot: those that have waited longest.
 MOST_WAITS = 8
@@ -38,7 +42,9 @@ class Counters:
         self._lock = threading.Lock()
         self._since = time.monotonic()
         self.begun = self._done = self._failed = 0
-        self._step_seconds = 0.0
+        self._steps = Histogram(SECONDS)
+        self._waited = 0.0
+        self._parts: dict[str, list[float]] = {}
         self._edges: dict[tuple[str, str], list[int]] = {}
         self.is_watched = False
         self._watched_until = self._next_sample = 0.0
@@ -79,13 +85,23 @@ class Counters:
                 row[0] += 1
                 row[1] += (event.end_ns - event.begin_ns) / 1e9
 
-    def ended(self, seconds: float, failed: bool) -> None:
-        """A part of a step has ended after so many seconds."""
+    def ended(self, seconds: float, failed: bool, waited: float = 0.0, part: str = "") -> None:
+        """A part of a step has ended after so many seconds, in `waited` of which it did nothing but
+        wait for messages. part: the name of its graph."""
         if failed:
             self._failed += 1
         else:
             self._done += 1
-        self._step_seconds += seconds
+        self._steps.add(seconds)
+        self._waited += waited
+        row = self._parts.get(part) or self._new_part(part)
+        row[0] += 1
+        row[1] += seconds
+        row[2] += waited
+
+    def _new_part(self, part: str) -> list[float]:
+        known = len(self._parts) < MOST_PARTS
+        return self._parts.setdefault(part if known else OTHERS, [0, 0.0, 0.0])
 
     def sent(self, target: str, tensor: str, nbytes: int) -> None:
         """A tensor was handed over to go to `target`."""
@@ -101,15 +117,21 @@ class Counters:
 
     def snapshot(self) -> Stats:
         """seconds: since when is counted; steps: {begun, done, failed}; step_seconds: of all parts
-        together; edges: rows [task, tensor, messages, bytes]; timed: parts that were timed op by
-        op; ops: rows [ops, place, runs, seconds] of these, and op_seconds of all of them."""
+        together, in wait_seconds of which a part did nothing but wait for messages; step_buckets:
+        how many parts took as long as `SECONDS` says; parts: rows [name of the graph, runs,
+        seconds, those that it waited]; edges: rows [task, tensor, messages, bytes]; timed: parts
+        that were timed op by op; ops: rows [ops, place, runs, seconds] of these, and op_seconds of
+        all of them."""
         with self._lock:
             edges = [[*key, *row] for key, row in self._edges.items()]
             rows = sorted(self._ops.items(), key=lambda item: -item[1][1])
             return {
                 "seconds": time.monotonic() - self._since,
                 "steps": {"begun": self.begun, "done": self._done, "failed": self._failed},
-                "step_seconds": self._step_seconds,
+                "step_seconds": self._steps.sum,
+                "wait_seconds": self._waited,
+                "step_buckets": list(self._steps.counts),
+                "parts": [[name, *row] for name, row in list(self._parts.items())],
                 "edges": edges,
                 "timed": self._timed,
                 "ops": [[*key, *row] for key, row in rows[:SHOWN_OPS]],
@@ -124,10 +146,12 @@ def task_stats(
     waits: Sequence[Sequence[Any]],
     rejected: Mapping[str, int],
     gpus: Iterable[Sequence[Any]] = (),
+    links: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Stats:
     """All that a task says of itself, as plain data. variables: states; resources: by name; waits:
     rows of `StepExchange.waits`; rejected: frames that were refused, by reason; gpus: rows [name,
-    what it is, bytes in use, what they are for] of those in use."""
+    what it is, bytes in use, what they are for] of those in use; links: by peer, as
+    `weft.comm.traffic.Traffic.told`."""
     held = [v.array.nbytes for v in variables if v.array is not None]
     longest = sorted(waits, key=lambda row: -row[3])[:MOST_WAITS]
     return {
@@ -141,6 +165,8 @@ def task_stats(
         ],
         "variables": [len(held), sum(held)],
         "memory": resident_bytes(),
+        "cpu_seconds": time.process_time(),
+        "links": {peer: dict(counts) for peer, counts in links.items()},
         "gpus": [list(row) for row in gpus],
         "rejected": dict(rejected),
         "pid": os.getpid(),

@@ -238,6 +238,8 @@ def _clocks(
     return made
 
 
+#: Before the numbers of iterations in the name of a tensor's way.
+IN_ITERATION = " in iteration "
 #: The session, whose clock is the timeline's.
 CLIENT = "/client"
 
@@ -276,7 +278,7 @@ class Transfer:
         return max(0, until - self.received.begin_ns)
 
     def __str__(self) -> str:
-        inside = f" in iteration {list(self.event.iteration)}" if self.event.iteration else ""
+        inside = f"{IN_ITERATION}{list(self.event.iteration)}" if self.event.iteration else ""
         return f"{self.event.tensor!r} (key {self.event.key}){inside}"
 
 

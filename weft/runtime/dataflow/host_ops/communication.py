@@ -24,6 +24,10 @@ class Exchange(Protocol):
         under way."""
         ...
 
+    def waited(self, seconds: float) -> None:
+        """For so long nothing was under way but messages that had not come."""
+        ...
+
     def send(self, op: Operation, iterations: tuple[int, ...], value: Any) -> None:
         """Hand a message over, an array or DEAD; nobody writes to it any more. Raises a WeftError
         where the other side cannot be reached."""
