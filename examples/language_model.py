@@ -43,7 +43,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,14 +121,14 @@ class Net:
     def __init__(self, sizes: Sizes, seed: int) -> None:
         self.sizes, self._seed, self._drawn = sizes, seed, 0
         rows, cut = [sizes.vocabulary, sizes.projection], sizes.parts
-        make = wf.create_partitioned_variables
-        self.table = make(rows, [cut, 1], self._start, name="embedding")
-        self.weights = make(rows, [cut, 1], self._start, name="softmax")
+        make, start = wf.create_partitioned_variables, cast(Any, self._start)
+        self.table = make(rows, [cut, 1], start, name="embedding")
+        self.weights = make(rows, [cut, 1], start, name="softmax")
         self.biases = make([sizes.vocabulary], [cut], wf.zeros, name="bias")
         self.cell = wf.nn.LSTMCell(
             sizes.units,
             num_proj=sizes.projection,
-            initializer=self._start,
+            initializer=start,
             input_size=sizes.projection,
         )
         self.optimizer = wf.train.Adagrad(RATE, initial_accumulator_value=0.1)
@@ -300,6 +300,15 @@ class OnSession:
         model = self.model
         return float(self.session.run([model.loss, model.train], {model.ids: ids})[0])
 
+    def restore(self, folder: Path) -> None:
+        """From the last checkpoint there, if there is one."""
+        self.saver.restore_or_initialize(self.session, folder)
+
+    def save(self, folder: Path, step: int, always: bool) -> None:
+        """A checkpoint, at the end of a run or if one is due."""
+        save = self.saver.save if always else self.saver.save_if_due
+        save(self.session, folder / "model", step)
+
     def measure(self, ids: Ids, state: Sequence[Any]) -> Any:
         """The loss over all words, and the state after them."""
         model = self.model
@@ -313,7 +322,7 @@ class OnMesh:
     states, which all of them have whole: so each could write the same checkpoint."""
 
     def __init__(self, sizes: Sizes, seed: int, mesh: wf.Mesh) -> None:
-        self.session, net = None, Net(sizes, seed)
+        net = Net(sizes, seed)
         state = net.state()
         done = wf.Variable(np.int64(0), trainable=False, name="global_step")
         streams = wf.PartitionSpec(mesh.axis_names)
@@ -335,7 +344,7 @@ class OnMesh:
         parallel = wf.data_parallel(shard, mesh, specs)
 
         @wf.compile
-        def step(ids: wf.Tensor) -> wf.Tensor:
+        def step(ids: wf.Tensor) -> Any:
             loss, *after = parallel(done.read(), ids, *[s.read() for s in state])
             for variable, new in zip(state, after, strict=True):
                 variable.assign(new)
@@ -352,6 +361,15 @@ class OnMesh:
     def step(self, ids: Ids) -> float:
         """One step; its loss."""
         return float(self._step(ids))
+
+    def restore(self, folder: Path) -> None:
+        """From the last checkpoint there, if there is one: all processes do."""
+        self.saver.restore_or_initialize(None, folder)
+
+    def save(self, folder: Path, step: int, always: bool) -> None:
+        """A checkpoint, at the end of a run or if one is due: one process does."""
+        save = self.saver.save if always else self.saver.save_if_due
+        save(None, folder / "model", step)
 
     def measure(self, ids: Ids, state: Sequence[Any]) -> Any:
         """The loss over all words, and the state after them."""
@@ -411,7 +429,7 @@ def train(text: Text, sizes: Sizes, plan: Plan, mesh: wf.Mesh | None = None) -> 
                 stack.enter_context(runner.session)
         one = runners[0]
         if plan.checkpoint is not None:
-            one.saver.restore_or_initialize(one.session, plan.checkpoint)
+            one.restore(plan.checkpoint)
         first = one.count()
         before = perplexity(one, sizes, held_out)
         writer = None
@@ -425,7 +443,7 @@ def train(text: Text, sizes: Sizes, plan: Plan, mesh: wf.Mesh | None = None) -> 
         if writer:
             writer.scalar("perplexity", after, last)
         if plan.checkpoint is not None and plan.keeps and log:
-            one.saver.save(one.session, plan.checkpoint / "model", last)
+            one.save(plan.checkpoint, last, always=True)
     losses, seconds = ([row[k] for row in log] for k in (0, 1))
     return Result(first, losses, seconds, (before, after))
 
@@ -454,8 +472,7 @@ def steps_of(
                 if writer:
                     writer.scalar("loss", loss, first + len(log) - 1)
                 if plan.checkpoint is not None and plan.keeps and runner is runners[0]:
-                    done = first + len(log)
-                    runner.saver.save_if_due(runner.session, plan.checkpoint / "model", done)
+                    runner.save(plan.checkpoint, first + len(log), always=False)
 
     if len(runners) == 1:
         work(runners[0], ids)
