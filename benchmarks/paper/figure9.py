@@ -81,7 +81,7 @@ def measured(
     before: dict[str, float] = {}
     with one_thread_each() if servers else contextlib.nullcontext():
         tasks = language_model.tasks(servers)
-        with tasks as target, wf.Session(target, graph=model.graph) as session:
+        with tasks as (target,), wf.Session(target, graph=model.graph) as session:
             session.run(model.init)
             for number, ids in enumerate(batches.take(WARM + steps)):
                 if number == WARM:

@@ -112,9 +112,10 @@ def contest(sizes: Any, text: Any, rounds: int, clock: Callable[[], float]) -> A
     model = language_model.Model(sizes, 0, seed=0)
     session = wf.Session(graph=model.graph)
     session.run(model.init)
+    net = model.net
     names = {
-        "kernel": model.cell.kernel, "bias": model.cell.bias, "projection": model.cell.projection,
-        "embedding": model.table[0], "softmax": model.weights[0], "softmax_bias": model.biases[0],
+        "kernel": net.cell.kernel, "bias": net.cell.bias, "projection": net.cell.projection,
+        "embedding": net.table[0], "softmax": net.weights[0], "softmax_bias": net.biases[0],
     }  # fmt: skip
     values = dict(zip(names, session.run(list(names.values())), strict=True))
     pieces = batches()

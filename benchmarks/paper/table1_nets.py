@@ -7,6 +7,7 @@ classifiers. Dropout is left out there, and so is local response normalisation (
 now"): `net(name, lrn=True)` has it where the nets' papers do.
 
 A vocabulary (`table1_steps.py`) gives the words: conv, max_pool, average, lrn, dense, concat, flat.
+Nets with batch normalisation or means over windows (`inception.py`) need conv_norm and mean_pool.
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ CLASSES = 1000
 
 @dataclass(frozen=True)
 class Conv:
-    """A square window, a bias and ReLU; pad: zeros on each side, or "SAME"."""
+    """A window (height and width if it is not square), a bias and ReLU; pad: zeros on each side,
+    "SAME" or "VALID". norm: batch normalisation before the bias (`inception.py`)."""
 
     channels: int
-    window: int
+    window: int | tuple[int, int]
     stride: int = 1
     pad: int | str = "SAME"
+    norm: bool = False
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width of the window."""
+        return self.window if isinstance(self.window, tuple) else (self.window, self.window)
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,15 @@ class MaxPool:
     window: int
     stride: int
     pad: str = "VALID"
+
+
+@dataclass(frozen=True)
+class MeanPool:
+    """The mean over what a square window has of the image; SAME."""
+
+    window: int
+    stride: int = 1
+    pad: str = "SAME"
 
 
 @dataclass(frozen=True)
@@ -73,7 +90,7 @@ class Branches:
     chains: tuple[tuple[Layer, ...], ...]
 
 
-Layer = Conv | MaxPool | Average | Lrn | Dense | Branches
+Layer = Conv | MaxPool | MeanPool | Average | Lrn | Dense | Branches
 
 
 def inception(one: int, three: tuple[int, int], five: tuple[int, int], pool: int) -> Branches:
@@ -163,12 +180,17 @@ def padding(pad: int | str, size: int, window: int, stride: int) -> tuple[int, i
     return (0, 0) if pad == "VALID" else (int(pad), int(pad))
 
 
-def _windows(layer: Conv | MaxPool, size: int) -> int:
-    before, after = padding(layer.pad, size, layer.window, layer.stride)
-    made = (size + before + after - layer.window) // layer.stride + 1
-    if made < 1:
-        raise ValueError(f"an image of {size} is too small for a window of {layer.window}")
-    return made
+def _windows(layer: Conv | MaxPool | MeanPool, size: int) -> int:
+    sides = layer.sides if isinstance(layer, Conv) else (layer.window,)
+    made = set()
+    for side in sides:
+        before, after = padding(layer.pad, size, side, layer.stride)
+        made.add((size + before + after - side) // layer.stride + 1)
+        if min(made) < 1:
+            raise ValueError(f"an image of {size} is too small for a window of {side}")
+    if len(made) > 1:
+        raise ValueError(f"images of {size} would not be square after a window of {sides}")
+    return made.pop()
 
 
 @dataclass
@@ -189,9 +211,9 @@ class Shapes:
     def _enter(self, layer: Layer) -> None:
         if isinstance(layer, Conv):
             self.size = _windows(layer, self.size)
-            shape = (layer.window, layer.window, self.channels, layer.channels)
+            shape = (*layer.sides, self.channels, layer.channels)
             self._weigh(shape, self.size**2)
-        elif isinstance(layer, MaxPool):
+        elif isinstance(layer, (MaxPool, MeanPool)):
             self.size = _windows(layer, self.size)
         elif isinstance(layer, Dense):
             self._weigh((self.size**2 * self.channels, layer.width), 1)
@@ -242,7 +264,7 @@ def problem(found: Net, batch: int, image: int) -> Problem:
         params.append(rng.standard_normal(shape, np.float32) * np.float32(scale))
     params[-2] *= np.float32(0.1)
     x = rng.standard_normal((batch, image, image, 3), np.float32)
-    labels = rng.integers(0, CLASSES, batch)
+    labels = rng.integers(0, shapes.weights[-1][0], batch)
     return Problem(found, batch, image, params, x, labels, 3.0 * batch * shapes.work)
 
 
@@ -252,9 +274,12 @@ def logits(m: Any, layers: Sequence[Layer], params: Iterator[Any], x: Any) -> An
     for layer in layers:
         if isinstance(layer, Conv):
             w, b = next(params), next(params)
-            x = m.relu(m.conv(x, w, b, layer.window, layer.stride, layer.pad))
+            conv = m.conv_norm if layer.norm else m.conv
+            x = m.relu(conv(x, w, b, layer.window, layer.stride, layer.pad))
         elif isinstance(layer, MaxPool):
             x = m.max_pool(x, layer.window, layer.stride, layer.pad)
+        elif isinstance(layer, MeanPool):
+            x = m.mean_pool(x, layer.window, layer.stride, layer.pad)
         elif isinstance(layer, Average):
             x = m.average(x)
         elif isinstance(layer, Lrn):

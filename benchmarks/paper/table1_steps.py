@@ -37,8 +37,18 @@ class Weft:
         return wf.nn.conv2d(x, w, stride, pad) + b
 
     @staticmethod
+    def conv_norm(x: Any, w: Any, offset: Any, window: Any, stride: int, pad: int | str) -> Any:
+        y = wf.nn.conv2d(x, w, stride, pad)
+        mean, variance = wf.nn.moments(y, axes=(0, 1, 2))
+        return wf.nn.batch_norm(y, mean, variance, offset)
+
+    @staticmethod
     def max_pool(x: Any, window: int, stride: int, pad: str) -> Any:
         return wf.nn.max_pool2d(x, window, stride, pad)
+
+    @staticmethod
+    def mean_pool(x: Any, window: int, stride: int, pad: str) -> Any:
+        return wf.nn.avg_pool2d(x, window, stride, pad)
 
     @staticmethod
     def average(x: Any) -> Any:

@@ -215,6 +215,22 @@ def test_what_no_data_parallel_step_is() -> None:
     with pytest.raises(ShapeError, match="into 2 shards"):
         wf.data_parallel(wf.mean, mesh)(X[:3])
     assert float(wf.data_parallel(wf.mean, mesh)(X)) == pytest.approx(X.mean())
+    with pytest.raises(InvalidArgumentError, match=r"result\[1\] is .* not a scalar"):
+        wf.data_parallel(lambda x: (x, wf.sum(x, axis=0)), mesh, (P("data"), None))(X)
+
+
+def test_a_data_parallel_step_whose_results_are_joined() -> None:
+    """Those that out_specs cut; of the others the mean."""
+    mesh = wf.Mesh({"data": 2, "more": 2})
+
+    def step(x: Any) -> Any:
+        return wf.mean(x), [x * 2, wf.sum(x, axis=0)]
+
+    rows = P(("data", "more"))
+    loss, (each, sums) = wf.compile(wf.data_parallel(step, mesh, (None, [rows, rows])))(X)
+    assert float(loss) == pytest.approx(X.mean())
+    np.testing.assert_array_equal(each.numpy(), X * 2)
+    np.testing.assert_allclose(sums.numpy().reshape(4, -1), X.reshape(4, 2, -1).sum(1))
 
 
 def test_an_axis_that_is_named_twice() -> None:

@@ -76,6 +76,19 @@ def test_the_slowest_worker_decides_and_backups_help() -> None:
     assert simulate(load, 55, QUIET, steps=30).dropped == 0
 
 
+def test_steps_as_they_were_measured() -> None:
+    """Each takes one of the measured times, over their median; the slowest worker decides."""
+    load = replace(Workload.even(1, 0.0, 0.0, 2.0), spread=5.0, measured=(0.5, 1.0, 1.0, 3.0))
+    instant = Cluster(Links(latency_s=0.0, bytes_per_s=1e9, message_s=0.0))
+    alone = simulate(load, 1, instant, steps=400, synchronous=False).steps
+    for seconds, share in ((1.0, 0.25), (2.0, 0.5), (6.0, 0.25)):
+        found = sum(step == pytest.approx(seconds) for step in alone) / len(alone)
+        assert found == pytest.approx(share, abs=0.1)
+    assert simulate(load, 50, instant, steps=5).steps == pytest.approx((6.0,) * 5)
+    with pytest.raises(InvalidArgumentError, match="not negative"):
+        replace(load, measured=(1.0, -1.0))
+
+
 def test_synchronous_steps_are_longer() -> None:
     load = with_stragglers(Workload.even(4, 1e6, 1e6, 0.1), 0.1, 0.0, 1.0)
     together = simulate(load, 20, QUIET, steps=10)

@@ -1,5 +1,5 @@
 """examples/language_model.py: it learns with either softmax, goes on from a checkpoint bit by bit,
-and is the same model on parameter servers."""
+and is the same model on parameter servers and on the processes of a mesh."""
 
 from __future__ import annotations
 
@@ -44,6 +44,11 @@ def text() -> Any:
     return example.Text.of(files, 24)
 
 
+def learned(text: Any, sizes: Any, mesh: wf.Mesh | None = None, **plan: Any) -> Any:
+    """A run of the training program."""
+    return example.train(text, sizes, example.Plan(quiet=True, **plan), mesh)
+
+
 def test_the_text_and_its_pieces() -> None:
     files = [["a", "b", "a"]] * 9 + [["a", "c"]]
     text = example.Text.of(files, 3)
@@ -64,7 +69,7 @@ def test_the_text_and_its_pieces() -> None:
 
 @pytest.mark.parametrize("sampled", [0, 8])
 def test_learns_what_follows(text: Any, sampled: int) -> None:
-    result = example.train(text, replace(SIZES, sampled=sampled), steps=600, quiet=True)
+    result = learned(text, replace(SIZES, sampled=sampled), steps=600)
     before, after = result.perplexities
     assert before == pytest.approx(24, rel=0.02)  # every word as likely
     assert 2 < after < (2.4 if not sampled else 3.0)
@@ -76,26 +81,25 @@ def test_a_state_goes_on_from_piece_to_piece(text: Any) -> None:
     whole = replace(SIZES, length=12)
     found = []
     for sizes, count in ((SIZES, 2), (whole, 1)):
-        model = example.Model(sizes, 0, seed=3)
         pieces = list(example.pieces(text.held_out, 8, sizes.length).take(count))
-        with wf.Session(graph=model.graph) as session:
-            session.run(model.init)
-            found.append(example.perplexity(session, model, pieces))
+        runner = example.OnSession(sizes, 0, 3, 0, "")
+        with runner.session:
+            found.append(example.perplexity(runner, sizes, pieces))
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def test_goes_on_from_a_checkpoint_bit_by_bit(text: Any, tmp_path: Path) -> None:
     sizes = replace(SIZES, sampled=8)  # which words are drawn depends on the step
-    whole = example.train(text, sizes, steps=30, quiet=True)
+    whole = learned(text, sizes, steps=30)
     folder, logs = tmp_path / "asked", tmp_path / "logs"
-    one = example.train(text, sizes, steps=30, until=13, checkpoint=folder, quiet=True)
-    two = example.train(text, sizes, steps=30, checkpoint=folder, logdir=logs, quiet=True)
+    one = learned(text, sizes, steps=30, until=13, checkpoint=folder)
+    two = learned(text, sizes, steps=30, checkpoint=folder, logdir=logs)
     assert (one.first, two.first) == (0, 13)
     assert one.losses + two.losses == whole.losses
     assert two.perplexities == (one.perplexities[1], whole.perplexities[1])
-    done = example.train(text, sizes, steps=30, checkpoint=folder, quiet=True)
+    done = learned(text, sizes, steps=30, checkpoint=folder)
     assert (done.first, done.losses) == (30, [])
-    none = example.train(text, sizes, steps=30, until=0, quiet=True)
+    none = learned(text, sizes, steps=30, until=0)
     assert (none.losses, none.perplexities[1]) == ([], whole.perplexities[0])
     logged = values(logs)
     steps, losses = zip(*logged["loss"], strict=True)
@@ -129,3 +133,51 @@ def test_parameter_servers_train_the_same_model(
     again = run("language_model", *there)
     assert "steps" not in again  # it was done
     assert again.endswith(f"held-out perplexity: {after} before, {after} after\n")
+
+
+@pytest.mark.parametrize("sampled", [0, 8])
+def test_shards_have_the_losses_of_one_process(text: Any, sampled: int, tmp_path: Path) -> None:
+    """Sums over a batch are of the shards' sums then, so the last bits differ; and a run goes on
+    from a checkpoint with the same bits."""
+    sizes, mesh = replace(SIZES, sampled=sampled), wf.Mesh({"data": 2})
+    whole, cut = (learned(text, sizes, m, steps=12) for m in (None, mesh))
+    np.testing.assert_allclose(cut.losses, whole.losses, rtol=1e-5)
+    assert cut.perplexities == pytest.approx(whole.perplexities, rel=1e-5)
+    if not sampled:
+        return
+    one = learned(text, sizes, mesh, steps=12, until=5, checkpoint=tmp_path)
+    two = learned(text, sizes, mesh, steps=12, checkpoint=tmp_path)
+    assert (one.first, two.first) == (0, 5)
+    assert one.losses + two.losses == cut.losses
+
+
+def test_what_does_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, what in (
+        (["--workers", "2"], "several share parameter servers"),
+        (["--processes", "3"], "a number that divides --batch"),
+        (["--processes", "2", "--ps", "1"], "without --ps"),
+    ):
+        with pytest.raises(SystemExit):
+            example.main(wrong)
+        assert what in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_processes_train_as_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole command, beside the same in one process."""
+    small = ["--quick", "--steps", "12", "--units", "8", "--projection", "8"]
+    found = LAST.search(run("language_model", *small, "--processes", "2"))
+    assert found
+    one = example.main(small)
+    assert LAST.search(capsys.readouterr().out)
+    assert tuple(map(float, found.groups())) == pytest.approx(one.perplexities, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_workers_share_parameter_servers() -> None:
+    """And the steps: what each of them learns, all have."""
+    small = ["--quick", "--steps", "12", "--units", "8", "--projection", "8"]
+    found = LAST.search(run("language_model", *small, "--ps", "1", "--workers", "2"))
+    assert found
+    before, after = map(float, found.groups())
+    assert after < 0.9 * before

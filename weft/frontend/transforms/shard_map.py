@@ -76,14 +76,17 @@ def shard_map(
     return sharded
 
 
-def data_parallel(step: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+def data_parallel(
+    step: Callable[..., Any], mesh: Mesh, out_specs: Specs = None
+) -> Callable[..., Any]:
     """The training step with its batch cut over all axes of the mesh, and the gradients of its
     optimizers averaged.
 
     step: as it is written for one process: it takes arrays whose first axis is that of the
     examples (scalars go to all shards), computes a loss that is a mean over examples, and lets an
     optimizer of `wf.train` minimize it. It returns scalars, such as the loss, whose means over the
-    shards are what the new function returns; anything else is an InvalidArgumentError. What else
+    shards are what the new function returns; anything else is an InvalidArgumentError. out_specs:
+    as of `wf.shard_map`; what it cuts is joined instead: of a state of each example, say. What else
     the step assigns to variables has to be the same in all shards (UnsupportedError): so an update
     made of what `wf.grad` gives, which is not averaged, is refused; `wf.shard_map` is for that.
 
@@ -101,31 +104,30 @@ def data_parallel(step: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     def shard(*args: Any) -> Any:
         with gradients_averaged(axes):
             made = step(*args)
-        for leaf, path in _named_leaves(made, "result"):
+        leaves, structure = leaves_with_specs("out_specs", out_specs, made, "result")
+        for leaf, path in ((leaf, path) for leaf, spec, path in leaves if not spec.names):
             t = as_tensor(leaf)
             if t.ndim or not t.dtype.is_floating:
                 raise InvalidArgumentError(
                     f"data_parallel: {path} is {t.describe()}, and not a scalar whose mean over "
                     "the shards says something",
-                    hint="return losses, or write the step with wf.shard_map",
+                    hint="return losses, say in out_specs how it is joined, or write the step with "
+                    "wf.shard_map",
                     location=caller_location(),
                 )
-        return pmean(made, axes)
+        means = iter(pmean([leaf for leaf, spec, _ in leaves if not spec.names], axes))
+        results = [leaf if spec.names else next(means) for leaf, spec, _ in leaves]
+        return pytree.unflatten(structure, results)
 
     @shows_as_seen
     @functools.wraps(step)
     def parallel(*args: Any) -> Any:
         leaves, structure = pytree.flatten(args)
         specs = [PartitionSpec(axes) if as_tensor(leaf).ndim else None for leaf in leaves]
-        run = shard_map(shard, mesh, pytree.unflatten(structure, specs), None)
+        run = shard_map(shard, mesh, pytree.unflatten(structure, specs), out_specs)
         return run(*args)
 
     return parallel
-
-
-def _named_leaves(tree: Any, root: str) -> list[tuple[Any, str]]:
-    leaves, structure = pytree.flatten(tree)
-    return list(zip(leaves, pytree.paths(structure, root), strict=True))
 
 
 def _of_all(

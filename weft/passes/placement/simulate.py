@@ -219,7 +219,8 @@ class Workload:
 
     spread: the standard deviation of the logarithm of the computing time. straggle: how likely a
     worker's step takes longer, on average `straggle_factor` times as long (what it takes longer is
-    exponentially distributed).
+    exponentially distributed). measured: steps' computing times over their median, as they were
+    measured; one of them is drawn in place of `spread`.
     """
 
     pull: tuple[float, ...]
@@ -230,6 +231,7 @@ class Workload:
     spread: float = 0.0
     straggle: float = 0.0
     straggle_factor: float = 1.0
+    measured: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.apply_s:
@@ -240,7 +242,7 @@ class Workload:
                 f"{len(self.apply_s)} applications"
             )
         numbers = (*self.pull, *self.push, *self.apply_s, self.compute_s, self.update_s,
-                   self.spread, self.straggle, self.straggle_factor)  # fmt: skip
+                   self.spread, self.straggle, self.straggle_factor, *self.measured)  # fmt: skip
         if not all(n >= 0 for n in numbers):
             raise InvalidArgumentError("bytes, seconds and likelihoods are not negative")
 
@@ -271,6 +273,17 @@ class Workload:
                 push[target] += span.nbytes
         given, taken = tuple(pull.values()), tuple(push.values())
         return Workload(given, taken, compute, tuple(busy.values()))
+
+    def computing(self, random: np.random.Generator) -> float:
+        """Seconds that a worker computes in one step."""
+        if self.measured:
+            seconds = self.compute_s * float(random.choice(self.measured))
+        else:
+            seconds = self.compute_s * math.exp(self.spread * random.normal())
+        if random.random() < self.straggle:
+            slower = (self.straggle_factor - 1) * random.exponential()
+            seconds *= 1 + max(0.0, slower)
+        return seconds
 
 
 def _task(device: str) -> str:
@@ -476,10 +489,7 @@ class _Steps:
     def pulled(self, worker: int) -> None:
         self.missing[worker] -= 1
         if not self.missing[worker]:
-            seconds = self.load.compute_s * math.exp(self.load.spread * self.random.normal())
-            if self.random.random() < self.load.straggle:
-                slower = (self.load.straggle_factor - 1) * self.random.exponential()
-                seconds *= 1 + max(0.0, slower)
+            seconds = self.load.computing(self.random)
             self.work(worker, seconds, lambda: self.push(worker))
 
     def push(self, worker: int) -> None:

@@ -1,7 +1,7 @@
-"""One process of benchmarks/backup_workers.py: the chief, which steps and times, or a worker, which
+"""One process of figure8.py: the chief, which steps and times, or a worker, which
 computes (it sleeps as long as that takes) and hands in a gradient.
 
-    python backup_worker.py CLUSTER.json INDEX
+    python figure8_worker.py CLUSTER.json INDEX
 
 INDEX 0 is the chief. Lines on stdin are JSON: which run comes next (`Run`). A process prints
 "ready" when it could begin; the chief then the seconds of each step, and what was dropped.

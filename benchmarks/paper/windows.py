@@ -1,4 +1,4 @@
-"""Null steps of processes on this machine, in short windows taken in turns (`scaling.py`).
+"""Steps of processes on this machine, in short windows taken in turns (figures 6 and 7).
 
 All processes of a cluster are there all the time; in a window some of its workers take steps, and
 the others sleep. Windows of all figures take turns, so what the machine does from minute to minute
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,11 @@ from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
+#: A task's arguments, of its number and a folder.
+Command = Callable[[int, str], Sequence[object]]
+#: Of the steps of a window: how long those of each twentieth take, from the least to the longest.
+QUANTILES = tuple(range(0, 101, 5))
 #: What a window says.
 KEYS = (
     "mean", "median", "cpu", "server_app", "server_io", "worker_app", "worker_io", "own", "others",
@@ -44,46 +48,50 @@ class Tasks:
 
 
 @contextmanager
-def processes(servers: int, workers: int, elements: int, bare: bool) -> Iterator[Tasks]:
-    """Tasks of a cluster as processes, killed at the end. bare: only what sends and receives."""
+def processes(
+    servers: int,
+    workers: int,
+    nbytes: int,
+    serve: Command,
+    work: Command,
+    *,
+    threads: int | None = None,
+    together: bool = False,
+) -> Iterator[Tasks]:
+    """Tasks of a cluster as processes, killed at the end. serve, work: what is given to Python for
+    a task, of its number and the folder with cluster.json. nbytes: of the parameters in all.
+    threads: of each process, if not the usual ones. together: workers wait for each other, so none
+    warms up alone; otherwise the first does, which fills the cache of compiled code.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cluster.json"
         jobs = {"ps": servers, "worker": workers}
-        path.write_text(json.dumps(
+        Path(folder, "cluster.json").write_text(json.dumps(
             {job: [f"ipc://{folder}/{job}{i}" for i in range(n)] for job, n in jobs.items()}
         ))  # fmt: skip
         made: list[subprocess.Popen[str]] = []
+        environ = dict(os.environ, PYTHONPATH=str(ROOT))
+        if threads is not None:
+            environ["WEFT_NUM_THREADS"] = str(threads)
 
-        def start(*argv: object) -> subprocess.Popen[str]:
+        def start(argv: Sequence[object]) -> subprocess.Popen[str]:
             made.append(subprocess.Popen(
                 [sys.executable, *map(str, argv)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                text=True,
+                text=True, env=environ,
             ))  # fmt: skip
             return made[-1]
 
         try:
-            command = ("-m", "weft", "worker", "--cluster", path, "--job", "ps", "--task")
-            alone = HERE / "scaling_transport.py"
-            tasks = [
-                start(alone, "server", i, folder) if bare else start(*command, i)
-                for i in range(servers)
-            ]
+            tasks = [start(serve(i, folder)) for i in range(servers)]
             for task in tasks:
                 heard(task)
-            script = HERE / "scaling_worker.py"
-            clients = [
-                start(alone, "worker", i, folder, servers, elements)
-                if bare
-                else start(script, path, i, elements)
-                for i in range(workers)
-            ]
+            clients = [start(work(i, folder)) for i in range(workers)]
             for client in clients:
                 heard(client)
-            for group in (clients[:1], clients[1:]):  # the first fills the cache of compiled code
+            for group in (clients,) if together else (clients[:1], clients[1:]):
                 tell(group, "warm up")
                 for client in group:
                     heard(client)
-            yield Tasks(tasks, clients, 4 * elements * servers)
+            yield Tasks(tasks, clients, nbytes)
         finally:
             for process in made:
                 process.kill()
@@ -91,6 +99,38 @@ def processes(servers: int, workers: int, elements: int, bare: bool) -> Iterator
                 process.communicate()
 
 
+def parameter_server(index: int, folder: str) -> list[object]:
+    """The command of a task that computes what sessions send it."""
+    where = Path(folder) / "cluster.json"
+    return ["-m", "weft", "worker", "--cluster", where, "--job", "ps", "--task", index]
+
+
+# ------------------------------------------------------------------------- in the worker's process
+def obey(run: Callable[[], object], warm_seconds: float, skip: int = 0) -> None:
+    """Run again and again, as the lines on stdin say, and answer on stdout: "ready", "warm", and
+    for each number of seconds JSON with those of each step, until a line says "end". skip: how many
+    steps at the beginning of a window do not count."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    repeat(run, warm_seconds)
+    print("warm", flush=True)
+    while (line := sys.stdin.readline().strip()) not in ("end", ""):
+        times = repeat(run, float(line))
+        print(json.dumps(times[skip:] or times), flush=True)
+
+
+def repeat(run: Callable[[], object], seconds: float) -> list[float]:
+    """Run for so long, at least once: the seconds of each run."""
+    times: list[float] = []
+    begin = time.perf_counter()
+    while not times or time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+# ------------------------------------------------------------------------ in the program's process
 def heard(process: subprocess.Popen[str]) -> str:
     """The next line of a process; an error if it has ended."""
     assert process.stdout is not None
@@ -144,6 +184,7 @@ def window(tasks: Tasks, workers: int, seconds: float) -> dict[str, Any]:
     own = cpu * len(times) / (wall * cores())
     return {
         "mean": float(times.mean()), "median": float(np.median(times)), "steps": len(times),
+        "quantiles": np.percentile(times, QUANTILES).tolist(),
         "cpu": cpu, **used, "own": own, "others": 1 - idle / (wall * cores()) - own,
     }  # fmt: skip
 
@@ -181,5 +222,6 @@ def in_turns(
         out.append({
             "name": figure.name, "servers": len(figure.tasks.servers), "workers": figure.workers,
             "bytes": figure.tasks.nbytes, **medians, "spread": spread.tolist(),
+            "quantiles": np.median([row["quantiles"] for row in rows], axis=0).tolist(),
         })  # fmt: skip
     return out

@@ -1,9 +1,9 @@
-"""Null steps in processes of this machine, and the simulator's predictions of them (`scaling.py`).
+"""Null steps in processes of this machine, and the simulator's predictions of them (`figure6.py`).
 
 The simulator is told what the steps of *one* worker take of the processors, by who takes it:
 workers and servers, threads that handle messages and that carry them. What bytes take, and how much
 longer all that takes among more processes (caches are cold), is measured of the transport alone
-(`scaling_transport.py`): the same messages without a session, of one worker and of the most. How
+(`figure6_transport.py`): the same messages without a session, of one worker and of the most. How
 long a processor that has nothing to do takes to begin is measured of two processes and two pipes.
 No time of any step is fitted, not even that of one worker. A step is the mean, as what it takes of
 the processors is, of windows of which the median counts.
@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scaling_windows import Figure, cores, in_turns, processes
+from windows import Figure, cores, in_turns, parameter_server, processes
 
 from weft.ir.cost.thresholds import LENT_BYTES
 from weft.passes.placement.simulate import Cluster, Ends, Machine, Workload, simulate
 
 #: Messages of a null step, or of a trip, for each server.
 MESSAGES = 4
+#: Of what a server has, in float32: scalars, and tensors of 4 MB.
 SMALL, LARGE = 1, 1_000_000
+HERE = Path(__file__).parent
 #: A window's seconds; of how many steps, and seeds (where threads ran last), a prediction is made.
 WINDOW_S, STEPS, SEEDS = 0.5, 30, 12
 
@@ -82,14 +84,14 @@ def ends(role: str, null: Sequence[Row], bare: Sequence[Row]) -> Ends:
     by_app, by_carrier = (crowding(bare[0][key], bare[2][key], more) for key in (app, carrier))
     return Ends(
         null[0][app] / (MESSAGES * servers), null[0][carrier] / (MESSAGES * servers),
-        max(0.0, larger(*null) - trip) / servers, trip / bare[1]["bytes"],
+        max(0.0, larger(*null) - trip) / (2 * servers), trip / (2 * bare[1]["bytes"]),
         by_app, by_carrier, crowding(trip, crowded, more),
     )  # fmt: skip
 
 
 def predicted(machine: Machine, row: Row) -> float:
     """The mean step."""
-    load = Workload.even(int(row["servers"]), row["bytes"], 4.0 * row["servers"], 0.0)
+    load = Workload.even(int(row["servers"]), row["bytes"], row["bytes"], 0.0)
     runs = [
         simulate(
             load, int(row["workers"]), Cluster(machine=machine), synchronous=False, steps=STEPS,
@@ -120,7 +122,17 @@ def compare(servers: int, seconds: float, most: int) -> dict[str, Any]:
     with ExitStack() as stack:
 
         def tasks(elements: int, bare: bool) -> Any:
-            return stack.enter_context(processes(servers, most, elements, bare))
+            kind, megabytes = ("dense", 4 * servers) if elements == LARGE else ("scalar", 0)
+            alone, worker = HERE / "figure6_transport.py", HERE / "figure6_worker.py"
+
+            def work(index: int, folder: str) -> list[object]:
+                if bare:
+                    return [alone, "worker", index, folder, servers, elements]
+                return [worker, index, folder, kind, megabytes]
+
+            serve = (lambda i, folder: [alone, "server", i, folder]) if bare else parameter_server
+            nbytes = 4 * elements * servers
+            return stack.enter_context(processes(servers, most, nbytes, serve, work))
 
         figures = []
         for name, numbers in (("null", counts), ("bare", (1, counts[-1]))):

@@ -1,10 +1,10 @@
-"""The messages of `scaling.py`'s null step without a session: what they take of the processor.
+"""The messages of figure 6's null step without a session: what they take of the processor.
 
-    python scaling_transport.py server INDEX FOLDER
-    python scaling_transport.py worker INDEX FOLDER SERVERS ELEMENTS
+    python figure6_transport.py server INDEX FOLDER
+    python figure6_transport.py worker INDEX FOLDER SERVERS ELEMENTS
 
-In a trip a worker sends each server a message, gets a tensor of f32[ELEMENTS], sends a number, and
-gets a message. Workers speak on stdin and stdout as those of `scaling_worker.py` do.
+In a trip a worker sends each server a message, gets a tensor of f32[ELEMENTS], sends another, and
+gets a message. Workers speak on stdin and stdout as those of `figure6_worker.py` do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scaling_worker import obey
+from windows import obey
 
 from weft.comm.endpoint import Endpoint
 from weft.comm.rendezvous import MASTER_SHIFT
@@ -29,6 +29,15 @@ WARM_SECONDS = 0.5
 def address(folder: str, name: str) -> str:
     """Where a process listens."""
     return f"ipc://{folder}/{name}"
+
+
+def send(end: Endpoint, peer: str, step: int, kind: int, number: int, array: Any) -> None:
+    """A tensor to a peer, as tasks do: a large one is computed where the peer reads it."""
+    room = end.room(peer, array.shape, array.dtype) if array.nbytes >= LENT_BYTES else None
+    if room is not None:
+        np.copyto(room, array)
+        array = room
+    end.send_tensor(peer, step, kind, (number,), array, lend=True)
 
 
 def serve(index: int, folder: str) -> None:
@@ -46,13 +55,7 @@ def serve(index: int, folder: str) -> None:
             end.forget(step)
 
         end.rendezvous.get(step, (GRADIENT, (int(message.meta["w"]),)), done)
-        array = held[size]
-        if array.nbytes >= LENT_BYTES:  # as tasks do: computed where the peer reads it
-            room = end.room(peer, array.shape, array.dtype)
-            if room is not None:
-                np.copyto(room, array)
-                array = room
-        end.send_tensor(peer, step, PARAMETERS, (index,), array, lend=True)
+        send(end, peer, step, PARAMETERS, index, held[size])
 
     name = f"server{index}"
     with Endpoint(name, address(folder, name), on_message=begin) as end:
@@ -73,7 +76,7 @@ class Worker:
         for server in self.names:
             self.end.connect(server, address(folder, server))
         self.step = (index + 1) << MASTER_SHIFT
-        self.number = np.zeros(1, np.float32)
+        self.gradient = np.zeros(elements, np.float32)
 
     def trip(self) -> None:
         """One trip to all servers."""
@@ -82,7 +85,7 @@ class Worker:
         for j, server in enumerate(self.names):
 
             def came(_: Any, server: str = server) -> None:
-                self.end.send_tensor(server, step, GRADIENT, (self.index,), self.number)
+                send(self.end, server, step, GRADIENT, self.index, self.gradient)
 
             self.end.rendezvous.get(step, (PARAMETERS, (j,)), came)
         for server in self.names:
