@@ -60,6 +60,8 @@ _CALL, _NEXT, _FAREWELL = 1, 2, 3
 #: How long a wait goes on until it looks whether somebody else was lost, and the deadline.
 _SLICE_S: Final = 0.25
 _MOST_TEXT: Final = 2000
+#: Makes of tables, by rank, an element of each column, in the array that it is given.
+Total = Callable[[list[Array], Array], None]
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
@@ -86,14 +88,21 @@ class Group:
     """This process's end of a group of `size`, in which it has the number `rank`.
 
     name: the same in all members, and of no other group of this host and user. timeout: how many
-    seconds a call waits for the others; connect_timeout: how many they may take to come.
+    seconds a call waits for the others; connect_timeout: how many they may take to come. is_there:
+    whether the process that has a rank is there, so that nobody waits for one that cannot come.
 
     Raises AddressError where another process has this rank, UnreachableError for who does not come,
     and AddressError on systems without memfds. A group is used by one thread at a time.
     """
 
     def __init__(
-        self, name: str, rank: int, size: int, timeout: float = 300.0, connect_timeout: float = 60.0
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        timeout: float = 300.0,
+        connect_timeout: float = 60.0,
+        is_there: Callable[[int], bool] = lambda rank: True,
     ) -> None:
         if not 0 <= rank < size:
             raise AddressError(f"rank {rank} of a group of {size}")
@@ -104,6 +113,7 @@ class Group:
         self._region: Region | None = None
         self._ended = ""  # why; an error would keep views of the memory
         self._lock = threading.Lock()
+        self._is_there = is_there
         self._number = 0  # of the call
         self._place = 0
         self._what = ""
@@ -159,9 +169,11 @@ class Group:
         self._what = "the meeting of the group"
         self._look(float("inf"), self.rank)
         left = deadline - time.monotonic()
-        if left <= 0:
-            missing = [r for r in range(self.size) if r != self.rank and r not in self._sockets]
-            raise UnreachableError(f"{_ranks(missing)} of the group '{self.name}' did not come")
+        missing = [r for r in range(self.size) if r != self.rank and r not in self._sockets]
+        gone = [r for r in missing if not self._is_there(r)]
+        if gone or left <= 0:
+            who = _ranks(gone or missing)
+            raise UnreachableError(f"{who} of the group '{self.name}' did not come")
         return left
 
     def _connected(self, rank: int, deadline: float) -> socket.socket:
@@ -386,17 +398,31 @@ class Group:
         out = np.empty_like(flat) if out is None else out.reshape(-1)
 
         def work() -> Array:
-            if self.size == 1:
-                np.copyto(out, flat)
-            elif flat.nbytes <= INLINE_BYTES:
-                parts = self._all(flat)
-                parts[self.rank] = flat.copy()  # out may be its memory
-                fold(parts, add, out)
-            else:
-                self._reduce_pieces(flat, add, out)
+            self._combine(flat[None], lambda parts, to: fold([p[0] for p in parts], add, to), out)
             return out.reshape(x.shape)
 
         return self._run(call, x, work)
+
+    def combine(self, table: Array, total: Total, call: Call) -> Array:
+        """What `total` makes of the tables of all members: of each column, of all their rows, an
+        element."""
+        out = np.empty(table.shape[1], table.dtype)
+
+        def work() -> Array:
+            self._combine(np.ascontiguousarray(table), total, out)
+            return out
+
+        return self._run(call, table, work)
+
+    def _combine(self, table: Array, total: Total, out: Array) -> None:
+        if self.size == 1:
+            total([table], out)
+        elif table.nbytes <= INLINE_BYTES:
+            parts = [part.reshape(table.shape) for part in self._all(table.reshape(-1))]
+            parts[self.rank] = table.copy()  # out may be its memory
+            total(parts, out)
+        else:
+            self._combine_pieces(table, total, out)
 
     def _all(self, flat: Array) -> list[Array]:
         """The arrays of all members, sent whole."""
@@ -405,24 +431,48 @@ class Group:
         made[self.rank] = flat
         return made
 
-    def _reduce_pieces(self, flat: Array, add: np.ufunc, out: Array) -> None:
-        step = PIECE_BYTES // flat.itemsize
-        here = self._write(flat[:step])
+    def _combine_pieces(self, table: Array, total: Total, out: Array) -> None:
+        rows, columns = table.shape
+        step = max(1, PIECE_BYTES // (table.itemsize * rows))
+        here = self._write(table[:, :step])
         self._sync(_CALL)
-        for start in range(0, flat.size, step):
-            length = min(step, flat.size - start)
+        for start in range(0, columns, step):
+            length = min(step, columns - start)
             cuts = [length * rank // self.size for rank in range(self.size + 1)]
             slices = [slice(a, b) for a, b in pairwise(cuts)]
-            parts, own = self._pieces(here, length, flat.dtype), slices[self.rank]
+            shown = self._pieces(here, rows * length, table.dtype)
+            parts, own = [p.reshape(rows, length) for p in shown], slices[self.rank]
             piece = out[start : start + length]
-            fold([part[own] for part in parts], add, piece[own])
-            np.copyto(parts[self.rank][own], piece[own])
-            if start + step < flat.size:
-                here = self._write(flat[start + step : start + 2 * step])
+            total([part[:, own] for part in parts], piece[own])
+            np.copyto(parts[self.rank][0, own], piece[own])
+            if start + step < columns:
+                here = self._write(table[:, start + step : start + 2 * step])
             self._sync(_NEXT)
             for rank, share in enumerate(slices):
                 if rank != self.rank:
-                    np.copyto(piece[share], parts[rank][share])
+                    np.copyto(piece[share], parts[rank][0, share])
+
+    def broadcast(self, x: Array, root: int, call: Call, keep: bool = True) -> Array:
+        """The array of the member `root`; of others x says shape and dtype. keep: whether this one
+        wants it; else the result is anything."""
+        out = _flat(x)
+
+        def work() -> Array:
+            here = self.rank == root
+            if self.size > 1 and out.nbytes <= INLINE_BYTES:
+                self._tell(_CALL, (lambda rank: _raw(out)) if here else None)
+                raw = self._hear(_CALL)[root]
+                return x if here else np.frombuffer(raw, x.dtype).reshape(x.shape)
+            step = PIECE_BYTES // out.itemsize
+            for k, start in enumerate(range(0, out.size if self.size > 1 else 0, step)):
+                part = out[start : start + step]
+                place = self._write(part if here else part[:0])
+                self._sync(_NEXT if k else _CALL)
+                if keep and not here:
+                    np.copyto(part, self._pieces(place, part.size, part.dtype)[root])
+            return out.reshape(x.shape)
+
+        return self._run(call, x, work)
 
     def gather(self, x: Array, call: Call) -> Array:
         """The arrays of all members, along a new first axis."""
