@@ -83,9 +83,9 @@ class Elastic:
     ...     return wf.mean((wf.matmul(x, w) - y) ** 2)
     >>> with wf.train.Elastic(loss, wf.train.SGD(0.1), [w], name="doc", size=1) as train:
     ...     while train.step < 2:
-    ...         print(float(train(np.ones((8, 3), "f"), np.ones(8, "f"))))
-    1.0
-    0.16000001
+    ...         print(f"{float(train(np.ones((8, 3), 'f'), np.ones(8, 'f'))):.2f}")
+    1.00
+    0.16
     """
 
     def __init__(
