@@ -36,7 +36,7 @@ from weft.comm.group import Call
 from weft.comm.meeting import address_of
 
 #: How many disturbed runs the slow test does: by hand `WEFT_KILLS=100`.
-KILLS = int(os.environ.get("WEFT_KILLS", "4"))
+KILLS = int(os.environ.get("WEFT_KILLS", "2"))
 
 
 def fresh() -> str:

@@ -130,6 +130,21 @@ def test_elastic(capsys: pytest.CaptureFixture[str]) -> None:
     assert "each loss is bit for bit that of one process" in capsys.readouterr().out
 
 
+# ---------------------------------------------------------------------------------- model parallel
+@pytest.mark.parametrize("kind", ["tensor", "pipeline"])
+def test_a_model_that_is_cut(kind: str) -> None:
+    """The program itself compares the losses with those of the whole model."""
+    losses = load_example("model_parallel").main([kind, "--steps", "5"])
+    assert list(losses) == ["not cut", "one process"]
+    assert losses["one process"][-1] < losses["one process"][0] * 0.7
+
+
+@pytest.mark.slow
+def test_a_model_that_is_cut_over_processes() -> None:
+    losses = load_example("model_parallel").main(["pipeline", "--steps", "5", "--processes"])
+    assert len(losses["processes"]) == 5
+
+
 # ---------------------------------------------------------------------------------------- word2vec
 @pytest.mark.slow
 def test_word2vec_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

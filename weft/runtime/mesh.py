@@ -71,14 +71,15 @@ class ProcessMesh:
         remote: Remote | None = None,
     ) -> None:
         self.name = name
-        indices = np.unravel_index(rank, tuple(shape.values()))
+        sizes = tuple(shape.values())
+        indices = np.unravel_index(rank, sizes)
         self.place = {axis: int(k) for axis, k in zip(shape, indices, strict=True)}
         self._groups: dict[str, Group] = {}
         try:
             for axis, size in shape.items():
                 others = [k for other, k in self.place.items() if other != axis]
                 places = [{**self.place, axis: k} for k in range(size)]
-                row = [np.ravel_multi_index([*p.values()], [*shape.values()]) for p in places]
+                row = [int(np.ravel_multi_index([*p.values()], sizes)) for p in places]
                 self._groups[axis] = Group(
                     "-".join([address, axis, *map(str, others)]), self.place[axis], size,
                     timeout, connect_timeout,
