@@ -122,6 +122,17 @@ def test_large_arrays_in_place() -> None:
     assert together(3, work) == [[True, True]] * 3
 
 
+def test_more_than_sixteen() -> None:
+    """Each with each: rings are for none."""
+    xs = [drawn(rank, (3000,), np.float64) for rank in range(17)]
+    wanted = summed(xs).tobytes()
+
+    def work(group: Group) -> Any:
+        return group.reduce(xs[group.rank], np.add, Call("psum")).tobytes() == wanted
+
+    assert together(17, work, timeout=60, connect_timeout=60) == [True] * 17
+
+
 def test_several_groups_of_one_process() -> None:
     """They share the endpoint; what comes for a group that is not open yet is kept."""
     name, made, addresses = fresh(), [[], []], free_addresses(2)

@@ -8,6 +8,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def test_the_bits_do_not_depend_on_who_takes_part(size: int) -> None:
 
 def test_all_begin_with_the_variables_of_one() -> None:
     name = fresh()
-    first, other = together([lambda k=k: trained(name, 2, seed=k) for k in range(2)])
+    first, other = together([partial(trained, name, 2, seed=k) for k in range(2)])
     assert first == other
     assert first in (trained(fresh(), 1, seed=0), trained(fresh(), 1, seed=1))
 

@@ -19,6 +19,7 @@ import secrets
 import select
 import socket
 import struct
+import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from weft.comm.errors import AddressError, CommError, LeftBehindError, UnreachableError
+from weft.comm.shared_memory import AVAILABLE
 
 _LENGTH: Final = struct.Struct("<4sI")
 _MAGIC: Final = b"WFM1"
@@ -81,6 +83,8 @@ class Meeting:
     def __init__(
         self, name: str, size: int, least: int, timeout: float, connect_timeout: float
     ) -> None:
+        if not AVAILABLE:
+            raise AddressError(f"no shared memory between processes on {sys.platform}")
         self.name, self.size, self.least = name, size, least
         self.timeout, self.connect_timeout = timeout, connect_timeout
         self.ident = secrets.token_hex(8)
@@ -115,6 +119,7 @@ class Meeting:
         """How many processes wait for the next meeting. 0 but for the leader."""
         if self._inbox is not None:
             self._admit(0.0)
+            self._guests = [g for g in self._guests if not _is_gone(g.connection)]
         return len(self._guests)
 
     def meet(self, step: int, known: bool, last: Generation) -> Generation:
@@ -251,8 +256,8 @@ def _check_more(
     old = [newest.rank(m.ident) for m in came if m.known]
     away = [newest.rank(m.ident) for m in silent]
     if len(old) < len(away) or (len(old) == len(away) and min(old) > min(away)):
-        who = ", ".join(f"{m.ident} (process {m.pid})" for m in silent)
-        raise LeftBehindError(f"{who} of the run '{name}' are there and do not come")
+        who = ", ".join(f"process {m.pid}" for m in silent)
+        raise LeftBehindError(f"of the run '{name}' are there, and do not come: {who}")
 
 
 def _generation(raw: Any) -> Generation:
