@@ -46,12 +46,15 @@ def fresh() -> str:
 
 @contextmanager
 def small_pieces(inline: int, piece: int) -> Iterator[None]:
-    before = group_module.INLINE_BYTES, group_module.PIECE_BYTES
-    group_module.INLINE_BYTES, group_module.PIECE_BYTES = inline, piece  # type: ignore[misc]
+    names = ("INLINE_BYTES", "PIECE_BYTES", "MESSAGE_BYTES")
+    before = [getattr(group_module, name) for name in names]
     try:
+        for name, value in zip(names, (inline, piece, piece), strict=True):
+            setattr(group_module, name, value)
         yield
     finally:
-        group_module.INLINE_BYTES, group_module.PIECE_BYTES = before  # type: ignore[misc]
+        for name, value in zip(names, before, strict=True):
+            setattr(group_module, name, value)
 
 
 DTYPES = [np.float32, np.float64, np.int32, np.int8, np.uint64, np.complex64, np.float16,

@@ -31,9 +31,10 @@ from weft.comm.members import CALL, FAREWELL, MOST_TEXT, NEXT, Data, Members, Me
 from weft.comm.wire import Array
 
 INLINE_BYTES: Final = 16 << 10
-#: Of an array that is sent, or lies in a memfd, at once: small enough for the caches of all
-#: members.
+#: Of an array that lies in a memfd at once: small enough for the caches of all members.
 PIECE_BYTES: Final = 1 << 20
+#: Of an array that is in one message between hosts.
+MESSAGE_BYTES: Final = 1 << 18
 _PLACES: Final = 3
 #: Calls whose text and hash are kept: a program has few, but a step may have its number in it.
 _MOST_CALLS: Final = 1000
@@ -216,7 +217,7 @@ class Group:
     def _pieces_of(self, columns: int, item: int) -> Iterator[tuple[int, int, int]]:
         """What goes in a message: the kind of the message, and from which column to which. item:
         the bytes of a column."""
-        step = max(1, PIECE_BYTES // max(item, 1))
+        step = max(1, (PIECE_BYTES if self._memory else MESSAGE_BYTES) // max(item, 1))
         for start in range(0, columns or 1, step):
             yield NEXT if start else CALL, start, min(start + step, columns)
 
@@ -281,7 +282,7 @@ class Group:
         """Each member gets its slice of all tables, and sends what it makes of them to all. The
         slices of the next piece are on their way meanwhile."""
         rows, columns = table.shape
-        step = self.size * max(1, PIECE_BYTES // (table.itemsize * rows))
+        step = self.size * max(1, MESSAGE_BYTES // (table.itemsize * rows))
         pieces = [slice(a, min(a + step, columns)) for a in range(0, columns, step)]
 
         def send(k: int) -> list[slice]:
