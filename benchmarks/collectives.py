@@ -4,12 +4,14 @@
 
 PYTHON: one that has torch (`python -m venv /tmp/torch && /tmp/torch/bin/pip install torch`). Rounds
 go in turn over the ways, so a noisy machine disturbs all alike; while one is measured the processes
-of the others wait. `weft` and `gloo` add in place; `compiled` is a function of wf.compile whose
-result is a new array. Seconds are those of rank 0."""
+of the others wait. `weft`, `tcp` and `gloo` add in place; `tcp` is weft's group of several hosts,
+here by loopback, as gloo's is; `compiled` is a function of wf.compile whose result is a new array.
+Seconds are those of rank 0."""
 
 from __future__ import annotations
 
 import argparse
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,13 +28,22 @@ WORKER = Path(__file__).with_name("collectives_worker.py")
 SIZES = {"1 KB": (256, 40, 50), "1 MB": (250_000, 40, 5), "100 MB": (25_000_000, 7, 1)}
 
 
+def free_ports(count: int) -> list[str]:
+    """Ports of loopback that nobody has just now."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [str(one.getsockname()[1]) for one in held]
+
+
 @contextmanager
 def members(kind: str, python: str, size: int) -> Iterator[Callable[[int, int], float]]:
     """Processes that make a call together; gives the seconds of one."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        made = []
+        made, ports = [], free_ports(size) if kind == "tcp" else []
         for rank in range(size):
-            given = [python, str(WORKER), kind, folder, str(rank), str(size)]
+            given = [python, str(WORKER), kind, folder, str(rank), str(size), *ports]
             process = subprocess.Popen(
                 given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
             )
@@ -59,7 +70,7 @@ def members(kind: str, python: str, size: int) -> Iterator[Callable[[int, int], 
 
 def measured(size: int, torch: str | None, quick: bool) -> list[Comparison]:
     """The rows of so many processes."""
-    ways = {"weft": sys.executable, "compiled": sys.executable}
+    ways = dict.fromkeys(("weft", "tcp", "compiled"), sys.executable)
     if torch is not None:
         ways["gloo"] = torch
     found = []

@@ -1,6 +1,6 @@
 """A member of collectives.py: adds arrays up with the others, as often as it is told to.
 
-    python collectives_worker.py weft|compiled|gloo FOLDER RANK SIZE
+    python collectives_worker.py weft|tcp|compiled|gloo FOLDER RANK SIZE [PORT...]
 
 Reads lines `<elements> <times>` and answers with the seconds of one call. gloo needs a Python that
 has torch, and nothing of weft."""
@@ -24,8 +24,13 @@ def weft_maker(folder: str, rank: int, size: int) -> Maker:
 
     sys.path.insert(0, str(ROOT))
     from weft.comm.group import Call, Group
+    from weft.comm.members import Remote
 
-    group, call = Group(f"bench-{folder}", rank, size, timeout=120), Call("psum", "here")
+    remote = Remote(tuple(f"tcp://127.0.0.1:{port}" for port in sys.argv[5:]))
+    group = Group(
+        f"bench-{folder}", rank, size, timeout=120, remote=remote if sys.argv[5:] else None
+    )
+    call = Call("psum", "here")
 
     def make(count: int) -> Callable[[], object]:
         x = np.zeros(count, np.float32)
@@ -73,7 +78,7 @@ def gloo_maker(folder: str, rank: int, size: int) -> Maker:
 
 def main() -> None:
     kind, folder, rank, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    makers = {"weft": weft_maker, "compiled": compiled_maker, "gloo": gloo_maker}
+    makers = {"weft": weft_maker, "tcp": weft_maker, "compiled": compiled_maker, "gloo": gloo_maker}
     make = makers[kind](folder, rank, size)
     print("here", flush=True)
     calls: dict[int, Callable[[], object]] = {}

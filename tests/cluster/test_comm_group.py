@@ -7,24 +7,20 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from example_counts import examples
+from group_members import DTYPES, add_for_ever, drawn, fresh, members, small_pieces, summed
 from hypothesis import given
 from hypothesis import strategies as st
-from paths import ROOT
 
-from weft.comm import group as group_module
+from weft.comm import local_members
 from weft.comm.errors import (
     AddressError,
     CommError,
@@ -34,31 +30,8 @@ from weft.comm.errors import (
     ProgramsDifferError,
     UnreachableError,
 )
-from weft.comm.group import Call, Group, address_of, fold
-
-#: A member in a process of its own, which adds up arrays until somebody is lost.
-MEMBER = """
-import sys
-
-import numpy as np
-
-from weft.comm.errors import CommError
-from weft.comm.group import Call, Group
-
-name, rank, size, length = sys.argv[1], *map(int, sys.argv[2:])
-x = np.full(length, rank + 1.0)
-try:
-    group = Group(name, rank, size, timeout=20)
-    while True:
-        total = group.reduce(x, np.add, Call("psum", "member.py:7"))
-        assert (total == size * (size + 1) / 2).all()
-except CommError as error:
-    print(type(error).__name__, error)
-"""
-
-
-def fresh() -> str:
-    return f"test-{os.getpid()}-{random.randrange(1 << 40)}"
+from weft.comm.group import Call, Group, fold
+from weft.comm.local_members import address_of
 
 
 def together(size: int, work: Callable[[Group], Any], timeout: float = 10.0) -> list[Any]:
@@ -79,36 +52,6 @@ def together(size: int, work: Callable[[Group], Any], timeout: float = 10.0) -> 
         thread.join(60)
         assert not thread.is_alive()
     return made
-
-
-@contextmanager
-def small_pieces(inline: int, piece: int) -> Iterator[None]:
-    before = group_module.INLINE_BYTES, group_module.PIECE_BYTES
-    group_module.INLINE_BYTES, group_module.PIECE_BYTES = inline, piece  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        group_module.INLINE_BYTES, group_module.PIECE_BYTES = before  # type: ignore[misc]
-
-
-DTYPES = [np.float32, np.float64, np.int32, np.int8, np.uint64, np.complex64, np.float16,
-          ml_dtypes.bfloat16]  # fmt: skip
-
-
-def drawn(seed: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    rng = np.random.default_rng(seed)
-    if np.dtype(dtype).kind in "iu":
-        return rng.integers(0, 100, shape).astype(dtype)
-    return (rng.normal(size=shape) * 100).astype(dtype)
-
-
-def summed(parts: list[Any]) -> Any:
-    """In the order of ranks, one after the other; 16-bit floats by way of float32."""
-    wide = np.float32 if parts[0].dtype in (np.float16, ml_dtypes.bfloat16) else parts[0].dtype
-    total = parts[0].astype(wide)
-    for part in parts[1:]:
-        total = (total + part.astype(wide)).astype(wide)
-    return total.astype(parts[0].dtype)
 
 
 @given(
@@ -228,14 +171,14 @@ def test_a_call_more_and_a_call_less() -> None:
 def test_who_has_all_may_leave_before_others_have_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 waits for rank 2, and is off the processor while the others finish and leave."""
     slow: set[int] = set()
-    poll = group_module.select.poll
+    poll = local_members.select.poll
 
     def later() -> Any:
         if threading.get_ident() in slow:
             time.sleep(0.8)
         return poll()
 
-    monkeypatch.setattr(group_module.select, "poll", later)
+    monkeypatch.setattr(local_members.select, "poll", later)
 
     def work(group: Group) -> Any:
         if group.rank == 2:
@@ -378,30 +321,6 @@ def test_a_member_that_leaves_a_meeting_says_why() -> None:
         Group(name, 2, 3, connect_timeout=20)
     thread.join(10)
     assert [type(error) for error in errors] == [UnreachableError]
-
-
-@contextmanager
-def members(name: str, ranks: range, size: int, length: int) -> Iterator[list[Any]]:
-    """Processes that add up arrays until somebody is lost."""
-    paths = os.pathsep.join([str(ROOT), *sys.path])
-    environ = {**os.environ, "PYTHONPATH": paths}
-    made = []
-    try:
-        for rank in ranks:
-            given = [sys.executable, "-c", MEMBER, name, str(rank), str(size), str(length)]
-            made.append(subprocess.Popen(given, stdout=subprocess.PIPE, text=True, env=environ))
-        yield made
-    finally:
-        for process in made:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-
-
-def add_for_ever(group: Group, length: int) -> None:
-    x = np.full(length, 1.0)
-    while True:
-        group.reduce(x, np.add, Call("psum", "here.py:1"))
 
 
 def _descriptors() -> list[str]:

@@ -411,7 +411,7 @@ EXEMPT = {
         "train.MonitoredSession train.MonitoredTrainingSession train.NanLossDuringTrainingError "
         "train.NanTensorHook train.ProfilerHook train.QueueRunner train.RankResolver "
         "train.RayCluster train.RestoreReport train.RoundRobinStrategy train.SaveOps train.Saver "
-        "train.Scaffold train.SecondOrStepTimer train.Server train.SessionRunArgs "
+        "train.Elastic train.Scaffold train.SecondOrStepTimer train.Server train.SessionRunArgs "
         "train.SessionRunContext train.SessionRunHook train.SessionRunValues train.ShardedSaver "
         "train.SlurmResolver train.Stateful train.StepCounterHook train.StopAtStepHook "
         "train.SummarySaverHook "

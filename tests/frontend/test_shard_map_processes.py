@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from weft import collectives as c
 
 folder, rank, shape, timeout = sys.argv[1], int(sys.argv[2]), eval(sys.argv[3]), float(sys.argv[4])
 one = wf.Mesh(shape)
-addresses = [f"ipc://{folder}/{k}" for k in range(one.size)]
+addresses = sys.argv[5:] or [f"ipc://{folder}/{k}" for k in range(one.size)]
 task = wf.train.ClusterTask(wf.train.ClusterSpec({"worker": addresses}), "worker", rank)
 mesh = wf.Mesh(shape, task=task, timeout=timeout, connect_timeout=60)
 X = np.random.default_rng(0).normal(size=(8, 16))
@@ -47,9 +48,14 @@ def over(m, fn, i, o):
 
 @contextmanager
 def processes(
-    folder: Path, shape: dict[str, int], program: str, timeout: float = 30
+    folder: Path,
+    shape: dict[str, int],
+    program: str,
+    timeout: float = 30,
+    addresses: Sequence[str] = (),
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """The processes of a mesh, each of which runs the program; killed at the end."""
+    """The processes of a mesh, each of which runs the program; killed at the end. addresses: where
+    they are, else they are on one host."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     size, made = 1, []
     for axis in shape.values():
@@ -58,7 +64,7 @@ def processes(
     path.write_text(BEGIN + program, encoding="utf-8")
     try:
         for rank in range(size):
-            given = [sys.executable, path, folder, str(rank), str(shape), str(timeout)]
+            given = [sys.executable, path, folder, str(rank), str(shape), str(timeout), *addresses]
             made.append(
                 subprocess.Popen(
                     given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ
@@ -81,9 +87,27 @@ def in_the_midst(made: list[subprocess.Popen[str]]) -> None:
     time.sleep(0.2)
 
 
-def outputs(folder: Path, shape: dict[str, int], program: str, timeout: float = 30) -> list[str]:
+def two_hosts(count: int) -> list[str]:
+    """Addresses that nobody has just now, in turn on two addresses of loopback, as of two hosts."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for k, one in enumerate(held):
+            one.bind((f"127.0.0.{1 + k % 2}", 0))
+        return ["tcp://{}:{}".format(*one.getsockname()) for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def outputs(
+    folder: Path,
+    shape: dict[str, int],
+    program: str,
+    timeout: float = 30,
+    addresses: Sequence[str] = (),
+) -> list[str]:
     """What each process has printed at its end."""
-    with processes(folder, shape, program, timeout) as made:
+    with processes(folder, shape, program, timeout, addresses) as made:
         return [process.communicate(timeout=300)[0] for process in made]
 
 
@@ -157,6 +181,26 @@ def test_the_results_and_derivatives_of_one_process(tmp_path: Path) -> None:
     found = outputs(tmp_path, {"d": 2, "m": 2}, CASES)
     for text in found:
         assert text == "done\n", text
+
+
+def test_processes_on_two_hosts(tmp_path: Path) -> None:
+    """By TCP: along both axes of a mesh, small arrays and large ones, with gradients."""
+    program = """
+def f(x, w):
+    y = c.psum(wf.matmul(x, w), "m")
+    return wf.sum(c.all_gather(wf.tanh(y), "d", tiled=True)), c.psum(wf.sum(x), ("d", "m"))
+
+
+X, W = np.tile(X, (1, 900)), np.tile(W, (900, 5))
+specs = (P("d", "m"), P("m")), None
+here, there = (over(m, f, *specs) for m in (mesh, one))
+same(wf.compile(here)(X, W), there(X, W))
+slopes = [wf.grad(lambda w, g=g: sum(g(X, w)))(wf.asarray(W)) for g in (here, there)]
+same(*slopes)
+print("done")
+"""
+    addresses = two_hosts(4)
+    assert outputs(tmp_path, {"d": 2, "m": 2}, program, 30, addresses) == ["done\n"] * 4
 
 
 TRAINING = """
@@ -518,7 +562,9 @@ def says(text, *args, **kwargs):
 says("a mesh of 3 processes, and the job 'worker' has 1 tasks", {"d": 3}, task=task)
 says("task is a wf.train.ClusterTask", {"d": 1}, task=3)
 far = wf.train.ClusterSpec({"worker": ["a:1", "b:1"]})
-says("between hosts are not there yet", {"d": 2}, task=wf.train.ClusterTask(far, "worker", 0))
+says("can be reached from other machines", {"d": 2}, task=wf.train.ClusterTask(far, "worker", 0))
+both = wf.train.ClusterSpec({"worker": ["ipc:///tmp/a", "b:1"]})
+says("tasks at ipc addresses", {"d": 2}, task=wf.train.ClusterTask(both, "worker", 0))
 near = wf.train.ClusterSpec({"worker": ["a:1", "a:2"]})
 says("rank 1 of the group", {"d": 2}, task=wf.train.ClusterTask(near, "worker", 0),
      connect_timeout=0.5)

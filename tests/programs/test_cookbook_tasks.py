@@ -118,6 +118,33 @@ def test_data_parallel_as_it_is() -> None:
     assert run("data_parallel", "--workers", "4", "--steps", "50").count("held-out accuracy") == 2
 
 
+# ----------------------------------------------------------------------------------------- elastic
+@pytest.mark.slow
+def test_elastic(capsys: pytest.CaptureFixture[str]) -> None:
+    """The program itself compares all losses with those of one process."""
+    losses, changes = load_example("elastic").main(["--steps", "400"])
+    assert sorted(losses) == list(range(400))
+    assert losses[399] < losses[0] / 10
+    assert re.fullmatch(r"step \d+: rank \d \(process \d+\) is lost; 2 go on", changes[0])
+    assert "has come; 3 go on" in changes[1]
+    assert "each loss is bit for bit that of one process" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------- model parallel
+@pytest.mark.parametrize("kind", ["tensor", "pipeline"])
+def test_a_model_that_is_cut(kind: str) -> None:
+    """The program itself compares the losses with those of the whole model."""
+    losses = load_example("model_parallel").main([kind, "--steps", "5"])
+    assert list(losses) == ["not cut", "one process"]
+    assert losses["one process"][-1] < losses["one process"][0] * 0.7
+
+
+@pytest.mark.slow
+def test_a_model_that_is_cut_over_processes() -> None:
+    losses = load_example("model_parallel").main(["pipeline", "--steps", "5", "--processes"])
+    assert len(losses["processes"]) == 5
+
+
 # ---------------------------------------------------------------------------------------- word2vec
 @pytest.mark.slow
 def test_word2vec_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-#: Which share of the examples is tried: WEFT_TEST_EXAMPLES is "all", or "half" as CI sets it for its
-#: slow tests. CI draws the same ones each time; who changes what they test tries all.
+#: Which share of the examples is tried: WEFT_TEST_EXAMPLES is "all", or "half" as CI sets it for
+#: its slow tests. CI draws the same ones each time; who changes what they test tries all.
 _TRIED = os.environ.get("WEFT_TEST_EXAMPLES", "")
 WHOLE = _TRIED in ("all", "half")
 

@@ -88,3 +88,7 @@ class ProgramsDifferError(CommError, ValueError):
 
 class DeadlineError(CommError, TimeoutError):
     """Members of a group did not come in time."""
+
+
+class LeftBehindError(CommError):
+    """The others have gone on without this process."""

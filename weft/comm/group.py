@@ -1,65 +1,45 @@
-"""`Group`: collectives of arrays between processes of one host.
+"""`Group`: collectives of arrays between processes.
 
-Each member has a socket of the host to each other one, and a memfd that the others map. A call
-sends everybody what it is: its number, a hash of its op, shape and dtype, and the line of the
-program that makes it; so members whose programs differ say so. Up to `INLINE_BYTES` the array is
-behind that. Larger ones go through the memfds in pieces. Then messages are bare headers, which say
-that one's piece is written, and that one's slice of the last piece is added up. A memfd has three
-places for pieces: what is written over was read by all before they sent the last header.
+A call sends everybody what it is: its number, a hash of its op, shape and dtype, and the line of
+the program that makes it; so members whose programs differ say so. Behind that are the arrays, if
+they are small or members are of several hosts (`remote_members.py`). On one host
+(`local_members.py`) those larger than `INLINE_BYTES` go through memory that all read, in pieces.
+Then messages are bare headers, which say that one's piece is written, and that one's slice of the
+last piece is added up. The memory has three places for pieces: what is written over was read by all
+before they sent the last header.
 
 Sums are in the order of ranks, whoever comes first. There is no thread: the caller's sends, waits
-and adds. Whatever ends a call ends the group: its farewell tells the others why.
-
-Names are abstract addresses of Unix sockets, so nothing is left in any folder; whoever connects has
-to be of the same user, for which the kernel vouches."""
+and adds. Whatever ends a call ends the group: its farewell tells the others why."""
 
 from __future__ import annotations
 
-import array
 import atexit
-import contextlib
-import fcntl
 import hashlib
-import mmap
 import os
-import select
-import socket
-import struct
-import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
-from weft.comm.errors import (
-    AddressError,
-    CommError,
-    DeadlineError,
-    GroupEndedError,
-    PeerLostError,
-    ProgramsDifferError,
-    UnreachableError,
-)
-from weft.comm.shared_memory import AVAILABLE, Region
+from weft.comm.errors import AddressError, GroupEndedError, PeerLostError, ProgramsDifferError
+from weft.comm.local_members import LocalMembers
+from weft.comm.members import CALL, FAREWELL, MOST_TEXT, NEXT, Data, Members, Message, Remote
 from weft.comm.wire import Array
 
 INLINE_BYTES: Final = 16 << 10
 #: Of an array that lies in a memfd at once: small enough for the caches of all members.
 PIECE_BYTES: Final = 1 << 20
+#: Of an array that is in one message between hosts.
+MESSAGE_BYTES: Final = 1 << 18
 _PLACES: Final = 3
-_HEAD: Final = struct.Struct("<4sBxHIQQ")  # magic, kind, bytes of text, of data, number, hash
-_HELLO: Final = struct.Struct("<4sIIQ")  # magic, rank, size, bytes of the memfd
-_CREDENTIALS: Final = struct.Struct("3i")
-_MAGIC: Final = b"WFG1"
-_CALL, _NEXT, _FAREWELL = 1, 2, 3
-#: How long a wait goes on until it looks whether somebody else was lost, and the deadline.
-_SLICE_S: Final = 0.25
-_MOST_TEXT: Final = 2000
+#: Calls whose text and hash are kept: a program has few, but a step may have its number in it.
+_MOST_CALLS: Final = 1000
+#: Makes of tables, by rank, an element of each column, in the array that it is given.
+Total = Callable[[list[Array], Array], None]
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
@@ -86,39 +66,47 @@ class Group:
     """This process's end of a group of `size`, in which it has the number `rank`.
 
     name: the same in all members, and of no other group of this host and user. timeout: how many
-    seconds a call waits for the others; connect_timeout: how many they may take to come.
+    seconds a call waits for the others; connect_timeout: how many they may take to come. is_there:
+    whether the process that has a rank is there, so that nobody waits for one that cannot come.
+    remote: the members' addresses, if they are of several hosts.
 
     Raises AddressError where another process has this rank, UnreachableError for who does not come,
     and AddressError on systems without memfds. A group is used by one thread at a time.
     """
 
     def __init__(
-        self, name: str, rank: int, size: int, timeout: float = 300.0, connect_timeout: float = 60.0
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        timeout: float = 300.0,
+        connect_timeout: float = 60.0,
+        is_there: Callable[[int], bool] = lambda rank: True,
+        remote: Remote | None = None,
     ) -> None:
         if not 0 <= rank < size:
             raise AddressError(f"rank {rank} of a group of {size}")
         self.name, self.rank, self.size, self.timeout = name, rank, size, timeout
-        self._sockets: dict[int, socket.socket] = {}
-        self._pids: dict[int, int] = {}
-        self._memory: list[Array] = [np.empty(0, np.uint8)] * size
-        self._region: Region | None = None
+        self._members: Members | None = None
+        self._memory = remote is None
         self._ended = ""  # why; an error would keep views of the memory
         self._lock = threading.Lock()
         self._number = 0  # of the call
         self._place = 0
         self._what = ""
         self._hash = 0
+        self._calls: dict[tuple[Call, Any, tuple[int, ...]], tuple[str, int]] = {}  # text and hash
         if size == 1:
             return
-        if not AVAILABLE:
-            raise AddressError(f"no shared memory between processes on {sys.platform}")
-        self._region = Region(_PLACES * PIECE_BYTES)
-        self._memory[rank] = self._region.bytes
-        try:
-            self._meet(time.monotonic() + connect_timeout)
-        except BaseException as error:
-            self._end(error)
-            raise
+        if remote is None:
+            self._members = LocalMembers(
+                name, rank, size, timeout, connect_timeout, is_there, _PLACES, PIECE_BYTES
+            )
+        else:
+            # groups of one host do not wait for ZeroMQ
+            from weft.comm.remote_members import RemoteMembers
+
+            self._members = RemoteMembers(name, rank, timeout, connect_timeout, remote)
         _groups.add(self)
 
     def __repr__(self) -> str:
@@ -130,104 +118,6 @@ class Group:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------------ meeting
-
-    def _meet(self, deadline: float) -> None:
-        """Connect to all of a lower rank, and be connected to by the others."""
-        with socket.socket(socket.AF_UNIX) as inbox:
-            try:
-                inbox.bind(address_of(self.name, self.rank))
-            except OSError:
-                raise AddressError(
-                    f"another process has rank {self.rank} of the group '{self.name}'"
-                ) from None
-            inbox.listen(self.size)
-            for rank in range(self.rank):
-                self._sockets[rank] = self._connected(rank, deadline)
-            while len(self._sockets) < self.size - 1:
-                inbox.settimeout(min(_SLICE_S, self._left(deadline)))
-                with contextlib.suppress(TimeoutError):
-                    self._admit(inbox.accept()[0])
-        seconds = struct.pack("ll", int(_SLICE_S), int(_SLICE_S % 1 * 1e6))
-        for one in self._sockets.values():
-            one.settimeout(None)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
-
-    def _left(self, deadline: float) -> float:
-        """Seconds until the deadline. UnreachableError if there are none."""
-        self._what = "the meeting of the group"
-        self._look(float("inf"), self.rank)
-        left = deadline - time.monotonic()
-        if left <= 0:
-            missing = [r for r in range(self.size) if r != self.rank and r not in self._sockets]
-            raise UnreachableError(f"{_ranks(missing)} of the group '{self.name}' did not come")
-        return left
-
-    def _connected(self, rank: int, deadline: float) -> socket.socket:
-        pause = 1e-3
-        while True:
-            one = socket.socket(socket.AF_UNIX)
-            try:
-                one.settimeout(self._left(deadline))
-                one.connect(address_of(self.name, rank))
-                self._greet(one)
-                if self._hello(one) == rank:
-                    return one
-            except BaseException as error:
-                one.close()
-                # Else it does not listen yet, or has left. Errors of a group are OSErrors, too.
-                if isinstance(error, CommError) or not isinstance(error, OSError | _StrangerError):
-                    raise
-            one.close()
-            time.sleep(min(pause, self._left(deadline)))
-            pause = min(2 * pause, 0.05)
-
-    def _admit(self, one: socket.socket) -> None:
-        """Take a connection of somebody who belongs here; all others are closed."""
-        try:
-            one.settimeout(5.0)
-            rank = self._hello(one)
-            if rank in self._sockets or rank <= self.rank:
-                raise _StrangerError
-            self._greet(one)
-            self._sockets[rank] = one
-        except (OSError, _StrangerError):
-            one.close()
-
-    def _greet(self, one: socket.socket) -> None:
-        assert self._region is not None
-        hello = _HELLO.pack(_MAGIC, self.rank, self.size, self._region.bytes.nbytes)
-        socket.send_fds(one, [hello], [self._region.descriptor])
-
-    def _hello(self, one: socket.socket) -> int:
-        """The rank of who is at the other end, whose memory is mapped then. _StrangerError, OSError
-        for anybody else; AddressError for a member of a group of another size."""
-        credentials = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, user, _ = _CREDENTIALS.unpack(credentials)
-        if user != os.geteuid():
-            raise _StrangerError
-        space = socket.CMSG_SPACE(array.array("i").itemsize)
-        data, found, _, _ = one.recvmsg(_HELLO.size, space, socket.MSG_CMSG_CLOEXEC)
-        descriptors = [d for _, _, raw in found for d in array.array("i", raw)]
-        try:
-            if len(data) != _HELLO.size or len(descriptors) != 1:
-                raise _StrangerError
-            magic, rank, size, count = _HELLO.unpack(data)
-            if magic != _MAGIC or rank >= size:
-                raise _StrangerError
-            if size != self.size or count != _PLACES * PIECE_BYTES:
-                raise AddressError(
-                    f"rank {rank} (process {pid}) says that the group '{self.name}' has {size} "
-                    f"members, rank {self.rank} says {self.size}"
-                )
-            self._memory[rank] = _mapped(descriptors[0], count)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        self._pids[rank] = pid
-        return int(rank)
-
     # ------------------------------------------------------------------------------------ the end
 
     def close(self, why: str = "its program closed the group") -> None:
@@ -238,24 +128,14 @@ class Group:
     def _end(self, error: BaseException) -> None:
         self._ended = str(error) or type(error).__name__
         _groups.discard(self)
-        text = self._ended.encode(errors="replace")[:_MOST_TEXT]
-        head = _HEAD.pack(_MAGIC, _FAREWELL, len(text), 0, self._number, 0)
-        for one in self._sockets.values():
-            with contextlib.suppress(OSError):
-                one.send(head + text, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            one.close()
-        self._memory = [np.empty(0, np.uint8)] * self.size
-        if self._region is not None:
-            with contextlib.suppress(BufferError):  # the error's frames have views of it
-                self._region.close()
-            self._region = None
+        if self._members is not None:
+            self._members.end(Message(FAREWELL, self._ended[:MOST_TEXT], self._number, 0))
 
     def abandon(self) -> None:
-        """In a child of a fork: the sockets are the parent's, a call of which may hold the lock."""
+        """In a child of a fork: the members are the parent's, a call of which may hold the lock."""
         self._lock = threading.Lock()
-        for one in self._sockets.values():
-            one.close()
-        self._sockets = {}
+        if self._members is not None:
+            self._members.abandon()
         self._ended = "it was made before a fork of the process"
 
     def _run(self, call: Call, x: Array, work: Callable[[], Array]) -> Array:
@@ -264,7 +144,15 @@ class Group:
             if self._ended:
                 raise GroupEndedError(f"the group '{self.name}' has ended: {self._ended}")
             self._number += 1
-            self._what, self._hash = call.text(x), call.digest(x)
+            key = call, x.dtype, x.shape
+            known = self._calls.get(key)
+            if known is None:
+                if len(self._calls) > _MOST_CALLS:
+                    self._calls.clear()
+                known = self._calls[key] = call.text(x)[:MOST_TEXT], call.digest(x)
+            self._what, self._hash = known
+            if self._members is not None:
+                self._members.doing = self._what
             try:
                 return work()
             except BaseException as error:
@@ -273,48 +161,27 @@ class Group:
 
     # ----------------------------------------------------------------------------------- messages
 
-    def _tell(self, kind: int, data: Callable[[int], Any] | None = None) -> None:
+    @property
+    def _others(self) -> Members:
+        assert self._members is not None
+        return self._members
+
+    def _tell(self, kind: int, data: Data | None = None) -> None:
         """Send a message to everybody. data: the bytes for a rank."""
-        text = self._what.encode()[:_MOST_TEXT] if kind == _CALL else b""
-        for rank, one in self._sockets.items():
-            raw = memoryview(data(rank)).cast("B") if data is not None else b""
-            head = _HEAD.pack(_MAGIC, kind, len(text), len(raw), self._number, self._hash)
-            left = len(head) + len(text) + len(raw)
-            try:
-                left -= one.sendmsg([head, text, raw], [], socket.MSG_NOSIGNAL)
-                if left:
-                    self._send_rest(rank, (head + text + bytes(raw))[-left:])
-            except BlockingIOError:
-                self._send_rest(rank, head + text + bytes(raw))
-            except OSError:
-                self._last_words(rank)
+        text = self._what if kind == CALL else ""
+        self._others.tell(Message(kind, text, self._number, self._hash), data)
 
-    def _send_rest(self, rank: int, data: bytes) -> None:
-        """What did not go at once, as the member is far behind."""
-        deadline = time.monotonic() + self.timeout
-        while data:
-            try:
-                data = data[self._sockets[rank].send(data, socket.MSG_NOSIGNAL) :]
-            except BlockingIOError:
-                self._look(deadline, rank)
-            except OSError:
-                self._last_words(rank)
-
-    def _hear(self, kind: int) -> list[bytearray]:
+    def _hear(self, kind: int) -> list[Any]:
         """The data of a message of each member, by rank, one's own empty."""
         return [
             self._read(rank, kind) if rank != self.rank else bytearray()
             for rank in range(self.size)
         ]
 
-    def _read(self, rank: int, kind: int) -> bytearray:
+    def _read(self, rank: int, kind: int) -> Any:
         """The data of the next message of a member. Errors for any other than the expected."""
-        head = self._bytes(rank, _HEAD.size)
-        magic, what, length, count, number, digest = _HEAD.unpack(head)
-        text = self._bytes(rank, length).decode(errors="replace") if length else ""
-        if magic != _MAGIC:
-            raise PeerLostError(f"rank {rank} sends what is no message")
-        if what == _FAREWELL:
+        (what, text, number, digest), data = self._others.read(rank)
+        if what == FAREWELL:
             raise PeerLostError(f"rank {rank} has left, in {self._what}: {text}")
         if number != self._number or digest != self._hash or what != kind:
             theirs = text or "a part of another call"
@@ -322,60 +189,37 @@ class Group:
                 f"the members' programs differ: call {self._number} of rank {self.rank} is "
                 f"{self._what}, call {number} of rank {rank} is {theirs}"
             )
-        return self._bytes(rank, count) if count else bytearray()
+        return data
 
-    def _bytes(self, rank: int, count: int) -> bytearray:
-        """So many bytes of a member. PeerLostError, DeadlineError."""
-        made = bytearray(count)
-        view, one = memoryview(made), self._sockets[rank]
-        deadline = 0.0
-        while view:
-            try:
-                got = one.recv_into(view)
-            except BlockingIOError:
-                deadline = deadline or time.monotonic() + self.timeout - _SLICE_S
-                self._look(deadline, rank)
-                continue
-            except OSError:
-                got = 0
-            if not got:
-                raise self._lost(rank)
-            view = view[got:]
+    def _sync(self, kind: int) -> None:
+        """Wait until everybody is as far."""
+        self._tell(kind)
+        self._hear(kind)
+
+    def _all(self, flat: Array, kind: int = CALL) -> list[Array]:
+        """The arrays of all members, sent whole."""
+        self._tell(kind, lambda rank: _raw(flat))
+        made = [np.frombuffer(raw, flat.dtype) for raw in self._hear(kind)]
+        made[self.rank] = flat
         return made
 
-    def _lost(self, rank: int) -> PeerLostError:
-        return PeerLostError(f"rank {rank} (process {self._pids[rank]}) is lost, in {self._what}")
+    def _rows(self, table: Array, kind: int = CALL) -> list[Array]:
+        """The row of this rank of each member, sent whole."""
+        self._tell(kind, lambda rank: _raw(np.ascontiguousarray(table[rank])))
+        made = [np.frombuffer(raw, table.dtype) for raw in self._hear(kind)]
+        made[self.rank] = table[self.rank]
+        return made
 
-    def _look(self, deadline: float, waits_for: int) -> None:
-        """PeerLostError if somebody is gone, DeadlineError after the deadline."""
-        poll = select.poll()
-        ranks = {one.fileno(): rank for rank, one in self._sockets.items()}
-        for descriptor in ranks:
-            poll.register(descriptor, select.POLLIN | select.POLLRDHUP)
-        found = {ranks[descriptor]: events for descriptor, events in poll.poll(0)}
-        if not found.get(waits_for, 0) & select.POLLIN:  # else it has come; others may be through
-            for rank, events in found.items():
-                if events & (select.POLLRDHUP | select.POLLHUP) and rank != waits_for:
-                    self._last_words(rank)
-        if time.monotonic() > deadline:
-            silent = {r for r in ranks.values() if not found.get(r, 0) & select.POLLIN}
-            late = [r for r in ranks.values() if r == waits_for or (r > waits_for and r in silent)]
-            raise DeadlineError(
-                f"{_ranks(late)} did not come within {self.timeout:g} s, in {self._what}"
-            )
+    def _by_messages(self, table: Array) -> bool:
+        """Whether arrays are sent, and do not go through memory that all read."""
+        return not self._memory or table.nbytes <= INLINE_BYTES
 
-    def _last_words(self, rank: int) -> NoReturn:
-        """Raise what a member that is gone has said last: a farewell, or nothing."""
-        one = self._sockets[rank]
-        said = b""
-        with contextlib.suppress(OSError):
-            while more := one.recv(1 << 16, socket.MSG_DONTWAIT):
-                said += more
-        at = said.rfind(_MAGIC + bytes([_FAREWELL]))
-        if at < 0:
-            raise self._lost(rank)
-        text = said[at + _HEAD.size :].decode(errors="replace")
-        raise PeerLostError(f"rank {rank} has left, in {self._what}: {text}")
+    def _pieces_of(self, columns: int, item: int) -> Iterator[tuple[int, int, int]]:
+        """What goes in a message: the kind of the message, and from which column to which. item:
+        the bytes of a column."""
+        step = max(1, (PIECE_BYTES if self._memory else MESSAGE_BYTES) // max(item, 1))
+        for start in range(0, columns or 1, step):
+            yield NEXT if start else CALL, start, min(start + step, columns)
 
     # -------------------------------------------------------------------------------------- calls
 
@@ -386,43 +230,117 @@ class Group:
         out = np.empty_like(flat) if out is None else out.reshape(-1)
 
         def work() -> Array:
-            if self.size == 1:
-                np.copyto(out, flat)
-            elif flat.nbytes <= INLINE_BYTES:
-                parts = self._all(flat)
-                parts[self.rank] = flat.copy()  # out may be its memory
-                fold(parts, add, out)
-            else:
-                self._reduce_pieces(flat, add, out)
+            self._combine(flat[None], lambda parts, to: fold([p[0] for p in parts], add, to), out)
             return out.reshape(x.shape)
 
         return self._run(call, x, work)
 
-    def _all(self, flat: Array) -> list[Array]:
-        """The arrays of all members, sent whole."""
-        self._tell(_CALL, lambda rank: _raw(flat))
-        made = [np.frombuffer(raw, flat.dtype) for raw in self._hear(_CALL)]
-        made[self.rank] = flat
-        return made
+    def combine(self, table: Array, total: Total, call: Call) -> Array:
+        """What `total` makes of the tables of all members: of each column, of all their rows, an
+        element."""
+        out = np.empty(table.shape[1], table.dtype)
 
-    def _reduce_pieces(self, flat: Array, add: np.ufunc, out: Array) -> None:
-        step = PIECE_BYTES // flat.itemsize
-        here = self._write(flat[:step])
-        self._sync(_CALL)
-        for start in range(0, flat.size, step):
-            length = min(step, flat.size - start)
-            cuts = [length * rank // self.size for rank in range(self.size + 1)]
-            slices = [slice(a, b) for a, b in pairwise(cuts)]
-            parts, own = self._pieces(here, length, flat.dtype), slices[self.rank]
+        def work() -> Array:
+            self._combine(np.ascontiguousarray(table), total, out)
+            return out
+
+        return self._run(call, table, work)
+
+    def _combine(self, table: Array, total: Total, out: Array) -> None:
+        if self.size == 1:
+            total([table], out)
+        elif table.nbytes <= INLINE_BYTES:
+            parts = [part.reshape(table.shape) for part in self._all(table.reshape(-1))]
+            parts[self.rank] = table.copy()  # out may be its memory
+            total(parts, out)
+        elif self._memory:
+            self._combine_in_memory(table, total, out)
+        else:
+            self._combine_by_messages(table, total, out)
+
+    def _combine_in_memory(self, table: Array, total: Total, out: Array) -> None:
+        rows, columns = table.shape
+        step = max(1, PIECE_BYTES // (table.itemsize * rows))
+        here = self._write(table[:, :step])
+        self._sync(CALL)
+        for start in range(0, columns, step):
+            length = min(step, columns - start)
+            slices = self._slices(length)
+            shown = self._pieces(here, rows * length, table.dtype)
+            parts, own = [p.reshape(rows, length) for p in shown], slices[self.rank]
             piece = out[start : start + length]
-            fold([part[own] for part in parts], add, piece[own])
-            np.copyto(parts[self.rank][own], piece[own])
-            if start + step < flat.size:
-                here = self._write(flat[start + step : start + 2 * step])
-            self._sync(_NEXT)
+            total([part[:, own] for part in parts], piece[own])
+            np.copyto(parts[self.rank][0, own], piece[own])
+            if start + step < columns:
+                here = self._write(table[:, start + step : start + 2 * step])
+            self._sync(NEXT)
             for rank, share in enumerate(slices):
                 if rank != self.rank:
-                    np.copyto(piece[share], parts[rank][share])
+                    np.copyto(piece[share], parts[rank][0, share])
+
+    def _combine_by_messages(self, table: Array, total: Total, out: Array) -> None:
+        """Each member gets its slice of all tables, and sends what it makes of them to all. The
+        slices of the next piece are on their way meanwhile."""
+        rows, columns = table.shape
+        step = self.size * max(1, MESSAGE_BYTES // (table.itemsize * rows))
+        pieces = [slice(a, min(a + step, columns)) for a in range(0, columns, step)]
+
+        def send(k: int) -> list[slice]:
+            piece = table[:, pieces[k]]
+            slices = self._slices(piece.shape[1])
+            data = [np.ascontiguousarray(piece[:, share]) for share in slices]
+            self._tell(NEXT if k else CALL, lambda rank: _raw(data[rank].reshape(-1)))
+            kept.append(data[self.rank])
+            return slices
+
+        kept: list[Array] = []
+        slices = send(0)
+        heard = self._hear(CALL)
+        for k, piece in enumerate(pieces):
+            parts = [np.frombuffer(raw, table.dtype).reshape(rows, -1) for raw in heard]
+            parts[self.rank] = kept.pop()
+            made, shares = out[piece], slices
+            own = np.empty(parts[self.rank].shape[1], table.dtype)
+            total(parts, own)
+            if k + 1 < len(pieces):
+                slices = send(k + 1)
+            self._tell(NEXT, lambda rank, own=own: _raw(own))  # type: ignore[misc]
+            if k + 1 < len(pieces):
+                heard = self._hear(NEXT)
+            sums = self._hear(NEXT)
+            for rank, share in enumerate(shares):
+                made[share] = own if rank == self.rank else np.frombuffer(sums[rank], own.dtype)
+
+    def _slices(self, length: int) -> list[slice]:
+        """Which part of a piece each member makes a total of."""
+        cuts = [length * rank // self.size for rank in range(self.size + 1)]
+        return [slice(a, b) for a, b in pairwise(cuts)]
+
+    def broadcast(self, x: Array, root: int, call: Call, keep: bool = True) -> Array:
+        """The array of the member `root`; of others x says shape and dtype. keep: whether this one
+        wants it; else the result is anything."""
+        out = _flat(x)
+        here = self.rank == root
+
+        def take(part: Array, shown: Array) -> None:
+            if keep and not here:
+                np.copyto(part, shown)
+
+        def work() -> Array:
+            for kind, start, stop in self._pieces_of(out.size, out.itemsize):
+                part = out[start:stop]
+                if self.size == 1:
+                    break
+                if self._by_messages(out):
+                    self._tell(kind, (lambda rank, p=part: _raw(p)) if here else None)  # type: ignore[misc]
+                    take(part, np.frombuffer(self._hear(kind)[root], out.dtype))
+                else:
+                    place = self._write(part if here else part[:0])
+                    self._sync(kind)
+                    take(part, self._pieces(place, part.size, part.dtype)[root])
+            return out.reshape(x.shape)
+
+        return self._run(call, x, work)
 
     def gather(self, x: Array, call: Call) -> Array:
         """The arrays of all members, along a new first axis."""
@@ -430,11 +348,7 @@ class Group:
         out = np.empty((self.size, flat.size), flat.dtype)
 
         def work() -> Array:
-            if flat.nbytes <= INLINE_BYTES or self.size == 1:
-                for row, part in zip(out, self._all(flat), strict=True):
-                    row[...] = part
-            else:
-                self._each_piece(flat[None], lambda parts, a, b: _copy_rows(out, parts, 0, a, b))
+            self._each_piece(flat[None], lambda parts, a, b: _copy_rows(out, parts, 0, a, b))
             return out.reshape(self.size, *x.shape)
 
         return self._run(call, x, work)
@@ -445,12 +359,7 @@ class Group:
         out = np.empty_like(table[0])
 
         def work() -> Array:
-            if table.nbytes <= INLINE_BYTES or self.size == 1:
-                fold(self._rows(table), add, out)
-            else:
-                self._each_piece(
-                    table, lambda parts, a, b: fold([p[self.rank] for p in parts], add, out[a:b])
-                )
+            self._each_row(table, lambda parts, a, b: fold(parts, add, out[a:b]))
             made: Array = out.reshape(x.shape[1:])
             return made
 
@@ -461,13 +370,12 @@ class Group:
         table = _flat(x).reshape(self.size, -1)
         out = np.empty_like(table)
 
+        def take(parts: list[Array], start: int, stop: int) -> None:
+            for row, part in zip(out, parts, strict=True):
+                np.copyto(row[start:stop], part)
+
         def work() -> Array:
-            if table.nbytes <= INLINE_BYTES or self.size == 1:
-                for row, part in zip(out, self._rows(table), strict=True):
-                    row[...] = part
-            else:
-                own = self.rank
-                self._each_piece(table, lambda parts, a, b: _copy_rows(out, parts, own, a, b))
+            self._each_row(table, take)
             return out.reshape(x.shape)
 
         return self._run(call, x, work)
@@ -477,28 +385,15 @@ class Group:
         flat, source = _flat(x), sources[self.rank]
         out = np.zeros_like(flat)
 
+        def take(parts: list[Array], a: int, b: int) -> None:
+            if source >= 0:
+                np.copyto(out[a:b], parts[source][0])
+
         def work() -> Array:
-            if flat.nbytes <= INLINE_BYTES or self.size == 1:
-                parts = self._all(flat)
-                if source >= 0:
-                    out[...] = parts[source]
-            else:
-
-                def take(parts: list[Array], a: int, b: int) -> None:
-                    if source >= 0:
-                        np.copyto(out[a:b], parts[source][0])
-
-                self._each_piece(flat[None], take)
+            self._each_piece(flat[None], take)
             return out.reshape(x.shape)
 
         return self._run(call, x, work)
-
-    def _rows(self, table: Array) -> list[Array]:
-        """The row of this rank of each member, sent whole."""
-        self._tell(_CALL, lambda rank: _raw(table[rank]))
-        made = [np.frombuffer(raw, table.dtype) for raw in self._hear(_CALL)]
-        made[self.rank] = table[self.rank]
-        return made
 
     # ------------------------------------------------------------------------------------- pieces
 
@@ -506,13 +401,26 @@ class Group:
         """Show everybody a table, some columns at a time; `take` gets those of all and their
         numbers."""
         rows, columns = table.shape
-        step = max(1, PIECE_BYTES // (table.itemsize * rows))
-        for k, start in enumerate(range(0, columns, step)):
-            part = table[:, start : start + step]
-            place = self._write(part)
-            self._sync(_NEXT if k else _CALL)
-            shown = self._pieces(place, part.size, table.dtype)
-            take([p.reshape(part.shape) for p in shown], start, start + part.shape[1])
+        if self.size == 1:
+            take([table], 0, columns)
+            return
+        for kind, start, stop in self._pieces_of(columns, rows * table.itemsize):
+            part = table[:, start:stop]
+            if self._by_messages(table):
+                shown = self._all(np.ascontiguousarray(part).reshape(-1), kind)
+            else:
+                place = self._write(part)
+                self._sync(kind)
+                shown = self._pieces(place, part.size, table.dtype)
+            take([p.reshape(part.shape) for p in shown], start, stop)
+
+    def _each_row(self, table: Array, take: Callable[[list[Array], int, int], None]) -> None:
+        """As `_each_piece`, of the row of this rank alone."""
+        if self.size > 1 and self._by_messages(table):
+            for kind, start, stop in self._pieces_of(table.shape[1], table.itemsize):
+                take(self._rows(table[:, start:stop], kind), start, stop)
+        else:
+            self._each_piece(table, lambda parts, a, b: take([p[self.rank] for p in parts], a, b))
 
     def _write(self, part: Array) -> int:
         """Write a piece into the next place of one's own memory: which one."""
@@ -523,23 +431,8 @@ class Group:
 
     def _pieces(self, place: int, count: int, dtype: np.dtype[Any]) -> list[Array]:
         """So many elements of a place in the memory of each member."""
-        start = place * PIECE_BYTES
-        return [m[start : start + count * dtype.itemsize].view(dtype) for m in self._memory]
-
-    def _sync(self, kind: int) -> None:
-        """Wait until everybody is as far."""
-        self._tell(kind)
-        self._hear(kind)
-
-
-def address_of(name: str, rank: int) -> str:
-    """Where a member of a group listens while it meets the others."""
-    digest = hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
-    return f"\0weft-group-{digest}-{rank}"
-
-
-class _StrangerError(Exception):
-    """Who connects does not belong here."""
+        start, stop = place * PIECE_BYTES, place * PIECE_BYTES + count * dtype.itemsize
+        return [m[start:stop].view(dtype) for m in self._others.memory]
 
 
 def fold(parts: Sequence[Array], add: np.ufunc, out: Array) -> None:
@@ -570,22 +463,6 @@ def _flat(x: Array) -> Array:
 
 def _raw(x: Array) -> Any:
     return x.view(np.uint8)
-
-
-def _mapped(descriptor: int, count: int) -> Array:
-    """The memory of another member, to be read. _StrangerError if its size may change: reading what
-    is gone would end this process."""
-    sealed = fcntl.F_SEAL_SHRINK
-    if os.fstat(descriptor).st_size != count:
-        raise _StrangerError
-    if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & sealed != sealed:
-        raise _StrangerError
-    return np.frombuffer(mmap.mmap(descriptor, count, prot=mmap.PROT_READ), np.uint8)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    numbers = ", ".join(map(str, sorted(ranks)))
-    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
 
 
 @atexit.register

@@ -1,7 +1,8 @@
 """`ProcessMesh`: this process's place in a mesh of processes, which does its exchanges.
 
 For each axis of the mesh it has a group of the processes that differ in that axis alone
-(`weft/comm/group.py`). All make them in the same order."""
+(`weft/comm/group.py`), through shared memory if all are of one host, else by TCP. All make them in
+the same order."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from weft.comm.errors import (
     UnreachableError,
 )
 from weft.comm.group import Call, Group
+from weft.comm.members import Remote
 from weft.ir.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -53,8 +55,9 @@ class ProcessMesh:
     """The groups of process `rank` in a mesh of this shape, in row-major order of ranks.
 
     name: what exchanges call it. address: the same in all processes of the mesh, and of no other
-    mesh of this host and user. Raises UnavailableError for a process that does not come,
-    FailedPreconditionError where another one is in its place.
+    mesh of this host and user. remote: where all are, if they are of several hosts. Raises
+    UnavailableError for a process that does not come, FailedPreconditionError where another one is
+    in its place.
     """
 
     def __init__(
@@ -65,17 +68,22 @@ class ProcessMesh:
         rank: int,
         timeout: float,
         connect_timeout: float,
+        remote: Remote | None = None,
     ) -> None:
         self.name = name
-        indices = np.unravel_index(rank, tuple(shape.values()))
+        sizes = tuple(shape.values())
+        indices = np.unravel_index(rank, sizes)
         self.place = {axis: int(k) for axis, k in zip(shape, indices, strict=True)}
         self._groups: dict[str, Group] = {}
         try:
             for axis, size in shape.items():
                 others = [k for other, k in self.place.items() if other != axis]
+                places = [{**self.place, axis: k} for k in range(size)]
+                row = [int(np.ravel_multi_index([*p.values()], sizes)) for p in places]
                 self._groups[axis] = Group(
                     "-".join([address, axis, *map(str, others)]), self.place[axis], size,
                     timeout, connect_timeout,
+                    remote=remote and remote.of(row),
                 )  # fmt: skip
         except CommError as error:
             self.close(str(error))

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         add_queue_runner,
         start_queue_runners,
     )
+    from weft.frontend.train.elastic import Elastic
     from weft.frontend.train.hooks import (
         CheckpointSaverHook,
         LoggingTensorHook,
@@ -142,6 +143,7 @@ _NAMES = {
     "weft.frontend.optim.more_optimizers": "Adafactor Ftrl Lamb Lion",
     "weft.frontend.optim.wrappers": "GradientAccumulation LossScaling",
     "weft.frontend.optim.averages": "ExponentialMovingAverage",
+    "weft.frontend.train.elastic": "Elastic",
     "weft.frontend.train.hooks":
         "CheckpointSaverHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook "
         "SecondOrStepTimer StepCounterHook StopAtStepHook SessionRunArgs SessionRunContext "
@@ -213,6 +215,7 @@ __all__ = [
     "ClusterSpec",
     "ClusterTask",
     "Coordinator",
+    "Elastic",
     "ExponentialMovingAverage",
     "Ftrl",
     "GradientAccumulation",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError, s
 from weft.ir.locations import caller_location
 
 if TYPE_CHECKING:
+    from weft.comm.members import Remote
     from weft.runtime.cluster.spec import ClusterTask
     from weft.runtime.mesh import ProcessMesh
 
@@ -80,13 +82,13 @@ class Mesh:
 
     task: this process's place in its cluster (`wf.train.cluster_from_environment()`), all tasks of
     whose job make meshes of the same shapes in the same order, and run the same program on the same
-    arrays: then each computes the shard of its number. They have to be of one host. timeout: how
-    many seconds a collective waits for the other processes; connect_timeout: how long those may
-    take to come. An error in a collective ends the mesh.
+    arrays: then each computes the shard of its number. timeout: how many seconds a collective waits
+    for the other processes; connect_timeout: how long those may take to come. key_file: the key of
+    tasks on several hosts, as of `wf.train.Server`. An error in a collective ends the mesh.
 
-    UnavailableError for a process that does not come, UnsupportedError for tasks on other hosts,
-    InvalidArgumentError for a shape of more or fewer shards than the job has tasks,
-    FailedPreconditionError where another process has this task's place.
+    UnavailableError for a process that does not come, InvalidArgumentError for a shape of more or
+    fewer shards than the job has tasks, FailedPreconditionError where another process has this
+    task's place, and for tasks on several hosts without a key.
 
     >>> mesh = wf.Mesh({"data": 2, "model": 4})
     >>> mesh.size, mesh.axis_names
@@ -100,6 +102,7 @@ class Mesh:
         task: ClusterTask | None = None,
         timeout: float = 300.0,
         connect_timeout: float = 60.0,
+        key_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self._shape = _checked(shape)
         self._processes: ProcessMesh | None = None
@@ -107,11 +110,14 @@ class Mesh:
             # who computes all shards here does not wait for these modules
             from weft.runtime.mesh import ProcessMesh
 
-            where = _address_of(task, self.size)
+            addresses = _addresses_of(task, self.size)
+            what = f"{task.cluster.to_json()}{task.job}".encode()
+            where = hashlib.blake2b(what, digest_size=12).hexdigest()
             name = f"mesh{next(_numbers)}"  # the same in each run: plans on disk have it
             self._processes = ProcessMesh(
-                name, f"{where}-{name}", self._shape, task.task, timeout, connect_timeout
-            )
+                name, f"{where}-{name}", self._shape, task.task, timeout, connect_timeout,
+                _remote(addresses, key_file),
+            )  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -257,8 +263,8 @@ def _checked(shape: object) -> dict[str, int]:
 _numbers = itertools.count()  # of meshes of processes, made in the same order in all of them
 
 
-def _address_of(task: ClusterTask, size: int) -> str:
-    """What only processes of the task's job know as theirs. Errors for tasks without a mesh."""
+def _addresses_of(task: ClusterTask, size: int) -> list[str]:
+    """Where the tasks of a mesh are. Errors for tasks without a mesh."""
     from weft.runtime.cluster.spec import ClusterTask
 
     given: object = task
@@ -268,23 +274,33 @@ def _address_of(task: ClusterTask, size: int) -> str:
             hint="wf.train.cluster_from_environment()",
             location=caller_location(),
         )
-    addresses = task.cluster.job_tasks(task.job)
-    if len(addresses) != size:
+    count = len(task.cluster.job_tasks(task.job))
+    if count != size:
         raise InvalidArgumentError(
-            f"wf.Mesh: a mesh of {size} processes, and the job '{task.job}' has {len(addresses)} "
-            "tasks",
+            f"wf.Mesh: a mesh of {size} processes, and the job '{task.job}' has {count} tasks",
             location=caller_location(),
         )
-    hosts = {a.rpartition(":")[0] for a in addresses if not a.startswith("ipc://")}
-    if len(hosts) > 1:
-        raise UnsupportedError(
-            f"wf.Mesh: the tasks are on the hosts {', '.join(sorted(hosts))}, and collectives "
-            "between hosts are not there yet",
-            hint="parameter servers are: docs/guide/replicas.md",
+    return [task.cluster.address(task.job, k) for k in range(count)]
+
+
+def _remote(addresses: Sequence[str], key_file: str | os.PathLike[str] | None) -> Remote | None:
+    """How tasks on several hosts reach each other; None for those of one."""
+    hosts = {"" if a.startswith("ipc://") else a.rpartition(":")[0] for a in addresses}
+    if len(hosts) == 1:
+        return None
+    from weft.comm.errors import CommError
+    from weft.comm.members import Remote
+    from weft.runtime.cluster.transport import as_weft_error, secret_for
+
+    if "" in hosts:
+        raise InvalidArgumentError(
+            "wf.Mesh: tasks at ipc addresses are of one host, and others are at tcp addresses",
             location=caller_location(),
         )
-    what = f"{task.cluster.to_json()}{task.job}".encode()
-    return hashlib.blake2b(what, digest_size=12).hexdigest()
+    try:
+        return Remote(tuple(addresses), secret_for(addresses, key_file))
+    except CommError as error:
+        raise as_weft_error(error, "wf.Mesh") from None
 
 
 def differs_error(path: str, name: str) -> InvalidArgumentError:

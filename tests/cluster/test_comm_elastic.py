@@ -1,0 +1,411 @@
+"""Elastic groups: the same bits whoever takes part, is killed, stopped, cut off or joins."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from elastic_run import Run
+from example_counts import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import ROOT
+
+from weft.comm import elastic as elastic_module
+from weft.comm.elastic import Tree, share
+from weft.comm.errors import (
+    GroupEndedError,
+    ProgramsDifferError,
+    UnreachableError,
+)
+from weft.comm.group import Call
+from weft.comm.meeting import address_of
+
+#: How many disturbed runs the slow test does: by hand `WEFT_KILLS=100`.
+KILLS = int(os.environ.get("WEFT_KILLS", "2"))
+
+
+def fresh() -> str:
+    return f"test-{os.getpid()}-{random.randrange(1 << 40)}"
+
+
+def alone(steps: int, length: int = 5) -> Run:
+    """The run that nothing happens to."""
+    with closing(Run(fresh(), 1, length)) as run:
+        run.until(steps)
+    return run
+
+
+def together(works: list[Callable[[], Any]]) -> list[Any]:
+    """What each gives, or the error that it raises, as threads."""
+    made: list[Any] = [None] * len(works)
+
+    def run(k: int) -> None:
+        try:
+            made[k] = works[k]()
+        except BaseException as error:
+            made[k] = error
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return made
+
+
+def in_a_tree(values: list[Any]) -> Any:
+    """The sum that is meant: halves of the next power of two, the right one as far as it goes."""
+    if len(values) == 1:
+        return values[0]
+    half = 1 << (len(values) - 1).bit_length() - 1
+    return in_a_tree(values[:half]) + in_a_tree(values[half:])
+
+
+@given(count=st.integers(1, 40), size=st.integers(1, 9), seed=st.integers(0, 100))
+@examples(200)
+def test_the_tree(count: int, size: int, seed: int) -> None:
+    """However parts are shared out, the sum is that of the whole tree."""
+    parts = [np.array([x]) for x in np.random.default_rng(seed).normal(size=count) * 1e3]
+    whole = Tree(count)
+    taken: list[int] = []
+    for rank in range(size):
+        own = Tree(count)
+        for k in share(count, rank, size):
+            taken.append(k)
+            own.add(0, k, parts[k].copy())
+        for (level, number), value in zip(own.nodes, own.sums, strict=True):
+            whole.add(level, number, value)
+    assert taken == list(range(count))
+    assert len(whole.sums) == 1
+    assert whole.sums[0].tobytes() == in_a_tree(parts).tobytes()
+
+
+@pytest.mark.parametrize(("size", "length"), [(2, 5), (3, 5), (3, 70_000), (9, 3)])
+def test_any_number_of_members(size: int, length: int) -> None:
+    """Sums that go at once or in pieces, shares that are no subtrees, more members than parts."""
+    name, wanted = fresh(), alone(4, length)
+
+    def work() -> Any:
+        with closing(Run(name, size, length)) as run:
+            assert run.group.size == size
+            run.until(4)
+        return run.state.tobytes()
+
+    assert together([work] * size) == [wanted.state.tobytes()] * size
+
+
+def test_members_leave_and_join() -> None:
+    """One leaves, another takes its place with the state of the others; all are written down."""
+    name, end = fresh(), [1 << 30]
+    left = threading.Event()
+
+    def ends(run: Run) -> Any:
+        while run.group.step < end[0]:
+            run.advance()
+        return run.seen, run.group.changes
+
+    def stays() -> Any:
+        with closing(Run(name, 2)) as run:
+            run.until(10)
+            left.wait(20)
+            while run.group.step < 15 or run.group.size < 2:
+                run.advance()
+                time.sleep(0.001)
+            end[0] = run.group.step + 5
+            return ends(run)
+
+    def leaves() -> Any:
+        with closing(Run(name, 2)) as run:
+            run.until(10)
+        left.set()
+        with pytest.raises(GroupEndedError, match="was closed here"):
+            run.advance()
+        return run.seen, []
+
+    def joins() -> Any:
+        left.wait(20)
+        with closing(Run(name, 2)) as run:
+            assert run.group.step >= 10
+            return ends(run)
+
+    found = together([stays, leaves, joins])
+    wanted = alone(end[0])
+    for one in found:
+        assert not isinstance(one, BaseException), one
+        assert one[0] == {step: wanted.seen[step] for step in one[0]}
+    changes = found[0][1]
+    assert len(changes) == 2 or "is lost" in changes[0]
+    assert f"(process {os.getpid()}) is lost" in changes[0]
+    assert f"process {os.getpid()} has come" in changes[-1]
+
+
+def test_who_has_the_sum_gives_it_to_who_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that was cut off in the last moment of a sum gets it, and does not add again."""
+    name, wanted = fresh(), alone(6)
+    summed, cut = elastic_module.sum_of_parts, threading.local()
+
+    def work(which: int) -> Any:
+        cut.here = which == 1
+        with closing(Run(name, 2)) as run:
+            run.until(6)
+        return run.seen, run.state.tobytes()
+
+    def breaks(group: Any, count: int, part: Any, what: Call) -> Any:
+        made = summed(group, count, part, what)
+        if cut.here and what.op == "step 3":
+            cut.here = False
+            group.close("it was cut off")
+            raise GroupEndedError("it was cut off")
+        return made
+
+    monkeypatch.setattr(elastic_module, "sum_of_parts", breaks)
+    for seen, bits in together([lambda: work(0), lambda: work(1)]):
+        assert seen == wanted.seen
+        assert bits == wanted.state.tobytes()
+
+
+def test_too_few_and_another_state() -> None:
+    with pytest.raises(UnreachableError, match=r"1 processes of the run .* have come, and 2 are"):
+        Run(fresh(), 2, connect_timeout=0.3)
+    name = fresh()
+
+    def work(length: int) -> Any:
+        with closing(Run(name, 2, length, connect_timeout=2)) as run:
+            run.until(3)
+
+    found = together([lambda: work(5), lambda: work(6)])
+    kinds = {type(x) for x in found}
+    assert ProgramsDifferError in kinds
+    assert any("its array 0 is float64[" in str(x) for x in found)
+
+
+def test_junk_and_strangers() -> None:
+    """Connections that say what is no message are closed; the meeting goes on."""
+    name = fresh()
+    run = Run(name, 1)
+    address = [x for x in _addresses(name) if x.endswith("leader-0")]
+    assert len(address) == 1
+    for junk in (b"", b"x" * 100, b"WFM1\xff\xff\xff\xff", b"WFM1\x02\x00\x00\x00{}"):
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect("\0" + address[0][1:])
+            stranger.sendall(junk)
+    run.until(3)
+    assert not run.group.changes
+    run.group.close()
+    assert not _addresses(name)
+
+
+def _addresses(name: str) -> list[str]:
+    """The sockets of a run in this system, whoever has them."""
+    begin = address_of(name, "").replace("\0", "@")
+    lines = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()
+    return [line.split()[-1] for line in lines if begin in line]
+
+
+class Processes:
+    """The members of a run in processes of their own."""
+
+    def __init__(self, size: int, steps: int, length: int, timeout: float) -> None:
+        self.name = fresh()
+        self._given = [self.name, *map(str, (size, steps, length, timeout))]
+        self.made: list[subprocess.Popen[str]] = []
+
+    def start(self, count: int) -> list[subprocess.Popen[str]]:
+        """Start so many, which wait until they are to join."""
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        given = [sys.executable, str(Path(__file__).with_name("elastic_run.py")), *self._given]
+        made = [
+            subprocess.Popen(
+                given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, env=environ,
+            )
+            for _ in range(count)
+        ]  # fmt: skip
+        self.made += made
+        for one in made:
+            assert _line(one) == "ready\n"
+        return made
+
+    def join(self, ones: Sequence[subprocess.Popen[str]]) -> None:
+        """Let them take part, and wait until they do."""
+        for one in ones:
+            assert one.stdin is not None
+            one.stdin.write("\n")
+            one.stdin.flush()
+        for one in ones:
+            assert _line(one).startswith("here ")
+
+
+def _line(one: subprocess.Popen[str]) -> str:
+    assert one.stdout is not None
+    return one.stdout.readline()
+
+
+@contextmanager
+def processes(
+    size: int, steps: int, length: int = 5, timeout: float = 20, spare: int = 0
+) -> Iterator[Processes]:
+    """A run of `size` processes; `spare` ones are ready to join it."""
+    run = Processes(size, steps, length, timeout)
+    try:
+        run.join(run.start(size + spare)[:size])
+        yield run
+    finally:
+        for one in run.made:
+            one.kill()
+            one.wait()
+            assert one.stdin is not None
+            assert one.stdout is not None
+            one.stdin.close()
+            one.stdout.close()
+
+
+def check(one: subprocess.Popen[str], wanted: Run) -> str:
+    """The process has ended well, with the state and the steps of the run that nothing happens to:
+    what it wrote."""
+    text = one.communicate(timeout=120)[0]
+    lines = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+    assert lines.get("end") == wanted.bits(), text
+    assert all(wanted.seen[step] == value for step, value in eval(lines["seen"]))
+    return text
+
+
+def test_a_killed_member_is_named_and_the_others_go_on() -> None:
+    """kill -9; nothing of the run is left in the system."""
+    wanted = alone(300)
+    with processes(3, 300) as run:
+        victim = run.made[1]
+        victim.kill()
+        texts = [check(run.made[k], wanted) for k in (0, 2)]
+        for text in texts:
+            assert f"(process {victim.pid}) is lost" in text
+        assert not _addresses(run.name)
+
+
+@pytest.mark.slow
+def test_the_leader_is_killed_and_another_comes() -> None:
+    """Whichever of the first two leads: the one that came later has the state of both."""
+    wanted = alone(500)
+    with processes(2, 500, spare=2) as run:
+        for victim, newcomer in zip(run.made[:2], run.made[2:], strict=True):
+            run.join([newcomer])
+            victim.kill()
+        texts = [check(one, wanted) for one in run.made[2:]]
+        assert f"(process {run.made[1].pid}) is lost" in texts[1]
+
+
+@pytest.mark.slow
+def test_a_stopped_member_is_left_behind() -> None:
+    """It hears so when it goes on; who is more goes on without it."""
+    wanted = alone(300)
+    with processes(3, 300, timeout=1.0) as run:
+        stopped = run.made[2]
+        os.kill(stopped.pid, signal.SIGSTOP)
+        for one in run.made[:2]:
+            assert f"(process {stopped.pid}) is lost" in check(one, wanted)
+        os.kill(stopped.pid, signal.SIGCONT)
+        text = stopped.communicate(timeout=60)[0]
+        assert "end" in text or "error LeftBehindError" in text or "error UnreachableError" in text
+
+
+def disturb(run: Processes, spare: list[subprocess.Popen[str]], dice: random.Random) -> list[int]:
+    """Kill some, stop some for a while, let others in, at random moments: the killed ones' ids."""
+    killed: list[int] = []
+    there = [one for one in run.made if one not in spare]
+    for _ in range(dice.randint(1, 4)):
+        time.sleep(dice.uniform(0.0, 0.2))
+        one = dice.choice(there)
+        act = dice.choice(["kill", "kill", "stop", "join"])
+        if act == "kill" and len(there) > 1:
+            one.kill()
+            killed.append(one.pid)
+            there.remove(one)
+        elif act == "stop":
+            os.kill(one.pid, signal.SIGSTOP)
+            time.sleep(dice.uniform(0.0, 0.2))
+            os.kill(one.pid, signal.SIGCONT)
+        elif spare:
+            there.append(spare.pop())
+            run.join(there[-1:])
+    return killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_disturbed_at_random_moments(seed: int) -> None:
+    """No hang; all who live end with the state of the run that nothing happens to."""
+    dice = random.Random(seed)
+    length, steps = [(5, 1500), (5_000, 800), (300_000, 60)][seed % 3]
+    wanted = alone(steps, length)
+    with processes(3, steps, length, spare=2) as run:
+        spare = run.made[3:]
+        killed = disturb(run, spare, dice)
+        for one in run.made:
+            if one.pid in killed or one in spare:
+                continue
+            text = check(one, wanted)
+            lost = [int(found) for found in re.findall(r"\(process (\d+)\) is lost", text)]
+            assert set(lost) <= set(killed), text
+        assert all(one.poll() is None for one in spare)
+        for one in spare:
+            one.kill()
+            one.wait()
+        assert not _addresses(run.name)
+
+
+def _descriptors() -> list[str]:
+    found = [os.readlink(p) for p in Path("/proc/self/fd").iterdir() if p.is_symlink()]
+    return sorted(name for name in found if "memfd" in name or "socket" in name)
+
+
+def test_nothing_stays_open() -> None:
+    gc.collect()
+    before = _descriptors()
+    alone(2)
+    name = fresh()
+
+    def work() -> None:
+        with closing(Run(name, 2)) as run:
+            run.until(2)
+            run.close()
+
+    assert together([work, work]) == [None, None]
+    gc.collect()
+    assert _descriptors() == before
+
+
+def test_a_fork_leaves_the_run_to_the_parent() -> None:
+    """What a child has of it does not count as a member that is there."""
+    name = fresh()
+    with closing(Run(name, 1)) as run:
+        heard, told = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(told, b"x")
+            time.sleep(20)
+            os.kill(os.getpid(), signal.SIGKILL)  # no test goes on here
+        assert os.read(heard, 1) == b"x"
+        run.until(2)
+    try:
+        assert not _addresses(name)
+    finally:
+        os.close(heard)
+        os.close(told)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

@@ -1,0 +1,278 @@
+"""`RemoteMembers`: the other members of a group whose processes are on several hosts.
+
+Messages go by an endpoint (`endpoint.py`) at the address of this process's task, with its keys,
+limits and signs of life. All groups of a process share it, and each message names its group. What
+comes is put into a box by the endpoint's threads; the caller waits at the boxes. A member that is
+late to join finds what others have sent it in the meantime."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Any, Final
+
+import numpy as np
+
+from weft.comm.addresses import Secret
+from weft.comm.endpoint import Endpoint
+from weft.comm.errors import (
+    AddressError,
+    BackpressureError,
+    CommError,
+    EndpointClosedError,
+    PeerLostError,
+    UnreachableError,
+)
+from weft.comm.limits import CHUNK_BYTES
+from weft.comm.members import (
+    FAREWELL,
+    MOST_TEXT,
+    Data,
+    Message,
+    Remote,
+    late_error,
+    missing_error,
+)
+from weft.comm.protocol import Message as Letter
+from weft.comm.wire import Array
+
+#: Of control messages of endpoints that are of a group; they have the kind of the message there.
+_KIND: Final = 1
+_HELLO: Final = 0
+#: For so long one connection is tried.
+_TRY_S: Final = 1.0
+#: How long a wait goes on until it looks whether somebody else was lost: who has left may have all,
+#: and what another one sent at the same time may still be on its way.
+_SLICE_S: Final = 0.25
+#: Letters of a member to a group that this process has not opened yet, at most.
+_MOST_EARLY: Final = 64
+
+
+class _Post:
+    """The endpoint of this process at an address, for all its groups there."""
+
+    def __init__(self, address: str, secret: Secret | None) -> None:
+        self.users = 0
+        self.open: set[str] = set()  # names of groups
+        self.changed = threading.Condition()
+        self.boxes: dict[tuple[str, str], deque[Letter]] = {}  # by group and address of the sender
+        self.lost: dict[str, str] = {}  # by address: why
+        self.endpoint = Endpoint(
+            address, address, secret, on_message=self._put, on_link_lost=self._lose, shared=False
+        )
+
+    def _put(self, letter: Letter) -> None:
+        if letter.kind != _KIND or not isinstance(letter.meta, list) or not letter.meta:
+            return
+        group = str(letter.meta[0])
+        with self.changed:
+            self.lost.pop(letter.peer, None)
+            box = self.boxes.get((group, letter.peer), deque())
+            early = group not in self.open
+            if early and (len(box) >= _MOST_EARLY or (not box and letter.meta[1] == FAREWELL)):
+                return  # of a group that is over, or none
+            self.boxes[group, letter.peer] = box
+            box.append(letter)
+            self.changed.notify_all()
+
+    def _lose(self, peer: str, error: CommError) -> None:
+        with self.changed:
+            self.lost[peer] = str(error)
+            self.changed.notify_all()
+
+
+_posts: dict[str, _Post] = {}
+_lock = threading.Lock()
+
+
+def _post_at(address: str, secret: Secret | None) -> _Post:
+    """The endpoint there, made when the first group asks for it. AddressError where another process
+    or a server has the address."""
+    with _lock:
+        found = _posts.get(address)
+        if found is None:
+            found = _posts[address] = _Post(address, secret)
+        found.users += 1
+        return found
+
+
+def _leave_post(address: str) -> None:
+    with _lock:
+        found = _posts.get(address)
+        if found is None:
+            return
+        found.users -= 1
+        if found.users:
+            return
+        del _posts[address]
+    found.endpoint.close()
+
+
+class RemoteMembers:
+    """Links to the other members of a group, at `remote.addresses`. Errors as those of `Group`;
+    AuthenticationError where keys differ, InsecureAddressError without one."""
+
+    def __init__(
+        self, name: str, rank: int, timeout: float, connect_timeout: float, remote: Remote
+    ) -> None:
+        if len(set(remote.addresses)) < len(remote.addresses):
+            raise AddressError(f"two members of the group '{name}' have one address")
+        self.memory: list[Array] = []
+        self.doing = "the meeting of the group"
+        self.name, self.rank, self.timeout = name, rank, timeout
+        self._addresses = remote.addresses
+        self._others = [k for k in range(len(remote.addresses)) if k != rank]
+        self._met: set[int] = set()
+        self._post: _Post | None = _post_at(remote.addresses[rank], remote.secret)
+        self._post.open.add(name)
+        try:
+            self._meet(time.monotonic() + connect_timeout)
+        except BaseException as error:
+            self.end(Message(FAREWELL, str(error) or type(error).__name__, 0, 0))
+            raise
+
+    @property
+    def _here(self) -> _Post:
+        if self._post is None:
+            raise EndpointClosedError(f"the group '{self.name}' has ended")
+        return self._post
+
+    # ------------------------------------------------------------------------------------ meeting
+
+    def _meet(self, deadline: float) -> None:
+        """Connect to all of a lower rank, wait for the others, and greet each other."""
+        for rank in self._others:
+            if rank < self.rank:
+                self._connect(rank, deadline)
+                self._greet(rank)
+        for rank in self._others:
+            letter = self._letter(rank, deadline)
+            if letter is None:
+                raise missing_error([r for r in self._others if r not in self._met], self.name)
+            self._check_greeting(rank, letter)
+            self._met.add(rank)
+            if rank > self.rank:
+                self._greet(rank)
+
+    def _connect(self, rank: int, deadline: float) -> None:
+        address = self._addresses[rank]
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise missing_error([r for r in self._others if r not in self._met], self.name)
+            try:
+                self._here.endpoint.connect("", address, timeout=min(left, _TRY_S))
+                return
+            except UnreachableError:
+                continue  # it does not listen yet
+
+    def _greet(self, rank: int) -> None:
+        self._send(rank, [self.name, _HELLO, 0, 0, f"{self.rank} of {len(self._addresses)}"], [])
+
+    def _check_greeting(self, rank: int, letter: Letter) -> None:
+        """AddressError for who takes itself for another member, or one of another group."""
+        _, kind, number, _, text = letter.meta
+        if kind == FAREWELL:
+            raise PeerLostError(f"rank {rank} has left, in {self.doing}: {text}")
+        if kind != _HELLO or text != f"{rank} of {len(self._addresses)}" or number:
+            raise AddressError(
+                f"{self._addresses[rank]} is rank {text} in the group '{self.name}', and rank "
+                f"{rank} of {len(self._addresses)} here"
+            )
+
+    # ----------------------------------------------------------------------------------- messages
+
+    def tell(self, message: Message, data: Data | None) -> None:
+        """Send a message to everybody, in the order of ranks, with a copy of its data."""
+        meta = [self.name, message.kind, message.number, message.digest, message.text]
+        copies: dict[int, list[Array]] = {}  # by where the data is: most is the same for all
+        for rank in self._others:
+            parts: list[Array] = []
+            if data is not None:
+                raw = np.frombuffer(memoryview(data(rank)).cast("B"), np.uint8)
+                place = int(raw.ctypes.data)
+                if place not in copies:
+                    cuts = range(0, raw.nbytes, CHUNK_BYTES)
+                    copies[place] = [raw[a : a + CHUNK_BYTES].copy() for a in cuts]
+                parts = copies[place]
+            self._send(rank, meta, parts)
+
+    def _send(self, rank: int, meta: list[Any], parts: list[Array]) -> None:
+        address = self._addresses[rank]
+        try:
+            self._here.endpoint.send(address, _KIND, 0, meta, parts)
+        except PeerLostError as error:
+            raise self._lost(rank, str(error)) from None
+        except BackpressureError:
+            raise late_error([rank], self._here.endpoint.limits.send_s, self.doing) from None
+
+    def read(self, rank: int) -> tuple[Message, bytearray | memoryview]:
+        """The next message of a member, and its data."""
+        letter = self._letter(rank, time.monotonic() + self.timeout)
+        if letter is None:
+            silent = [r for r in self._others if r == rank or (r > rank and not self._has(r))]
+            raise late_error(silent, self.timeout, self.doing)
+        _, kind, number, digest, text = letter.meta
+        buffers = letter.buffers
+        raw = buffers[0] if len(buffers) == 1 else np.concatenate(buffers) if buffers else None
+        return Message(kind, text, number, digest), bytearray() if raw is None else raw.data
+
+    def _has(self, rank: int) -> bool:
+        return bool(self._here.boxes.get((self.name, self._addresses[rank])))
+
+    def _letter(self, rank: int, deadline: float) -> Letter | None:
+        """The next letter of a member; None if none comes. PeerLostError if it, or another one, is
+        lost."""
+        post, address = self._here, self._addresses[rank]
+        look = time.monotonic() + _SLICE_S
+        with post.changed:
+            while True:
+                box = post.boxes.get((self.name, address))
+                if box:
+                    return box.popleft()
+                now = time.monotonic()
+                for other in self._met if now > look else self._met & {rank}:
+                    self._check_lost(other)
+                if now > deadline:
+                    return None
+                post.changed.wait(min(deadline - now, _SLICE_S))
+
+    def _check_lost(self, rank: int) -> None:
+        """PeerLostError if a member is gone, or its last letter says so."""
+        post, address = self._here, self._addresses[rank]
+        box = post.boxes.get((self.name, address))
+        if address in post.lost or (box and box[-1].meta[1] == FAREWELL):
+            raise self._lost(rank, post.lost.get(address, ""))
+
+    def _lost(self, rank: int, why: str) -> PeerLostError:
+        """What is known of a member that is gone."""
+        address = self._addresses[rank]
+        box = self._here.boxes.get((self.name, address))
+        if box and box[-1].meta[1] == FAREWELL:
+            return PeerLostError(f"rank {rank} has left, in {self.doing}: {box[-1].meta[4]}")
+        return PeerLostError(f"rank {rank} ({address}) is lost, in {self.doing}: {why}")
+
+    # ------------------------------------------------------------------------------------ the end
+
+    def end(self, farewell: Message) -> None:
+        """Tell all why there is an end, and leave the endpoint."""
+        post, self._post = self._post, None
+        if post is None:
+            return
+        text = farewell.text[:MOST_TEXT]
+        meta = [self.name, FAREWELL, farewell.number, 0, text]
+        for rank in self._others:
+            try:
+                post.endpoint.send(self._addresses[rank], _KIND, 0, meta)
+            except CommError:
+                continue  # who is gone does not hear it
+        with post.changed:
+            post.open.discard(self.name)
+            for rank in self._others:
+                post.boxes.pop((self.name, self._addresses[rank]), None)
+        _leave_post(self._addresses[self.rank])
+
+    def abandon(self) -> None:
+        """In a child of a fork: the endpoint is the parent's, and closed here."""
+        self._post = None
