@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import os
+import signal
 import socket
 import threading
+import time
 import urllib.request
 
 import pytest
@@ -54,6 +58,47 @@ def test_only_this_machine_reaches_it() -> None:
         assert server.metrics_url.startswith("http://127.0.0.1:")
     with wf.train.Server({"w": ["127.0.0.1:0"]}) as server:
         assert server.metrics_url is None
+
+
+def test_a_child_of_a_fork_closes_it() -> None:
+    """At once, and it does not keep the port."""
+    with wf.train.Server({"w": ["127.0.0.1:0"]}, metrics_port=0) as server:
+        assert server.metrics_url is not None
+        port = int(server.metrics_url.rpartition(":")[2].partition("/")[0])
+        child = os.fork()
+        if not child:
+            server.stop()
+            os.execv("/bin/sleep", ["sleep", "20"])
+    try:
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
+            other.listen()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_who_asks_too_slowly_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "REQUEST_SECONDS", 0.5)
+    with (
+        wf.train.Server({"w": ["127.0.0.1:0"]}, metrics_port=0) as server,
+        socket.socket() as slow,
+    ):
+        assert server.metrics_url is not None
+        host, _, port = server.metrics_url[len("http://") : -len("/metrics")].rpartition(":")
+        slow.connect((host, int(port)))
+        slow.setblocking(False)
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 200:
+                slow.send(b"G")
+                sent += 1
+                time.sleep(0.05)
+                with contextlib.suppress(BlockingIOError):
+                    if not slow.recv(100):
+                        break
+        assert sent < 200
 
 
 def test_a_port_that_is_taken() -> None:

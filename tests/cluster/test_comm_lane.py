@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import multiprocessing
 import os
 import queue
@@ -47,6 +49,57 @@ def test_both_ends_have_one(secret: Secret | None) -> None:
             assert (got.peer, got.kind, got.step, got.key, got.offset) == (one.name, 3, 7, 11, 13)
         a.send_tensor("b", 1 << 36, 5, (), np.arange(6.0).reshape(2, 3))
         assert b.take(1 << 36, 5).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_packets_come_beside_a_flood_over_zeromq() -> None:
+    """Of a peer without a lane, which is faster than they are handled."""
+    done, came = threading.Event(), queue.SimpleQueue[int]()
+
+    def handle(message: Message) -> None:
+        if message.peer == "b":
+            came.put(message.key)
+        else:
+            done.wait(5e-3)
+
+    with (
+        Endpoint("a", on_message=handle) as a,
+        Here("b") as b,
+        Endpoint("c", shared=False) as c,
+    ):
+        linked(b, a)
+        c.connect("a", a.address)
+
+        def flood() -> None:
+            while not done.is_set():
+                with contextlib.suppress(BackpressureError):
+                    c.signal("a", 3, 7, 11)
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        try:
+            wait_for(lambda: a.peers.named("c").traffic.came > 30)
+            for key in range(40):
+                b.signal("a", 3, 7, key)
+            assert [came.get(timeout=5) for _ in range(40)] == list(range(40))
+        finally:
+            done.set()
+            thread.join(20)
+
+
+def test_no_descriptor_for_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link is there without."""
+
+    def none() -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with Here("a") as a, Here("b") as b:
+        monkeypatch.setattr("weft.comm.lane._socket", none)
+        a.connect("b", b.address)
+        a.signal("b", 3, 7, 11)
+        assert b.messages.get(timeout=5).key == 11
+        b.signal("a", 3, 7, 12)
+        assert a.messages.get(timeout=5).key == 12
+        assert not a.peers.named("b").has_lane
 
 
 @pytest.mark.parametrize("options", [{"shared": False}, {"checksums": True}])

@@ -133,7 +133,11 @@ class Lanes:
         """Have the peer send by a lane, if it is a process of this host with a door."""
         if link.memory is None or link.inward is not None:
             return
-        one = _socket()
+        try:
+            one = _socket()
+        except OSError as error:  # no descriptor is left
+            _log.debug("no lane from %s: %s", link.name, error)
+            return
         try:
             one.connect(address_of(link.incarnation))
             if _credentials(one) != (link.memory.pid, os.geteuid()):
@@ -149,11 +153,11 @@ class Lanes:
         self._links[one.fileno()], self.reads[one.fileno()] = link, one.recv
         link.keep_inward(one)
 
-    def watch(self, descriptor: int) -> Callable[[], list[tuple[int, int]]]:
-        """What waits until something can be read: of lanes, or the descriptor."""
+    def watch(self, descriptor: int) -> Callable[..., list[tuple[int, int]]]:
+        """What waits until a lane or the descriptor can be read, or so many seconds."""
         with contextlib.suppress(FileExistsError):
             self._poll.register(descriptor, select.EPOLLIN)
-        wait: Callable[[], list[tuple[int, int]]] = self._poll.poll
+        wait: Callable[..., list[tuple[int, int]]] = self._poll.poll
         return wait
 
     def end(self, descriptor: int) -> None:

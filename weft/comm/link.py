@@ -201,6 +201,7 @@ class Link:
         self.source = 0  # the source in frames from the peer; 0: not known yet
         self.expected = [0, 0]  # sequence numbers of the next frames from the peer, by lane
         self.waits_since = 0.0  # of packets for what was sent before them: since when
+        self.refused = -1  # the number of the last frame that was refused
         self.traffic = Traffic()
         self.alive = True
         self.connected = False  # the hand-shake of ZeroMQ is done

@@ -155,37 +155,53 @@ class Inbox:
         if protocol.early:
             protocol.take_early()
 
-    def _read_queue(self) -> None:
-        """All messages that have come over ZeroMQ."""
+    def _read_queue(self) -> bool:
+        """Some messages that have come over ZeroMQ; whether there may be more."""
         with contextlib.suppress(zmq.Again):
-            while True:
+            for _ in range(_IN_TURN):
                 self._take(self._receive(_DONTWAIT))
+            return True
+        return False
 
     def _read_all(self) -> None:
-        """As long as there are lanes."""
+        """As long as there are lanes, in turns with what came over ZeroMQ."""
         lanes, queue, reads = self._lanes, int(self._socket.get(zmq.FD)), self._lanes.reads
-        wait, packet = lanes.watch(queue), self._protocol.packet
-        self._read_queue()  # libzmq says once that there is something
+        wait, protocol = lanes.watch(queue), self._protocol
+        more = self._read_queue()  # libzmq says once that there is something
         while reads:
-            for descriptor, _ in wait():
-                if descriptor == queue:
-                    self._read_queue()
-                    continue
-                read = reads.get(descriptor)
-                if read is None:
-                    continue
-                try:
-                    frame = read(LANE_BYTES)
-                except BlockingIOError:
-                    continue
-                except OSError:
-                    frame = b""
-                if frame:
-                    packet(frame)
-                else:
-                    lanes.end(descriptor)
+            found = wait(0) if more else wait()
+            if more or any(descriptor == queue for descriptor, _ in found):
+                more = self._read_queue()
+            for descriptor, _ in found:
+                if descriptor != queue:
+                    self._read_lane(descriptor, _IN_TURN if more else 1)
+            if protocol.early and not more:
+                more = self._read_queue()
+                if not more:
+                    protocol.end_early()
+
+    def _read_lane(self, descriptor: int, most: int) -> None:
+        """So many packets of a lane, or all that are there."""
+        for _ in range(most):
+            read = self._lanes.reads.get(descriptor)
+            if read is None:
+                return
+            try:
+                frame = read(LANE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                frame = b""
+            if not frame:
+                self._lanes.end(descriptor)
+                return
+            self._protocol.packet(frame)
 
 
+#: Messages that are read of one source before others have their turn.
+_IN_TURN = 8
+#: Packets that are kept take no more bytes for a link.
+_EARLY_BYTES = 64 << 20
 _DONTWAIT = int(zmq.DONTWAIT)
 _log = logging.getLogger("weft.comm")
 MAX_NAME = 256
@@ -366,13 +382,28 @@ class Protocol:
         sequence, expected = message.header.sequence, link.expected[wire.CTL]
         if (sequence - expected) & 0xFFFFFFFF >= 1 << 31:
             raise BadFrameError("replayed")
-        now = time.monotonic()
         if link not in self.early:
-            self.early[link], link.waits_since = {}, now
-        kept, limits = self.early[link], self._endpoint.limits
+            self.early[link], link.waits_since = {}, time.monotonic()
+        kept = self.early[link]
         kept[sequence] = message
-        if len(kept) > limits.backlog or now - link.waits_since > limits.heartbeat_timeout_s:
-            self._out_of_order(link, min(kept, key=lambda s: (s - expected) & 0xFFFFFFFF), expected)
+        full = len(kept) > self._endpoint.limits.backlog or (
+            len(kept) % 256 == 0 and sum(m.nbytes for m in kept.values()) > _EARLY_BYTES
+        )
+        if full or expected == link.refused:  # which does not come again
+            self._lose_early(link)
+
+    def end_early(self) -> None:
+        """End the links whose packets wait for what does not come: it is not in ZeroMQ's queue,
+        which is empty."""
+        latest = time.monotonic() - self._endpoint.limits.heartbeat_timeout_s
+        for link in [link for link in self.early if link.waits_since < latest]:
+            self._lose_early(link)
+
+    def _lose_early(self, link: Link) -> None:
+        expected = link.expected[wire.CTL]
+        first = min(self.early.pop(link), key=lambda s: (s - expected) & 0xFFFFFFFF)
+        with contextlib.suppress(BadFrameError):
+            self._out_of_order(link, first, expected)
 
     def take_early(self) -> None:
         """Take the packets before which nothing is to come any more."""
@@ -392,6 +423,8 @@ class Protocol:
         if refused is None:
             return
         link.expected[header.lane] = header.sequence  # the peer's own is still to come
+        if header.lane == wire.CTL:
+            link.refused = header.sequence
         if refused is error:
             raise error
         raise refused from error

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -107,6 +110,7 @@ class MetricsServer:
             target=self._server.serve_forever, args=(0.1,), name="weft-metrics", daemon=True
         )
         self._thread.start()
+        _servers.add(self._server)
 
     @property
     def url(self) -> str:
@@ -116,7 +120,8 @@ class MetricsServer:
 
     def close(self) -> None:
         """Listen no more."""
-        self._server.shutdown()
+        if self._thread.is_alive():  # else it is a child of a fork
+            self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
@@ -139,9 +144,14 @@ class _Server(ThreadingTCPServer):  # HTTPServer asks the DNS for its own name
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # a handler's own timeout holds for each read of it
+        end = threading.Timer(REQUEST_SECONDS, _cut, (request,))
+        end.daemon = True
+        end.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            end.cancel()
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -168,3 +178,18 @@ def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
             _LOG.debug(format, *args)
 
     return Handler
+
+
+def _cut(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
+def _close_all() -> None:
+    """In a child of a fork: the port is the parent's."""
+    for server in list(_servers):
+        server.server_close()
+
+
+_servers: weakref.WeakSet[_Server] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_close_all)

@@ -303,7 +303,7 @@ class Worker:
             if known:
                 self._runs[step, handle] = run
             else:
-                self.counters.ended(0.0, failed=True)
+                self.counters.ended(0.0, failed=True, part=part.whole)
         if not known:
             self._refuse(message, client, handle)
             return
