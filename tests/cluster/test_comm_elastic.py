@@ -29,11 +29,12 @@ from weft.comm import elastic as elastic_module
 from weft.comm.elastic import Tree, share
 from weft.comm.errors import (
     GroupEndedError,
+    LeftBehindError,
     ProgramsDifferError,
     UnreachableError,
 )
 from weft.comm.group import Call
-from weft.comm.meeting import address_of
+from weft.comm.meeting import Generation, Meeting, Member, address_of
 
 #: How many disturbed runs the slow test does: by hand `WEFT_KILLS=100`.
 KILLS = int(os.environ.get("WEFT_KILLS", "2"))
@@ -193,6 +194,57 @@ def test_too_few_and_another_state() -> None:
     kinds = {type(x) for x in found}
     assert ProgramsDifferError in kinds
     assert any("its array 0 is float64[" in str(x) for x in found)
+
+
+def meetings(name: str, size: int, step: int) -> tuple[list[Meeting], Generation]:
+    """The meetings of members, and the generation that they were in."""
+    made = [Meeting(name, size, 1, 0.5, 2.0) for _ in range(size)]
+    members = tuple(Member(m.ident, 1, step, True) for m in made)
+    return made, Generation(1, "t", members)
+
+
+def test_a_leader_that_is_behind_leaves_the_others_to_another() -> None:
+    (stale, *others), last = meetings(fresh(), 3, 3)
+    try:
+
+        def comes_late(one: Meeting) -> Any:
+            time.sleep(0.1)
+            return one.meet(50, True, last)
+
+        found = together(
+            [lambda: stale.meet(3, True, last), *[lambda o=o: comes_late(o) for o in others]]
+        )
+    finally:
+        for one in (stale, *others):
+            one.close()
+    assert isinstance(found[0], LeftBehindError)
+    assert found[1] == found[2]
+    assert {m.ident for m in found[1].members} == {m.ident for m in others}
+
+
+def test_all_of_a_half_hear_that_it_is_left_behind() -> None:
+    four, last = meetings(fresh(), 4, 5)
+    try:
+        found = together([lambda m=m: m.meet(5, True, last) for m in four[2:]])
+    finally:
+        for one in four:
+            one.close()
+    assert [type(error) for error in found] == [LeftBehindError] * 2
+
+
+def test_a_leader_that_was_silent_follows_the_next_one() -> None:
+    """It has its name still, and does not begin a second run."""
+    (old, new), last = meetings(fresh(), 2, 5)
+    try:
+        assert old._takes_the_lead()
+        new._where = 1  # it has waited for long
+        assert new._takes_the_lead()
+        found = together([lambda: old.meet(5, True, last), lambda: new.meet(5, True, last)])
+    finally:
+        old.close()
+        new.close()
+    assert found[0] == found[1]
+    assert len(found[0].members) == 2
 
 
 def test_junk_and_strangers() -> None:

@@ -304,6 +304,25 @@ def test_groups_of_two_sizes() -> None:
     assert any("has 3 members, rank 0 says 2" in error for error in errors)
 
 
+@pytest.mark.parametrize("length", [3, 400_000])
+def test_who_is_through_may_leave(length: int) -> None:
+    """Another member is slow in between its messages: the third one waits for it."""
+
+    class Slow(dict[int, Any]):
+        def items(self) -> Any:
+            for rank, one in super().items():
+                yield rank, one
+                time.sleep(0.4)
+
+    def work(group: Group) -> Any:
+        if group.rank == 2:
+            members = group._members
+            members._sockets = Slow(members._sockets)
+        return group.reduce(np.ones(length), np.add, Call("psum"))[0]
+
+    assert together(3, work, timeout=20) == [3.0] * 3
+
+
 def test_a_member_that_leaves_a_meeting_says_why() -> None:
     """To one who still waits for somebody else, too."""
     name = fresh()

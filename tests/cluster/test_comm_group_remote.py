@@ -107,6 +107,19 @@ def test_all_calls(size: int, secret: bool) -> None:
         assert together(size, work, secrets=[key] * size) == [[]] * size
 
 
+@pytest.mark.parametrize("more", [1, 2, 4])
+def test_a_last_piece_of_few_elements(more: int) -> None:
+    """Of which some members have no slice to add up."""
+    length = 3 * (256 << 10) // 8 + more
+    xs = [drawn(rank, (length,), np.float64) for rank in range(3)]
+    wanted = summed(xs).tobytes()
+
+    def work(group: Group) -> Any:
+        return group.reduce(xs[group.rank], np.add, Call("psum")).tobytes() == wanted
+
+    assert together(3, work) == [True] * 3
+
+
 def test_large_arrays_in_place() -> None:
     """Several real pieces, into the array itself, which is written to again at once."""
     xs = [drawn(rank, (3, 1_000_001), np.float32) for rank in range(3)]

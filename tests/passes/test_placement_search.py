@@ -22,7 +22,7 @@ from weft.ir.types import tensor_type
 from weft.passes.placement import CostModel, Device, Links, Placement, Search, place
 from weft.passes.placement.bounds import lower_bound
 from weft.passes.placement.choose import SEARCHED
-from weft.passes.placement.search import evaluate
+from weft.passes.placement.search import evaluate, search
 from weft.passes.placement.timeline import Simulation
 
 #: Links on which it pays to leave a device, and sometimes does not.
@@ -240,3 +240,21 @@ def test_variables_go_where_there_is_room() -> None:
     placed = place(graph, devices, free_state=True)
     assert len(set(placed.state.values())) > 1
     assert all(peak.nbytes <= 1700 for peak in placed.predict().peaks)
+
+
+def test_what_fits_is_better_than_what_is_fast() -> None:
+    """Slow links make one device the fastest, which has not enough memory."""
+    size = 100_000
+    builder = Builder([tensor_type(float32, size)])
+    value = builder.args[0]
+    for name in "abcd":
+        attrs = {"name": name, "dtype": float32, "shape": (size,)}
+        (ref,) = builder.emit("variable", (), attrs)
+        value = builder.emit1("add", value, builder.emit1("read", ref))
+    graph = builder.graph("g", ["x"], [value])
+    slow = CostModel(Links(latency_s=1e-2))
+    choice = place(graph, devices_of(3, 2_399_990), costs=slow, free_state=True).choice
+    assert not evaluate(choice.model, choice.chosen)[1]
+    for evaluations in (100, 500):
+        found = search(choice.model, choice.allowed, choice.chosen, Search(evaluations, 1))
+        assert not found.over

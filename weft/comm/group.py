@@ -123,13 +123,15 @@ class Group:
     def close(self, why: str = "its program closed the group") -> None:
         """Leave; members that are in a call, or make one, hear why. A second time nothing."""
         if not self._ended:
-            self._end(GroupEndedError(why))
+            self._end(GroupEndedError(why), by_itself=True)
 
-    def _end(self, error: BaseException) -> None:
+    def _end(self, error: BaseException, by_itself: bool = False) -> None:
         self._ended = str(error) or type(error).__name__
         _groups.discard(self)
         if self._members is not None:
-            self._members.end(Message(FAREWELL, self._ended[:MOST_TEXT], self._number, 0))
+            self._members.end(
+                Message(FAREWELL, self._ended[:MOST_TEXT], self._number, int(by_itself))
+            )
 
     def abandon(self) -> None:
         """In a child of a fork: the members are the parent's, a call of which may hold the lock."""

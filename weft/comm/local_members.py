@@ -59,6 +59,7 @@ class LocalMembers:
             raise AddressError(f"no shared memory between processes on {sys.platform}")
         self.name, self.rank, self.size, self.timeout = name, rank, size, timeout
         self.doing = "the meeting of the group"
+        self._number = 0  # of the call
         self._is_there, self._count = is_there, places * piece
         self._sockets: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
@@ -174,7 +175,7 @@ class LocalMembers:
     def end(self, farewell: Message) -> None:
         """Tell all why there is an end, and give sockets and memory back."""
         text = farewell.text.encode(errors="replace")
-        head = _HEAD.pack(_MAGIC, FAREWELL, len(text), 0, farewell.number, 0)
+        head = _HEAD.pack(_MAGIC, FAREWELL, len(text), 0, farewell.number, farewell.digest)
         for one in self._sockets.values():
             with contextlib.suppress(OSError):
                 one.send(head + text, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -196,6 +197,7 @@ class LocalMembers:
     def tell(self, message: Message, data: Data | None) -> None:
         """Send a message to everybody."""
         kind, said, number, digest = message
+        self._number = number
         text = said.encode()
         for rank, one in self._sockets.items():
             raw = memoryview(data(rank)).cast("B") if data is not None else b""
@@ -262,12 +264,24 @@ class LocalMembers:
         found = {ranks[descriptor]: events for descriptor, events in poll.poll(0)}
         if not found.get(waits_for, 0) & select.POLLIN:  # else it has come; others may be through
             for rank, events in found.items():
-                if events & (select.POLLRDHUP | select.POLLHUP) and rank != waits_for:
+                gone = events & (select.POLLRDHUP | select.POLLHUP) and rank != waits_for
+                if gone and not self._is_through(rank):
                     self._last_words(rank)
         if time.monotonic() > deadline:
             silent = {r for r in ranks.values() if not found.get(r, 0) & select.POLLIN}
             late = [r for r in ranks.values() if r == waits_for or (r > waits_for and r in silent)]
             raise late_error(late, self.timeout, self.doing)
+
+    def _is_through(self, rank: int) -> bool:
+        """Whether a member that is gone has done this call: all that it had to send is here."""
+        said = b""
+        with contextlib.suppress(OSError):
+            said = self._sockets[rank].recv(1 << 20, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        at = said.rfind(_MAGIC + bytes([FAREWELL]))
+        if at < 0 or len(said) < at + _HEAD.size:
+            return False
+        *_, number, by_itself = _HEAD.unpack_from(said, at)
+        return bool(by_itself) and number >= self._number
 
     def _last_words(self, rank: int) -> NoReturn:
         """Raise what a member that is gone has said last: a farewell, or nothing."""

@@ -36,6 +36,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 #: A stranger who connects and says nothing holds a leader up for so long.
 _HELLO_S: Final = 2.0
 _PAUSE_S: Final = 0.01
+_ALONE_S: Final = 0.2
 _meetings: weakref.WeakSet[Meeting] = weakref.WeakSet()
 
 
@@ -101,13 +102,14 @@ class Meeting:
         self._presence.close()
         self._stop_leading()
 
-    def _stop_leading(self, why: str = "") -> None:
+    def _stop_leading(self, why: dict[str, str] | None = None) -> None:
+        """why: what guests are told; if nothing, they look for another leader."""
         if self._inbox is not None:
             self._inbox.close()
             self._inbox = None
         for guest in self._guests:
-            if why:
-                _tell(guest.connection, {"error": why})
+            if why is not None:
+                _tell(guest.connection, why)
             guest.connection.close()
         self._guests = []
 
@@ -130,11 +132,16 @@ class Meeting:
         """
         me = Member(self.ident, os.getpid(), step, known)
         while True:
+            if self._inbox is not None and self._is_replaced():
+                self._stop_leading()  # this process was silent for long
             if self._inbox is not None or self._takes_the_lead():
                 try:
                     return self._lead(me, last)
+                except LeftBehindError as error:
+                    self._stop_leading({"behind": str(error)})
+                    raise
                 except CommError as error:
-                    self._stop_leading(str(error))
+                    self._stop_leading({"error": str(error)})
                     raise
             try:
                 return self._follow(me, last)
@@ -165,8 +172,12 @@ class Meeting:
 
     # -------------------------------------------------------------------------------- who leads
 
+    def _is_replaced(self) -> bool:
+        """Whether a process leads that did not wait for this one."""
+        return _is_heard(address_of(self.name, f"leader-{self._where + 1}"), socket.SOCK_STREAM)
+
     def _takes_the_lead(self) -> bool:
-        while _is_heard(address_of(self.name, f"leader-{self._where + 1}"), socket.SOCK_STREAM):
+        while self._is_replaced():
             self._where += 1
         inbox = socket.socket(socket.AF_UNIX)
         try:
@@ -192,7 +203,9 @@ class Meeting:
             if awaited and waited > self.timeout:
                 _check_more(self.name, came, awaited, newest)
                 awaited = []
-            if enough and not awaited:
+            # who knows of nobody may have come between a leader's end and its members
+            alone = len(came) == 1 and not me.known and waited < _ALONE_S
+            if enough and not awaited and not alone:
                 return self._decide(came, newest)
             if waited > self.timeout + self.connect_timeout or (
                 not awaited and waited > self.connect_timeout
@@ -213,6 +226,7 @@ class Meeting:
         behind = [m for m in came if m.known and m.step < top - 1]
         why = f"the others are at step {top}, and this process at step"
         if any(m.ident == self.ident for m in behind):
+            self._stop_leading()  # the others go on, and one of them leads
             raise LeftBehindError(f"{why} {came[0].step}")
         stays = [m for m in came if m not in behind]
         ranked = sorted(stays, key=lambda m: (not m.known, newest.rank(m.ident)))

@@ -19,7 +19,7 @@ Data = Callable[[int], Any]
 
 class Message(NamedTuple):
     """A message without its data. number: of the call; digest: a hash of what it is, and text that
-    for people; of a farewell why its sender ends."""
+    for people; of a farewell 1 if its sender has done that call and leaves by itself, and why."""
 
     kind: int
     text: str

@@ -120,6 +120,7 @@ class RemoteMembers:
             raise AddressError(f"two members of the group '{name}' have one address")
         self.memory: list[Array] = []
         self.doing = "the meeting of the group"
+        self._number = 0  # of the call
         self.name, self.rank, self.timeout = name, rank, timeout
         self._addresses = remote.addresses
         self._others = [k for k in range(len(remote.addresses)) if k != rank]
@@ -185,13 +186,14 @@ class RemoteMembers:
 
     def tell(self, message: Message, data: Data | None) -> None:
         """Send a message to everybody, in the order of ranks, with a copy of its data."""
+        self._number = message.number
         meta = [self.name, message.kind, message.number, message.digest, message.text]
-        copies: dict[int, list[Array]] = {}  # by where the data is: most is the same for all
+        copies: dict[tuple[int, int], list[Array]] = {}  # of what is the same for all, as most is
         for rank in self._others:
             parts: list[Array] = []
             if data is not None:
                 raw = np.frombuffer(memoryview(data(rank)).cast("B"), np.uint8)
-                place = int(raw.ctypes.data)
+                place = int(raw.ctypes.data), raw.nbytes  # what is empty is where the next begins
                 if place not in copies:
                     cuts = range(0, raw.nbytes, CHUNK_BYTES)
                     copies[place] = [raw[a : a + CHUNK_BYTES].copy() for a in cuts]
@@ -242,7 +244,10 @@ class RemoteMembers:
         """PeerLostError if a member is gone, or its last letter says so."""
         post, address = self._here, self._addresses[rank]
         box = post.boxes.get((self.name, address))
-        if address in post.lost or (box and box[-1].meta[1] == FAREWELL):
+        left = box[-1].meta if box and box[-1].meta[1] == FAREWELL else None
+        if left is not None and left[3] and left[2] >= self._number:
+            return  # it has done this call, so all that it had to send is here
+        if address in post.lost or left is not None:
             raise self._lost(rank, post.lost.get(address, ""))
 
     def _lost(self, rank: int, why: str) -> PeerLostError:
@@ -261,7 +266,7 @@ class RemoteMembers:
         if post is None:
             return
         text = farewell.text[:MOST_TEXT]
-        meta = [self.name, FAREWELL, farewell.number, 0, text]
+        meta = [self.name, FAREWELL, farewell.number, farewell.digest, text]
         for rank in self._others:
             try:
                 post.endpoint.send(self._addresses[rank], _KIND, 0, meta)

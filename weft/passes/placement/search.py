@@ -103,14 +103,15 @@ class _Annealing:
     def run(self) -> Found:
         """Search."""
         self.first_seconds = evaluate(self.model, self.place)[0]
-        now = best = self._energy(self.place)
+        now, over = self._energy(self.place)
+        best = over, now  # what fits is better than what does not
         kept, count = list(self.place), 1
         budget = self.how.evaluations if self.units else 1
         turn = max(1, budget // _RETURNS)
         while count < budget:
             part = (count % turn) / turn
             if count % turn == 0:
-                self.place, now = list(kept), best
+                self.place, now = list(kept), best[1]
             heat = self.first_seconds * _HOT * (_COLD / _HOT) ** part
             change = self._change()
             count += 1
@@ -119,23 +120,25 @@ class _Annealing:
             before = [(g, self.place[g]) for g in change]
             for g, k in change.items():
                 self.place[g] = k
-            energy = self._energy(self.place)
+            energy, over = self._energy(self.place)
             worse = energy - now
             if worse <= 0 or (heat > 0 and self.random.random() < math.exp(-worse / heat)):
                 now = energy
-                if now < best:
-                    best, kept = now, list(self.place)
+                if (over, now) < best:
+                    best, kept = (over, now), list(self.place)
             else:
                 for g, k in before:
                     self.place[g] = k
-        seconds, over = evaluate(self.model, kept)
-        return Found(tuple(kept), seconds, over, count)
+        seconds, excess = evaluate(self.model, kept)
+        return Found(tuple(kept), seconds, excess, count)
 
-    def _energy(self, place: Sequence[int]) -> float:
+    def _energy(self, place: Sequence[int]) -> tuple[float, bool]:
+        """What the search lessens, and whether the placement does not fit. One that does not is no
+        more than dear: the way to one that fits may lead over it."""
         seconds, over = evaluate(self.model, place)
         if not over:
-            return seconds
-        return seconds + self.first_seconds * _OVER * (1e-3 + over / self.memory)
+            return seconds, False
+        return seconds + self.first_seconds * _OVER * (1e-3 + over / self.memory), True
 
     # -- changes -----------------------------------------------------------------------------------
 
