@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,7 @@ def test_a_leader_that_is_behind_leaves_the_others_to_another() -> None:
 def test_all_of_a_half_hear_that_it_is_left_behind() -> None:
     four, last = meetings(fresh(), 4, 5)
     try:
-        found = together([lambda m=m: m.meet(5, True, last) for m in four[2:]])
+        found = together([partial(m.meet, 5, True, last) for m in four[2:]])
     finally:
         for one in four:
             one.close()
@@ -233,18 +234,35 @@ def test_all_of_a_half_hear_that_it_is_left_behind() -> None:
 
 
 def test_a_leader_that_was_silent_follows_the_next_one() -> None:
-    """It has its name still, and does not begin a second run."""
-    (old, new), last = meetings(fresh(), 2, 5)
+    """It has its name still, and does not begin a second run with one who has lost another."""
+    name = fresh()
+    old, b, c = (Meeting(name, 3, 1, 0.3, 0.3) for _ in range(3))
+
+    def second(one: Meeting) -> Any:
+        time.sleep(0.1)  # the first leads
+        return one.meet(0, False, Generation())
+
     try:
-        assert old._takes_the_lead()
-        new._where = 1  # it has waited for long
-        assert new._takes_the_lead()
-        found = together([lambda: old.meet(5, True, last), lambda: new.meet(5, True, last)])
+        first = together(
+            [lambda: old.meet(0, False, Generation()), lambda: second(b), lambda: second(c)]
+        )
+        assert first[0].rank(old.ident) == 0
+        after = together([lambda: b.meet(5, True, first[0]), lambda: c.meet(5, True, first[0])])
+        assert {m.ident for m in after[0].members} == {b.ident, c.ident}
+        c.close()
+
+        def goes_on() -> Any:
+            made = b.meet(5, True, after[0])
+            while made.rank(old.ident) < 0 and not b.visitors():
+                time.sleep(0.01)
+            return made if made.rank(old.ident) >= 0 else b.meet(5, True, made)
+
+        last = together([lambda: old.meet(5, True, first[0]), goes_on])
     finally:
-        old.close()
-        new.close()
-    assert found[0] == found[1]
-    assert len(found[0].members) == 2
+        for one in (old, b, c):
+            one.close()
+    assert last[0] == last[1]
+    assert len(last[0].members) == 2
 
 
 def test_junk_and_strangers() -> None:

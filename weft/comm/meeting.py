@@ -132,11 +132,12 @@ class Meeting:
         """
         me = Member(self.ident, os.getpid(), step, known)
         while True:
-            if self._inbox is not None and self._is_replaced():
-                self._stop_leading()  # this process was silent for long
             if self._inbox is not None or self._takes_the_lead():
                 try:
-                    return self._lead(me, last)
+                    made = self._lead(me, last)
+                    if made is not None:
+                        return made
+                    self._stop_leading()
                 except LeftBehindError as error:
                     self._stop_leading({"behind": str(error)})
                     raise
@@ -189,10 +190,11 @@ class Meeting:
         self._inbox = inbox
         return True
 
-    def _lead(self, me: Member, last: Generation) -> Generation:
-        """Wait for all who can come, and say who takes part."""
+    def _lead(self, me: Member, last: Generation) -> Generation | None:
+        """Wait for all who can come, and say who takes part. None if another one leads, as this
+        process was silent for long."""
         began = time.monotonic()
-        while True:
+        while not self._is_replaced():
             self._admit(_PAUSE_S)
             self._guests = [g for g in self._guests if not _is_gone(g.connection)]
             came = [me, *(g.member for g in self._guests)]
@@ -214,6 +216,7 @@ class Meeting:
                     f"{len(came)} processes of the run '{self.name}' have come, and "
                     f"{self.least if newest.number else self.size} are needed"
                 )
+        return None
 
     def _awaited(self, came: Sequence[Member], last: Generation) -> list[Member]:
         """Who is there, was in a generation that somebody here knows, and has not come yet."""

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -82,7 +83,10 @@ def _state_lines(task: str, stats: Stats) -> Iterator[str]:
     yield from family("weft_variable_bytes", "gauge", "Bytes of variables.", variables)
     queues: Rows = [({**own, "queue": name}, size) for name, size, _ in stats["queues"]]
     yield from family("weft_queue_elements", "gauge", "Elements in queues.", queues)
-    gpus: Rows = [({**own, "gpu": row[0].rpartition("/")[2]}, row[2]) for row in stats["gpus"]]
+    held: Counter[str] = Counter()
+    for row in stats["gpus"]:  # emulated ones of several settings have one name
+        held[row[0].rpartition("/")[2]] += row[2]
+    gpus: Rows = [({**own, "gpu": name}, nbytes) for name, nbytes in held.items()]
     yield from family("weft_gpu_bytes", "gauge", "Memory that the task holds on GPUs.", gpus)
     refused: Rows = [({**own, "reason": why}, n) for why, n in stats["rejected"].items()]
     yield from family("weft_refused_frames_total", "counter", "Frames that were refused.", refused)
