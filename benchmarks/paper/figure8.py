@@ -31,6 +31,7 @@ import simulated
 from figure8_worker import Run
 from rich.console import Console
 from rich.table import Table
+from windows import heard
 
 from weft.frontend.tools.bench_workloads import machine
 from weft.passes.placement import Links
@@ -60,22 +61,13 @@ def processes(count: int) -> Iterator[list[subprocess.Popen[str]]]:
                     stdout=subprocess.PIPE if command is not ps else subprocess.DEVNULL,
                 ))  # fmt: skip
             for process in made[1:]:
-                answer(process)
+                heard(process)
             yield made[1:]
         finally:
             for process in made:
                 process.kill()
             for process in made:
                 process.wait(30)
-
-
-def answer(process: subprocess.Popen[str]) -> str:
-    """The next line that a process prints."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit(f"a process has ended: {process.args!r}")
-    return line.strip()
 
 
 def tell(running: Sequence[subprocess.Popen[str]], line: str = "") -> None:
@@ -91,10 +83,10 @@ def measure(tasks: list[subprocess.Popen[str]], run: Run) -> dict[str, Any]:
     used = tasks[: run.workers + run.backups + 1]
     tell(used, json.dumps(asdict(run)))
     for process in used:
-        answer(process)
+        heard(process)
     tell(used)  # all of them begin
-    times = json.loads(answer(used[0]))[WARM:]
-    done = [json.loads(answer(process)) for process in used[1:]]
+    times = json.loads(heard(used[0]))[WARM:]
+    done = [json.loads(heard(process)) for process in used[1:]]
     tell(used[:1])
     return {
         "backups": run.backups, "median": float(np.median(times)), "mean": float(np.mean(times)),

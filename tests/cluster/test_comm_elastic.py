@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from at_once import outcomes
 from elastic_run import Run
 from example_counts import examples
 from hypothesis import given
@@ -50,25 +51,6 @@ def alone(steps: int, length: int = 5) -> Run:
     with closing(Run(fresh(), 1, length)) as run:
         run.until(steps)
     return run
-
-
-def together(works: list[Callable[[], Any]]) -> list[Any]:
-    """What each gives, or the error that it raises, as threads."""
-    made: list[Any] = [None] * len(works)
-
-    def run(k: int) -> None:
-        try:
-            made[k] = works[k]()
-        except BaseException as error:
-            made[k] = error
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(len(works))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return made
 
 
 def in_a_tree(values: list[Any]) -> Any:
@@ -109,7 +91,7 @@ def test_any_number_of_members(size: int, length: int) -> None:
             run.until(4)
         return run.state.tobytes()
 
-    assert together([work] * size) == [wanted.state.tobytes()] * size
+    assert outcomes([work] * size) == [wanted.state.tobytes()] * size
 
 
 def test_members_leave_and_join() -> None:
@@ -146,7 +128,7 @@ def test_members_leave_and_join() -> None:
             assert run.group.step >= 10
             return ends(run)
 
-    found = together([stays, leaves, joins])
+    found = outcomes([stays, leaves, joins])
     wanted = alone(end[0])
     for one in found:
         assert not isinstance(one, BaseException), one
@@ -177,7 +159,7 @@ def test_who_has_the_sum_gives_it_to_who_lacks_it(monkeypatch: pytest.MonkeyPatc
         return made
 
     monkeypatch.setattr(elastic_module, "sum_of_parts", breaks)
-    for seen, bits in together([lambda: work(0), lambda: work(1)]):
+    for seen, bits in outcomes([lambda: work(0), lambda: work(1)]):
         assert seen == wanted.seen
         assert bits == wanted.state.tobytes()
 
@@ -191,7 +173,7 @@ def test_too_few_and_another_state() -> None:
         with closing(Run(name, 2, length, connect_timeout=2)) as run:
             run.until(3)
 
-    found = together([lambda: work(5), lambda: work(6)])
+    found = outcomes([lambda: work(5), lambda: work(6)])
     kinds = {type(x) for x in found}
     assert ProgramsDifferError in kinds
     assert any("its array 0 is float64[" in str(x) for x in found)
@@ -212,7 +194,7 @@ def test_a_leader_that_is_behind_leaves_the_others_to_another() -> None:
             time.sleep(0.1)
             return one.meet(50, True, last)
 
-        found = together(
+        found = outcomes(
             [lambda: stale.meet(3, True, last), *[lambda o=o: comes_late(o) for o in others]]
         )
     finally:
@@ -226,7 +208,7 @@ def test_a_leader_that_is_behind_leaves_the_others_to_another() -> None:
 def test_all_of_a_half_hear_that_it_is_left_behind() -> None:
     four, last = meetings(fresh(), 4, 5)
     try:
-        found = together([partial(m.meet, 5, True, last) for m in four[2:]])
+        found = outcomes([partial(m.meet, 5, True, last) for m in four[2:]])
     finally:
         for one in four:
             one.close()
@@ -243,11 +225,11 @@ def test_a_leader_that_was_silent_follows_the_next_one() -> None:
         return one.meet(0, False, Generation())
 
     try:
-        first = together(
+        first = outcomes(
             [lambda: old.meet(0, False, Generation()), lambda: second(b), lambda: second(c)]
         )
         assert first[0].rank(old.ident) == 0
-        after = together([lambda: b.meet(5, True, first[0]), lambda: c.meet(5, True, first[0])])
+        after = outcomes([lambda: b.meet(5, True, first[0]), lambda: c.meet(5, True, first[0])])
         assert {m.ident for m in after[0].members} == {b.ident, c.ident}
         c.close()
 
@@ -257,7 +239,7 @@ def test_a_leader_that_was_silent_follows_the_next_one() -> None:
                 time.sleep(0.01)
             return made if made.rank(old.ident) >= 0 else b.meet(5, True, made)
 
-        last = together([lambda: old.meet(5, True, first[0]), goes_on])
+        last = outcomes([lambda: old.meet(5, True, first[0]), goes_on])
     finally:
         for one in (old, b, c):
             one.close()
@@ -455,7 +437,7 @@ def test_nothing_stays_open() -> None:
             run.until(2)
             run.close()
 
-    assert together([work, work]) == [None, None]
+    assert outcomes([work, work]) == [None, None]
     gc.collect()
     assert _descriptors() == before
 

@@ -10,11 +10,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from at_once import outcomes
 from example_counts import examples
 from group_members import DTYPES, add_for_ever, drawn, fresh, members, small_pieces, summed
 from hypothesis import given
@@ -36,22 +38,13 @@ from weft.comm.local_members import address_of
 
 def together(size: int, work: Callable[[Group], Any], timeout: float = 10.0) -> list[Any]:
     """What each member gives, or the error that it raises; members are threads."""
-    name, made = fresh(), [None] * size
+    name = fresh()
 
-    def run(rank: int) -> None:
-        try:
-            with Group(name, rank, size, timeout=timeout, connect_timeout=10) as group:
-                made[rank] = work(group)
-        except BaseException as error:
-            made[rank] = error  # type: ignore[call-overload]
+    def run(rank: int) -> Any:
+        with Group(name, rank, size, timeout=timeout, connect_timeout=10) as group:
+            return work(group)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return made
+    return outcomes([partial(run, rank) for rank in range(size)])
 
 
 @given(

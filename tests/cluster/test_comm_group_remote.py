@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from at_once import outcomes
 from group_members import DTYPES, add_for_ever, drawn, fresh, members, small_pieces, summed
 
 from weft.comm.addresses import Secret
@@ -52,23 +54,14 @@ def together(
     connect_timeout: float = 20.0,
 ) -> list[Any]:
     """What each member gives, or the error that it raises; members are threads."""
-    name, made, addresses = fresh(), [None] * size, free_addresses(size)
+    name, addresses = fresh(), free_addresses(size)
 
-    def run(rank: int) -> None:
+    def run(rank: int) -> Any:
         remote = Remote(addresses, secrets[rank] if secrets else None)
-        try:
-            with Group(name, rank, size, timeout, connect_timeout, remote=remote) as group:
-                made[rank] = work(group)
-        except BaseException as error:
-            made[rank] = error  # type: ignore[call-overload]
+        with Group(name, rank, size, timeout, connect_timeout, remote=remote) as group:
+            return work(group)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return made
+    return outcomes([partial(run, rank) for rank in range(size)])
 
 
 @pytest.mark.parametrize(("size", "secret"), [(2, True), (3, False), (5, False)])

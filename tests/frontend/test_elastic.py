@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from at_once import outcomes
 
 import weft as wf
 
@@ -60,25 +60,6 @@ def trained(name: str, size: int, steps: int = 10, **options: Any) -> dict[int, 
     return found
 
 
-def together(works: list[Callable[[], Any]]) -> list[Any]:
-    """What each gives, or the error that it raises."""
-    made: list[Any] = [None] * len(works)
-
-    def run(k: int) -> None:
-        try:
-            made[k] = works[k]()
-        except BaseException as error:
-            made[k] = error
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(len(works))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return made
-
-
 def test_it_is_the_usual_training() -> None:
     """Of the whole batch by one compiled step, but for rounding."""
     model = Model()
@@ -98,13 +79,13 @@ def test_it_is_the_usual_training() -> None:
 def test_the_bits_do_not_depend_on_who_takes_part(size: int) -> None:
     """All begin with the variables of one, whatever their own are."""
     wanted, name = trained(fresh(), 1), fresh()
-    found = together([lambda: trained(name, size) for _ in range(size)])
+    found = outcomes([lambda: trained(name, size) for _ in range(size)])
     assert found == [wanted] * size
 
 
 def test_all_begin_with_the_variables_of_one() -> None:
     name = fresh()
-    first, other = together([partial(trained, name, 2, seed=k) for k in range(2)])
+    first, other = outcomes([partial(trained, name, 2, seed=k) for k in range(2)])
     assert first == other
     assert first in (trained(fresh(), 1, seed=0), trained(fresh(), 1, seed=1))
 
@@ -137,7 +118,7 @@ def test_a_newcomer_has_variables_and_slots() -> None:
         timer.join()
         return found
 
-    all_steps, some = together([first, second])
+    all_steps, some = outcomes([first, second])
     assert all_steps == wanted
     assert some == {step: wanted[step] for step in some}
     assert set(some) == {step for step, size in seen.items() if size == 2}
@@ -149,7 +130,7 @@ def test_dtypes(dtype: str) -> None:
     """16-bit floats are added as float32."""
     name, options = fresh(), {"dtype": dtype, "steps": 3}
     wanted = trained(fresh(), 1, **options)
-    assert together([lambda: trained(name, 2, **options) for _ in range(2)]) == [wanted] * 2
+    assert outcomes([lambda: trained(name, 2, **options) for _ in range(2)]) == [wanted] * 2
 
 
 def test_looked_up_rows_and_what_is_not_used() -> None:
@@ -169,7 +150,7 @@ def test_more_processes_than_microbatches() -> None:
     name = fresh()
     wanted = trained(fresh(), 1, steps=3, microbatches=2)
     works = [lambda: trained(name, 3, steps=3, microbatches=2) for _ in range(3)]
-    assert together(works) == [wanted] * 3
+    assert outcomes(works) == [wanted] * 3
 
 
 def test_what_is_refused() -> None:
@@ -217,7 +198,7 @@ def test_programs_that_differ() -> None:
         with Model().elastic(name, 2) as train:
             return train(X[0][:rows], Y[0][:rows])
 
-    found = together([lambda: work(24), lambda: work(16)])
+    found = outcomes([lambda: work(24), lambda: work(16)])
     assert any(
         isinstance(x, wf.errors.InvalidArgumentError) and "float32[16, 6]" in str(x) for x in found
     )

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 
-def at_once(calls: Sequence[Callable[[], object]]) -> None:
-    """Run each call in a thread, for a minute at most; the first error of any is raised."""
-    errors: list[BaseException] = []
+def outcomes(calls: Sequence[Callable[[], object]]) -> list[Any]:
+    """Run each call in a thread, for a minute at most: what each gives, or the error that it
+    raises."""
+    made: list[Any] = [None] * len(calls)
 
-    def guarded(call: Callable[[], object]) -> None:
+    def guarded(k: int) -> None:
         try:
-            call()
+            made[k] = calls[k]()
         except BaseException as error:
-            errors.append(error)
+            made[k] = error
 
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
+    threads = [threading.Thread(target=guarded, args=(k,)) for k in range(len(calls))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    if errors:
-        raise errors[0]
+    return made
+
+
+def at_once(calls: Sequence[Callable[[], object]]) -> None:
+    """Run each call in a thread, for a minute at most; the first error of any is raised."""
+    for made in outcomes(calls):
+        if isinstance(made, BaseException):
+            raise made

@@ -45,6 +45,8 @@ _TRY_S: Final = 1.0
 #: How long a wait goes on until it looks whether somebody else was lost: who has left may have all,
 #: and what another one sent at the same time may still be on its way.
 _SLICE_S: Final = 0.25
+#: How long one that leaves stays for the others at most.
+_LINGER_S: Final = 1.0
 #: Letters of a member to a group that this process has not opened yet, at most.
 _MOST_EARLY: Final = 64
 
@@ -272,11 +274,29 @@ class RemoteMembers:
                 post.endpoint.send(self._addresses[rank], _KIND, 0, meta)
             except CommError:
                 continue  # who is gone does not hear it
+        if farewell.digest:
+            self._linger(post)
         with post.changed:
             post.open.discard(self.name)
             for rank in self._others:
                 post.boxes.pop((self.name, self._addresses[rank]), None)
         _leave_post(self._addresses[self.rank])
+
+    def _linger(self, post: _Post) -> None:
+        """Wait a moment for the others to leave, too: an endpoint that closes at once may take from
+        them what they have not read yet."""
+        deadline = time.monotonic() + _LINGER_S
+        with post.changed:
+            while any(not self._has_left(post, rank) for rank in self._met):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                post.changed.wait(left)
+
+    def _has_left(self, post: _Post, rank: int) -> bool:
+        address = self._addresses[rank]
+        box = post.boxes.get((self.name, address))
+        return address in post.lost or bool(box and box[-1].meta[1] == FAREWELL)
 
     def abandon(self) -> None:
         """In a child of a fork: the endpoint is the parent's, and closed here."""

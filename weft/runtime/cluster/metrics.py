@@ -44,7 +44,7 @@ def _step_lines(task: str, stats: Stats) -> Iterator[str]:
     for k, name, told in (
         (1, "runs_total", "Parts that ended, by the name of the step's graph."),
         (2, "seconds_total", "How long they took."),
-        (3, "wait_seconds_total", "In which they did nothing but wait for tensors."),
+        (3, "wait_seconds_total", "In which they waited, for tensors or queues."),
     ):
         rows: Rows = [(labels, row[k]) for labels, row in zip(of, stats["parts"], strict=True)]
         yield from family(f"weft_part_{name}", "counter", told, rows)

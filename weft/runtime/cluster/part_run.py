@@ -131,7 +131,7 @@ class Client:
 @dataclass(frozen=True, slots=True)
 class Home:
     """What all runs of a task share. over: called with a run, its seconds, those of them in which
-    it only waited for messages, and whether it failed when it has ended, before the answer is
+    it only waited, and whether it failed when it has ended, before the answer is
     sent."""
 
     name: str

@@ -86,8 +86,8 @@ class Counters:
                 row[1] += (event.end_ns - event.begin_ns) / 1e9
 
     def ended(self, seconds: float, failed: bool, waited: float = 0.0, part: str = "") -> None:
-        """A part of a step has ended after so many seconds, in `waited` of which it did nothing but
-        wait for messages. part: the name of its graph."""
+        """A part of a step has ended after so many seconds, in `waited` of which nothing of
+        it ran, as it waited for messages or queues. part: the name of its graph."""
         if failed:
             self._failed += 1
         else:
@@ -117,7 +117,7 @@ class Counters:
 
     def snapshot(self) -> Stats:
         """seconds: since when is counted; steps: {begun, done, failed}; step_seconds: of all parts
-        together, in wait_seconds of which a part did nothing but wait for messages; step_buckets:
+        together, in wait_seconds of which nothing of a part ran, as it waited; step_buckets:
         how many parts took as long as `SECONDS` says; parts: rows [name of the graph, runs,
         seconds, those that it waited]; edges: rows [task, tensor, messages, bytes]; timed: parts
         that were timed op by op; ops: rows [ops, place, runs, seconds] of these, and op_seconds of
