@@ -35,6 +35,7 @@ import weft as wf
 
 Floats = NDArray[np.float32]
 CLASSES, RATE, BATCH = 10, 0.003, 64
+ANSWERS = 400  # of each version at least: of 50, how many are right would be chance
 
 
 @dataclass(frozen=True)
@@ -202,11 +203,11 @@ def run(folder: Path, clients: int, steps: int) -> Clients:
         told = Clients(port, data)
         told.start(clients)
         try:
-            wait_for(told, "1", 50)
+            wait_for(told, "1", ANSWERS)
             model.train(data, steps, seed=2)
             model.export(folder / "2")
             print(f"version 2: after {steps} more, exported while {clients} clients ask")
-            wait_for(told, "2", 50)
+            wait_for(told, "2", ANSWERS)
         finally:
             told.stop()
     return told
