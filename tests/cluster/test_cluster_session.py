@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clusters import local_cluster
 
 import weft as wf
 from weft.runtime.cluster import client, master
@@ -573,8 +574,54 @@ def test_what_nothing_binds_stays_with_the_session(graph: wf.Graph, target: str)
         assert "on 1 of" not in text, text
 
 
+def test_ops_leave_the_session_where_that_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nobody says whether they may: to a server of one worker, not of two. The messages are
+    those that were predicted, and the results those of one task."""
+    monkeypatch.setattr(worker, "usable_processors", lambda: 8)  # for all tasks
+    before = wf.get_num_threads()
+    wf.set_num_threads(1)
+    try:
+        for workers in (1, 2):
+            with local_cluster({"ps": 1, "worker": workers}) as servers:
+                _check_leaving(servers[1].target, leaves=workers == 1)
+    finally:
+        wf.set_num_threads(before)
+
+
+def _check_leaving(target: str, *, leaves: bool) -> None:
+    rng = np.random.default_rng(0)
+    one, other = (rng.normal(0, 0.03, (700, 700)).astype(np.float32) for _ in range(2))
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [700, 700])
+        with wf.device("/job:ps"):
+            w = wf.Variable(other)
+        y, z = x, w.read()
+        for _ in range(2):
+            y, z = wf.tanh(y @ x), wf.tanh(z @ w.read())
+        fetched = wf.sum(y) * wf.sum(z)
+    found = []
+    for spread in (None, False):
+        cluster = wf.train.Cluster(target, spread=spread)
+        with wf.Session(graph=graph, cluster=cluster) as session:
+            session.run(w.initializer)
+            found.append(session.run(fetched, {x: one}))
+            metadata = wf.RunMetadata()
+            trace = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
+            session.run(fetched, {x: one}, trace, metadata)
+            text = session.explain(fetched, {x: one})
+        timeline, messages = metadata.timeline, re.search(r"\n(\d+) messages, ", text)
+        assert timeline is not None
+        assert messages is not None
+        assert len(timeline.transfers) == int(messages[1]) == 1
+        there = text.partition("\n/job:ps/task:0/cpu:0: ")[2].partition("\n\n")[0]
+        assert there.count("\n  matmul at ") == (2 if leaves and spread is None else 0)
+        said = "may leave" if leaves else "stay in"
+        assert (f"ops that nothing binds {said} the session's task" in text) == (spread is None)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+
+
 def test_threads_agree_on_where_a_variable_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    place: Any = client.place
+    place: Any = client.place_where_it_wins
     held: list[dict[str, str]] = []
 
     def slow(*args: Any, **options: Any) -> Any:
@@ -582,7 +629,7 @@ def test_threads_agree_on_where_a_variable_is(monkeypatch: pytest.MonkeyPatch) -
         time.sleep(0.3)
         return place(*args, **options)
 
-    monkeypatch.setattr(client, "place", slow)
+    monkeypatch.setattr(client, "place_where_it_wins", slow)
     w = wf.Variable(np.ones(3, np.float32), name="w")
     servers = wf.train.Server.create_local_cluster({"worker": 2})
     target = servers[0].target

@@ -8,7 +8,7 @@ also those that keep some of it free for what comes later; one that does not fit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, cached_property
 
 from weft.ir.cost.thresholds import MARGIN, MOST_SINGLE, REPAIRS
@@ -20,6 +20,7 @@ from weft.passes.placement.bounds import Bound, lower_bound
 from weft.passes.placement.costs import CostModel
 from weft.passes.placement.devices import CPU, Device
 from weft.passes.placement.memory import Life, Peak, overflow
+from weft.passes.placement.replicas import done_at_once
 from weft.passes.placement.search import Search, evaluate, search
 from weft.passes.placement.step_model import StepModel
 from weft.passes.placement.timeline import Pick, Simulation, Span
@@ -34,7 +35,8 @@ _RESERVES = (0.0, 0.25, 0.5)
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """The predicted time of a step: seconds, messages included, and the simulation that says so.
-    compared: seconds of all candidates, by name. measured: how many ops have costs from a trace.
+    compared: seconds of all candidates, by name, if `replicas` tasks do such a step at once.
+    measured: how many ops have costs from a trace.
     peaks: the memory of each device that takes part. path: what the step's end waited for, from its
     begin on. unfit: of the candidates, those that do not fit the memory."""
 
@@ -45,6 +47,7 @@ class Prediction:
     peaks: tuple[Peak, ...] = ()
     path: tuple[Span, ...] = ()
     unfit: frozenset[str] = frozenset()
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Choice:
     """A choice of devices for the groups of a graph, priced once somebody asks.
 
     group: of each op, in order, the root of its group. allowed: the devices of a root. how: a
-    search that follows the greedy candidates, if there is one. free: the roots that had a choice.
+    search that follows the greedy candidates, if there is one. replicas: how many tasks do such a
+    step at once; the candidate is taken that is fastest then. free: the roots that had a choice.
     """
 
     def __init__(
@@ -74,9 +78,10 @@ class Choice:
         devices: Sequence[Device],
         costs: CostModel,
         how: Search | None = None,
+        replicas: int = 1,
     ) -> None:
         self._graph, self._group, self._costs = graph, group, costs
-        self._devices, self._how = devices, how
+        self._devices, self._how, self._replicas = devices, how, replicas
         self._by_root = allowed
         self.free = frozenset(r for r, ks in allowed.items() if len(ks) > 1)
 
@@ -116,7 +121,7 @@ class Choice:
         spans = tuple(simulation.spans or ())
         return Prediction(
             seconds, spans, compared, self.model.costs.measured, tuple(simulation.peaks()),
-            simulation.critical_path(), unfit,
+            simulation.critical_path(), unfit, self._replicas,
         )  # fmt: skip
 
     @cached_property
@@ -139,7 +144,7 @@ class Choice:
             how = Search(REPAIRS)
         if how is not None and self.free:
             found = search(self.model, self.allowed, done[first][2], how)
-            done[SEARCHED] = found.seconds, found.over, found.chosen
+            done[SEARCHED] = self._at_once(found.chosen, found.seconds), found.over, found.chosen
         best = min(done, key=lambda name: (done[name][1], done[name][0]))
         seconds, over, _ = done[HOME]
         if not over and seconds <= done[best][0] * (1 + MARGIN):
@@ -171,8 +176,17 @@ class Choice:
             made = Simulation(model, chosen, allowed, pick, reserve=reserve)
             seconds = made.run()
             over = overflow(model, made.peaks()) if model.limited else 0.0
-            done[name] = seconds, over, made.chosen
+            done[name] = self._at_once(made.chosen, seconds), over, made.chosen
         return done
+
+    def _at_once(self, chosen: Sequence[int], seconds: float) -> float:
+        """The seconds of a placement if all replicas do such a step at once; seconds: of one."""
+        if self._replicas == 1:
+            return seconds
+        simulation = Simulation(self.model, chosen, keep=True)
+        simulation.run()
+        links = self._costs.links
+        return done_at_once(simulation.spans or (), self.model.tasks[0], self._replicas, links)
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -348,18 +362,23 @@ def _singles(fresh: Callable[[int], object], allowed: Sequence[Sequence[int]]) -
     return sorted(first.values())[:MOST_SINGLE]
 
 
-def choices(masks: Sequence[int], devices: Sequence[Device], spread: bool) -> list[Sequence[int]]:
+def choices(
+    masks: Sequence[int], devices: Sequence[Device], spread: bool | Collection[str]
+) -> list[Sequence[int]]:
     """The devices that each of some sets (bits) leaves. spread: what may be in the session's task
-    may leave it."""
+    may leave it; or the tasks for whose processors it may."""
 
     @cache
     def left(mask: int) -> tuple[int, ...]:
         ks = tuple(k for k, bit in enumerate(reversed(bin(mask)[2:])) if bit == "1")
-        if not spread:
-            for some in (home, cpus):  # nothing is on a GPU that nothing puts there
+        if spread is not True:
+            # what cannot be at home is bound; nothing is on a GPU that nothing puts there
+            for some in (near, cpus) if home.intersection(ks) else (cpus,):
                 ks = tuple(k for k in ks if k in some) or ks
         return ks
 
     home = {k for k, d in enumerate(devices) if d.task == devices[0].task}
+    tasks = {devices[0].task, *(() if isinstance(spread, bool) else spread)}
+    near = {k for k, d in enumerate(devices) if d.task in tasks}
     cpus = {k for k, d in enumerate(devices) if d.kind == CPU}
     return [left(mask) for mask in masks]

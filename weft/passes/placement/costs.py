@@ -40,6 +40,7 @@ from weft.ir.types import RefType, StackType, TensorType, Type
 from weft.passes.fusion.fuse import Group, Grouping
 from weft.passes.manager import NOT_KERNELS
 from weft.passes.placement.devices import Links, Rates, links_from
+from weft.passes.placement.unstored import Rules
 from weft.passes.rewriting.rewrite import is_view
 from weft.passes.sizes import is_symbolic, specialize
 
@@ -192,7 +193,7 @@ class Costs:
                     self._around[op] = times
         for op in block.ops:
             self._find_views(op)
-        self._price_nests(dict(zip(copy.ops, block.ops, strict=True)), copy)
+        self._price_nests(dict(zip(copy.ops, block.ops, strict=True)), block, copy)
 
     def _find_views(self, op: Operation) -> None:
         """Results that have no memory of their own: views, stacks after a push, variables that are
@@ -207,7 +208,7 @@ class Costs:
             elif op.operands and (is_view(op) or op.name in NOT_KERNELS):
                 self.unstored[result] = op.operands[0]
 
-    def _price_nests(self, own: Mapping[Operation, Operation], copy: Block) -> None:
+    def _price_nests(self, own: Mapping[Operation, Operation], block: Block, copy: Block) -> None:
         """What fusion will make one kernel of. own: the ops of the graph, by those of `copy`, which
         have sizes."""
         found = Nests(copy, self.nbytes)
@@ -218,6 +219,7 @@ class Costs:
         for value in found.inside:
             assert value.op is not None
             self.unstored[own[value.op].results[value.index]] = None
+        self._find_unstored(dict(zip(copy.args, block.args, strict=True)), own, copy, found)
         for nest in found.nests:
             ops = [own[sized] for sized in nest.ops]
             alone = [max(self._ns[op], 1.0) for op in ops]
@@ -225,6 +227,22 @@ class Costs:
             for op, weight in zip(ops, alone, strict=True):
                 share = weight / sum(alone)
                 self._nest[op], self._ns[op] = (nest, share), ns * share
+
+    def _find_unstored(
+        self, args: Mapping[Value, Value], own: Mapping[Operation, Operation], copy: Block,
+        found: Nests,
+    ) -> None:  # fmt: skip
+        """What passes after `fuse` do not store."""
+
+        def of_graph(value: Value) -> Value:
+            maker = value.op
+            return args[value] if maker is None else own[maker].results[value.index]
+
+        rules = Rules(copy, found.nest, found.source)
+        for value in rules.updates():
+            self.unstored[of_graph(value)] = None
+        for value, source in rules.again(frozenset(found.inside)).items():
+            self.unstored[of_graph(value)] = of_graph(source)
 
     def _static(self, op: Operation) -> float:
         if runs_on_host(op):
@@ -339,15 +357,18 @@ class Nest:
 class Nests:
     """What `fuse` will make of the ops of a block. nests: those that are more than one op, or read
     through others. inside: the values that only the nest which makes them reads. free: the ops that
-    nests read through, which do not run."""
+    nests read through, which do not run. nest: of each op of a nest, however small, which. source:
+    what a value is, read through these."""
 
     def __init__(self, block: Block, nbytes: Callable[[Value], float]) -> None:
         names = tuple(f"a{k}" for k in range(len(block.args)))
         self._grouping = grouping = Grouping(Graph("nests", block, names))
+        self.source = grouping.source
         self._nbytes = nbytes
         self._readers: dict[Value, set[object]] = {v: {None} for v in block.results}
         members: dict[tuple[Group, str], list[Operation]] = {}
         self.free: list[Operation] = []
+        self.nest: dict[Operation, tuple[Group, str]] = {}
         for op in block.ops:
             group = grouping.group.get(op)
             if group is None and op.name not in NOT_KERNELS:
@@ -355,6 +376,7 @@ class Nests:
             nest = None if group is None or group.space is None else (group, op.device)
             if nest is not None:
                 members.setdefault(nest, []).append(op)
+                self.nest[op] = nest
             if group is not None:
                 for value in (*op.operands, *op.control):
                     self._readers.setdefault(grouping.source(value), set()).add(nest)

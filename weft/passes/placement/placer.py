@@ -23,7 +23,7 @@ is no kernel: what cannot go along is an error, or moves with soft placement."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 
 from weft.ir.analysis.effects import HOST, StateKey, host_keys
@@ -316,9 +316,9 @@ _NEAR = 0.01
 def _chosen(choice: Choice) -> str:
     """Why a group that had a choice is where it is."""
     found = choice.prediction
-    took = f"{found.seconds * 1e3:.3g} ms predicted"
-    least = found.seconds * _NEAR
-    others = {k: v for k, v in found.compared.items() if abs(v - found.seconds) > least}
+    seconds = found.seconds if found.replicas == 1 else found.compared[choice.why]
+    took = f"{seconds * 1e3:.3g} ms predicted"
+    others = {k: v for k, v in found.compared.items() if abs(v - seconds) > seconds * _NEAR}
     if not others:
         return f"{choice.why} ({took})"
     name = min(others, key=lambda k: others[k])
@@ -339,7 +339,8 @@ class Placement:
     will take, worked out once. choice: the model that says so, its bound and its alternatives.
     fallbacks: what soft placement has given up, as text. spanning: the
     branches and loops (of `graph`) whose ops are on several devices. state: the devices of
-    variables ("w") and objects of the host ("<queue> q").
+    variables ("w") and objects of the host ("<queue> q"). note: why what nothing binds may, or may
+    not, leave the session's task, where nobody has said so.
     """
 
     graph: Graph
@@ -350,6 +351,7 @@ class Placement:
     spanning: tuple[Operation, ...]
     state: Mapping[str, str]
     choice: Choice
+    note: str = ""
 
 
 def place(
@@ -358,7 +360,8 @@ def place(
     *,
     costs: CostModel | None = None,
     soft: bool = False,
-    spread: bool = True,
+    spread: bool | Collection[str] = True,
+    replicas: int = 1,
     held: Mapping[str, str] | None = None,
     default: str | None = None,
     search: Search | None = None,
@@ -370,12 +373,14 @@ def place(
     devices: those that there are, the session's own first: feeds start there and fetches end there.
     costs: measured ones, or the links; by default static prices. soft: constraints that cannot hold
     are given up, and `fallbacks` says which. spread: ops that nothing binds may leave the session's
-    task if that makes the step faster. held: where variables and objects of the host are since
-    earlier steps, as `Placement.state` of theirs says; they stay there. default: the device of the
-    ops that name none, and that nothing which names one is together with. search: for a faster
-    placement than the greedy ones. free_state: variables that nobody placed need not be in the
-    session's task, and have a choice as ops do. fit: what is predicted to be in memory must fit
-    also where constraints leave no choice, not the variables alone.
+    task if that makes the step faster; or the tasks for which they may. replicas: how many tasks do
+    such a step at once, each with what is the session's task here in its own, and all with the same
+    other tasks: the placement is taken that is fastest then. held: where variables and objects of
+    the host are since earlier steps, as `Placement.state` of theirs says; they stay there. default:
+    the device of the ops that name none, and that nothing which names one is together with. search:
+    for a faster placement than the greedy ones. free_state: variables that nobody placed need not
+    be in the session's task, and have a choice as ops do. fit: what is predicted to be in memory
+    must fit also where constraints leave no choice, not the variables alone.
 
     PlacementError with the minimal set of constraints that cannot hold together;
     ResourceExhaustedError if what was found does not fit the memory of a device.
@@ -387,7 +392,9 @@ def place(
     groups, fallbacks, wishes = group_up(problem, devices, soft=soft)
     together = colocate(graph, problem, groups, devices, free_state=free_state)
     model = costs or CostModel()
-    choice = _choice_of(graph, problem, groups, devices, model, spread, search)
+    allowed = _allowed(problem, groups, devices, spread)
+    root = {op: groups.root(i) for i, op in enumerate(problem.ops)}
+    choice = Choice(graph, root, allowed, devices, model, search, replicas)
     if choice.free or fit:
         choice.check_memory()
     else:
@@ -418,20 +425,15 @@ def _log(graph: Graph, choice: Choice, fallbacks: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def _choice_of(
-    graph: Graph,
+def _allowed(
     problem: Problem,
     groups: Groups,
     devices: Sequence[Device],
-    model: CostModel,
-    spread: bool,
-    search: Search | None,
-) -> Choice:
-    """What the groups leave to be chosen."""
-    root = {op: groups.root(i) for i, op in enumerate(problem.ops)}
-    left = list(dict.fromkeys(root.values()))
-    allowed = choices([groups.mask(r) for r in left], devices, spread)
-    return Choice(graph, root, dict(zip(left, allowed, strict=True)), devices, model, search)
+    spread: bool | Collection[str],
+) -> dict[int, Sequence[int]]:
+    """The devices that are left for each group, by its root."""
+    left = list(dict.fromkeys(map(groups.root, range(len(problem.ops)))))
+    return dict(zip(left, choices([groups.mask(r) for r in left], devices, spread), strict=True))
 
 
 def _own_regions(graph: Graph) -> Graph:

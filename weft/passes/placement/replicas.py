@@ -13,11 +13,15 @@ around a ring (`weft/comm`, decision 76)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError
 from weft.passes.placement.devices import Links
 from weft.passes.placement.simulate import Cluster, Run, Workload
+from weft.passes.placement.timeline import Span
 
 _WARM = 2
 #: Up to so many workers send the parts of their gradients to each other directly.
@@ -57,6 +61,18 @@ def all_reduced(
     exchange = exchange_seconds(sum(load.push), workers, links)
     took = [_computing(load, workers, random).max() + exchange for _ in range(_WARM + steps)]
     return Run(workers, tuple(map(float, took[_WARM:])), float(sum(took[_WARM:])), 0)
+
+
+def done_at_once(spans: Sequence[Span], home: str, replicas: int, links: Links) -> float:
+    """Seconds of a step that so many tasks do at once, of which one, `home`, was simulated: the
+    others do the same in tasks of their own, and all share the other tasks that take part. Devices
+    do one op at a time."""
+    tasks = {DeviceSpec.parse(name).task_name for s in spans for name in s.where.split(" -> ")}
+    servers = sorted(tasks - {home})
+    if not servers:
+        return max((span.end for span in spans), default=0.0)
+    load = Workload.of_spans(spans, servers)
+    return served_by_servers(load, replicas, Cluster(links, cores=1), steps=2).median
 
 
 def exchange_seconds(nbytes: float, workers: int, links: Links) -> float:
@@ -106,6 +122,11 @@ class _Rounds:
     def __init__(
         self, load: Workload, workers: int, cluster: Cluster, needed: int, seed: int
     ) -> None:
+        if load.is_overlapped:
+            raise InvalidArgumentError(
+                "rounds are for workers that compute when they have all parameters",
+                hint="weft.passes.placement.simulate.simulate has transfers while they compute",
+            )
         if cluster.machine is not None:
             raise InvalidArgumentError(
                 "rounds are for machines with links between them",

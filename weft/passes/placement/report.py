@@ -41,6 +41,10 @@ def _lines(placement: Placement, measured: float | None, limit: int) -> Iterator
     if measured is not None:
         ratio = f"{seconds / measured:.2f} of it" if measured > 0 else "no time at all"
         yield f"  a step took {time_text(measured)}: predicted was {ratio}"
+    if placement.note:
+        yield f"  {placement.note}"
+    if found.replicas > 1:
+        yield f"  if {found.replicas} tasks do such a step at once, it takes"
     for name, time in found.compared.items():
         unfit = ", which does not fit the memory" if name in found.unfit else ""
         yield f"    {name}: {time_text(time)}{unfit}"

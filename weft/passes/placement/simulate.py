@@ -3,10 +3,11 @@
 `costs` says what one step takes whose tasks wait for nobody else. Here the same step is done by up
 to hundreds of workers at once, which meet at the servers (paper, sections 4.4, 6.2 and 6.3): in
 each step a worker tells the servers that it begins, gets their parameters, computes, and sends them
-gradients. Asynchronously, each goes on as soon as its gradients are applied. Synchronously a step
-is over when each server has the gradients of `needed` workers, of whose number there may be more:
-those of the slower ones come too late and are dropped (backup workers). A slow worker is not
-stopped; when it is done it goes on with the step that is current then.
+gradients; or it gets and sends those of a layer while it computes others (`Transfer`).
+Asynchronously, each goes on as soon as its gradients are applied. Synchronously a step is over when
+each server has the gradients of `needed` workers, of whose number there may be more: those of the
+slower ones come too late and are dropped (backup workers). A slow worker is not stopped; when it is
+done it goes on with the step that is current then.
 
 What may be waited for: the cores of a machine, by computing and by each message at both its ends;
 and what goes into and out of a machine, byte by byte. Messages go in pieces, so what is sent is
@@ -25,18 +26,19 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError
-from weft.passes.placement.devices import Links
-from weft.passes.placement.placer import Placement
+from weft.passes.placement.devices import Device, Links
+from weft.passes.placement.timeline import Span
 
 #: Puts a call at a time.
 At = Callable[[float, Callable[[], None]], None]
@@ -206,14 +208,35 @@ class Tasks:
         do(self._handlers[source], handled[0], sent)
 
 
+class Placed(Protocol):
+    """A placement, as a workload reads it: `placer.Placement`."""
+
+    @property
+    def devices(self) -> Sequence[Device]: ...
+    @property
+    def predict(self) -> Callable[[], Any]: ...
+
+
 #: Messages go in so many pieces at most, none smaller than this (bytes).
 _PIECES, _PIECE_BYTES = 4, 1 << 18
+
+
+class Transfer(NamedTuple):
+    """Parameters that a worker gets from a server, or gradients that it gives it, in one message.
+    at: which part of its computing is done before it needs them, or has made them."""
+
+    server: int
+    nbytes: float
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One step of one worker. Of what there is one for each server: pull, push: bytes of parameters
     and of gradients; apply_s: seconds for which a core of the server works on a worker's gradients.
+    gets, gives: the same as messages, which overlap with computing; by default one for each server,
+    and all parameters are there before the worker computes, and gradients go when all is done
+    (`overlapped`).
     compute_s: seconds of the worker, the median. update_s: seconds from the last gradient of a
     synchronous step to the new parameters.
 
@@ -232,10 +255,19 @@ class Workload:
     straggle: float = 0.0
     straggle_factor: float = 1.0
     measured: tuple[float, ...] = ()
+    gets: tuple[Transfer, ...] = ()
+    gives: tuple[Transfer, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.apply_s:
             object.__setattr__(self, "apply_s", (0.0,) * len(self.pull))
+        for name, nbytes, at in (("gets", self.pull, 0.0), ("gives", self.push, 1.0)):
+            given: tuple[Transfer, ...] = getattr(self, name)
+            if not all(0 <= t.server < len(nbytes) for t in given):
+                raise InvalidArgumentError("a transfer of a server that there is not")
+            rest = set(range(len(nbytes))) - {t.server for t in given}  # each takes part
+            made = tuple(Transfer(k, 0.0 if given else nbytes[k], at) for k in sorted(rest))
+            object.__setattr__(self, name, (*given, *made))
         if not self.pull or not len(self.pull) == len(self.push) == len(self.apply_s):
             raise InvalidArgumentError(
                 f"a workload for {len(self.pull)} servers has {len(self.push)} gradients and "
@@ -245,6 +277,12 @@ class Workload:
                    self.spread, self.straggle, self.straggle_factor, *self.measured)  # fmt: skip
         if not all(n >= 0 for n in numbers):
             raise InvalidArgumentError("bytes, seconds and likelihoods are not negative")
+        in_time = all(0 <= t.at < 1 for t in self.gets) and all(0 < t.at <= 1 for t in self.gives)
+        if not in_time:
+            raise InvalidArgumentError("parameters are needed before the end, gradients made after")
+        for transfers, nbytes in ((self.gets, self.pull), (self.gives, self.push)):
+            if not np.allclose(_by_server(transfers, len(nbytes)), nbytes):
+                raise InvalidArgumentError("the transfers are not the bytes of the servers")
 
     @staticmethod
     def even(servers: int, pull: float, push: float, compute_s: float) -> Workload:
@@ -252,15 +290,31 @@ class Workload:
         each = (pull / servers,) * servers
         return Workload(each, (push / servers,) * servers, compute_s)
 
+    def overlapped(self, gets: Sequence[Transfer], gives: Sequence[Transfer]) -> Workload:
+        """The workload with these transfers."""
+        servers = len(self.pull)
+        pull, push = _by_server(gets, servers), _by_server(gives, servers)
+        return replace(self, pull=pull, push=push, gets=tuple(gets), gives=tuple(gives))
+
+    @property
+    def is_overlapped(self) -> bool:
+        """Whether it gets or gives anything while it computes."""
+        return any(t.at > 0 for t in self.gets) or any(t.at < 1 for t in self.gives)
+
     @staticmethod
-    def of_placement(placement: Placement, job: str = "ps") -> Workload:
+    def of_placement(placement: Placed, job: str = "ps") -> Workload:
         """The step of one worker, which the tasks of `job` serve, as it was placed and priced."""
         servers = sorted({d.task for d in placement.devices if d.spec.job == job})
         if not servers:
             raise InvalidArgumentError(f"no device of the placement is of the job '{job}'")
+        return Workload.of_spans(placement.predict().timeline, servers)
+
+    @staticmethod
+    def of_spans(spans: Iterable[Span], servers: Sequence[str]) -> Workload:
+        """The simulated step of one worker, which these tasks serve."""
         pull, push, busy = (dict.fromkeys(servers, 0.0) for _ in range(3))
         compute = 0.0
-        for span in placement.predict().timeline:
+        for span in spans:
             first, arrow, second = span.where.partition(" -> ")
             source, target = _task(first), _task(second) if arrow else ""
             if not arrow and source in busy:
@@ -284,6 +338,14 @@ class Workload:
             slower = (self.straggle_factor - 1) * random.exponential()
             seconds *= 1 + max(0.0, slower)
         return seconds
+
+
+def _by_server(transfers: Iterable[Transfer], servers: int) -> tuple[float, ...]:
+    """The bytes of each server."""
+    found = [0.0] * servers
+    for t in transfers:
+        found[t.server] += t.nbytes
+    return tuple(found)
 
 
 def _task(device: str) -> str:
@@ -371,6 +433,40 @@ class _Pool:
         return end
 
 
+class _Stop(NamedTuple):
+    """Where a worker's computing may stop. needs: what it must have got to go on; makes: what it
+    has made by then."""
+
+    at: float
+    needs: frozenset[int]
+    makes: tuple[int, ...]
+
+
+def _stops(load: Workload) -> tuple[_Stop, ...]:
+    """From the begin of computing to its end."""
+    needs: dict[float, list[int]] = {0.0: [], 1.0: []}
+    makes: dict[float, list[int]] = {}
+    for number, get in enumerate(load.gets):
+        needs.setdefault(get.at, []).append(number)
+    for number, give in enumerate(load.gives):
+        makes.setdefault(give.at, []).append(number)
+    return tuple(
+        _Stop(at, frozenset(needs.get(at, ())), tuple(makes.get(at, ())))
+        for at in sorted({*needs, *makes})
+    )
+
+
+def _shares(load: Workload) -> tuple[float, ...]:
+    """Which part of what its server does for the worker each gradient is."""
+    count = [0] * len(load.push)
+    for t in load.gives:
+        count[t.server] += 1
+    return tuple(
+        t.nbytes / load.push[t.server] if load.push[t.server] else 1 / count[t.server]
+        for t in load.gives
+    )
+
+
 class _Steps:
     """The state of one simulation: events in order of time, and what each task waits for."""
 
@@ -399,9 +495,14 @@ class _Steps:
         self.out, self.into = ([_Pool(1) for _ in range(tasks)] for _ in range(2))
         self.version = 0  # of the parameters: how many steps are over
         self.step = [0] * workers  # the version that each worker has
-        self.begun = [0.0] * workers
+        self.begun, self.seconds = [0.0] * workers, [0.0] * workers  # of computing, in all
+        self.stops, self.shares = _stops(load), _shares(load)
+        self.place = [0] * workers  # the stop of each worker
+        self.got: list[set[int]] = [set() for _ in range(workers)]
+        self.waits = [False] * workers  # at its stop, for what it gets
+        self.owed = [[0] * self.servers for _ in range(workers)]  # gradients, by server
         self.finished, self.slowest = [0] * workers, 0  # steps of each worker, the least of them
-        self.missing = [0] * workers  # messages that a worker waits for
+        self.missing = [0] * workers  # answers that a worker waits for
         self.idle: list[int] = []  # those that wait for the next version
         self.gradients = [0] * self.servers  # of the current step
         self.done: list[float] = []
@@ -476,40 +577,71 @@ class _Steps:
     def begin(self, worker: int) -> None:
         """Tell the servers; each answers with its parameters."""
         self.step[worker], self.begun[worker] = self.version, self.now
-        self.missing[worker] = self.servers
+        self.missing[worker], self.place[worker], self.waits[worker] = self.servers, 0, True
+        self.got[worker].clear()
+        for give in self.load.gives:
+            self.owed[worker][give.server] += 1
         for k in range(self.servers):
             server = (worker + k) % self.servers  # not all workers to the same server first
 
             def answer(server: int = server) -> None:
-                nbytes = self.load.pull[server]
-                self.send(self.workers + server, worker, nbytes, lambda: self.pulled(worker))
+                for number, get in enumerate(self.load.gets):
+                    if get.server == server:
+                        came = partial(self.came, worker, number)
+                        self.send(self.workers + server, worker, get.nbytes, came)
 
             self.send(worker, self.workers + server, 0.0, answer)
 
-    def pulled(self, worker: int) -> None:
-        self.missing[worker] -= 1
-        if not self.missing[worker]:
-            seconds = self.load.computing(self.random)
-            self.work(worker, seconds, lambda: self.push(worker))
+    def came(self, worker: int, number: int) -> None:
+        """A worker has got something."""
+        self.got[worker].add(number)
+        if self.waits[worker] and self.got[worker].issuperset(self.stops[self.place[worker]].needs):
+            self.waits[worker] = False
+            self.go_on(worker)
 
-    def push(self, worker: int) -> None:
-        self.missing[worker] = self.servers
-        version = self.step[worker]
-        for k in range(self.servers):
-            server = (worker + k) % self.servers
+    def go_on(self, worker: int) -> None:
+        """A worker has what it needs to compute up to its next stop."""
+        number = self.place[worker] = self.place[worker] + 1
+        before, stop = self.stops[number - 1], self.stops[number]
+        if number == 1:
+            self.seconds[worker] = self.load.computing(self.random)
+        seconds = self.seconds[worker] * (stop.at - before.at)
+        self.work(worker, seconds, lambda: self.reached(worker))
 
-            def arrive(server: int = server) -> None:
-                stale = self.synchronous and version < self.version
-                work = 0.0 if stale else self.load.apply_s[server]
-                applied = partial(self.applied, worker, server, version)
-                self.work(self.workers + server, work, applied)
+    def reached(self, worker: int) -> None:
+        """A worker is at a stop: it gives what it has made, and goes on if it can."""
+        stop = self.stops[self.place[worker]]
+        first = worker % max(1, len(stop.makes))
+        for number in (*stop.makes[first:], *stop.makes[:first]):
+            self.give(worker, self.load.gives[number], self.shares[number])
+        if self.place[worker] == len(self.stops) - 1:
+            return
+        if self.got[worker].issuperset(stop.needs):
+            self.go_on(worker)
+        else:
+            self.waits[worker] = True
 
-            self.send(worker, self.workers + server, self.load.push[server], arrive)
+    def give(self, worker: int, what: Transfer, share: float) -> None:
+        """Send a gradient, and have it applied. share: of what the server has to do."""
+        server, version = what.server, self.step[worker]
+
+        def arrive() -> None:
+            stale = self.synchronous and version < self.version
+            work = 0.0 if stale else self.load.apply_s[server] * share
+            self.work(self.workers + server, work, lambda: self.added(worker, server, version))
+
+        self.send(worker, self.workers + server, what.nbytes, arrive)
+
+    def added(self, worker: int, server: int, version: int) -> None:
+        """A server has one of a worker's gradients."""
+        self.owed[worker][server] -= 1
+        if not self.owed[worker][server]:
+            self.applied(worker, server, version)
 
     # -- servers -----------------------------------------------------------------------------------
 
     def applied(self, worker: int, server: int, version: int) -> None:
-        """A server has a worker's gradient; it answers, and the step may be over."""
+        """A server has a worker's gradients; it answers, and the step may be over."""
         self.send(self.workers + server, worker, 0.0, lambda: self.answered(worker))
         if not self.synchronous:
             return

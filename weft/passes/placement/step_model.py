@@ -127,11 +127,11 @@ class StepModel:
         what is there all the time (`lasting`)."""
         value, costs = self.value, self.costs
         self.stored, self.root = list(self.nbytes), list(range(len(self.values)))
-        self.in_nests: set[int] = set()  # they have memory only to be sent from
+        self.unsent: set[int] = set()  # they have memory only to be sent from
         for held in costs.unstored:
             self.stored[value[held]], source = 0.0, held
-            if costs.is_inside(held):
-                self.in_nests.add(value[held])
+            if costs.is_inside(held) or (held.op is not None and held.op.name == "read"):
+                self.unsent.add(value[held])
             while (behind := costs.unstored.get(source)) is not None:
                 source = behind
             self.root[value[held]] = value[source]

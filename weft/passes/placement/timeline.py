@@ -16,10 +16,12 @@ byte one latency after the sender puts it on the link; both are busy for so long
 the handling of one message take.
 
 Memory of a device: its variables and constants, all the time; what the caller feeds and fetches; a
-value from the begin of its op until the last that reads or sends it is done; one that was received
-from the begin of the message on; within a loop or branch what is alive there at once. A view has
-its source's memory, a value inside a fused nest none; an elementwise op that is the last to read a
-value as large as its result writes into that."""
+value from the begin of its op until the last that reads or sends it is done (a variable that is
+sent is copied first); one that was received from the begin of the message on, but for one from
+another processor's device of the task, which is not copied; within a loop or branch what is alive
+there at once. A view has its source's memory, a value inside a fused nest none, nor has what
+`unstored.py` finds; an elementwise op that is the last to read a value as large as its result
+writes into that."""
 
 from __future__ import annotations
 
@@ -370,15 +372,19 @@ class Simulation:
             elif root != v and root in self.copies and on in self.copies[root]:
                 row = self.copies[root][on]
                 row[2] = max(row[2], used[v])
-        begun = self._reused(used)
+        begun, buses = self._reused(used), model.buses
         for v, on in enumerate(self.made_on):
             copies = self.copies.get(v, {})
-            own = model.nbytes[v] if copies and v in model.in_nests else model.stored[v]
-            if on >= 0 and own:
-                yield Life(on, begun[v], used[v], own, "value", v)
+            own = model.nbytes[v] if copies and v in model.unsent else model.stored[v]
+            until = used[v]
             for device, (_, first, last) in copies.items():
                 end = self.seconds if v in ends and device == 0 else last
-                yield Life(device, first, end, model.nbytes[v], "received", v)
+                if model.tasks[device] == model.tasks[on] and not buses[device] + buses[on]:
+                    until = max(until, end)
+                else:
+                    yield Life(device, first, end, model.nbytes[v], "received", v)
+            if on >= 0 and own:
+                yield Life(on, begun[v], until, own, "value", v)
         for i, nbytes in enumerate(model.scratch):
             if nbytes:
                 device, end = self.chosen[model.group[i]], self.ended[i]

@@ -21,6 +21,7 @@ from weft.passes.manager import QUIET, AnyPass, Pass, PassOptions, PassReport, r
 from weft.passes.partition.partition import partition_pass
 from weft.passes.pipelines import PIPELINES, before_placement
 from weft.passes.placement import Device, Placement, PlacePass, place
+from weft.passes.placement.automatic import Machine, place_where_it_wins
 from weft.passes.placement.report import explain_placement
 from weft.passes.sizes import tie_sizes
 from weft.runtime.cluster.definition import TaskStep, parts_of, result_types
@@ -42,6 +43,7 @@ class Client:
         who: str = "wf.Session(target={!r})",
     ) -> None:
         self._cluster, self._soft = cluster, soft_placement
+        self._serve: frozenset[str] | None = None
         self._cutting = threading.Lock()
         try:
             self._address = ClientAddress(cluster.target, who)
@@ -84,8 +86,14 @@ class Client:
             devices = self._devices(step)
 
             def on_devices(graph: Graph) -> Placement:
-                spread, held = self._cluster.spread, self.master.state
-                return place(graph, devices, soft=self._soft, spread=spread, held=held)
+                spread, held, soft = self._cluster.spread, self.master.state, self._soft
+                if spread is not None:
+                    return place(graph, devices, soft=soft, spread=spread, held=held)
+                there = self.master.tasks()
+                tasks = {t.name: Machine(*t.machine) for t in there if t.machine is not None}
+                return place_where_it_wins(
+                    graph, devices, tasks, self._serving, soft=soft, held=held
+                )
 
             placing = PlacePass(on_devices)
             cutting = partition_pass(self.master.devices[0], bfloat16=self.bfloat16)
@@ -96,6 +104,16 @@ class Client:
             assert placed is not None
             self.master.state |= placed.state
         return placed, made, reports
+
+    def _serving(self) -> frozenset[str]:
+        """The tasks that say that they have no program and no session of their own; asked once, so
+        that a step that is cut again is cut as before."""
+        if self._serve is None:
+            told = ask_stats(self.master).items()
+            self._serve = frozenset(
+                name for name, s in told if not isinstance(s, str) and s["serves"]
+            )
+        return self._serve
 
     def _devices(self, step: Graph) -> list[Device]:
         """Where the ops of a step may be: on the processors of the tasks, and on their GPUs if one

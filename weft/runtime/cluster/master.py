@@ -227,7 +227,7 @@ _AGAIN = 0.2  # seconds after which a task that does not answer is asked again
 @dataclass
 class Task:
     """A task as the master knows it. incarnation 0: not reached, or lost. deliver: takes messages,
-    if it is in this process."""
+    if it is in this process. machine: where it runs, as it said last (`automatic.Machine`)."""
 
     name: str
     address: str
@@ -235,6 +235,7 @@ class Task:
     devices: tuple[str, ...] = ()
     cause: str = "it has not answered yet"
     deliver: Deliver | None = None
+    machine: tuple[str, int, int] | None = None
 
 
 class Master:
@@ -265,6 +266,7 @@ class Master:
         self._handles = itertools.count(1)
         self._dropped: deque[Who] = deque()
         self.closed = False
+        self.home = ""  # the target's name, once it has said it
         self.changes = 0  # how often a task was found, or lost
         self.state: dict[str, str] = {}  # where steps so far have put variables and resources
         self.name = f"{m.CLIENT}{secrets.token_hex(8)}"
@@ -362,7 +364,8 @@ class Master:
                 waits = Pending([(peer.name, 0)])
                 with self._lock:
                     self._hellos[peer.name] = waits
-                self.wire.send(peer.name, m.HELLO, 0, {"protocol": m.PROTOCOL})
+                home = task.name in ("", self.home)
+                self.wire.send(peer.name, m.HELLO, 0, {"protocol": m.PROTOCOL, "home": home})
                 if waits.stop.wait(left) and waits.answers:
                     return self._known(task, peer, waits.answers[peer.name, 0][0])
                 cause = str(waits.error or "it does not answer")
@@ -389,6 +392,8 @@ class Master:
             self._hellos.pop(peer.name, None)
             task.name, task.incarnation = peer.name, peer.incarnation
             task.devices, task.cause = tuple(welcome["devices"]), ""
+            name, processors, threads = welcome["machine"]
+            task.machine = str(name), int(processors), int(threads)
             task.deliver = find(peer.incarnation)
             self.changes += 1
         return welcome

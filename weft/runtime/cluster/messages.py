@@ -26,7 +26,7 @@ from weft.ir.error_data import error_data, error_of
 from weft.ir.errors import WeftError
 
 #: Differs where either side would not understand the other.
-PROTOCOL = 5
+PROTOCOL = 6
 
 HELLO, WELCOME = 1, 2
 REGISTER, REGISTERED, RUN, DONE, ABORT = 16, 17, 18, 19, 20

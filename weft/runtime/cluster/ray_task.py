@@ -31,6 +31,7 @@ class RayTask:
         open_address = tcp_address(get_node_ip_address(), 0)
         spec = ClusterSpec({j: [open_address] * n for j, n in sizes.items()})
         self._server = Server(spec, job, task, secret=Secret.from_hex(secret))
+        self._server.worker.serves = True
 
     def describe(self) -> dict[str, Any]:
         """Where this task is: address, incarnation, pid, gpus."""

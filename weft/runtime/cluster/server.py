@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import platform
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -47,6 +48,8 @@ from weft.runtime.cluster.transport import knows_peers, open_endpoint
 from weft.runtime.dataflow.threads import StepThreads
 from weft.runtime.device.backends.registry import in_use
 from weft.runtime.files.permissions import AllowFiles
+from weft.runtime.native.machine import usable_processors
+from weft.runtime.native.pool import POOL
 from weft.runtime.resources.store import Store
 from weft.runtime.trace.counters import Counters, Stats, task_stats
 
@@ -101,14 +104,16 @@ class Worker:
     endpoint, and return soon.
 
     name: "/job:ps/task:0". cluster: job -> addresses, for the sessions that ask. attach: sets the
-    endpoint, once.
+    endpoint, once. serves: whether the program of this process does nothing but serve sessions, as
+    far as it says.
     """
 
     def __init__(self, name: str, cluster: Mapping[str, list[str]]) -> None:
         self.name, self.cluster = name, dict(cluster)
-        self.store, self.counters = Store(name), Counters()
+        self.store, self.counters, self.serves = Store(name), Counters(), False
         self._lock = threading.Lock()
         self._clients: dict[str, Client] = {}
+        self._homes: set[str] = set()  # of them, those whose target it is
         self._runs: dict[tuple[int, int], PartRun] = {}
         self._low: dict[int, int] = {}  # by master, the step up to which all are forgotten
         self._lost: dict[str, str] = {}  # tasks whose link is gone, and why
@@ -175,6 +180,7 @@ class Worker:
         """End every step that needs the peer."""
         with self._lock:
             client = self._clients.pop(peer, None)
+            self._homes.discard(peer)
             if client is None and not peer.startswith(m.CLIENT):
                 self._lost[peer] = str(cause)
             runs = list(self._runs.values())
@@ -200,15 +206,19 @@ class Worker:
         client = Client(message.peer, self.wire, self.name, find(message.peer), self._cut)
         with self._lock:
             self._clients.setdefault(message.peer, client)
+            if message.meta["home"]:
+                self._homes.add(message.peer)
         reply = {
             "protocol": m.PROTOCOL, "task": self.name, "devices": devices_of(self.name),
             "cluster": self.cluster,
+            "machine": [platform.node(), usable_processors(), POOL.limit],
         }  # fmt: skip
         self.wire.send(message.peer, m.WELCOME, 0, reply)
 
     def _goodbye(self, message: Received) -> None:
         with self._lock:
             client = self._clients.pop(message.peer, None)
+            self._homes.discard(message.peer)
             runs = [r for r in self._runs.values() if r.client is client]
         for run in runs:
             self._end(run, CancelledError("the session was closed"), Derived.ROOT)
@@ -386,7 +396,8 @@ class Worker:
         refusals = getattr(wire, "rejections", None)  # wires within a process have none
         refused = {} if refusals is None else refusals.counts()
         links = wire.traffic() if hasattr(wire, "traffic") else {}
-        return task_stats(self.counters, *self.store.held(), waits, refused, in_use(), links)
+        made = task_stats(self.counters, *self.store.held(), waits, refused, in_use(), links)
+        return {**made, "serves": self.serves and not self._homes}
 
     def _stats(self, message: Received) -> None:
         if "o" in message.meta:  # seconds for which somebody looks at ops
@@ -606,8 +617,13 @@ class Server:
         return knows_peers(self._bind, self._key_file, self._secret)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until `stop` is called, for ever if nobody does. Whether it was."""
-        return self._ended.wait(timeout)
+        """Wait until `stop` is called, for ever if nobody does. Whether it was. Meanwhile the task
+        says that it only serves, so that steps may put ops there that nothing binds."""
+        self.worker.serves = True
+        try:
+            return self._ended.wait(timeout)
+        finally:
+            self.worker.serves = False
 
     def stop(self) -> None:
         """End all steps and connections; what the task holds is gone."""

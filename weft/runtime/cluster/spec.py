@@ -297,7 +297,9 @@ class Cluster:
     spec: the tasks, in place of what the target says; a function is asked again when one was lost.
     key_file, secret: the cluster's key. Timeouts are in seconds. connect_timeout: how long tasks
     may take to answer at the start; recv_timeout: after how long a part that waits for another
-    task's tensor gives up (None: never). spread: ops that nothing binds may leave the target.
+    task's tensor gives up (None: never). spread: ops that nothing binds may leave the target
+    where that is predicted to be faster; None: also if the tasks that may do the same do, and not
+    for those that may have programs of their own (docs/guide/placement.md).
     bfloat16_sendrecv: float32 tensors, but scalars, go from task to task as bfloat16.
 
     Raises TypeRuleError and InvalidArgumentError for what is none of that.
@@ -316,7 +318,7 @@ class Cluster:
     secret: Secret | None = field(default=None, repr=False)
     connect_timeout: float = CONNECT_TIMEOUT
     recv_timeout: float | None = None
-    spread: bool = False
+    spread: bool | None = None
     bfloat16_sendrecv: bool = False
 
     def __post_init__(self) -> None:

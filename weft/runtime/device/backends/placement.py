@@ -6,6 +6,7 @@ named), else they stay on the CPU."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weft.codegen.cuda.lowerings import GPU_DTYPES, gpu_ops
 from weft.ir.device import LOCAL_DEVICES, LOCAL_TASK, DeviceSpec, local_gpu
@@ -15,6 +16,11 @@ from weft.passes.placement import CostModel, Device, Placement, Rates, place
 from weft.runtime.device.backends.info import DeviceInfo
 from weft.runtime.device.backends.local import not_here
 from weft.runtime.device.backends.registry import gpus
+
+_STAYS = (
+    "ops that nothing binds stay where they are: CPU devices of one process share its threads, and "
+    "the prices of ops on GPUs were never compared with a GPU"
+)
 
 
 def gpu_device(name: str, info: DeviceInfo | None = None) -> Device:
@@ -54,7 +60,8 @@ def place_step(
     default = LOCAL_DEVICES[0] if cpus > 1 and not spread else None
     if named is not None and follow and not spread:
         default = next((d.name for d in devices if local_gpu(d.spec) == named[0]), None)
-    return place(graph, devices, soft=soft, costs=costs, default=default)
+    placed = place(graph, devices, soft=soft, costs=costs, default=default)
+    return placed if spread or len(devices) == 1 else replace(placed, note=_STAYS)
 
 
 def _first_gpu(graph: Graph) -> tuple[int, Operation] | None:
