@@ -1,6 +1,6 @@
 """A run of an elastic group: by itself a member in a process of its own.
 
-    elastic_run.py NAME SIZE STEPS LENGTH TIMEOUT
+    elastic_run.py NAME SIZE STEPS LENGTH TIMEOUT [ADDRESSES PLACE]
 
 It says "ready", waits for a line, joins, and writes at its end what it has seen."""
 
@@ -15,6 +15,7 @@ import numpy as np
 from weft.comm.elastic import ElasticGroup
 from weft.comm.errors import CommError
 from weft.comm.group import Call
+from weft.comm.members import Remote
 
 #: The parts of a sum.
 COUNT = 8
@@ -55,10 +56,13 @@ class Run:
 
 def main() -> None:
     name, size, steps, length = sys.argv[1], *map(int, sys.argv[2:5])
+    options: dict[str, Any] = {"timeout": float(sys.argv[5])}
+    if sys.argv[6:]:
+        options |= {"remote": Remote(tuple(sys.argv[6].split(","))), "place": int(sys.argv[7])}
     print("ready", flush=True)
     sys.stdin.readline()
     try:
-        run = Run(name, size, length, timeout=float(sys.argv[5]))
+        run = Run(name, size, length, **options)
         print("here", run.group.step, flush=True)
         while run.group.step < steps:
             run.advance()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,6 +39,18 @@ try:
 except CommError as error:
     print(type(error).__name__, error)
 """
+
+
+def free_addresses(count: int) -> tuple[str, ...]:
+    """Addresses of loopback that nobody has just now."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return tuple(f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in held)
+    finally:
+        for one in held:
+            one.close()
 
 
 def fresh() -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 from at_once import outcomes
-from group_members import DTYPES, add_for_ever, drawn, fresh, members, small_pieces, summed
+from group_members import (
+    DTYPES,
+    add_for_ever,
+    drawn,
+    free_addresses,
+    fresh,
+    members,
+    small_pieces,
+    summed,
+)
 
 from weft.comm.addresses import Secret
 from weft.comm.errors import (
@@ -32,18 +40,6 @@ from weft.comm.errors import (
 )
 from weft.comm.group import Call, Group
 from weft.comm.members import Remote
-
-
-def free_addresses(count: int) -> tuple[str, ...]:
-    """Addresses of loopback that nobody has just now."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return tuple(f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in held)
-    finally:
-        for one in held:
-            one.close()
 
 
 def together(

@@ -37,7 +37,7 @@ def look(
         "step_seconds": done * 0.01, "edges": [[PS, "weights", done, sent]], "waits": [],
         "waiting": 0, "queues": [], "variables": [1, 4_000_000], "memory": 80_000_000,
         "rejected": {}, "pid": pid, "host": "here", "timed": 0, "ops": [], "op_seconds": 0.0,
-        "gpus": [], "wait_seconds": done * 0.004, "links": {},
+        "gpus": [], "wait_seconds": done * 0.004, "links": {}, "exchanges": {},
         "parts": [["graph", done, done * 0.01, done * 0.004]], **more,
     }  # fmt: skip
 
