@@ -513,19 +513,22 @@ class _Cluster:
         self._key_file = key_file
         self._remote: Remote | None = None
 
-    def look(self, ops_for: float) -> None:
-        """Ask all its tasks; make the connection first, if there is none."""
-        self.before, self.now = self.now, {}
+    def connect(self) -> None:
+        """Make the connection, if there is none yet."""
+        if self._remote is not None:
+            return
+        cluster = Cluster(self.target, key_file=self._key_file, connect_timeout=CONNECT_SECONDS)
         try:
-            if self._remote is None:
-                cluster = Cluster(
-                    self.target, key_file=self._key_file, connect_timeout=CONNECT_SECONDS
-                )
-                self._remote = Remote(cluster, whole=False)
-            self.now = ask_stats(self._remote.master, ops_for=ops_for)
+            self._remote = Remote(cluster, whole=False)
             self.problem = ""
         except UnavailableError as error:
             self.problem = error.what
+
+    def look(self, ops_for: float) -> None:
+        """Ask all its tasks."""
+        self.before, self.now = self.now, {}
+        if self._remote is not None:
+            self.now = ask_stats(self._remote.master, ops_for=ops_for)
 
     @property
     def addresses(self) -> set[str]:
@@ -574,6 +577,7 @@ def _looks(clusters: Sequence[_Cluster], args: Namespace) -> Iterator[list[_Clus
     number, count = 0, 2 if args.once else args.count
     with ThreadPoolExecutor(len(clusters)) as threads:
         while True:
+            list(threads.map(_Cluster.connect, clusters))
             began = time.monotonic()
             list(threads.map(lambda one: one.look(3 * args.interval + 1), clusters))
             there: list[_Cluster] = []
