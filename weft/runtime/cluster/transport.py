@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 #: The file with the cluster's secret, where none is given.
 KEY_FILE = "WEFT_KEY_FILE"
+_own: Secret | None = None
 #: 1: what this process sends carries checksums.
 CHECKSUMS = "WEFT_CHECKSUMS"
 
@@ -84,12 +85,20 @@ def _checksums() -> bool:
     return given == "1"
 
 
+def use_secret(secret: Secret) -> None:
+    """This process is of a cluster that has this secret, which no file holds."""
+    global _own
+    _own = secret
+
+
 def secret_for(addresses: Iterable[str], key_file: str | os.PathLike[str] | None) -> Secret | None:
-    """The cluster's secret: of the file given, else of the one that WEFT_KEY_FILE names, else, if
-    others than this machine reach one of the addresses, of the user's own, if there is one.
-    KeyFileError."""
+    """The cluster's secret: of the file given, else that of `use_secret`, else of the file that
+    WEFT_KEY_FILE names, else, if others than this machine reach one of the addresses, of the user's
+    own, if there is one. KeyFileError."""
     from weft.comm.addresses import Secret, default_key_file
 
+    if key_file is None and _own is not None:
+        return _own
     given = key_file if key_file is not None else os.environ.get(KEY_FILE) or None
     if given is None and not all(parse_address(a).is_local for a in addresses):
         own = default_key_file()
