@@ -12,11 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from cut_network import Network
 from elastic_run import Run
 from paths import ROOT
 
-#: How many disturbed runs the slow tests do: by hand `WEFT_KILLS=100`.
-KILLS = int(os.environ.get("WEFT_KILLS", "2"))
+
+def kills(usual: int) -> range:
+    """The seeds of a slow test's disturbed runs: by hand `WEFT_KILLS=100`, or `40-60`."""
+    first, _, last = os.environ.get("WEFT_KILLS", str(usual)).rpartition("-")
+    return range(int(first or 0), int(last))
 
 
 def fresh() -> str:
@@ -32,14 +36,21 @@ def alone(steps: int, length: int = 5) -> Run:
 
 class Processes:
     """The members of a run in processes of their own. addresses: where they may be, in the order in
-    which they are started, if that is by TCP."""
+    which they are started, if that is by TCP; binds: where they listen really, if these are of
+    proxies."""
 
     def __init__(
-        self, size: int, steps: int, length: int, timeout: float, addresses: Sequence[str] = ()
+        self,
+        size: int,
+        steps: int,
+        length: int,
+        timeout: float,
+        addresses: Sequence[str] = (),
+        binds: Sequence[str] = (),
     ) -> None:
         self.name = fresh()
         self._given = [self.name, *map(str, (size, steps, length, timeout))]
-        self.addresses = tuple(addresses)
+        self.addresses, self._binds = tuple(addresses), binds
         self.made: list[subprocess.Popen[str]] = []
 
     def start(self, count: int, place: int | None = None) -> list[subprocess.Popen[str]]:
@@ -50,6 +61,7 @@ class Processes:
         first, made = len(self.made) if place is None else place, []
         for k in range(first, first + count):
             more = [",".join(self.addresses), str(k)] if self.addresses else []
+            more += [self._binds[k]] if self._binds else []
             made.append(
                 subprocess.Popen(
                     [*given, *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -89,9 +101,10 @@ def processes(
     timeout: float = 20,
     spare: int = 0,
     addresses: Sequence[str] = (),
+    binds: Sequence[str] = (),
 ) -> Iterator[Processes]:
     """A run of `size` processes; `spare` ones are ready to join it."""
-    run = Processes(size, steps, length, timeout, addresses)
+    run = Processes(size, steps, length, timeout, addresses, binds)
     try:
         run.join(run.start(size + spare)[:size])
         yield run
@@ -115,14 +128,20 @@ def check(one: subprocess.Popen[str], wanted: Run) -> str:
     return text
 
 
-def disturb(run: Processes, spare: list[subprocess.Popen[str]], dice: random.Random) -> list[int]:
-    """Kill some, stop some for a while, let others in, at random moments: the killed ones' ids."""
+def disturb(
+    run: Processes,
+    spare: list[subprocess.Popen[str]],
+    dice: random.Random,
+    network: Network | None = None,
+) -> list[int]:
+    """Kill some, stop some for a while, let others in, cut connections, at random moments: the
+    killed ones' ids."""
     killed: list[int] = []
     there = [one for one in run.made if one not in spare]
     for _ in range(dice.randint(1, 4)):
         time.sleep(dice.uniform(0.0, 0.2))
         one = dice.choice(there)
-        act = dice.choice(["kill", "kill", "stop", "join"])
+        act = dice.choice(["kill", "kill", "stop", "join", *(["drop", "cut"] if network else [])])
         if act == "kill" and len(there) > 1:
             one.kill()
             killed.append(one.pid)
@@ -131,7 +150,14 @@ def disturb(run: Processes, spare: list[subprocess.Popen[str]], dice: random.Ran
             os.kill(one.pid, signal.SIGSTOP)
             time.sleep(dice.uniform(0.0, 0.2))
             os.kill(one.pid, signal.SIGCONT)
-        elif spare:
+        elif act == "drop" and network:
+            network.drop(run.made.index(one))
+        elif act == "cut" and network:
+            others = [k for k in range(len(run.made)) if run.made[k] is not one]
+            network.cut([run.made.index(one)], others)
+            time.sleep(dice.uniform(0.0, 0.5))
+            network.heal()
+        elif act == "join" and spare:
             there.append(spare.pop())
             run.join(there[-1:])
     return killed

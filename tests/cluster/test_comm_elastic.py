@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from at_once import outcomes
-from elastic_processes import KILLS, alone, check, disturb, fresh, processes
+from elastic_processes import alone, check, disturb, fresh, kills, processes
 from elastic_run import Run
 from example_counts import examples
 from hypothesis import given
@@ -292,7 +292,7 @@ def test_a_stopped_member_is_left_behind() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(KILLS))
+@pytest.mark.parametrize("seed", kills(2))
 def test_disturbed_at_random_moments(seed: int) -> None:
     """No hang; all who live end with the state of the run that nothing happens to."""
     dice = random.Random(seed)

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 from at_once import outcomes
-from elastic_processes import KILLS, alone, check, disturb, fresh, processes
+from cut_network import network, port
+from elastic_processes import alone, check, disturb, fresh, kills, processes
 from elastic_run import Run
 from group_members import free_addresses
 
@@ -152,15 +154,18 @@ def test_a_stopped_member_is_left_behind(which: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(KILLS))
+@pytest.mark.parametrize("seed", kills(2))
 def test_disturbed_at_random_moments(seed: int) -> None:
     """No hang; all who live end with the state of the run that nothing happens to."""
     dice = random.Random(seed)
     length, steps = [(5, 800), (5_000, 500), (300_000, 40)][seed % 3]
     wanted = alone(steps, length)
-    with processes(3, steps, length, spare=2, addresses=free_addresses(5)) as run:
+    with (
+        network(5) as net,
+        processes(3, steps, length, 20, 2, net.addresses, net.binds) as run,
+    ):
         spare = run.made[3:]
-        killed = disturb(run, spare, dice)
+        killed = disturb(run, spare, dice, net)
         for one in run.made:
             if one.pid in killed or one in spare:
                 continue
@@ -168,3 +173,26 @@ def test_disturbed_at_random_moments(seed: int) -> None:
             lost = [int(found) for found in re.findall(r"\(process (\d+) at \S+\) is lost", text)]
             assert set(lost) <= set(killed), text
         assert all(one.poll() is None for one in spare)
+        for bind in net.binds:  # nobody listens
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port(bind)), 5)
+
+
+@pytest.mark.slow
+def test_a_network_in_two_parts() -> None:
+    """The larger one goes on; those in the other one, with the first address, hear that they are
+    left behind, and that is no second run."""
+    wanted = alone(1500)
+    with (
+        network(5) as net,
+        processes(5, 1500, 5, 2.0, 0, net.addresses, net.binds) as run,
+    ):
+        net.cut([0, 1], [2, 3, 4])
+        for one in run.made[2:]:
+            text = check(one, wanted)
+            for lost in run.made[:2]:
+                assert f"(process {lost.pid} at" in text
+        for one in run.made[:2]:
+            text = one.communicate(timeout=60)[0]
+            assert "error LeftBehindError of the run" in text, text
+            assert all(address in text for address in net.addresses[2:])
