@@ -1,8 +1,9 @@
 """A run of an elastic group: by itself a member in a process of its own.
 
-    elastic_run.py NAME SIZE STEPS LENGTH TIMEOUT
+    elastic_run.py NAME SIZE STEPS LENGTH TIMEOUT [ADDRESSES PLACE [BIND]]
 
-It says "ready", waits for a line, joins, and writes at its end what it has seen."""
+BIND: where it listens really, if its address is that of a proxy. It says "ready", waits for a line,
+joins, and writes at its end what it has seen."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ import time
 from typing import Any
 
 import numpy as np
+from group_members import listen_at
 
 from weft.comm.elastic import ElasticGroup
 from weft.comm.errors import CommError
 from weft.comm.group import Call
+from weft.comm.members import Remote
 
 #: The parts of a sum.
 COUNT = 8
@@ -55,10 +58,15 @@ class Run:
 
 def main() -> None:
     name, size, steps, length = sys.argv[1], *map(int, sys.argv[2:5])
+    options: dict[str, Any] = {"timeout": float(sys.argv[5])}
+    if sys.argv[6:]:
+        options |= {"remote": Remote(tuple(sys.argv[6].split(","))), "place": int(sys.argv[7])}
+    if sys.argv[8:]:
+        listen_at(sys.argv[8])
     print("ready", flush=True)
     sys.stdin.readline()
     try:
-        run = Run(name, size, length, timeout=float(sys.argv[5]))
+        run = Run(name, size, length, **options)
         print("here", run.group.step, flush=True)
         while run.group.step < steps:
             run.advance()

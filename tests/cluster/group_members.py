@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from paths import ROOT
 
 from weft.comm import group as group_module
+from weft.comm import post
 from weft.comm.group import Call, Group
 
 #: A member in a process of its own, which adds up arrays until somebody is lost.
@@ -29,15 +31,42 @@ from weft.comm.members import Remote
 
 name, rank, size, length = sys.argv[1], *map(int, sys.argv[2:5])
 remote = Remote(tuple(sys.argv[5].split(","))) if sys.argv[5] else None
+if sys.argv[7:]:
+    from group_members import listen_at
+
+    listen_at(sys.argv[7])
 x = np.full(length, rank + 1.0)
 try:
-    group = Group(name, rank, size, timeout=20, remote=remote)
+    group = Group(name, rank, size, timeout=float(sys.argv[6]), remote=remote)
+    print("here", flush=True)
     while True:
         total = group.reduce(x, np.add, Call("psum", "member.py:7"))
         assert (total == size * (size + 1) / 2).all()
 except CommError as error:
     print(type(error).__name__, error)
 """
+
+
+def free_addresses(count: int) -> tuple[str, ...]:
+    """Addresses of loopback that nobody has just now."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return tuple(f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in held)
+    finally:
+        for one in held:
+            one.close()
+
+
+def listen_at(bind: str) -> None:
+    """Have this process listen there, and tell others the address that it is given: of a proxy."""
+    real: Any = post.Endpoint
+
+    def made(name: str, address: str, *given: Any, **options: Any) -> Any:
+        return real(name, bind, *given, advertise=address, **options)
+
+    post.Endpoint = made  # type: ignore[misc, assignment]
 
 
 def fresh() -> str:
@@ -79,17 +108,24 @@ def summed(parts: list[Any]) -> Any:
 
 @contextmanager
 def members(
-    name: str, ranks: range, size: int, length: int, remote: str = ""
+    name: str,
+    ranks: range,
+    size: int,
+    length: int,
+    remote: str = "",
+    binds: Sequence[str] = (),
+    timeout: float = 20,
 ) -> Iterator[list[Any]]:
     """Processes that add up arrays until somebody is lost. remote: addresses of all, with commas,
-    of a group by TCP."""
+    of a group by TCP; binds: where they listen really, if these are of proxies."""
     paths = os.pathsep.join([str(ROOT), *sys.path])
     environ = {**os.environ, "PYTHONPATH": paths}
     made = []
     try:
         for rank in ranks:
             numbers = map(str, (rank, size, length))
-            given = [sys.executable, "-c", MEMBER, name, *numbers, remote]
+            more = [binds[rank]] if binds else []
+            given = [sys.executable, "-c", MEMBER, name, *numbers, remote, str(timeout), *more]
             made.append(subprocess.Popen(given, stdout=subprocess.PIPE, text=True, env=environ))
         yield made
     finally:

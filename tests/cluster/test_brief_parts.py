@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -112,16 +113,18 @@ class Part:
 
     def begin(self, *inputs: float) -> Callable[[str], None]:
         """What ends the run."""
-        self.step, wire = next(self.numbers), self.wire
+        self.step, wire, begun = next(self.numbers), self.wire, time.monotonic()
         given = [np.array(x, np.float32) for x in inputs]
         if self.brief:
             assert self.part.brief is not None
             run = SmallRun(
                 self.part.brief, wire, ME, self.step, self.counters, self.outcomes.append  # type: ignore[arg-type]
             )  # fmt: skip
+            self.waited = lambda: time.monotonic() - begun - run.worked
             run.begin(given)
             return run.stop
         exchange = StepExchange(wire, ME, self.step, {}, counters=self.counters)  # type: ignore[arg-type]
+        self.waited = lambda: exchange.waited_seconds
         token = CancelToken(exchange)
         assert isinstance(self.part.step, DataflowStep)
         Stepping(self.part.step, self.outcomes.append).begin(given, token)
@@ -157,6 +160,27 @@ def test_a_server(brief: bool) -> None:
         p.give(1, 3.0)
         assert p.result() == [5.0 + 3 * i]
     assert p.counters.snapshot()["edges"] == [[OTHER, "out", 3, 12]]
+
+
+@both
+def test_seconds_that_it_waited(brief: bool) -> None:
+    """Of messages of other tasks; what comes from a queue of its own is its own work."""
+    p = Part(SERVER, brief)
+    p.begin()
+    time.sleep(0.2)
+    p.give(1, 3.0)
+    p.result()
+    assert 0.15 < p.waited() < 1
+    p = Part(TAKER, brief)
+    p.begin()
+    p.give(1, 1.0)
+    time.sleep(0.2)
+    p.store.held()[1]["q"].start_enqueue([(np.array(1, np.float32),)], lambda made: None)
+    until = time.monotonic() + 20
+    while not p.outcomes:
+        assert time.monotonic() < until
+    assert p.waited() < 0.1
+    p.result()
 
 
 @both

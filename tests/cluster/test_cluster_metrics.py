@@ -10,13 +10,16 @@ import socket
 import threading
 import time
 import urllib.request
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from at_once import outcomes
 from prometheus_text import at, scraped
 
 import weft as wf
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.runtime.cluster import metrics
+from weft.runtime.cluster import metrics, part_run
 from weft.runtime.cluster.messages import SESSIONS
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
@@ -135,3 +138,23 @@ def test_who_asks_too_often_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         gate.set()
         server.close()
+
+
+def test_a_report_and_a_run_use_one_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks first: else what one of them notes the other does not see."""
+    both = threading.Barrier(2)
+
+    class Slow(part_run.StepExchange):
+        def __init__(self, *given: Any) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.3)  # if two threads make one
+            super().__init__(*given)
+
+    monkeypatch.setattr(part_run, "StepExchange", Slow)
+    home: Any = SimpleNamespace(
+        wire=None, name=PS, counters=SimpleNamespace(is_watched=False), over=None
+    )
+    part: Any = SimpleNamespace(receivers={})
+    run = part_run.PartRun(None, home, part, 1, 0, {}, [])  # type: ignore[arg-type]
+    first, second = outcomes([lambda: run.exchange, lambda: run.exchange])
+    assert first is second

@@ -8,12 +8,9 @@ import random
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 from at_once import outcomes
+from elastic_processes import alone, check, disturb, fresh, kills, processes
 from elastic_run import Run
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from paths import ROOT
 
 from weft.comm import elastic as elastic_module
 from weft.comm.elastic import Tree, share
@@ -37,20 +34,6 @@ from weft.comm.errors import (
 )
 from weft.comm.group import Call
 from weft.comm.meeting import Generation, Meeting, Member, address_of
-
-#: How many disturbed runs the slow test does: by hand `WEFT_KILLS=100`.
-KILLS = int(os.environ.get("WEFT_KILLS", "2"))
-
-
-def fresh() -> str:
-    return f"test-{os.getpid()}-{random.randrange(1 << 40)}"
-
-
-def alone(steps: int, length: int = 5) -> Run:
-    """The run that nothing happens to."""
-    with closing(Run(fresh(), 1, length)) as run:
-        run.until(steps)
-    return run
 
 
 def in_a_tree(values: list[Any]) -> Any:
@@ -270,74 +253,6 @@ def _addresses(name: str) -> list[str]:
     return [line.split()[-1] for line in lines if begin in line]
 
 
-class Processes:
-    """The members of a run in processes of their own."""
-
-    def __init__(self, size: int, steps: int, length: int, timeout: float) -> None:
-        self.name = fresh()
-        self._given = [self.name, *map(str, (size, steps, length, timeout))]
-        self.made: list[subprocess.Popen[str]] = []
-
-    def start(self, count: int) -> list[subprocess.Popen[str]]:
-        """Start so many, which wait until they are to join."""
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        given = [sys.executable, str(Path(__file__).with_name("elastic_run.py")), *self._given]
-        made = [
-            subprocess.Popen(
-                given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                text=True, env=environ,
-            )
-            for _ in range(count)
-        ]  # fmt: skip
-        self.made += made
-        for one in made:
-            assert _line(one) == "ready\n"
-        return made
-
-    def join(self, ones: Sequence[subprocess.Popen[str]]) -> None:
-        """Let them take part, and wait until they do."""
-        for one in ones:
-            assert one.stdin is not None
-            one.stdin.write("\n")
-            one.stdin.flush()
-        for one in ones:
-            assert _line(one).startswith("here ")
-
-
-def _line(one: subprocess.Popen[str]) -> str:
-    assert one.stdout is not None
-    return one.stdout.readline()
-
-
-@contextmanager
-def processes(
-    size: int, steps: int, length: int = 5, timeout: float = 20, spare: int = 0
-) -> Iterator[Processes]:
-    """A run of `size` processes; `spare` ones are ready to join it."""
-    run = Processes(size, steps, length, timeout)
-    try:
-        run.join(run.start(size + spare)[:size])
-        yield run
-    finally:
-        for one in run.made:
-            one.kill()
-            one.wait()
-            assert one.stdin is not None
-            assert one.stdout is not None
-            one.stdin.close()
-            one.stdout.close()
-
-
-def check(one: subprocess.Popen[str], wanted: Run) -> str:
-    """The process has ended well, with the state and the steps of the run that nothing happens to:
-    what it wrote."""
-    text = one.communicate(timeout=120)[0]
-    lines = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-    assert lines.get("end") == wanted.bits(), text
-    assert all(wanted.seen[step] == value for step, value in eval(lines["seen"]))
-    return text
-
-
 def test_a_killed_member_is_named_and_the_others_go_on() -> None:
     """kill -9; nothing of the run is left in the system."""
     wanted = alone(300)
@@ -376,30 +291,8 @@ def test_a_stopped_member_is_left_behind() -> None:
         assert "end" in text or "error LeftBehindError" in text or "error UnreachableError" in text
 
 
-def disturb(run: Processes, spare: list[subprocess.Popen[str]], dice: random.Random) -> list[int]:
-    """Kill some, stop some for a while, let others in, at random moments: the killed ones' ids."""
-    killed: list[int] = []
-    there = [one for one in run.made if one not in spare]
-    for _ in range(dice.randint(1, 4)):
-        time.sleep(dice.uniform(0.0, 0.2))
-        one = dice.choice(there)
-        act = dice.choice(["kill", "kill", "stop", "join"])
-        if act == "kill" and len(there) > 1:
-            one.kill()
-            killed.append(one.pid)
-            there.remove(one)
-        elif act == "stop":
-            os.kill(one.pid, signal.SIGSTOP)
-            time.sleep(dice.uniform(0.0, 0.2))
-            os.kill(one.pid, signal.SIGCONT)
-        elif spare:
-            there.append(spare.pop())
-            run.join(there[-1:])
-    return killed
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(KILLS))
+@pytest.mark.parametrize("seed", kills(2))
 def test_disturbed_at_random_moments(seed: int) -> None:
     """No hang; all who live end with the state of the run that nothing happens to."""
     dice = random.Random(seed)

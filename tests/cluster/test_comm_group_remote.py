@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import threading
@@ -17,7 +18,18 @@ from typing import Any
 import numpy as np
 import pytest
 from at_once import outcomes
-from group_members import DTYPES, add_for_ever, drawn, fresh, members, small_pieces, summed
+from cut_network import network, port
+from elastic_processes import kills
+from group_members import (
+    DTYPES,
+    add_for_ever,
+    drawn,
+    free_addresses,
+    fresh,
+    members,
+    small_pieces,
+    summed,
+)
 
 from weft.comm.addresses import Secret
 from weft.comm.errors import (
@@ -32,18 +44,6 @@ from weft.comm.errors import (
 )
 from weft.comm.group import Call, Group
 from weft.comm.members import Remote
-
-
-def free_addresses(count: int) -> tuple[str, ...]:
-    """Addresses of loopback that nobody has just now."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return tuple(f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in held)
-    finally:
-        for one in held:
-            one.close()
 
 
 def together(
@@ -270,3 +270,41 @@ def test_a_stopped_member_is_lost_after_seconds() -> None:
         os.kill(member.pid, signal.SIGSTOP)
         with pytest.raises((PeerLostError, DeadlineError), match="rank 1"):
             add_for_ever(group, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", kills(8))
+def test_faults_at_random_moments(seed: int) -> None:
+    """A member is killed, stopped, or cut off: for good, or for a moment. No hang; all others name
+    it, and it names one of them if it lives. Nothing is left, nobody listens."""
+    dice = random.Random(seed)
+    kind, victim = ("kill", "stop", "cut", "drop")[seed % 4], dice.randrange(3)
+    name, length = fresh(), [4, 5_000, 400_000][seed % 3]
+    with (
+        network(3) as net,
+        members(name, range(3), 3, length, ",".join(net.addresses), net.binds) as made,
+    ):
+        for process in made:
+            assert process.stdout.readline() == "here\n"
+        time.sleep(dice.uniform(0.0, 0.3))
+        if kind == "kill":
+            made[victim].kill()
+        elif kind == "stop":
+            made[victim].send_signal(signal.SIGSTOP)
+        elif kind == "cut":
+            net.cut([victim], {0, 1, 2} - {victim})
+        else:
+            net.drop(victim)
+        for rank, process in enumerate(made):
+            if rank != victim:
+                text = process.communicate(timeout=60)[0]
+                assert f"rank {victim}" in text, text
+                assert process.returncode == 0
+            elif kind in ("cut", "drop"):
+                text = process.communicate(timeout=60)[0]
+                assert re.search(f"rank [{''.join(set('012') - {str(victim)})}]", text), text
+        made[victim].kill()
+        made[victim].wait()
+        for bind in net.binds:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port(bind)), 5)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from at_once import outcomes
 from comm_hostile import wait_for
 from comm_peers import TIMES, Here
 
 from weft.comm import traffic, wire
+from weft.comm.group import Call, Group
 from weft.comm.limits import MIB, Limits
 from weft.comm.rendezvous import DEAD
-from weft.comm.traffic import LAST_TRIPS, OTHERS, TRIP_SECONDS, Traffic, TrafficTable
+from weft.comm.traffic import (
+    EXCHANGES,
+    LAST_TRIPS,
+    OTHERS,
+    TRIP_SECONDS,
+    Traffic,
+    TrafficTable,
+)
 
 #: No signs of life between what a test sends.
 QUIET = Limits(**{**TIMES, "heartbeat_s": 100.0})  # type: ignore[arg-type]
@@ -146,3 +157,24 @@ def test_peers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {peer: row["sent"] for peer, row in told.items()} == {
         "p0": 1, "p1": 2, "p2": 1, OTHERS: 7,
     }  # fmt: skip
+
+
+def test_what_groups_exchange() -> None:
+    """Messages and bytes of arrays by member: small arrays go whole, of large ones each reads in
+    the others' memory half, and half of the result. They stay counted when the group is gone."""
+    name, small, large = f"test-{os.getpid()}", np.ones(4), np.ones(100_000)
+
+    def member(rank: int) -> None:
+        with Group(name, rank, 2, connect_timeout=20, label=f"{name}/x") as group:
+            for x in (small, small, large):
+                group.reduce(x, np.add, Call("psum"))
+            group.gather(large, Call("all_gather"))
+            group.permute(large, [-1, 0], Call("ppermute"))
+
+    assert outcomes([partial(member, 0), partial(member, 1)]) == [None, None]
+    found = EXCHANGES.told()
+    first, other = found[f"{name}/x:1"], found[f"{name}/x:0"]  # of rank 0, and of rank 1
+    assert (first["sent"], first["came"]) == (other["came"], other["sent"])
+    assert first["sent_bytes"] == 2 * small.nbytes + 3 * large.nbytes == other["came_bytes"]
+    assert first["sent_shared"] == 3 * large.nbytes
+    assert first["came_bytes"] == 2 * small.nbytes + 2 * large.nbytes == other["sent_bytes"]

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,59 @@ def test_close_ends_the_tasks() -> None:
     assert ray.is_initialized() == joined
     with pytest.raises(wf.errors.FailedPreconditionError, match="closed"):
         own.status()
+
+
+@pytest.mark.ray
+@needs_ray
+def test_a_mesh_of_tasks(cluster: train.RayCluster) -> None:
+    def program(task: train.ClusterTask) -> list[float]:
+        with wf.Mesh({"data": 2}, task=task) as mesh:
+            spec = wf.PartitionSpec("data")
+            total = wf.shard_map(
+                lambda x: wf.collectives.psum(x, "data"), mesh, (spec,), wf.PartitionSpec()
+            )
+            return [*total(np.arange(4.0)).numpy().tolist(), task.task]
+
+    assert cluster.run(program) == [[2, 4, 0], [2, 4, 1]]
+    with pytest.raises(wf.errors.NotFoundError, match="it has no job 'wroker'"):
+        cluster.run(program, "wroker")
+    with pytest.raises(ZeroDivisionError):
+        cluster.run(lambda task: 1 // (1 - task.task))
+
+
+@pytest.mark.ray
+@needs_ray
+def test_an_elastic_run_loses_a_task(cluster: train.RayCluster, tmp_path: Path) -> None:
+    """Ray starts it anew, and it joins: the losses are those of one process."""
+    name = f"ray-{os.getpid()}-{time.monotonic_ns()}"
+
+    def program(task: train.ClusterTask | None, most: int = 10_000) -> Any:
+        w, losses = wf.Variable(np.zeros(3, np.float32)), {}
+
+        def loss(x: Any, y: Any) -> Any:
+            return wf.mean((wf.matmul(x, w) - y) ** 2)
+
+        size = None if task else 1
+        with train.Elastic(loss, train.SGD(0.1), [w], name=name, size=size, task=task) as run:
+            while run.step < most and (run.step < 300 or run.size < 2):
+                step = run.step
+                x = np.random.default_rng(step).normal(size=(8, 3)).astype(np.float32)
+                losses[step] = float(run(x, x[:, 0]))
+                if task:
+                    time.sleep(0.005)
+                    (tmp_path / f"{os.getpid()}").touch()
+            return losses, list(run.changes)
+
+    with ThreadPoolExecutor(1) as thread:
+        victim = cluster.status()[2].pid
+        running = thread.submit(cluster.run, program)
+        until = time.monotonic() + 30
+        while not (tmp_path / f"{victim}").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        os.kill(victim, signal.SIGKILL)
+        (newcomer, _), (losses, changes) = running.result(60)
+    alone, _ = program(None, max(losses) + 1)
+    assert losses == alone
+    assert newcomer == {step: alone[step] for step in newcomer}
+    assert any(f"process {victim}) is lost" in text for text in changes)
+    assert any("has come" in text for text in changes)

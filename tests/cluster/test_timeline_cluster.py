@@ -271,13 +271,38 @@ def test_top_shows_who_waits(cluster: list[Any], capsys: pytest.CaptureFixture[s
 
 def test_top_as_json(cluster: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", cluster[0].target, "--json", "--count", "2", "--interval", "0.05"]) == 0
-    looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(looks) == 2
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [x["cluster"] for x in said] == [cluster[0].target] * 2
+    assert said[1]["stragglers"] == []
+    looks = [x["tasks"] for x in said]
     assert set(looks[0]) == {PS, W0, W1}
     assert looks[1][PS]["seconds"] - looks[0][PS]["seconds"] >= 0.03  # 0.05 less rounding
     with pytest.raises(SystemExit):
         main(["top", cluster[0].target, "--interval", "-1"])
     assert "no time between looks" in capsys.readouterr().err
+
+
+def test_top_of_several_clusters_once(
+    cluster: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One table for each; two addresses may be of one cluster, and nobody at another."""
+    from worker_processes import free_port
+
+    monkeypatch.setattr(cli_top, "CONNECT_SECONDS", 0.3)
+    nobody = f"tcp://127.0.0.1:{free_port()}"
+    with wf.train.Server.create_local_server() as other:
+        given = [cluster[0].target, other.target, cluster[2].target, nobody]
+        once = ["top", *given, "--once", "--interval", "0.1"]
+        assert main(once) == 0
+        text = capsys.readouterr().out
+        assert [text.count(f"cluster of {x}") for x in given] == [1, 1, 0, 1]
+        assert f"cluster of {nobody} cannot be reached" in " ".join(text.split())
+        assert main([*once, "--json"]) == 0
+        said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [x["cluster"] for x in said] == [given[0], given[1], nobody]
+        assert [sorted(x["tasks"]) for x in said] == [[PS, W0, W1], ["/job:local/task:0"], []]
+        assert "cannot be reached" in said[2]["problem"]
+        assert main(["top", nobody, nobody]) == 2
 
 
 def test_top_shows_ops(cluster: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,7 +379,8 @@ def test_top_where_a_task_was_never_there(
     server = wf.train.Server(jobs, "ps", 0)
     try:
         assert main(["top", server.target, "--count", "1", "--json"]) == 0
-        (look,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        (said,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        look = said["tasks"]
         assert isinstance(look[PS], dict)
         assert isinstance(look[W0], str)
     finally:
@@ -405,17 +431,17 @@ def test_top_live_beside_processes(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "weft", "top", address, "--json", "--interval", "0.2"]
         top = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert top.stdout is not None
-        first = json.loads(top.stdout.readline())
+        first = json.loads(top.stdout.readline())["tasks"]
         assert isinstance(first[PS], dict)
         tasks.processes["worker:0"].kill()
         for _ in range(60):
-            now = json.loads(top.stdout.readline())
+            now = json.loads(top.stdout.readline())["tasks"]
             if isinstance(now[W0], str):
                 break
         assert isinstance(now[W0], str)
         tasks.start("worker", 0)
         for _ in range(60):
-            now = json.loads(top.stdout.readline())
+            now = json.loads(top.stdout.readline())["tasks"]
             if isinstance(now[W0], dict):
                 break
         assert now[W0]["pid"] != first[W0]["pid"]
@@ -564,7 +590,7 @@ def test_links_in_top(cluster: list[Any], capsys: pytest.CaptureFixture[str]) ->
                 session.run(total, {x: 1.0})
             rows = cli_top.rows_of(session.task_stats(), {})
             assert main(["top", cluster[0].target, "--count", "1", "--json"]) == 0
-            look = json.loads(capsys.readouterr().out)
+            look = json.loads(capsys.readouterr().out)["tasks"]
             assert main(["top", cluster[0].target, "--count", "1"]) == 0
     links = {(x.source, x.target): x for x in cli_top.links_of(rows, 100)}
     assert {(PS, W0), (PS, W1), (W0, PS), (W1, PS), (PS, SESSIONS), (SESSIONS, PS)} <= set(links)

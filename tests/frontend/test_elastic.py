@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,7 @@ class Model:
         error = wf.cast(made, wf.float32) - y
         return wf.mean(error**2), {"largest": wf.max(wf.abs(error))}
 
-    def elastic(self, name: str, size: int, **options: Any) -> Any:
+    def elastic(self, name: str, size: int | None, **options: Any) -> Any:
         given = {"timeout": 20.0, "connect_timeout": 20.0, **options}
         return wf.train.Elastic(
             self.loss, self.optimizer, [self.w, self.v], name=name, size=size, **given
@@ -50,7 +52,7 @@ def floats(made: Any) -> tuple[float, float]:
     return float(loss), float(more["largest"])
 
 
-def trained(name: str, size: int, steps: int = 10, **options: Any) -> dict[int, Any]:
+def trained(name: str, size: int | None, steps: int = 10, **options: Any) -> dict[int, Any]:
     """The results of the steps that this member takes part in."""
     found, model = {}, Model(**{k: options.pop(k) for k in ("seed", "dtype") if k in options})
     with model.elastic(name, size, **options) as train:
@@ -202,3 +204,33 @@ def test_programs_that_differ() -> None:
     assert any(
         isinstance(x, wf.errors.InvalidArgumentError) and "float32[16, 6]" in str(x) for x in found
     )
+
+
+def tasks_at_hosts(count: int) -> list[wf.train.ClusterTask]:
+    """The tasks of a cluster on so many hosts, which all are this one."""
+    held = [socket.create_server((f"127.0.0.{k + 1}", 0)) for k in range(count)]
+    hosts = ["{}:{}".format(*one.getsockname()) for one in held]
+    for one in held:
+        one.close()
+    spec = wf.train.ClusterSpec({"worker": hosts})
+    return [wf.train.ClusterTask(spec, "worker", k) for k in range(count)]
+
+
+def test_tasks_on_several_hosts() -> None:
+    """By TCP, at the addresses of the tasks: all of them begin."""
+    wanted, name = trained(fresh(), 1), fresh()
+    found = outcomes([partial(trained, name, None, task=t) for t in tasks_at_hosts(3)])
+    assert found == [wanted] * 3
+
+
+def test_tasks_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("WEFT_KEY_FILE", raising=False)
+    hosts = {"worker": ["10.0.0.1:1", "10.0.0.2:1"]}
+    task = wf.train.ClusterTask(wf.train.ClusterSpec(hosts), "worker", 0)
+    with pytest.raises(wf.errors.FailedPreconditionError, match="reached from other machines"):
+        trained(fresh(), 2, task=task)
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"task is a wf\.train\.ClusterTask"):
+        trained(fresh(), 2, task="worker:0")
+    with pytest.raises(wf.errors.InvalidArgumentError, match="size= or task="):
+        trained(fresh(), None)

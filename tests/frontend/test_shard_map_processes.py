@@ -184,8 +184,13 @@ def test_the_results_and_derivatives_of_one_process(tmp_path: Path) -> None:
 
 
 def test_processes_on_two_hosts(tmp_path: Path) -> None:
-    """By TCP: along both axes of a mesh, small arrays and large ones, with gradients."""
+    """By TCP: along both axes of a mesh, small arrays and large ones, with gradients. A server of
+    the process says how much that is."""
     program = """
+import re
+import urllib.request
+
+
 def f(x, w):
     y = c.psum(wf.matmul(x, w), "m")
     return wf.sum(c.all_gather(wf.tanh(y), "d", tiled=True)), c.psum(wf.sum(x), ("d", "m"))
@@ -197,6 +202,12 @@ here, there = (over(m, f, *specs) for m in (mesh, one))
 same(wf.compile(here)(X, W), there(X, W))
 slopes = [wf.grad(lambda w, g=g: sum(g(X, w)))(wf.asarray(W)) for g in (here, there)]
 same(*slopes)
+with wf.train.Server({"here": ["127.0.0.1:0"]}, metrics_port=0) as server:
+    text = urllib.request.urlopen(server.metrics_url, timeout=20).read().decode()
+for member in f"d:{1 - rank // 2}", f"m:{1 - rank % 2}":
+    for way in "sent", "received":
+        labels = f'task="/job:here/task:0",member="mesh0/{member}",direction="{way}"'
+        assert int(re.search(f"weft_exchange_bytes_total{{{labels}}} (.*)", text)[1]) > 1000, text
 print("done")
 """
     addresses = two_hosts(4)

@@ -37,7 +37,7 @@ def look(
         "step_seconds": done * 0.01, "edges": [[PS, "weights", done, sent]], "waits": [],
         "waiting": 0, "queues": [], "variables": [1, 4_000_000], "memory": 80_000_000,
         "rejected": {}, "pid": pid, "host": "here", "timed": 0, "ops": [], "op_seconds": 0.0,
-        "gpus": [], "wait_seconds": done * 0.004, "links": {},
+        "gpus": [], "wait_seconds": done * 0.004, "links": {}, "exchanges": {},
         "parts": [["graph", done, done * 0.01, done * 0.004]], **more,
     }  # fmt: skip
 
@@ -223,10 +223,12 @@ def test_links() -> None:
             "trip_buckets": [], "trip_p50": 0.001, "trip_p99": None,
         }  # fmt: skip
 
-    before = {PS: look(0, 1.0, links={W0: link(10, 0)})}
-    now = {PS: look(0, 3.0, links={W0: link(30, 0), "(sessions)": link(4, 8)})}
+    before = {PS: look(0, 1.0, links={W0: link(10, 0)}, exchanges={"mesh0/x:1": link(1, 1)})}
+    links = {W0: link(30, 0), "(sessions)": link(4, 8)}
+    now = {PS: look(0, 3.0, links=links, exchanges={"mesh0/x:1": link(3, 2)})}
     rows = rows_of(now, before)
-    out, up, down = links_of(rows, 3)
+    out, up, mesh, down = links_of(rows, 4)
+    assert (mesh.source, mesh.target, mesh.messages, mesh.per_second) == (PS, "mesh0/x:1", 3, 1)
     assert (out.source, out.target, out.messages, out.nbytes, out.shared) == (
         PS,
         W0,

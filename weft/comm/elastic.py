@@ -7,9 +7,9 @@ and all are added in a fixed tree:
 
 So its bits do not depend on who takes part. What processes make of the sums is up to them, and the
 same in all; so a process is as far as the number of sums it has. When a member is lost the others
-meet again (`meeting.py`), as a new group. Some may have had the sum already that others were in:
-these get it from them. The parts of a sum that nobody has are computed anew, with other shares. A
-newcomer gets the state, and the last sum. The leader of the meetings looks before each sum whether
+meet again (`meeting.py`, `remote_meeting.py`), as a new group. Some may have had the sum already
+that others were in: these get it from them. The parts of a sum that nobody has are computed anew,
+with other shares. A newcomer gets the state, and the last sum. Before each sum it is looked whether
 somebody waits to be let in."""
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from weft.comm.errors import (
+    CommError,
     DeadlineError,
     GroupEndedError,
     PeerLostError,
@@ -29,7 +30,11 @@ from weft.comm.errors import (
 )
 from weft.comm.group import Call, Group
 from weft.comm.meeting import Generation, Meeting
+from weft.comm.members import Remote
 from weft.comm.wire import Array
+
+if TYPE_CHECKING:
+    from weft.comm.remote_meeting import RemoteMeeting
 
 _log = logging.getLogger("weft.comm")
 #: Errors after which the others are met again.
@@ -96,7 +101,8 @@ class ElasticGroup:
     many go on. give: the state of this process, for newcomers; take: the opposite. Both are called
     between sums; at the beginning all take the state of one. timeout: how many seconds a sum waits
     for a member, which has to compute its parts; connect_timeout: how long processes that are
-    needed may take to come.
+    needed may take to come. remote: the addresses at which processes may be, if they are of several
+    hosts, and place: which of them this one has.
 
     UnreachableError for too few processes; LeftBehindError in a process that the others have given
     up, when it was stopped, say; ProgramsDifferError for a state of another form.
@@ -111,6 +117,8 @@ class ElasticGroup:
         least: int = 1,
         timeout: float = 60.0,
         connect_timeout: float = 60.0,
+        remote: Remote | None = None,
+        place: int = 0,
     ) -> None:
         self.step = 0  # how many sums this process has
         self.changes: list[str] = []  # who was lost and who came, for people
@@ -121,12 +129,21 @@ class ElasticGroup:
         self._generation = Generation()
         self._group: Group | None = None
         self._why = ""  # the last group ended
-        self._closed = False
-        self._meeting = Meeting(name, size, least, timeout, connect_timeout)
+        self._ended: str | None = None
+        self._meeting: Meeting | RemoteMeeting
+        if remote is None:
+            self._meeting = Meeting(name, size, least, timeout, connect_timeout)
+        else:
+            # runs of one host do not wait for ZeroMQ
+            from weft.comm.remote_meeting import RemoteMeeting
+
+            self._meeting = RemoteMeeting(
+                name, size, least, timeout, connect_timeout, remote, place
+            )
         try:
             self._regroup()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._end(str(error))
             raise
 
     @property
@@ -141,9 +158,12 @@ class ElasticGroup:
 
     def close(self) -> None:
         """Take part no more; the others go on. A second time nothing."""
+        self._end("it was closed here")
+
+    def _end(self, why: str) -> None:
         self._leave("it has left the run")
         self._meeting.close()
-        self._closed = True
+        self._ended = self._ended or why
 
     def _leave(self, why: str) -> None:
         if self._group is not None:
@@ -155,12 +175,12 @@ class ElasticGroup:
 
     def sum(self, count: int, part: Callable[[int], Array], what: Call) -> Array:
         """The sum of `part(k)`, vectors of one size, for all k below `count`."""
-        if self._closed:
-            raise GroupEndedError(f"the run '{self._meeting.name}' was closed here")
-        if self._meeting.visitors():
+        if self._ended is not None:
+            raise GroupEndedError(f"the run '{self._meeting.name}' is over: {self._ended}")
+        if self._group is not None and self._meeting.visitors():
             self._leave(f"{self._meeting.visitors()} more processes join")
         while True:
-            made = self._regroup() if self._group is None else None
+            made = self._met_again() if self._group is None else None
             if made is None:
                 assert self._group is not None
                 try:
@@ -174,6 +194,15 @@ class ElasticGroup:
 
     # ---------------------------------------------------------------------------------- meeting
 
+    def _met_again(self) -> Array | None:
+        """`_regroup`, which ends this process's part in the run where it fails: the others do not
+        wait for it."""
+        try:
+            return self._regroup()
+        except CommError as error:
+            self._end(str(error))
+            raise
+
     def _regroup(self) -> Array | None:
         """Meet until there is a group whose members are all at one step: the sum that this member
         waits for, if the others have it."""
@@ -186,7 +215,7 @@ class ElasticGroup:
                 self._group = Group(
                     f"{self._meeting.name}-{found.token}", self.rank, self.size,
                     self._timeout, self._connect_timeout,
-                    self._is_there,
+                    self._is_there, self._meeting.remote_of(found), self._meeting.name,
                 )  # fmt: skip
                 return self._level(self._group)
             except _LOST as error:
@@ -231,10 +260,10 @@ class ElasticGroup:
         now, found = self._generation, []
         for rank, m in enumerate(before.members):
             if now.rank(m.ident) < 0:
-                found.append(f"rank {rank} (process {m.pid}) is lost")
+                found.append(f"rank {rank} ({m}) is lost")
         for m in now.members:
             if before.members and before.rank(m.ident) < 0:
-                found.append(f"process {m.pid} has come")
+                found.append(f"{m} has come")
         if found:
             told = not self._why or " is lost, in " in self._why
             why = "" if told else f" ({self._why})"

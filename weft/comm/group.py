@@ -28,6 +28,7 @@ import numpy as np
 from weft.comm.errors import AddressError, GroupEndedError, PeerLostError, ProgramsDifferError
 from weft.comm.local_members import LocalMembers
 from weft.comm.members import CALL, FAREWELL, MOST_TEXT, NEXT, Data, Members, Message, Remote
+from weft.comm.traffic import EXCHANGES
 from weft.comm.wire import Array
 
 INLINE_BYTES: Final = 16 << 10
@@ -68,7 +69,8 @@ class Group:
     name: the same in all members, and of no other group of this host and user. timeout: how many
     seconds a call waits for the others; connect_timeout: how many they may take to come. is_there:
     whether the process that has a rank is there, so that nobody waits for one that cannot come.
-    remote: the members' addresses, if they are of several hosts.
+    remote: the members' addresses, if they are of several hosts. label: under which the traffic
+    with the others is counted (`traffic.EXCHANGES`); without one it is not.
 
     Raises AddressError where another process has this rank, UnreachableError for who does not come,
     and AddressError on systems without memfds. A group is used by one thread at a time.
@@ -83,6 +85,7 @@ class Group:
         connect_timeout: float = 60.0,
         is_there: Callable[[int], bool] = lambda rank: True,
         remote: Remote | None = None,
+        label: str = "",
     ) -> None:
         if not 0 <= rank < size:
             raise AddressError(f"rank {rank} of a group of {size}")
@@ -92,7 +95,7 @@ class Group:
         self._ended = ""  # why; an error would keep views of the memory
         self._lock = threading.Lock()
         self._number = 0  # of the call
-        self._place = 0
+        self._place = self._counted = 0
         self._what = ""
         self._hash = 0
         self._calls: dict[tuple[Call, Any, tuple[int, ...]], tuple[str, int]] = {}  # text and hash
@@ -106,8 +109,9 @@ class Group:
             # groups of one host do not wait for ZeroMQ
             from weft.comm.remote_members import RemoteMembers
 
-            self._members = RemoteMembers(name, rank, timeout, connect_timeout, remote)
+            self._members = RemoteMembers(name, rank, timeout, connect_timeout, is_there, remote)
         _groups.add(self)
+        self._counted = EXCHANGES.add(label, self._members.traffic) if label else 0
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
@@ -128,6 +132,7 @@ class Group:
     def _end(self, error: BaseException, by_itself: bool = False) -> None:
         self._ended = str(error) or type(error).__name__
         _groups.discard(self)
+        EXCHANGES.end(self._counted)
         if self._members is not None:
             self._members.end(
                 Message(FAREWELL, self._ended[:MOST_TEXT], self._number, int(by_itself))
@@ -268,6 +273,7 @@ class Group:
         for start in range(0, columns, step):
             length = min(step, columns - start)
             slices = self._slices(length)
+            self._count_slices(slices, rows, table.itemsize)
             shown = self._pieces(here, rows * length, table.dtype)
             parts, own = [p.reshape(rows, length) for p in shown], slices[self.rank]
             piece = out[start : start + length]
@@ -279,6 +285,13 @@ class Group:
             for rank, share in enumerate(slices):
                 if rank != self.rank:
                     np.copyto(piece[share], parts[rank][0, share])
+
+    def _count_slices(self, slices: list[slice], rows: int, item: int) -> None:
+        """Each reads its slice of all rows of the others, and the others' slices of the result."""
+        sizes = [(s.stop - s.start) * item for s in slices]
+        for rank, counts in self._others.traffic.items():
+            counts.shared_bytes += rows * sizes[self.rank] + sizes[rank]
+            counts.ring_bytes += rows * sizes[rank] + sizes[self.rank]
 
     def _combine_by_messages(self, table: Array, total: Total, out: Array) -> None:
         """Each member gets its slice of all tables, and sends what it makes of them to all. The
@@ -339,6 +352,10 @@ class Group:
                 else:
                     place = self._write(part if here else part[:0])
                     self._sync(kind)
+                    self._count_shown(
+                        part.nbytes,
+                        lambda reader, owner: owner == root and (keep or reader != self.rank),
+                    )
                     take(part, self._pieces(place, part.size, part.dtype)[root])
             return out.reshape(x.shape)
 
@@ -392,16 +409,21 @@ class Group:
                 np.copyto(out[a:b], parts[source][0])
 
         def work() -> Array:
-            self._each_piece(flat[None], take)
+            self._each_piece(flat[None], take, lambda reader, owner: sources[reader] == owner)
             return out.reshape(x.shape)
 
         return self._run(call, x, work)
 
     # ------------------------------------------------------------------------------------- pieces
 
-    def _each_piece(self, table: Array, take: Callable[[list[Array], int, int], None]) -> None:
+    def _each_piece(
+        self,
+        table: Array,
+        take: Callable[[list[Array], int, int], None],
+        reads: Callable[[int, int], float] = lambda reader, owner: 1,
+    ) -> None:
         """Show everybody a table, some columns at a time; `take` gets those of all and their
-        numbers."""
+        numbers. reads: how much of the memory of a rank another one reads."""
         rows, columns = table.shape
         if self.size == 1:
             take([table], 0, columns)
@@ -413,6 +435,7 @@ class Group:
             else:
                 place = self._write(part)
                 self._sync(kind)
+                self._count_shown(part.nbytes, reads)
                 shown = self._pieces(place, part.size, table.dtype)
             take([p.reshape(part.shape) for p in shown], start, stop)
 
@@ -422,7 +445,16 @@ class Group:
             for kind, start, stop in self._pieces_of(table.shape[1], table.itemsize):
                 take(self._rows(table[:, start:stop], kind), start, stop)
         else:
-            self._each_piece(table, lambda parts, a, b: take([p[self.rank] for p in parts], a, b))
+            self._each_piece(
+                table, lambda parts, a, b: take([p[self.rank] for p in parts], a, b),
+                lambda reader, owner: 1 / self.size,
+            )  # fmt: skip
+
+    def _count_shown(self, nbytes: int, reads: Callable[[int, int], float]) -> None:
+        """A piece of each member was shown to all."""
+        for rank, counts in self._others.traffic.items():
+            counts.shared_bytes += int(nbytes * reads(self.rank, rank))
+            counts.ring_bytes += int(nbytes * reads(rank, self.rank))
 
     def _write(self, part: Array) -> int:
         """Write a piece into the next place of one's own memory: which one."""

@@ -30,6 +30,7 @@ from weft.comm.errors import (
 )
 from weft.comm.members import FAREWELL, Data, Message, late_error, missing_error
 from weft.comm.shared_memory import AVAILABLE, Region
+from weft.comm.traffic import Traffic
 from weft.comm.wire import Array
 
 _HEAD: Final = struct.Struct("<4sBxHIQQ")  # magic, kind, bytes of text, of data, number, hash
@@ -61,6 +62,7 @@ class LocalMembers:
         self.doing = "the meeting of the group"
         self._number = 0  # of the call
         self._is_there, self._count = is_there, places * piece
+        self.traffic = {k: Traffic() for k in range(size) if k != rank}
         self._sockets: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
         self.memory: list[Array] = [np.empty(0, np.uint8)] * size
@@ -203,6 +205,9 @@ class LocalMembers:
             raw = memoryview(data(rank)).cast("B") if data is not None else b""
             head = _HEAD.pack(_MAGIC, kind, len(text), len(raw), number, digest)
             left = len(head) + len(text) + len(raw)
+            counts = self.traffic[rank]
+            counts.sent += 1
+            counts.sent_bytes += len(raw)
             try:
                 left -= one.sendmsg([head, text, raw], [], socket.MSG_NOSIGNAL)
                 if left:
@@ -231,6 +236,9 @@ class LocalMembers:
         if magic != _MAGIC:
             raise PeerLostError(f"rank {rank} sends what is no message")
         data = self._bytes(rank, count) if count else bytearray()
+        counts = self.traffic[rank]
+        counts.came += 1
+        counts.came_bytes += count
         return Message(kind, text, number, digest), data
 
     def _bytes(self, rank: int, count: int) -> bytearray:

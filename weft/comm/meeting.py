@@ -43,12 +43,18 @@ _meetings: weakref.WeakSet[Meeting] = weakref.WeakSet()
 @dataclass(frozen=True, slots=True)
 class Member:
     """A process that takes part. step: how many calls it has done; known: whether it has the state
-    of the run, and is no newcomer."""
+    of the run, and is no newcomer. Of a run over several hosts: its address, and how often it has
+    begun to meet."""
 
     ident: str
     pid: int
     step: int = 0
     known: bool = False
+    address: str = ""
+    round: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" + (f" at {self.address}" if self.address else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,9 @@ class Meeting:
         """Whether the process of that name takes part: it is neither dead nor has it left."""
         return _is_heard(address_of(self.name, ident), socket.SOCK_DGRAM)
 
+    def remote_of(self, made: Generation) -> None:
+        """Where the members of a generation are: on this host."""
+
     def visitors(self) -> int:
         """How many processes wait for the next meeting. 0 but for the leader."""
         if self._inbox is not None:
@@ -169,7 +178,7 @@ class Meeting:
             raise LeftBehindError(answer["behind"])
         if "error" in answer:
             raise UnreachableError(answer["error"])
-        return _generation(answer["generation"])
+        return generation_of(answer["generation"])
 
     # -------------------------------------------------------------------------------- who leads
 
@@ -253,7 +262,7 @@ class Meeting:
                 one.settimeout(_HELLO_S)
                 _check_user(one)
                 said = _heard(one)
-                guest = _Guest(Member(**said["member"]), _generation(said["last"]), one)
+                guest = _Guest(Member(**said["member"]), generation_of(said["last"]), one)
             except (OSError, CommError, ValueError, TypeError, KeyError):
                 one.close()
                 continue
@@ -273,11 +282,12 @@ def _check_more(
     old = [newest.rank(m.ident) for m in came if m.known]
     away = [newest.rank(m.ident) for m in silent]
     if len(old) < len(away) or (len(old) == len(away) and min(old) > min(away)):
-        who = ", ".join(f"process {m.pid}" for m in silent)
+        who = ", ".join(map(str, silent))
         raise LeftBehindError(f"of the run '{name}' are there, and do not come: {who}")
 
 
-def _generation(raw: Any) -> Generation:
+def generation_of(raw: Any) -> Generation:
+    """From plain data. TypeError, KeyError if it is none."""
     made = Generation(**raw)
     return replace(made, members=tuple(Member(**m) for m in raw["members"]))
 

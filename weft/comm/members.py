@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from weft.comm.addresses import Secret
 from weft.comm.errors import DeadlineError, UnreachableError
+from weft.comm.traffic import Traffic
 from weft.comm.wire import Array
 
 #: Kinds of messages: the first of a call, a further one, the last of a member.
@@ -45,6 +46,8 @@ class Members(Protocol):
 
     #: Of each member what all read, if they are of one host.
     memory: list[Array]
+    #: By rank: messages to and from it, and the bytes of their arrays.
+    traffic: dict[int, Traffic]
     #: What this member is doing, for errors.
     doing: str
 

@@ -1,21 +1,17 @@
 """`RemoteMembers`: the other members of a group whose processes are on several hosts.
 
 Messages go by an endpoint (`endpoint.py`) at the address of this process's task, with its keys,
-limits and signs of life. All groups of a process share it, and each message names its group. What
-comes is put into a box by the endpoint's threads; the caller waits at the boxes. A member that is
-late to join finds what others have sent it in the meantime."""
+limits and signs of life. All groups of a process share it (`post.py`), and each message names its
+group. A member that is late to join finds what others have sent it in the meantime."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
-from weft.comm.addresses import Secret
-from weft.comm.endpoint import Endpoint
 from weft.comm.errors import (
     AddressError,
     BackpressureError,
@@ -34,11 +30,11 @@ from weft.comm.members import (
     late_error,
     missing_error,
 )
+from weft.comm.post import GROUP, Post, leave_post, post_at
 from weft.comm.protocol import Message as Letter
+from weft.comm.traffic import Traffic
 from weft.comm.wire import Array
 
-#: Of control messages of endpoints that are of a group; they have the kind of the message there.
-_KIND: Final = 1
 _HELLO: Final = 0
 #: For so long one connection is tried.
 _TRY_S: Final = 1.0
@@ -47,87 +43,34 @@ _TRY_S: Final = 1.0
 _SLICE_S: Final = 0.25
 #: How long one that leaves stays for the others at most.
 _LINGER_S: Final = 1.0
-#: Letters of a member to a group that this process has not opened yet, at most.
-_MOST_EARLY: Final = 64
-
-
-class _Post:
-    """The endpoint of this process at an address, for all its groups there."""
-
-    def __init__(self, address: str, secret: Secret | None) -> None:
-        self.users = 0
-        self.open: set[str] = set()  # names of groups
-        self.changed = threading.Condition()
-        self.boxes: dict[tuple[str, str], deque[Letter]] = {}  # by group and address of the sender
-        self.lost: dict[str, str] = {}  # by address: why
-        self.endpoint = Endpoint(
-            address, address, secret, on_message=self._put, on_link_lost=self._lose, shared=False
-        )
-
-    def _put(self, letter: Letter) -> None:
-        if letter.kind != _KIND or not isinstance(letter.meta, list) or not letter.meta:
-            return
-        group = str(letter.meta[0])
-        with self.changed:
-            self.lost.pop(letter.peer, None)
-            box = self.boxes.get((group, letter.peer), deque())
-            early = group not in self.open
-            if early and (len(box) >= _MOST_EARLY or (not box and letter.meta[1] == FAREWELL)):
-                return  # of a group that is over, or none
-            self.boxes[group, letter.peer] = box
-            box.append(letter)
-            self.changed.notify_all()
-
-    def _lose(self, peer: str, error: CommError) -> None:
-        with self.changed:
-            self.lost[peer] = str(error)
-            self.changed.notify_all()
-
-
-_posts: dict[str, _Post] = {}
-_lock = threading.Lock()
-
-
-def _post_at(address: str, secret: Secret | None) -> _Post:
-    """The endpoint there, made when the first group asks for it. AddressError where another process
-    or a server has the address."""
-    with _lock:
-        found = _posts.get(address)
-        if found is None:
-            found = _posts[address] = _Post(address, secret)
-        found.users += 1
-        return found
-
-
-def _leave_post(address: str) -> None:
-    with _lock:
-        found = _posts.get(address)
-        if found is None:
-            return
-        found.users -= 1
-        if found.users:
-            return
-        del _posts[address]
-    found.endpoint.close()
 
 
 class RemoteMembers:
-    """Links to the other members of a group, at `remote.addresses`. Errors as those of `Group`;
-    AuthenticationError where keys differ, InsecureAddressError without one."""
+    """Links to the other members of a group, at `remote.addresses`. is_there: whether the process
+    that has a rank is there. Errors as those of `Group`; AuthenticationError where keys differ,
+    InsecureAddressError without one."""
 
     def __init__(
-        self, name: str, rank: int, timeout: float, connect_timeout: float, remote: Remote
+        self,
+        name: str,
+        rank: int,
+        timeout: float,
+        connect_timeout: float,
+        is_there: Callable[[int], bool],
+        remote: Remote,
     ) -> None:
         if len(set(remote.addresses)) < len(remote.addresses):
             raise AddressError(f"two members of the group '{name}' have one address")
         self.memory: list[Array] = []
         self.doing = "the meeting of the group"
         self._number = 0  # of the call
+        self._is_there = is_there
         self.name, self.rank, self.timeout = name, rank, timeout
         self._addresses = remote.addresses
+        self.traffic = {k: Traffic() for k in range(len(remote.addresses)) if k != rank}
         self._others = [k for k in range(len(remote.addresses)) if k != rank]
         self._met: set[int] = set()
-        self._post: _Post | None = _post_at(remote.addresses[rank], remote.secret)
+        self._post: Post | None = post_at(remote.addresses[rank], remote.secret)
         self._post.open.add(name)
         try:
             self._meet(time.monotonic() + connect_timeout)
@@ -136,7 +79,7 @@ class RemoteMembers:
             raise
 
     @property
-    def _here(self) -> _Post:
+    def _here(self) -> Post:
         if self._post is None:
             raise EndpointClosedError(f"the group '{self.name}' has ended")
         return self._post
@@ -152,7 +95,7 @@ class RemoteMembers:
         for rank in self._others:
             letter = self._letter(rank, deadline)
             if letter is None:
-                raise missing_error([r for r in self._others if r not in self._met], self.name)
+                raise missing_error(self._missing(), self.name)
             self._check_greeting(rank, letter)
             self._met.add(rank)
             if rank > self.rank:
@@ -162,13 +105,23 @@ class RemoteMembers:
         address = self._addresses[rank]
         while True:
             left = deadline - time.monotonic()
+            self._check_missing()
             if left <= 0:
-                raise missing_error([r for r in self._others if r not in self._met], self.name)
+                raise missing_error(self._missing(), self.name)
             try:
                 self._here.endpoint.connect("", address, timeout=min(left, _TRY_S))
                 return
             except UnreachableError:
                 continue  # it does not listen yet
+
+    def _missing(self) -> list[int]:
+        return [r for r in self._others if r not in self._met]
+
+    def _check_missing(self) -> None:
+        """UnreachableError for members that have not come, and cannot come."""
+        gone = [r for r in self._missing() if not self._is_there(r)]
+        if gone:
+            raise missing_error(gone, self.name)
 
     def _greet(self, rank: int) -> None:
         self._send(rank, [self.name, _HELLO, 0, 0, f"{self.rank} of {len(self._addresses)}"], [])
@@ -200,12 +153,14 @@ class RemoteMembers:
                     cuts = range(0, raw.nbytes, CHUNK_BYTES)
                     copies[place] = [raw[a : a + CHUNK_BYTES].copy() for a in cuts]
                 parts = copies[place]
+                self.traffic[rank].sent_bytes += raw.nbytes
             self._send(rank, meta, parts)
+            self.traffic[rank].sent += 1
 
     def _send(self, rank: int, meta: list[Any], parts: list[Array]) -> None:
         address = self._addresses[rank]
         try:
-            self._here.endpoint.send(address, _KIND, 0, meta, parts)
+            self._here.endpoint.send(address, GROUP, 0, meta, parts)
         except PeerLostError as error:
             raise self._lost(rank, str(error)) from None
         except BackpressureError:
@@ -219,6 +174,9 @@ class RemoteMembers:
             raise late_error(silent, self.timeout, self.doing)
         _, kind, number, digest, text = letter.meta
         buffers = letter.buffers
+        counts = self.traffic[rank]
+        counts.came += 1
+        counts.came_bytes += sum(b.nbytes for b in buffers)
         raw = buffers[0] if len(buffers) == 1 else np.concatenate(buffers) if buffers else None
         return Message(kind, text, number, digest), bytearray() if raw is None else raw.data
 
@@ -236,6 +194,7 @@ class RemoteMembers:
                 if box:
                     return box.popleft()
                 now = time.monotonic()
+                self._check_missing()
                 for other in self._met if now > look else self._met & {rank}:
                     self._check_lost(other)
                 if now > deadline:
@@ -271,7 +230,7 @@ class RemoteMembers:
         meta = [self.name, FAREWELL, farewell.number, farewell.digest, text]
         for rank in self._others:
             try:
-                post.endpoint.send(self._addresses[rank], _KIND, 0, meta)
+                post.endpoint.send(self._addresses[rank], GROUP, 0, meta)
             except CommError:
                 continue  # who is gone does not hear it
         if farewell.digest:
@@ -280,9 +239,9 @@ class RemoteMembers:
             post.open.discard(self.name)
             for rank in self._others:
                 post.boxes.pop((self.name, self._addresses[rank]), None)
-        _leave_post(self._addresses[self.rank])
+        leave_post(self._addresses[self.rank])
 
-    def _linger(self, post: _Post) -> None:
+    def _linger(self, post: Post) -> None:
         """Wait a moment for the others to leave, too: an endpoint that closes at once may take from
         them what they have not read yet."""
         deadline = time.monotonic() + _LINGER_S
@@ -293,7 +252,7 @@ class RemoteMembers:
                     return
                 post.changed.wait(left)
 
-    def _has_left(self, post: _Post, rank: int) -> bool:
+    def _has_left(self, post: Post, rank: int) -> bool:
         address = self._addresses[rank]
         box = post.boxes.get((self.name, address))
         return address in post.lost or bool(box and box[-1].meta[1] == FAREWELL)

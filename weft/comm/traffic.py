@@ -1,15 +1,20 @@
 """Counts of what goes over a link: messages and bytes in both directions, and round trips.
 
+Members of groups (`group.py`) count the bytes of arrays alone, without headers. All groups of this
+process that have a label are in `EXCHANGES`.
+
 A sign of life (PING, one in `Limits.heartbeat_s`) carries the time of its sender, and the peer's
 thread that reads messages sends it back: so a round trip has the way there and back, and what both
 threads wait for their turns, as any small message has. All counts only grow."""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 #: Upper bounds of the buckets of round trips, in seconds.
@@ -28,8 +33,9 @@ class Traffic:
 
     sent, sent_bytes: under the link's lock; bulk, bulk_bytes, ring_bytes: by the service thread;
     lent_bytes: under the lock of loans; came, came_bytes, shared_bytes and round trips: by the
-    thread that reads messages. Bytes are of frames; `ring_bytes`, `lent_bytes` and `shared_bytes`
-    lay in shared memory, and only their place was in a frame.
+    thread that reads messages. (Of members of groups all: by the caller.) Bytes are of frames;
+    `ring_bytes`, `lent_bytes` and `shared_bytes` lay in shared memory, and only their place was in
+    a frame.
     """
 
     __slots__ = (
@@ -137,3 +143,39 @@ class TrafficTable:
 def _count(table: dict[str, Traffic], name: str, traffic: Traffic) -> None:
     known = name in table or len(table) < MOST_PEERS
     table.setdefault(name if known else OTHERS, Traffic()).add(traffic)
+
+
+class Exchanges:
+    """What groups have sent and received: those that are there, and those that are gone. A member
+    is counted as `label:rank`. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gone = TrafficTable()
+        self._open: dict[int, list[tuple[str, Traffic]]] = {}
+
+    def add(self, label: str, traffic: Mapping[int, Traffic]) -> int:
+        """A group begins: its number for `end`."""
+        rows = [(f"{label}:{rank}", counts) for rank, counts in traffic.items()]
+        with self._lock:
+            self._open[id(rows)] = rows
+        return id(rows)
+
+    def end(self, number: int) -> None:
+        """A group has ended."""
+        with self._lock:
+            for member, counts in self._open.pop(number, []):
+                self._gone.gone(member, counts)
+
+    def told(self) -> dict[str, dict[str, Any]]:
+        """`Traffic.told` by member."""
+        with self._lock:
+            return self._gone.told([row for rows in self._open.values() for row in rows])
+
+    def abandon(self) -> None:
+        """In a child of a fork: the groups are the parent's."""
+        self._lock, self._gone, self._open = threading.Lock(), TrafficTable(), {}
+
+
+EXCHANGES: Final = Exchanges()
+os.register_at_fork(after_in_child=EXCHANGES.abandon)

@@ -83,7 +83,7 @@ class ProcessMesh:
                 self._groups[axis] = Group(
                     "-".join([address, axis, *map(str, others)]), self.place[axis], size,
                     timeout, connect_timeout,
-                    remote=remote and remote.of(row),
+                    remote=remote and remote.of(row), label=f"{name}/{axis}",
                 )  # fmt: skip
         except CommError as error:
             self.close(str(error))

@@ -13,7 +13,8 @@ import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, field
 from pathlib import Path
 from statistics import median_high
 from types import FrameType
@@ -23,7 +24,12 @@ from weft.comm.addresses import Secret, default_key_file
 from weft.frontend.session.remote import Remote
 from weft.frontend.tools.run import add_allow_files
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from weft.ir.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
 from weft.runtime.cluster.master import Stats, ask_stats
 from weft.runtime.cluster.messages import SESSIONS
 from weft.runtime.cluster.resolvers import from_environment
@@ -292,9 +298,11 @@ def _at_work(now: Stats, old: Stats | None) -> dict[str, float]:
 
 
 def _link_rows(task: str, now: Stats, old: Stats | None, seconds: float) -> Iterator[LinkRow]:
-    """What the task sends, and what sessions, which count nothing, send to it."""
-    for peer, counts in now["links"].items():
-        past = (old["links"].get(peer) if old else None) or dict.fromkeys(counts, 0)
+    """What the task sends, to members of meshes, too, and what sessions, which count nothing, send
+    to it."""
+    known = {**old["links"], **old["exchanges"]} if old else {}
+    for peer, counts in (*now["links"].items(), *now["exchanges"].items()):
+        past = known.get(peer) or dict.fromkeys(counts, 0)
         ways = [("sent", task, peer)] + ([("came", peer, task)] if peer == SESSIONS else [])
         for way, source, target in ways:
             count, size = counts[way], counts[f"{way}_bytes"]
@@ -460,7 +468,11 @@ CONNECT_SECONDS = 5.0
 
 def add_top_arguments(parser: ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("target", help="the address of one of the tasks: host:port")
+    parser.add_argument(
+        "targets", nargs="+", metavar="ADDRESS",
+        help="the address of one of the tasks of a cluster: host:port; of several clusters, or of "
+        "several that have one task, each",
+    )  # fmt: skip
     parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="between two looks (1 s)"
     )
@@ -468,8 +480,12 @@ def add_top_arguments(parser: ArgumentParser) -> None:
         "--count", type=int, default=0, metavar="N", help="end after N looks (0: go on until ^C)"
     )
     parser.add_argument(
-        "--json", action="store_true", help="a line of JSON for each look in place of tables"
+        "--once", action="store_true", help="look twice, say what was in between, and end"
     )
+    parser.add_argument(
+        "--json", action="store_true",
+        help="for each look and cluster a line of JSON in place of tables",
+    )  # fmt: skip
     parser.add_argument("--lines", type=int, default=12, metavar="N", help="rows of each table")
     parser.add_argument(
         "--key-file", metavar="FILE", help="the cluster's secret, made by `weft keygen`"
@@ -486,49 +502,107 @@ def _seconds(text: str) -> float:
     return found
 
 
+class _Cluster:
+    """A cluster that is looked at."""
+
+    def __init__(self, target: str, key_file: str | None) -> None:
+        self.target = parse_address(target)
+        self.problem = ""  # why it cannot be reached
+        self.now: Look = {}
+        self.before: Look = {}
+        self._key_file = key_file
+        self._remote: Remote | None = None
+
+    def connect(self) -> None:
+        """Make the connection, if there is none yet."""
+        if self._remote is not None:
+            return
+        cluster = Cluster(self.target, key_file=self._key_file, connect_timeout=CONNECT_SECONDS)
+        try:
+            self._remote = Remote(cluster, whole=False)
+            self.problem = ""
+        except UnavailableError as error:
+            self.problem = error.what
+
+    def look(self, ops_for: float) -> None:
+        """Ask all its tasks."""
+        self.before, self.now = self.now, {}
+        if self._remote is not None:
+            self.now = ask_stats(self._remote.master, ops_for=ops_for)
+
+    @property
+    def addresses(self) -> set[str]:
+        """Of its tasks, as far as they are known."""
+        return set() if self._remote is None else {t.address for t in self._remote.master.tasks()}
+
+    def told(self) -> dict[str, Any]:
+        """Plain data: the last look."""
+        found = stragglers(rows_of(self.now, self.before))
+        made = {"cluster": self.target, "tasks": self.now, "stragglers": [asdict(s) for s in found]}
+        return made | ({"problem": self.problem} if self.problem else {})
+
+    def shown(self, lines: int) -> Any:
+        """For `rich`."""
+        from rich.text import Text
+
+        if self.problem:
+            return Text(f"cluster of {self.target} cannot be reached: {self.problem}")
+        return tables(rows_of(self.now, self.before), self.target, lines)
+
+    def close(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
+
+
 def run_top(args: Namespace, say: Callable[[str], None]) -> None:
-    """Look at the cluster again and again. Errors as a session has that cannot reach it."""
-    cluster = Cluster(
-        parse_address(args.target), key_file=args.key_file, connect_timeout=CONNECT_SECONDS
-    )
-    remote = Remote(cluster, whole=False)
+    """Look at the clusters again and again. UnavailableError if none can be reached."""
+    clusters = [_Cluster(target, args.key_file) for target in args.targets]
     try:
-        looks = _looks(remote, args.interval, args.count)
+        looks = _looks(clusters, args)
         if args.json:
-            for now, _ in looks:
-                say(json.dumps(now))
+            for there in looks:
+                for one in there:
+                    say(json.dumps(one.told()))
         else:
-            _show(looks, args.target, args.lines)
+            _show(looks, args.lines, live=not args.once)
     except KeyboardInterrupt:
         pass  # how it ends
     finally:
-        remote.close()
+        for one in clusters:
+            one.close()
 
 
-def _looks(remote: Remote, interval: float, count: int) -> Iterator[tuple[Look, Look]]:
-    """What the tasks say, and what they said before."""
-    before: Look = {}
-    number = 0
-    while True:
-        began = time.monotonic()
-        now = ask_stats(remote.master, ops_for=3 * interval + 1)
-        yield now, before
-        before = now
-        number += 1
-        if number == count:
-            return
-        time.sleep(max(0.0, began + interval - time.monotonic()))
+def _looks(clusters: Sequence[_Cluster], args: Namespace) -> Iterator[list[_Cluster]]:
+    """The clusters after each look, each once: two of the addresses may be of one."""
+    number, count = 0, 2 if args.once else args.count
+    with ThreadPoolExecutor(len(clusters)) as threads:
+        while True:
+            list(threads.map(_Cluster.connect, clusters))
+            began = time.monotonic()
+            list(threads.map(lambda one: one.look(3 * args.interval + 1), clusters))
+            there: list[_Cluster] = []
+            for one in clusters:
+                if not any(one.target in other.addresses for other in there):
+                    there.append(one)
+            if not number and all(one.problem for one in there):
+                raise UnavailableError("; ".join(one.problem for one in there))
+            number += 1
+            if number == count or not args.once:
+                yield there
+            if number == count:
+                return
+            time.sleep(max(0.0, began + args.interval - time.monotonic()))
 
 
-def _show(looks: Iterator[tuple[Look, Look]], target: str, lines: int) -> None:
-    from rich.console import Console
+def _show(looks: Iterator[list[_Cluster]], lines: int, live: bool) -> None:
+    from rich.console import Console, Group
     from rich.live import Live
 
     console = Console()
-    if not console.is_terminal:  # into a file or a pipe: one after the other
-        for now, before in looks:
-            console.print(tables(rows_of(now, before), target, lines))
+    if not (live and console.is_terminal):  # into a file or a pipe: one after the other
+        for there in looks:
+            console.print(*(one.shown(lines) for one in there), sep="\n\n")
         return
-    with Live(console=console, auto_refresh=False, screen=True) as live:
-        for now, before in looks:
-            live.update(tables(rows_of(now, before), target, lines), refresh=True)
+    with Live(console=console, auto_refresh=False, screen=True) as view:
+        for there in looks:
+            view.update(Group(*(one.shown(lines) for one in there)), refresh=True)

@@ -8,6 +8,7 @@ taken back when one of them dies in the midst of a step."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Self
@@ -16,8 +17,11 @@ import numpy as np
 
 from weft.comm.elastic import ElasticGroup
 from weft.comm.errors import (
+    AddressError,
+    AuthenticationError,
     CommError,
     GroupEndedError,
+    InsecureAddressError,
     LeftBehindError,
     ProgramsDifferError,
     UnreachableError,
@@ -48,6 +52,8 @@ from weft.ir.errors import (
 from weft.ir.graph import Block, Operation
 from weft.ir.locations import caller_location
 from weft.ir.ops.state import UPDATES
+from weft.runtime.cluster.spec import ClusterTask
+from weft.runtime.cluster.transport import remote_of
 
 _WHAT = "train.Elastic"
 #: What errors of the transport are to users.
@@ -57,26 +63,34 @@ _ERRORS: Sequence[tuple[type[CommError], type[WeftError], str]] = (
     (UnreachableError, UnavailableError, "connect_timeout= says how long processes may take to "
      "start, least= how many go on"),
     (GroupEndedError, FailedPreconditionError, ""),
+    (AddressError, FailedPreconditionError, "one process is at each address"),
+    (AuthenticationError, FailedPreconditionError, "all processes need the same key_file"),
+    (InsecureAddressError, FailedPreconditionError, "key_file= is the cluster's key"),
     (CommError, UnavailableError, ""),
 )  # fmt: skip
 
 
 class Elastic:
-    """A training step over processes of this host, some of which may be killed while others join:
-    the losses are bit for bit those of a run that nothing happens to, in one process or many.
+    """A training step over processes, some of which may be killed while others join: the losses are
+    bit for bit those of a run that nothing happens to, in one process or many.
 
     loss: a function of the arrays of a microbatch that gives a mean over examples, or a tuple of it
     and of further scalars, as a tree. It may not assign to variables. variables: those that the
     optimizer trains; state: others that newcomers need. microbatches: into how many parts of one
     size a batch is cut, which the processes share out; the bits depend on it. name: of the run, the
     same in all its processes and of no other run of this user. size: how many processes begin;
-    least: how many go on. timeout: how many seconds a step waits for a process that lives;
-    connect_timeout: how long for processes that are lacking.
+    least: how many go on. task: this process's place in its cluster
+    (`wf.train.cluster_from_environment()`), at the addresses of whose job the processes of the run
+    may be (all of them begin it, if no size is given); key_file: the key of tasks on several hosts,
+    as of `wf.train.Server`. Without a task all processes are of this host. timeout: how many
+    seconds a step waits for a process that lives; connect_timeout: how long for processes that are
+    lacking.
 
     Called with whole batches, the same in all processes, it does a step, and gives the means of
     what the loss returns. Batches have to follow from `step`, the number of steps that are done: a
     process that comes late begins with that of the others, and their variables. A process that was
-    given up while it was stopped gets an AbortedError. UnavailableError for too few processes.
+    given up while it was stopped, or that the network has cut off, gets an AbortedError.
+    UnavailableError for too few processes, FailedPreconditionError for hosts without a key.
 
     >>> w = wf.Variable(wf.zeros(3))
     >>> def loss(x, y):
@@ -95,13 +109,20 @@ class Elastic:
         variables: Sequence[Variable],
         *,
         name: str,
-        size: int,
+        size: int | None = None,
         microbatches: int = 8,
         state: Sequence[Variable] = (),
         least: int = 1,
         timeout: float = 60.0,
         connect_timeout: float = 60.0,
+        task: ClusterTask | None = None,
+        key_file: str | os.PathLike[str] | None = None,
     ) -> None:
+        addresses = () if task is None else _addresses_of(task)
+        if size is None and task is None:
+            raise InvalidArgumentError(
+                f"{_WHAT}: size= or task= says how many processes begin", location=caller_location()
+            )
         self._variables = _checked(variables)
         self._optimizer, self._loss = optimizer, loss
         self._microbatches = _positive("microbatches", microbatches)
@@ -115,8 +136,10 @@ class Elastic:
         self._state = [*self._variables, *optimizer.variables(), *state]
         with _Translated():
             self._group = ElasticGroup(
-                name, _positive("size", size), self._give, self._take, _positive("least", least),
-                timeout, connect_timeout,
+                name, _positive("size", len(addresses) if size is None else size),
+                self._give, self._take, _positive("least", least), timeout, connect_timeout,
+                remote_of(addresses, key_file, _WHAT) if addresses else None,
+                0 if task is None else task.task,
             )  # fmt: skip
 
     # ------------------------------------------------------------------------------------ public
@@ -257,6 +280,17 @@ def _positive(name: str, given: object) -> int:
             f"{_WHAT}: {name} is at least 1, got {number}", location=caller_location()
         )
     return number
+
+
+def _addresses_of(task: Any) -> tuple[str, ...]:
+    """Where the processes of a run may be. InvalidArgumentError for what is no task."""
+    if not isinstance(task, ClusterTask):
+        raise InvalidArgumentError(
+            f"{_WHAT}: task is a wf.train.ClusterTask, got {task!r:.60}",
+            hint="wf.train.cluster_from_environment()",
+            location=caller_location(),
+        )
+    return task.cluster.job_tasks(task.job)
 
 
 def _checked(variables: Any) -> list[Variable]:

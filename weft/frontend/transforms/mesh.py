@@ -20,7 +20,6 @@ from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError, s
 from weft.ir.locations import caller_location
 
 if TYPE_CHECKING:
-    from weft.comm.members import Remote
     from weft.runtime.cluster.spec import ClusterTask
     from weft.runtime.mesh import ProcessMesh
 
@@ -108,6 +107,7 @@ class Mesh:
         self._processes: ProcessMesh | None = None
         if task is not None:
             # who computes all shards here does not wait for these modules
+            from weft.runtime.cluster.transport import remote_of
             from weft.runtime.mesh import ProcessMesh
 
             addresses = _addresses_of(task, self.size)
@@ -116,7 +116,7 @@ class Mesh:
             name = f"mesh{next(_numbers)}"  # the same in each run: plans on disk have it
             self._processes = ProcessMesh(
                 name, f"{where}-{name}", self._shape, task.task, timeout, connect_timeout,
-                _remote(addresses, key_file),
+                remote_of(addresses, key_file, "wf.Mesh"),
             )  # fmt: skip
 
     @property
@@ -281,26 +281,6 @@ def _addresses_of(task: ClusterTask, size: int) -> list[str]:
             location=caller_location(),
         )
     return [task.cluster.address(task.job, k) for k in range(count)]
-
-
-def _remote(addresses: Sequence[str], key_file: str | os.PathLike[str] | None) -> Remote | None:
-    """How tasks on several hosts reach each other; None for those of one."""
-    hosts = {"" if a.startswith("ipc://") else a.rpartition(":")[0] for a in addresses}
-    if len(hosts) == 1:
-        return None
-    from weft.comm.errors import CommError
-    from weft.comm.members import Remote
-    from weft.runtime.cluster.transport import as_weft_error, secret_for
-
-    if "" in hosts:
-        raise InvalidArgumentError(
-            "wf.Mesh: tasks at ipc addresses are of one host, and others are at tcp addresses",
-            location=caller_location(),
-        )
-    try:
-        return Remote(tuple(addresses), secret_for(addresses, key_file))
-    except CommError as error:
-        raise as_weft_error(error, "wf.Mesh") from None
 
 
 def differs_error(path: str, name: str) -> InvalidArgumentError:

@@ -188,17 +188,18 @@ class StepExchange:
             location=ops[0].locations,
         )
 
-    def waits(self) -> list[list[Any]]:
-        """For a report of who waits for what: what it is, iterations, from whom, seconds and place
-        of each message that has not come."""
-        rows: list[list[Any]] = []
-        for wait in self.wire.rendezvous.waiting(self._step):
-            op = self._receivers.get(wait.key[0])
-            if op is not None:
-                where = str(op.locations[0]) if op.locations else ""
-                source = task_of(str(op.attrs["src"]))
-                rows.append([_named(op), list(wait.key[1]), source, wait.seconds, where])
-        return rows
+
+def waits_of(wire: Carrier, step: int, receivers: Mapping[int, Operation]) -> list[list[Any]]:
+    """For a report of who waits for what: what it is, iterations, from whom, seconds and place of
+    each message of a step that has not come. receivers: as of `StepExchange`."""
+    rows: list[list[Any]] = []
+    for wait in wire.rendezvous.waiting(step):
+        op = receivers.get(wait.key[0])
+        if op is not None:
+            where = str(op.locations[0]) if op.locations else ""
+            source = task_of(str(op.attrs["src"]))
+            rows.append([_named(op), list(wait.key[1]), source, wait.seconds, where])
+    return rows
 
 
 def outcome_of(op: Operation, task: str, made: Any) -> Any:

@@ -44,7 +44,7 @@ def _step_lines(task: str, stats: Stats) -> Iterator[str]:
     for k, name, told in (
         (1, "runs_total", "Parts that ended, by the name of the step's graph."),
         (2, "seconds_total", "How long they took."),
-        (3, "wait_seconds_total", "In which they waited, for tensors or queues."),
+        (3, "wait_seconds_total", "In which they waited for tensors of other tasks."),
     ):
         rows: Rows = [(labels, row[k]) for labels, row in zip(of, stats["parts"], strict=True)]
         yield from family(f"weft_part_{name}", "counter", told, rows)
@@ -56,16 +56,20 @@ def _step_lines(task: str, stats: Stats) -> Iterator[str]:
 def _link_lines(task: str, stats: Stats) -> Iterator[str]:
     links: Mapping[str, Mapping[str, Any]] = stats["links"]
     for name, end, told in (
-        ("weft_link_messages_total", "", "Messages of all kinds."),
-        ("weft_link_bytes_total", "_bytes", "Bytes, those in shared memory too."),
-        ("weft_link_shared_bytes_total", "_shared", "Bytes that lay in shared memory."),
+        ("messages_total", "", "Messages of all kinds."),
+        ("bytes_total", "_bytes", "Bytes, those in shared memory too."),
+        ("shared_bytes_total", "_shared", "Bytes that lay in shared memory."),
     ):
-        rows: Rows = [
-            ({"task": task, "peer": peer, "direction": direction}, counts[f"{way}{end}"])
-            for peer, counts in links.items()
-            for direction, way in (("sent", "sent"), ("received", "came"))
-        ]
-        yield from family(name, "counter", told, rows)
+        for kind, label, all_counts, of in (
+            ("link", "peer", links, ""),
+            ("exchange", "member", stats["exchanges"], "Of meshes and elastic runs: "),
+        ):
+            rows: Rows = [
+                ({"task": task, label: peer, "direction": direction}, counts[f"{way}{end}"])
+                for peer, counts in all_counts.items()
+                for direction, way in (("sent", "sent"), ("received", "came"))
+            ]
+            yield from family(f"weft_{kind}_{name}", "counter", of + told, rows)
     trips = [
         (
             {"task": task, "peer": peer},

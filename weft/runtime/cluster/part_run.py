@@ -23,6 +23,7 @@ from weft.runtime.cluster.exchange import (
     PartFailedError,
     StepExchange,
     sendable,
+    waits_of,
 )
 from weft.runtime.cluster.messages import Deliver, Derived, Direct, Received, Wire, to_wire
 from weft.runtime.cluster.part import Registered
@@ -72,6 +73,8 @@ _LOG = logging.getLogger("weft.cluster")
 Who = tuple[int, int]
 #: A task keeps logs of so many bytes for a session, which asks for each when its run is over.
 MOST_LOG_BYTES = 1 << 30
+#: Held while the exchange of a run is made: reports ask for it, too.
+_MAKING = threading.Lock()
 #: Ends the link to a session, for a reason.
 Cut = Callable[[str, object], None]
 
@@ -187,17 +190,26 @@ class PartRun:
 
     @property
     def exchange(self) -> StepExchange:
-        """What its ops `send` and `recv` use; a brief one sends and receives by itself."""
+        """What its ops `send` and `recv` use; a brief one sends and receives by itself. Made by
+        whichever thread asks first: the run's, or one that ends it or reports of it."""
         found = self._exchange
-        if found is None:
-            home, limit = self._home, self._meta.get("r")
-            found = self._exchange = StepExchange(
-                home.wire, home.name, self.step, self.part.receivers, limit, home.counters,
-                self.trace,
-            )  # fmt: skip
-            if self._brief is not None:
-                found.runs(self._brief.waits)
-        return found
+        return self._new_exchange() if found is None else found
+
+    def _new_exchange(self) -> StepExchange:
+        home, limit = self._home, self._meta.get("r")
+        with _MAKING:
+            if self._exchange is None:
+                self._exchange = StepExchange(
+                    home.wire, home.name, self.step, self.part.receivers, limit, home.counters,
+                    self.trace,
+                )  # fmt: skip
+                if self._brief is not None:
+                    self._exchange.runs(self._brief.waits)
+            return self._exchange
+
+    def waits(self) -> list[list[Any]]:
+        """What it waits for (`waits_of`)."""
+        return waits_of(self._home.wire, self.step, self.part.receivers)
 
     def end(self, error: WeftError, derived: int) -> None:
         """End what it waits for; the first call counts."""
@@ -239,9 +251,10 @@ class PartRun:
             else:
                 Stepping(part.step, self._finish).begin(list(ready), self._token())
             return
-        self._brief = run = SmallRun(
-            part.brief, home.wire, home.name, self.step, home.counters, self._finish
-        )
+        run = SmallRun(part.brief, home.wire, home.name, self.step, home.counters, self._finish)
+        self._brief = run  # before the look: what makes the exchange later sees it
+        if self._exchange is not None:
+            self._exchange.runs(run.waits)
         if self._error is not None:
             run.stop(self._error.what)
         run.begin(ready)

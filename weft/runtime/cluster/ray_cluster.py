@@ -6,7 +6,7 @@ encrypted with a secret that Ray hands to each task. See docs/guide/engines.md."
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Self
 
@@ -14,13 +14,17 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
+    NotFoundError,
     UnavailableError,
     UnsupportedError,
+    suggest,
 )
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
 from weft.runtime.cluster.spec import Cluster, ClusterSpec, ClusterTask
 
+#: Of a task at once: a program that runs, and what asks how the task is.
+_CALLS = 4
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -133,15 +137,43 @@ class RayCluster:
     @property
     def target(self) -> str:
         """The address of the task that sessions are made on: the chief's."""
-        spec = self.cluster_spec()
-        chief = next(t for t in spec.tasks() if ClusterTask(spec, *t).is_chief)
-        return spec.address(*chief)
+        return self.cluster_spec().address(self._chief(), 0)
 
     @property
     def cluster(self) -> Cluster:
         """What `wf.Session(cluster=)` takes: the session asks where a task that it has lost is now,
         and has the cluster's secret."""
         return Cluster(self.target, spec=self.cluster_spec, secret=self._secret)
+
+    def run(self, program: Callable[[ClusterTask], Any], job: str | None = None) -> list[Any]:
+        """What `program(task)` gives in each task of a job, at the same time: a collective program
+        (`wf.Mesh(task=task)`), or an elastic one (`wf.train.Elastic(task=task)`).
+
+        job: by default the chief's. The tasks have addresses for this, and the cluster's secret. In
+        a task that is lost and made anew the program begins again, at its address: it has to be on
+        its old machine. The first error of a program is raised as Ray has it.
+        """
+        own = self._chief() if job is None else job
+        if own not in self._sizes:
+            raise NotFoundError(
+                f"RayCluster: it has no job {job!r:.60}{suggest(str(job), tuple(self._sizes))}",
+                location=caller_location(),
+            )
+        self.status()  # waits for those that Ray is starting
+        actors = [self._actors[own, i] for i in range(self._sizes[own])]
+        spec = ClusterSpec({own: self._ray.get([a.free_address.remote() for a in actors])})
+        runs = [actor.run.remote(program, spec.to_json()) for actor in actors]
+        left = list(runs)
+        while left:  # `get` of all would wait for the first one while another has failed
+            done, left = self._ray.wait(left)
+            self._ray.get(done)
+        found: list[Any] = self._ray.get(runs)
+        return found
+
+    def _chief(self) -> str:
+        """The job of the chief, which is its task 0."""
+        spec = ClusterSpec({job: ["127.0.0.1:0"] * n for job, n in self._sizes.items()})
+        return next(job for job, i in spec.tasks() if ClusterTask(spec, job, i).is_chief)
 
     # ------------------------------------------------------------------------------------- ending
     def close(self) -> None:
@@ -209,7 +241,7 @@ class RayCluster:
             cpus, gpus = needs.pop("CPU", 0.0), needs.pop("GPU", 0.0)
             options = actor.options(
                 name=f"{name}-{job}-{i}", num_cpus=cpus, num_gpus=gpus, resources=needs,
-                max_restarts=-1, max_task_retries=-1,
+                max_restarts=-1, max_task_retries=-1, max_concurrency=_CALLS,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     self._group, placement_group_bundle_index=index
                 ),

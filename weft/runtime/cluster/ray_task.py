@@ -5,14 +5,16 @@ It needs Ray when it is imported; `ray_cluster.py` does not."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.util import get_node_ip_address
 
 from weft.comm.addresses import Secret
 from weft.runtime.cluster.server import Server
-from weft.runtime.cluster.spec import ClusterSpec, tcp_address
+from weft.runtime.cluster.spec import ClusterSpec, ClusterTask, tcp_address
+from weft.runtime.cluster.transport import use_secret
 
 
 class RayTask:
@@ -30,7 +32,10 @@ class RayTask:
             os.environ.setdefault("WEFT_NUM_THREADS", str(threads))
         open_address = tcp_address(get_node_ip_address(), 0)
         spec = ClusterSpec({j: [open_address] * n for j, n in sizes.items()})
-        self._server = Server(spec, job, task, secret=Secret.from_hex(secret))
+        self._job, self._task = job, task
+        own = Secret.from_hex(secret)
+        use_secret(own)
+        self._server = Server(spec, job, task, secret=own)
         self._server.worker.serves = True
 
     def describe(self) -> dict[str, Any]:
@@ -45,3 +50,16 @@ class RayTask:
     def set_cluster(self, cluster: str) -> None:
         """Where the other tasks are, as JSON text, for sessions that know this one only."""
         self._server.set_cluster(ClusterSpec(cluster))
+
+    def free_address(self) -> str:
+        """Where a program of this task can listen, beside its server."""
+        host = get_node_ip_address()
+        kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(kind) as probe:
+            probe.bind((host, 0))
+            return tcp_address(host, probe.getsockname()[1])
+
+    def run(self, program: Callable[[ClusterTask], Any], cluster: str) -> Any:
+        """What a program gives, in one of the tasks of its cluster. cluster: JSON text."""
+        task = ClusterTask(ClusterSpec(cluster), self._job, self._task, source="Ray")
+        return program(task)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from weft.comm.errors import CommError
 from weft.comm.rendezvous import MASTER_SHIFT
+from weft.comm.traffic import EXCHANGES
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import (
     AbortedError,
@@ -383,7 +384,7 @@ class Worker:
     def _status(self, message: Received) -> None:
         with self._lock:
             runs = [r for r in self._runs.values() if r.step == message.step]
-        rows = [[run.handle, run.exchange.waits(), run.exchange.hosts()] for run in runs]
+        rows = [[run.handle, run.waits(), run.exchange.hosts()] for run in runs]
         reply = {"n": message.meta["n"]}
         self._client(message).send(m.STATUS_OF, message.step, reply, [m.to_array(rows)])
 
@@ -391,12 +392,13 @@ class Worker:
         """All that the task counts (`task_stats`)."""
         with self._lock:
             runs = list(self._runs.values())
-        waits = [row for run in runs for row in run.exchange.waits()]
+        waits = [row for run in runs for row in run.waits()]
         wire: Any = self._wire
         refusals = getattr(wire, "rejections", None)  # wires within a process have none
         refused = {} if refusals is None else refusals.counts()
         links = wire.traffic() if hasattr(wire, "traffic") else {}
-        made = task_stats(self.counters, *self.store.held(), waits, refused, in_use(), links)
+        told = EXCHANGES.told()
+        made = task_stats(self.counters, *self.store.held(), waits, refused, in_use(), links, told)
         return {**made, "serves": self.serves and not self._homes}
 
     def _stats(self, message: Received) -> None:

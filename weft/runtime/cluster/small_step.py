@@ -335,7 +335,7 @@ class SmallRun:
 
     __slots__ = (
         "_came", "_cancel", "_counters", "_finished", "_left", "_may_be_dead", "_over", "_program",
-        "_task", "_todo", "_turn", "_values", "_waiting", "step", "wire", "worked",
+        "_since", "_task", "_todo", "_turn", "_values", "_waiting", "step", "wire", "worked",
     )  # fmt: skip
 
     def __init__(
@@ -357,7 +357,8 @@ class SmallRun:
         self._turn = threading.Lock()  # held by the thread that carries it out
         self._turn.acquire()
         self._over = self._may_be_dead = False
-        self.worked = 0.0  # seconds in which it was carried out
+        self.worked = 0.0  # seconds in which it was carried out, or ops of the host were under way
+        self._since = 0.0  # when such ops were left to themselves
 
     def begin(self, inputs: Sequence[Array]) -> None:
         """Run until it would wait, or to its end."""
@@ -385,7 +386,7 @@ class SmallRun:
         """With the turn, which is given back."""
         while True:
             outcome: list[Array] | BaseException | None = None
-            begun = monotonic()
+            begun = self._since or monotonic()
             try:
                 if not self._over:
                     outcome = self._go_on(first)
@@ -393,7 +394,9 @@ class SmallRun:
             except BaseException as error:
                 self._over, outcome = True, error
             finally:
-                self.worked += monotonic() - begun
+                now = monotonic()
+                self.worked += now - begun
+                self._since = now if self._waiting else 0.0
                 self._turn.release()
             if outcome is not None:
                 self._end(outcome)

@@ -9,7 +9,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,16 @@ from weft.ir.errors import (
     UnavailableError,
     WeftError,
 )
+from weft.ir.locations import caller_location
 from weft.runtime.cluster.messages import CLIENT, SESSIONS, Received, Wire
 
 if TYPE_CHECKING:
     from weft.comm.addresses import Secret
+    from weft.comm.members import Remote
 
 #: The file with the cluster's secret, where none is given.
 KEY_FILE = "WEFT_KEY_FILE"
+_own: Secret | None = None
 #: 1: what this process sends carries checksums.
 CHECKSUMS = "WEFT_CHECKSUMS"
 
@@ -82,17 +85,46 @@ def _checksums() -> bool:
     return given == "1"
 
 
+def use_secret(secret: Secret) -> None:
+    """This process is of a cluster that has this secret, which no file holds."""
+    global _own
+    _own = secret
+
+
 def secret_for(addresses: Iterable[str], key_file: str | os.PathLike[str] | None) -> Secret | None:
-    """The cluster's secret: of the file given, else of the one that WEFT_KEY_FILE names, else, if
-    others than this machine reach one of the addresses, of the user's own, if there is one.
-    KeyFileError."""
+    """The cluster's secret: of the file given, else that of `use_secret`, else of the file that
+    WEFT_KEY_FILE names, else, if others than this machine reach one of the addresses, of the user's
+    own, if there is one. KeyFileError."""
     from weft.comm.addresses import Secret, default_key_file
 
+    if key_file is None and _own is not None:
+        return _own
     given = key_file if key_file is not None else os.environ.get(KEY_FILE) or None
     if given is None and not all(parse_address(a).is_local for a in addresses):
         own = default_key_file()
         given = own if own.exists() else None
     return None if given is None else Secret.from_file(given)
+
+
+def remote_of(
+    addresses: Sequence[str], key_file: str | os.PathLike[str] | None, what: str
+) -> Remote | None:
+    """How tasks on several hosts reach each other; None for those of one. what: asks for it, for
+    errors: InvalidArgumentError for a mix of ipc and tcp, and those of `secret_for`."""
+    hosts = {"" if a.startswith("ipc://") else a.rpartition(":")[0] for a in addresses}
+    if len(hosts) == 1:
+        return None
+    from weft.comm.members import Remote
+
+    if "" in hosts:
+        raise InvalidArgumentError(
+            f"{what}: tasks at ipc addresses are of one host, and others are at tcp addresses",
+            location=caller_location(),
+        )
+    try:
+        return Remote(tuple(addresses), secret_for(addresses, key_file))
+    except CommError as error:
+        raise as_weft_error(error, what) from None
 
 
 def knows_peers(bind: str, key_file: str | os.PathLike[str] | None, secret: Secret | None) -> bool:

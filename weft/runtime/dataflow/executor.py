@@ -253,7 +253,8 @@ class Stepping:
         self._running: Running = step.take()
         self._turn = threading.Lock()  # held by the thread that carries it out
         self._over = False
-        self._begun, self._worked = time.monotonic(), 0.0
+        #: since: when ops of the host were left to themselves, which is work, too
+        self._begun, self._worked, self._since = time.monotonic(), 0.0, 0.0
         self._exchange: Any = None
         self._forget: Callable[[], None] = lambda: None
 
@@ -274,7 +275,7 @@ class Stepping:
         """Carry it out, unless another thread does: that one sees what has come meanwhile."""
         while self._turn.acquire(blocking=False):
             outcome: list[Array] | BaseException | None = None
-            begun = time.monotonic()
+            begun = self._since or time.monotonic()
             try:
                 if self._over:
                     return
@@ -285,7 +286,9 @@ class Stepping:
                     outcome = error
                 self._over = outcome is not None
             finally:
-                self._worked += time.monotonic() - begun
+                now = time.monotonic()
+                self._worked += now - begun
+                self._since = 0.0 if self._over or self._running.awaits_messages else now
                 self._turn.release()
             if outcome is not None:
                 self._end(outcome)

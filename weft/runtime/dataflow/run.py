@@ -569,11 +569,16 @@ class Running:
             block = False
             self._complete(*found)
 
+    @property
+    def awaits_messages(self) -> bool:
+        """Whether all that is under way are messages of other tasks."""
+        return all(x.op.name == "recv" for x in self._waiting.values())
+
     def _awaited(self, until: float | None) -> tuple[_Key, Any, Times | None] | None:
         """As `_next_done`. If all that is under way are messages, who exchanges them is told how
         long that was."""
         exchange = self._own.exchange
-        if exchange is None or any(x.op.name != "recv" for x in self._waiting.values()):
+        if exchange is None or not self.awaits_messages:
             return self._next_done(until, block=True)
         begun = time.monotonic()
         found = self._next_done(until, block=True)

@@ -87,7 +87,7 @@ class Counters:
 
     def ended(self, seconds: float, failed: bool, waited: float = 0.0, part: str = "") -> None:
         """A part of a step has ended after so many seconds, in `waited` of which nothing of
-        it ran, as it waited for messages or queues. part: the name of its graph."""
+        it was under way but messages. part: the name of its graph."""
         if failed:
             self._failed += 1
         else:
@@ -117,7 +117,7 @@ class Counters:
 
     def snapshot(self) -> Stats:
         """seconds: since when is counted; steps: {begun, done, failed}; step_seconds: of all parts
-        together, in wait_seconds of which nothing of a part ran, as it waited; step_buckets:
+        together, in wait_seconds of which a part only waited for messages; step_buckets:
         how many parts took as long as `SECONDS` says; parts: rows [name of the graph, runs,
         seconds, those that it waited]; edges: rows [task, tensor, messages, bytes]; timed: parts
         that were timed op by op; ops: rows [ops, place, runs, seconds] of these, and op_seconds of
@@ -147,11 +147,13 @@ def task_stats(
     rejected: Mapping[str, int],
     gpus: Iterable[Sequence[Any]] = (),
     links: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    exchanges: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Stats:
     """All that a task says of itself, as plain data. variables: states; resources: by name; waits:
-    rows of `StepExchange.waits`; rejected: frames that were refused, by reason; gpus: rows [name,
+    rows of `waits_of`; rejected: frames that were refused, by reason; gpus: rows [name,
     what it is, bytes in use, what they are for] of those in use; links: by peer, as
-    `weft.comm.traffic.Traffic.told`."""
+    `weft.comm.traffic.Traffic.told`; exchanges: likewise what meshes and elastic runs of the
+    process exchange, by member."""
     held = [v.array.nbytes for v in variables if v.array is not None]
     longest = sorted(waits, key=lambda row: -row[3])[:MOST_WAITS]
     return {
@@ -167,6 +169,7 @@ def task_stats(
         "memory": resident_bytes(),
         "cpu_seconds": time.process_time(),
         "links": {peer: dict(counts) for peer, counts in links.items()},
+        "exchanges": {member: dict(counts) for member, counts in exchanges.items()},
         "gpus": [list(row) for row in gpus],
         "rejected": dict(rejected),
         "pid": os.getpid(),
