@@ -251,7 +251,7 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> Iterator[None]:
 def beside(item: Variable | Tensor) -> Iterator[None]:
     """In a graph in which devices play a part, `colocate_with(item)`; else, and for what has no op,
     nothing."""
-    trace = graph_around(current_trace())
+    trace = _with_devices()
     op = None
     if trace is not None:
         effects = trace.root().effects
@@ -288,7 +288,7 @@ def bfloat16_transfer(x: TensorLike) -> Tensor:
 def put_beside(made: Variable, variable: Variable) -> Variable:
     """`made`, whose handle is where that of `variable` is, in a graph in which devices play a
     part: what TensorFlow 1 does with an optimizer's slots."""
-    trace = graph_around(current_trace())
+    trace = _with_devices()
     if trace is not None:
         effects = trace.root().effects
         op, other = effects.ref(made).op, effects.ref(variable).op
@@ -297,6 +297,13 @@ def put_beside(made: Variable, variable: Variable) -> Variable:
         if other.device or other.group or device_scopes():
             op.device, op.group = other.device, group_of(other, trace.root())
     return made
+
+
+def _with_devices() -> Trace | None:
+    """The current trace if it is of a graph, or of a function that holds the shards of a mesh."""
+    trace = current_trace()
+    has_shards = trace is not None and trace.root().has_shards
+    return trace if has_shards else graph_around(trace)
 
 
 def _function_trace() -> Trace | None:
