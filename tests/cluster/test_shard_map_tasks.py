@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft import PartitionSpec as P
 from weft import collectives as c
 
 F32 = np.float32
@@ -72,18 +71,19 @@ def test_sums_are_in_the_order_of_ranks(servers: list[wf.train.Server]) -> None:
     # the shards there, a slice of each to each other, the sums of slices to each other, the results
     count = 2 + 6 + 6 + 2
     size = 4 * (2 * 30_000 + 12 * 10_000 + 2 * 30_000)
-    assert f"{count} messages, {size:,} bytes" in text
+    assert f"sent: {count} tensors, {size:,} bytes" in text
+    assert "/job:worker/task:1/cpu:0 -> /job:ps/task:0/cpu:0: 2, 80,000 bytes" in text
 
 
 class Model:
     """Two layers and a table, whose variables have names."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
         rng = np.random.default_rng(3)
-        self.table = wf.Variable(rng.normal(size=(40, 16)).astype(F32), name="table")
-        self.w = wf.Variable((rng.normal(size=(16, 300)) / 4).astype(F32), name="w")
-        self.v = wf.Variable((rng.normal(size=(300, 3)) / 16).astype(F32), name="v")
-        self.optimizer = wf.train.Adam(0.02)
+        self.table = wf.Variable(rng.normal(size=(40, 16)).astype(F32), name=f"table{name}")
+        self.w = wf.Variable((rng.normal(size=(16, 300)) / 4).astype(F32), name=f"w{name}")
+        self.v = wf.Variable((rng.normal(size=(300, 3)) / 16).astype(F32), name=f"v{name}")
+        self.optimizer = wf.train.Adam(0.02, name=f"Adam{name}")
 
     def step(self, ids: Any, labels: Any) -> Any:
         rows = wf.nn.embedding_lookup(self.table, ids)
@@ -109,7 +109,7 @@ def test_data_parallel_training(servers: list[wf.train.Server], placed: bool) ->
     """The losses of the mesh in this process; one copy of variables and slots, where they are
     placed, and the arithmetic of updates there."""
     target = servers[1].target
-    model = Model()
+    model = Model(f"_{placed}")
     parallel = wf.data_parallel(model.step, wf.Mesh({"data": 2}, devices=WORKERS))
 
     @wf.compile(cluster=target)
@@ -120,8 +120,16 @@ def test_data_parallel_training(servers: list[wf.train.Server], placed: bool) ->
     losses = [float(train(*batch)) for batch in batches()]
     np.testing.assert_allclose(losses, losses_here(), rtol=1e-5)
     text = train.explain(*batches()[0])
-    home = "/job:ps/task:0/cpu:0" if placed else "/job:worker/task:0/cpu:0"
-    assert re.findall(r"on (\S+), .*variable 'w'", text) or home in text
+    sent = [line.strip() for line in text[text.index("sent:") :].splitlines()]
+    weights, rows = 4 * (16 * 300 + 300 * 3), 4 * 8 * 16
+    if placed:  # to a worker: weights, rows of its examples, labels twice, ids; half the sums back
+        for worker in WORKERS:
+            given = weights + rows + 8 * 8 + 4 * 8
+            assert f"/job:ps/task:0/cpu:0 -> {worker}/cpu:0: 5, {given:,} bytes" in sent
+            back = weights // 2 + rows + 4
+            assert f"{worker}/cpu:0 -> /job:ps/task:0/cpu:0: 3, {back:,} bytes" in sent
+    else:
+        assert not any("/job:ps" in line for line in sent)
 
 
 def test_a_session_on_the_cluster(servers: list[wf.train.Server]) -> None:
@@ -135,7 +143,7 @@ def test_a_session_on_the_cluster(servers: list[wf.train.Server]) -> None:
             found = [session.run(train, {ids: a, labels: b}) for a, b in batches()]
             text = session.explain(train, dict(zip((ids, labels), batches()[0], strict=True)))
     np.testing.assert_allclose(found, losses_here(), rtol=1e-5)
-    assert "/job:worker/task:1/cpu:0 -> /job:ps/task:0/cpu:0" in text
+    assert re.search(r"/job:worker/task:1/cpu:0 -> /job:ps/task:0/cpu:0: \d+, ", text)
 
 
 def test_a_loop_with_collectives(servers: list[wf.train.Server]) -> None:
@@ -155,8 +163,7 @@ def test_a_loop_with_collectives(servers: list[wf.train.Server]) -> None:
 
 def test_a_task_that_is_not_there(servers: list[wf.train.Server]) -> None:
     mesh = wf.Mesh({"d": 2}, devices=["/job:worker/task:0", "/job:worker/task:7"])
-    run = wf.compile(wf.shard_map(lambda x: c.psum(x, "d"), mesh, "d", None),
-                     cluster=servers[1].target)  # fmt: skip
+    run = wf.compile(wf.shard_map(lambda x: x * 2, mesh, "d", "d"), cluster=servers[1].target)
     with pytest.raises(wf.errors.InvalidArgumentError, match="/job:worker/task:7") as error:
         run(np.ones(4))
     assert "test_shard_map_tasks.py:" in str(error.value)

@@ -159,7 +159,15 @@ def test_a_gradient_inside() -> None:
         same(wf.compile(inside)(W, X), whole)
 
 
-MESHES = [{"d": 1}, {"d": 2}, {"d": 3}, {"d": 4}, {"d": 2, "m": 3}, {"m": 2, "d": 2}, {"a": 2, "d": 3}]
+MESHES = [
+    {"d": 1},
+    {"d": 2},
+    {"d": 3},
+    {"d": 4},
+    {"d": 2, "m": 3},
+    {"m": 2, "d": 2},
+    {"a": 2, "d": 3},
+]
 DTYPES = [np.float32, np.float64, np.int32, np.float16, np.uint8]
 
 
@@ -336,7 +344,9 @@ def test_devices_that_are_not_reached() -> None:
     mesh = wf.Mesh({"d": 2}, devices=["/job:worker/task:0", "/job:worker/task:1"])
     far = wf.shard_map(lambda x: c.psum(x, "d"), mesh, P("d"), None)
     for run in (far, wf.compile(far), wf.compile(wf.grad(lambda x: wf.sum(far(x))))):
-        with pytest.raises(InvalidArgumentError, match=r"'/job:worker/task:0', which this") as error:
+        with pytest.raises(
+            InvalidArgumentError, match=r"'/job:worker/task:0', which this"
+        ) as error:
             run(X)
         assert "wf.compile(cluster=...)" in str(error.value)
 

@@ -255,13 +255,27 @@ def beside(item: Variable | Tensor) -> Iterator[None]:
     op = None
     if trace is not None:
         effects = trace.root().effects
-        value = effects.ref(item) if isinstance(item, Variable) else item._value
+        value = effects.ref(item) if isinstance(item, Variable) else _made(item, trace)
         op = None if value is None else value.op
     if op is None or not (placed_as(op).device or placed_as(op).group or device_scopes()):
         yield
         return
-    with colocate_with(item):
+    assert trace is not None
+    scope = Scope(hides=True, target=op, owner=trace.root())
+    token = enter_scopes((*device_scopes(), scope))
+    try:
         yield
+    finally:
+        leave_scopes(token)
+
+
+def _made(item: Tensor, trace: Trace) -> Value | None:
+    """The value of a tensor where it is made, which may be around the body that uses it."""
+    value, owner = item._value, item._trace
+    while value is not None and value.op is None and owner is not None and owner.parent is not None:
+        outer = next((v for v, arg in owner.captures.items() if arg is value), None)
+        value, owner = outer, owner.parent
+    return value
 
 
 def bfloat16_transfer(x: TensorLike) -> Tensor:

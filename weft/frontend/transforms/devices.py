@@ -167,7 +167,7 @@ def _results(walk: Walk, body: Transformed, mesh: Mesh, out_specs: Specs) -> Any
         joined = walk.joined(value, _cuts(spec), where)
         made.append(body.trace.tensor(joined, leaf.weak))
     states = []
-    for variable, value in zip(body.written, values[len(body.leaves) :], strict=True):
+    for value in values[len(body.leaves) :]:
         if walk.known[value].varies:
             raise differing_variable(value.op.locations if value.op is not None else where)
         states.append(walk.outside(value))

@@ -80,12 +80,13 @@ def _names(axis: object) -> tuple[str, ...]:
 class Mesh:
     """Shards by named axes: for each combination of their indices there is one, in row-major order.
 
-    shape: the size of each axis, by its name. Without devices and a task `wf.shard_map` computes all
-    shards in this process, as a batch.
+    shape: the size of each axis, by its name. Without devices and a task `wf.shard_map` computes
+    all shards in this process, as a batch.
 
-    devices: of each shard, in row-major order: names, full or partial, as `wf.device` takes them, or
-    what `wf.devices()` gives. `wf.shard_map` then writes all shards into one program, each on its
-    device: of a `wf.compile(cluster=...)`, of a `wf.Graph`, or several GPUs of this process.
+    devices: that of each shard, in row-major order: names, full or partial, as `wf.device` takes
+    them, or what `wf.devices()` gives. `wf.shard_map` then writes all shards into one program, each
+    on its device: of a `wf.compile(cluster=...)`, of a `wf.Graph`, or of several GPUs of this
+    process.
 
     task: this process's place in its cluster (`wf.train.cluster_from_environment()`), all tasks of
     whose job make meshes of the same shapes in the same order, and run the same program on the same
@@ -94,8 +95,8 @@ class Mesh:
     tasks on several hosts, as of `wf.train.Server`. An error in a collective ends the mesh.
 
     UnavailableError for a process that does not come, InvalidArgumentError for a shape of more or
-    fewer shards than there are devices, or tasks of the job, FailedPreconditionError where another process has this
-    task's place, and for tasks on several hosts without a key.
+    fewer shards than there are devices, or tasks of the job, FailedPreconditionError where another
+    process has this task's place, and for tasks on several hosts without a key.
 
     >>> mesh = wf.Mesh({"data": 2, "model": 4})
     >>> mesh.size, mesh.axis_names

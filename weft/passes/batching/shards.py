@@ -50,9 +50,6 @@ _NARROW: tuple[DType, ...] = (float16, bfloat16)  # added as float32, and rounde
 _ACTS = frozenset({"host", "handle", "writes_state", "no_dce"})
 #: Ops that are not done once more outside of the shards, where the first shard's result will do.
 _PRODUCTS = frozenset({"matmul", "conv", "conv_input", "conv_kernel"})
-#: Ops that are cheaper than sending what they make of constants; and in how many steps at most.
-_CHEAP = frozenset({"broadcast_to", "reshape", "iota", "astype", "multiply", "add", "divide"})
-_STEPS = 20
 _NONE: frozenset[str] = frozenset()
 
 
@@ -111,9 +108,7 @@ class Walk:
         self.known: dict[Value, Sharded] = {}
         self._drawn: set[Value] = set()
         self._outside: dict[Value, Value] = {}
-        #: Values made of constants alone, in how many steps; and those made again for a device.
-        self._free: dict[Value, int] = {}
-        self._again: dict[tuple[Value, Hashable], Value] = {}
+        self._near: Operation | None = None  # what needs what is made outside
         #: How the result of a collective is made outside of all shards.
         self._makers: dict[Value, Callable[[int | None], Value]] = {}
 
@@ -196,11 +191,13 @@ class Walk:
             self._op(op)
 
     def outside(self, value: Value) -> Value:
-        """What a value of the block that is the same in all shards is outside of them."""
-        stack = [value]
+        """What a value of the block that is the same in all shards is outside of them. What is made
+        for that is where what needs it first is, if that has marks."""
+        stack: list[tuple[Value, Operation | None]] = [(value, None)]
         while stack:
-            top = stack[-1]
+            top, near = stack[-1]
             found, op = self.known[top], top.op
+            self._near = near
             if top in self._outside:
                 stack.pop()
             elif top in self._makers:
@@ -208,10 +205,12 @@ class Walk:
             elif found.once or found.varies or op is None or not _repeatable(op):
                 self._outside[top] = found.at(None)
             elif missing := [v for v in op.operands if v not in self._outside]:
-                stack += missing
+                near = op if op.device or op.group else near
+                stack += [(v, near) for v in missing]
             else:
                 made = self._copied(op, {v: self._outside[v] for v in op.operands}, None)
                 self._outside.update(zip(op.results, made, strict=True))
+        self._near = None
         return self._outside[value]
 
     def _op(self, op: Operation) -> None:
@@ -233,27 +232,11 @@ class Walk:
             made = [self._copied(op, {v: self.outside(v) for v in op.operands}, None)]
         else:
             made = [
-                self._copied(op, {v: self._for_shard(v, k) for v in op.operands}, k)
+                self._copied(op, {v: self.known[v].at(k) for v in op.operands}, k)
                 for k in range(self.grid.count)
             ]
-        if op.name == "constant" or (op.name in _CHEAP and all(v in self._free for v in op.operands)):
-            steps = max((self._free[v] for v in op.operands), default=0)
-            if steps < _STEPS:
-                self._free[op.result] = steps + 1
         for result, *values in zip(op.results, *made, strict=True):
             self.known[result] = Sharded(tuple(values), varies)
-
-    def _for_shard(self, value: Value, shard: int) -> Value:
-        """What a value of the block is for a shard. What is made of constants alone is made where
-        it is needed, not sent."""
-        found, op = self.known[value], value.op
-        if not found.once or value not in self._free or op is None or op.name == "constant":
-            return found.at(shard)
-        key = value, self.grid.places[shard]
-        if key not in self._again:
-            operands = {v: self._for_shard(v, shard) for v in op.operands}
-            (self._again[key],) = self._copied(op, operands, shard)
-        return self._again[key]
 
     def _is_over(self, op: Operation) -> bool:
         """Whether it is a collective over an axis of the mesh."""
@@ -282,7 +265,13 @@ class Walk:
         for op in self.builder.ops[start:]:
             if like is not None:
                 op.device, op.group = like.device, like.group
-            self.place(op, shard)
+            self._put(op, shard)
+
+    def _put(self, op: Operation, shard: int | None) -> None:
+        near = self._near if shard is None else None
+        if near is not None and not (op.device or op.group or op.name == "constant"):
+            op.device, op.group = near.device, near.group
+        self.place(op, shard)
 
     def _copied(
         self, op: Operation, mapping: Mapping[Value, Value], shard: int | None
@@ -309,7 +298,7 @@ class Walk:
             device=op.device, group=op.group,
         )  # fmt: skip
         builder.ops.append(made)
-        self.place(made, shard)
+        self._put(made, shard)
         return made.results
 
     def _region(self, region: Block, shard: int | None) -> Block:
@@ -490,8 +479,8 @@ class Walk:
         """UnsupportedError for a predicate that differs along an axis."""
         if self.known[value].varies:
             raise UnsupportedError(
-                f"shard_map: {what} of op '{op.name}' differs from shard to shard, and a collective "
-                "in it needs all shards",
+                f"shard_map: {what} of op '{op.name}' differs from shard to shard, and a "
+                "collective in it needs all shards",
                 hint="decide by what is the same in all, as wf.collectives.psum(x, name) is; or do "
                 "the collective outside",
                 location=op.locations,
