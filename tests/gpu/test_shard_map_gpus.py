@@ -40,6 +40,8 @@ def test_a_compiled_function_and_its_gradient(monkeypatch: pytest.MonkeyPatch) -
     assert "runs in parts on /cpu:0 and /gpu:0 and /gpu:1" in run.explain(X, W)
     with pytest.raises(wf.errors.InvalidArgumentError, match=r"'/gpu:0', which a call outside"):
         here(X, W)
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"(?s)'/gpu:1', .*leave device= out"):
+        wf.compile(here, device="gpu:0")(X, W)
 
 
 def test_a_session_over_gpus_and_cpu_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from weft.frontend.autodiff.aggregation import check_gradient_options
 from weft.frontend.autodiff.indexed_slices import IndexedSlices, added
 from weft.frontend.core import pytree
-from weft.frontend.core.device_scope import colocate, on_its_device, place_new
+from weft.frontend.core.device_scope import colocate, on_its_shard, place_new
 from weft.frontend.core.function_trace import (
     Linearized,
     function_name,
@@ -438,7 +438,9 @@ def cotangents_of(
     missing = zeros_of if unconnected else lambda x: None
     owner = _owner(trace, ys, xs)
     stopped = {owner.lift(t) for t in stops if t._data is None}
-    placed: Placed | None = on_its_device if trace.root().has_shards else None
+    placed: Placed | None = None
+    if trace.root().shard_devices:
+        placed = functools.partial(on_its_shard, trace)
     if owner is not trace:
         given = [ones_of(y) if g is None else g for y, g in _inexact(ys, grad_ys)]
 

@@ -243,9 +243,9 @@ def colocate(
                 inner.group = group_of(with_op, trace) if own else with_op.group
 
 
-def on_its_device(with_op: Operation, ops: Iterable[Operation]) -> None:
-    """Put `ops`, regions and all, on the device that `with_op` names, if it names one."""
-    for op in ops if with_op.device else ():
+def on_its_shard(trace: Trace, with_op: Operation, ops: Iterable[Operation]) -> None:
+    """Put `ops`, regions and all, on the device of `with_op` if that is one of a mesh's."""
+    for op in ops if with_op.device in trace.root().shard_devices else ():
         for inner in (op, *(i for region in op.regions for i in region.walk())):
             if not (inner.device or inner.group) and inner.name != "constant":
                 inner.device = with_op.device

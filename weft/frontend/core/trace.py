@@ -398,7 +398,7 @@ class Trace:
         self.x64: bool | None = True
         self.gpu: int | None = None  # of a function: the number of the GPU that it is compiled for
         self.cluster: object = None  # of a function: the cluster that it is compiled for
-        self.has_shards = False  # whether ops of it are on the devices of a mesh
+        self.shard_devices: set[str] = set()  # those of a mesh that ops of it are on
         self.symbols: set[str] | None = None  # names of sizes in use; None: sizes must be known
         #: Whether what has a form with known sizes takes that, though sizes may be open.
         self.static_first = False

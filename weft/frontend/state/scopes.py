@@ -316,7 +316,7 @@ def put_beside(made: Variable, variable: Variable) -> Variable:
 def _with_devices() -> Trace | None:
     """The current trace if it is of a graph, or of a function that holds the shards of a mesh."""
     trace = current_trace()
-    has_shards = trace is not None and trace.root().has_shards
+    has_shards = trace is not None and bool(trace.root().shard_devices)
     return trace if has_shards else graph_around(trace)
 
 

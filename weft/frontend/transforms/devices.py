@@ -35,7 +35,7 @@ from weft.frontend.transforms.mesh import (
     leaves_with_specs,
     spec_of_each,
 )
-from weft.ir.device import DeviceSpec, is_local
+from weft.ir.device import LOCAL_JOB, DeviceSpec, is_local, local_gpu
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
@@ -73,7 +73,7 @@ def in_devices(
         def compute(wholes: list[Tensor]) -> Any:
             trace = current_trace()
             assert trace is not None
-            trace.root().has_shards = True
+            trace.root().shard_devices.update(map(str, mesh.devices))
             walk = Walk(trace.builder, Grid(mesh.shape, mesh.devices), _placing(trace, mesh))
             cut = [
                 _cut(walk, trace, t, spec) for t, (_, spec, _) in zip(wholes, leaves, strict=True)
@@ -97,18 +97,29 @@ def _check_devices(mesh: Mesh) -> None:
     root = None if trace is None else trace.root()
     if root is not None and (root.kind == "graph" or root.cluster is not None):
         return
-    there = [DeviceSpec.parse(name) for name in local_devices()] if root is not None else []
     for spec in mesh.devices:
-        if is_local(spec) or any(spec.matches(full) for full in there):
+        if _is_reached(spec, root):
             continue
-        where, hint = "this process", "wf.compile(cluster=...) runs a function on a cluster's tasks"
-        if root is None and spec.job in (None, "localhost"):
+        where = "this process"
+        hint = "wf.compile(cluster=...) runs a function on tasks, wf.Session(target) a graph"
+        if root is not None and root.gpu is not None:
+            where, hint = f"wf.compile(device='gpu:{root.gpu}')", "leave device= out"
+        elif root is None and spec.job in (None, LOCAL_JOB):
             where, hint = "a call outside of wf.compile", "call it in a function of wf.compile"
         raise InvalidArgumentError(
             f"shard_map: a shard of {mesh!r} is to be on '{spec}', which {where} does not reach",
-            hint=f"{hint}, wf.Session a graph; without devices= all shards are computed here",
+            hint=f"{hint}; without devices= all shards are computed here",
             location=caller_location(),
         )
+
+
+def _is_reached(spec: DeviceSpec, root: Trace | None) -> bool:
+    """Whether a function of this process, or an eager call (None), has a device."""
+    if root is not None and root.gpu is not None:
+        return local_gpu(spec) == root.gpu
+    if root is None or is_local(spec):
+        return is_local(spec)
+    return any(spec.matches(DeviceSpec.parse(name)) for name in local_devices())
 
 
 class _marks_of_its_own:
@@ -138,6 +149,8 @@ def _placing(trace: Trace, mesh: Mesh) -> Callable[[Operation, int | None], None
         own = Scope(DeviceSpec.parse(op.device), owner=root)
         op.device = ""
         place(op, trace, (*scopes[-1 if shard is None else shard], own))
+        if shard is not None and op.device:
+            root.shard_devices.add(op.device)
 
     return put
 
