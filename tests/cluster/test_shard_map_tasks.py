@@ -3,6 +3,7 @@ functions, sessions, Ray. The truth is the mesh that is a batch in this process,
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -167,3 +168,23 @@ def test_a_task_that_is_not_there(servers: list[wf.train.Server]) -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="/job:worker/task:7") as error:
         run(np.ones(4))
     assert "test_shard_map_tasks.py:" in str(error.value)
+
+
+@pytest.mark.ray
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_the_tasks_of_ray() -> None:
+    options = {"object_store_memory": 100 << 20}
+    free = {job: {"num_cpus": 0} for job in ("ps", "worker")}
+    with wf.train.RayCluster(
+        {"ps": 1, "worker": 2}, resources=free, ray_options=options
+    ) as cluster:
+        model = Model()
+        parallel = wf.data_parallel(model.step, wf.Mesh({"data": 2}, devices=WORKERS))
+
+        @wf.compile(cluster=cluster.cluster)
+        def train(ids: Any, labels: Any) -> Any:
+            with wf.device("/job:ps"):
+                return parallel(ids, labels)
+
+        losses = [float(train(*batch)) for batch in batches()]
+    np.testing.assert_allclose(losses, losses_here(), rtol=1e-5)
