@@ -12,6 +12,7 @@ Tensor([-2., -1.,  3.], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -27,7 +28,7 @@ from weft.frontend.ops.elementwise import divide
 from weft.frontend.ops.manipulation import moveaxis, reshape
 from weft.frontend.ops.promotion import check_axis, inexact_tensor
 from weft.frontend.transforms.axes import NamedAxis, exchange, named_axes
-from weft.frontend.transforms.processes import exchange_each
+from weft.frontend.transforms.processes import together
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import InvalidArgumentError, ShapeError, suggest
 from weft.ir.locations import caller_location
@@ -83,13 +84,19 @@ def _each(op: str, x: Any, axis_name: Any) -> Any:
     leaves, structure = pytree.flatten(x)
     made = given = [as_tensor(leaf) for leaf in leaves]
     for name, axis in axes:
-        if axis.mesh:
-            made = exchange_each(op, made, name, axis)
+        if axis.is_of_mesh:
+            made = together(made, partial(_of_shapes, op, name))
         else:
             made = [_emit(op, [t], name) for t in made]
     for t, before in zip(made, given, strict=True):
         t.weak = before.weak
     return pytree.unflatten(structure, made)
+
+
+def _of_shapes(op: str, axis_name: str, t: Tensor, shapes: str) -> Tensor:
+    """The op on tensors of these shapes, which are one; "": on a tensor."""
+    of_processes = shapes and _axis(op, axis_name).mesh  # who say so if theirs differ
+    return _emit(op, [t], axis_name, **({"shapes": shapes} if of_processes else {}))
 
 
 @shows_as_seen

@@ -19,7 +19,7 @@ import numpy as np
 from weft.frontend.autodiff.aggregation import check_gradient_options
 from weft.frontend.autodiff.indexed_slices import IndexedSlices, added
 from weft.frontend.core import pytree
-from weft.frontend.core.device_scope import colocate, place_new
+from weft.frontend.core.device_scope import colocate, on_its_shard, place_new
 from weft.frontend.core.function_trace import (
     Linearized,
     function_name,
@@ -45,6 +45,7 @@ from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.autodiff.reverse_mode import gradients as _graph_gradients
 from weft.passes.autodiff.reverse_mode import pull_back
+from weft.passes.autodiff.rule import Placed
 from weft.passes.sizes import needed_ops
 
 ArgNums = int | Sequence[int]
@@ -437,13 +438,16 @@ def cotangents_of(
     missing = zeros_of if unconnected else lambda x: None
     owner = _owner(trace, ys, xs)
     stopped = {owner.lift(t) for t in stops if t._data is None}
+    placed: Placed | None = None
+    if trace.root().shard_devices:
+        placed = functools.partial(on_its_shard, trace)
     if owner is not trace:
         given = [ones_of(y) if g is None else g for y, g in _inexact(ys, grad_ys)]
 
         def pulled(builder: Builder, seeds: Sequence[Value]) -> Sequence[Value | None]:
             outer = [owner.lift(y) for y, _ in _inexact(ys, grad_ys)]
             inner = [owner.lift(x) for x in xs]
-            return pull_back(builder, owner.builder.ops, outer, seeds, inner, None, stopped)
+            return pull_back(builder, owner.builder.ops, outer, seeds, inner, placed, stopped)
 
         return [
             missing(x) if g is None else g
@@ -455,12 +459,14 @@ def cotangents_of(
     ]
     real = [(trace.lift(y), s) for y, s in _inexact(ys, seeds)]
     start = len(trace.builder.ops)
+    if colocated:
+        placed = functools.partial(colocate, trace, set(trace.builder.ops))
     found = _graph_gradients(
         trace.builder,
         [y for y, _ in real],
         values,
         [s for _, s in real],
-        functools.partial(colocate, trace, set(trace.builder.ops)) if colocated else None,
+        placed,
         stopped,
     )
     place_new(trace, start)

@@ -70,7 +70,8 @@ class Scope:
 
     spec: what is merged. hides: whether the devices around it do not count. function: called with
     each op. target: the op that others are colocated with; frees: whether colocation around it does
-    not count. owner: the trace that it is for; None: graphs, whichever is built.
+    not count. keeps_state: whether what it hides counts for state. owner: the trace that it is for;
+    None: graphs, whichever is built.
     """
 
     spec: DeviceSpec = _ANY
@@ -78,6 +79,7 @@ class Scope:
     function: DeviceFunction | None = None
     target: Operation | None = None
     frees: bool = False
+    keeps_state: bool = False
     owner: Trace | None = None
 
 
@@ -119,8 +121,9 @@ def _place(op: Operation, trace: Trace, scopes: Sequence[Scope]) -> None:
             spec = scope.spec.merged(spec)
             if scope.function is not None:
                 spec = _called(scope.function, op, spec)
-        hidden |= scope.hides
-        freed |= scope.frees
+        if not (scope.keeps_state and _makes_handle(op)):
+            hidden |= scope.hides
+            freed |= scope.frees
     op.device = str(spec)
     for target in targets:
         _join(op, target, trace)
@@ -238,6 +241,14 @@ def colocate(
             if not (inner.device or inner.group) and inner.name != "constant":
                 inner.device = with_op.device
                 inner.group = group_of(with_op, trace) if own else with_op.group
+
+
+def on_its_shard(trace: Trace, with_op: Operation, ops: Iterable[Operation]) -> None:
+    """Put `ops`, regions and all, on the device of `with_op` if that is one of a mesh's."""
+    for op in ops if with_op.device in trace.root().shard_devices else ():
+        for inner in (op, *(i for region in op.regions for i in region.walk())):
+            if not (inner.device or inner.group) and inner.name != "constant":
+                inner.device = with_op.device
 
 
 def _nbytes(kind: Type) -> int:

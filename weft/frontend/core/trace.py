@@ -207,7 +207,7 @@ class Effects:
 
     def ref(self, variable: StateHandle, scoped: bool = False) -> Value:
         """The handle, made on first use. scoped: the variable is made here, and so is on the device
-        that the scopes say."""
+        that the scopes say. In a program of shards it is where it is met first."""
         variable = self.first(variable)
         found = self.refs.get(variable)
         if found is None:
@@ -222,6 +222,7 @@ class Effects:
                 self.open.add(name)
             self.refs[variable] = found
             variable._used_in(trace)
+            scoped = scoped or any(scope.keeps_state for scope in device_scopes())
             if scoped and found.op is not None:
                 place(found.op, trace)
         return found
@@ -397,6 +398,7 @@ class Trace:
         self.x64: bool | None = True
         self.gpu: int | None = None  # of a function: the number of the GPU that it is compiled for
         self.cluster: object = None  # of a function: the cluster that it is compiled for
+        self.shard_devices: set[str] = set()  # those of a mesh that ops of it are on
         self.symbols: set[str] | None = None  # names of sizes in use; None: sizes must be known
         #: Whether what has a form with known sizes takes that, though sizes may be open.
         self.static_first = False

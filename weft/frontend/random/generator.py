@@ -16,7 +16,7 @@ from weft.frontend.core.trace import Trace, current_trace, suspend_trace
 from weft.frontend.ops.promotion import TensorLike, check_dtype, check_int
 from weft.frontend.random import distributions
 from weft.frontend.state.variable import Variable
-from weft.frontend.transforms.axes import indices_of_processes
+from weft.frontend.transforms.axes import indices_of_shards
 from weft.ir.dtypes import DEFAULT_FLOAT
 from weft.ir.process import ForkLock
 from weft.runtime.resources.variables import VariableState
@@ -57,9 +57,9 @@ class Generator:
             handle = trace.root().effects.ref(own).op
             if handle is not None and key._value is not None and key._value.op is not None:
                 handle.device, handle.group = key._value.op.device, key._value.op.group
-            return key
-        key = _advance(self.state)
-        for index in indices_of_processes():  # whose states are the same: numbers of its own each
+        else:
+            key = _advance(self.state)
+        for index in indices_of_shards():  # of which each has numbers of its own
             key = distributions.fold_in(key, index)
         return key
 

@@ -251,17 +251,31 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> Iterator[None]:
 def beside(item: Variable | Tensor) -> Iterator[None]:
     """In a graph in which devices play a part, `colocate_with(item)`; else, and for what has no op,
     nothing."""
-    trace = graph_around(current_trace())
+    trace = _with_devices()
     op = None
     if trace is not None:
         effects = trace.root().effects
-        value = effects.ref(item) if isinstance(item, Variable) else item._value
+        value = effects.ref(item) if isinstance(item, Variable) else _made(item, trace)
         op = None if value is None else value.op
     if op is None or not (placed_as(op).device or placed_as(op).group or device_scopes()):
         yield
         return
-    with colocate_with(item):
+    assert trace is not None
+    scope = Scope(hides=True, target=op, owner=trace.root())
+    token = enter_scopes((*device_scopes(), scope))
+    try:
         yield
+    finally:
+        leave_scopes(token)
+
+
+def _made(item: Tensor, trace: Trace) -> Value | None:
+    """The value of a tensor where it is made, which may be around the body that uses it."""
+    value, owner = item._value, item._trace
+    while value is not None and value.op is None and owner is not None and owner.parent is not None:
+        outer = next((v for v, arg in owner.captures.items() if arg is value), None)
+        value, owner = outer, owner.parent
+    return value
 
 
 def bfloat16_transfer(x: TensorLike) -> Tensor:
@@ -288,7 +302,7 @@ def bfloat16_transfer(x: TensorLike) -> Tensor:
 def put_beside(made: Variable, variable: Variable) -> Variable:
     """`made`, whose handle is where that of `variable` is, in a graph in which devices play a
     part: what TensorFlow 1 does with an optimizer's slots."""
-    trace = graph_around(current_trace())
+    trace = _with_devices()
     if trace is not None:
         effects = trace.root().effects
         op, other = effects.ref(made).op, effects.ref(variable).op
@@ -297,6 +311,13 @@ def put_beside(made: Variable, variable: Variable) -> Variable:
         if other.device or other.group or device_scopes():
             op.device, op.group = other.device, group_of(other, trace.root())
     return made
+
+
+def _with_devices() -> Trace | None:
+    """The current trace if it is of a graph, or of a function that holds the shards of a mesh."""
+    trace = current_trace()
+    has_shards = trace is not None and bool(trace.root().shard_devices)
+    return trace if has_shards else graph_around(trace)
 
 
 def _function_trace() -> Trace | None:

@@ -1,4 +1,4 @@
-"""Named axes: what collectives in the code that is traced now are over, rows of a batch or
+"""Named axes: what collectives in the code that is traced now are over, rows of a batch, devices or
 processes of a mesh; and the op `exchange`, a collective of processes."""
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from weft.ir.spec import AttrValue
 @dataclass(frozen=True, slots=True)
 class NamedAxis:
     """An axis that collectives are over: how many rows it has. mesh: the name of the mesh of
-    processes whose axis it is; "": one of a batch."""
+    processes whose axis it is; "": of none. placed: whether it is one of a mesh of devices."""
 
     size: Dim
     mesh: str = ""
+    placed: bool = False
+
+    @property
+    def is_of_mesh(self) -> bool:
+        """Whether its rows are shards, not those of a batch."""
+        return self.placed or bool(self.mesh)
 
 
 _axes: ContextVar[Mapping[str, NamedAxis]] = ContextVar("axes", default=MappingProxyType({}))
@@ -83,8 +89,16 @@ def exchange(
     return trace.tensor(value)
 
 
-def indices_of_processes() -> list[Tensor]:
-    """This process's index along each axis of the meshes of processes around this code."""
-    return [
-        exchange("axis_index", [], name, axis) for name, axis in named_axes().items() if axis.mesh
-    ]
+def indices_of_shards() -> list[Tensor]:
+    """The index of the shard along each axis of the meshes of devices or processes around this
+    code."""
+    return [_index(name, axis) for name, axis in named_axes().items() if axis.is_of_mesh]
+
+
+def _index(name: str, axis: NamedAxis) -> Tensor:
+    if axis.mesh:
+        return exchange("axis_index", [], name, axis)
+    trace = current_trace()
+    assert trace is not None
+    (value,) = trace.emit("axis_index", (), {"axis_name": name})
+    return trace.tensor(value)

@@ -13,14 +13,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from weft.frontend.core import pytree
+from weft.frontend.core.device_scope import as_spec as as_device
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.ops.manipulation import permute_dims, reshape
+from weft.ir.device import DeviceSpec
 from weft.ir.dims import Dim
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError, suggest
 from weft.ir.locations import caller_location
 
 if TYPE_CHECKING:
     from weft.runtime.cluster.spec import ClusterTask
+    from weft.runtime.device.backends.info import DeviceInfo
     from weft.runtime.mesh import ProcessMesh
 
 
@@ -76,8 +79,13 @@ def _names(axis: object) -> tuple[str, ...]:
 class Mesh:
     """Shards by named axes: for each combination of their indices there is one, in row-major order.
 
-    shape: the size of each axis, by its name. Without a task `wf.shard_map` computes all shards in
-    this process.
+    shape: the size of each axis, by its name. Without devices and a task `wf.shard_map` computes
+    all shards in this process, as a batch.
+
+    devices: that of each shard, in row-major order: names, full or partial, as `wf.device` takes
+    them, or what `wf.devices()` gives. `wf.shard_map` then writes all shards into one program, each
+    on its device: of a `wf.compile(cluster=...)`, of a `wf.Graph`, or of several GPUs of this
+    process.
 
     task: this process's place in its cluster (`wf.train.cluster_from_environment()`), all tasks of
     whose job make meshes of the same shapes in the same order, and run the same program on the same
@@ -86,8 +94,8 @@ class Mesh:
     tasks on several hosts, as of `wf.train.Server`. An error in a collective ends the mesh.
 
     UnavailableError for a process that does not come, InvalidArgumentError for a shape of more or
-    fewer shards than the job has tasks, FailedPreconditionError where another process has this
-    task's place, and for tasks on several hosts without a key.
+    fewer shards than there are devices, or tasks of the job, FailedPreconditionError where another
+    process has this task's place, and for tasks on several hosts without a key.
 
     >>> mesh = wf.Mesh({"data": 2, "model": 4})
     >>> mesh.size, mesh.axis_names
@@ -98,6 +106,7 @@ class Mesh:
         self,
         shape: Mapping[str, int],
         *,
+        devices: Sequence[str | DeviceSpec | DeviceInfo] | None = None,
         task: ClusterTask | None = None,
         timeout: float = 300.0,
         connect_timeout: float = 60.0,
@@ -105,6 +114,9 @@ class Mesh:
     ) -> None:
         self._shape = _checked(shape)
         self._processes: ProcessMesh | None = None
+        self._devices: tuple[DeviceSpec, ...] = ()
+        if devices is not None:
+            self._devices = _checked_devices(devices, self.size, task)
         if task is not None:
             # who computes all shards here does not wait for these modules
             from weft.runtime.cluster.transport import remote_of
@@ -123,6 +135,11 @@ class Mesh:
     def name(self) -> str:
         """That by which exchanges of processes know the mesh; "" of one in this process."""
         return self._processes.name if self._processes is not None else ""
+
+    @property
+    def devices(self) -> tuple[DeviceSpec, ...]:
+        """Those of the shards, in row-major order; none of a mesh without devices."""
+        return self._devices
 
     def close(self) -> None:
         """Leave the other processes, if there are any; those that wait for this one hear of it."""
@@ -152,6 +169,8 @@ class Mesh:
 
     def __repr__(self) -> str:
         of = f" of processes, here {self._processes.place}" if self._processes else ""
+        if self._devices:
+            of = f" on {', '.join(map(str, self._devices))}"
         return f"Mesh({self._shape}{of})"
 
     def check(self, spec: PartitionSpec) -> None:
@@ -255,6 +274,36 @@ def _checked(shape: object) -> dict[str, int]:
         raise InvalidArgumentError(
             f"wf.Mesh takes the size of each axis, at least 1, by its name, got {shape!r:.80}",
             hint='wf.Mesh({"data": 2, "model": 4})',
+            location=caller_location(),
+        )
+    return found
+
+
+def _checked_devices(devices: Any, size: int, task: object) -> tuple[DeviceSpec, ...]:
+    """The devices of a mesh. InvalidArgumentError for what are none, or not one for each shard."""
+    if task is not None:
+        raise InvalidArgumentError(
+            "wf.Mesh: devices= is for one program that holds all shards, task= for processes that "
+            "each compute one",
+            hint="give one of them",
+            location=caller_location(),
+        )
+    given = [devices] if isinstance(devices, (str, DeviceSpec)) else devices
+    try:
+        names = [getattr(device, "name", device) for device in given]
+        found = tuple(as_device(name, "wf.Mesh: devices holds") for name in names)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"wf.Mesh: devices is a list of devices, got {devices!r:.60}",
+            hint='wf.Mesh({"data": 2}, devices=["/gpu:0", "/gpu:1"])',
+            location=caller_location(),
+        ) from None
+    except InvalidArgumentError as error:
+        raise error.at(caller_location()) from None
+    if len(found) != size:
+        raise InvalidArgumentError(
+            f"wf.Mesh: a mesh of {size} shards, and {len(found)} devices",
+            hint="one for each shard, in row-major order; several shards may be on one device",
             location=caller_location(),
         )
     return found

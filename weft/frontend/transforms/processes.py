@@ -41,20 +41,18 @@ _NONE: frozenset[str] = frozenset()
 _SAME = frozenset({"psum", "total", "pmax", "pmin", "all_gather", "join"})
 
 
-def exchange_each(
-    kind: str, tensors: Sequence[Tensor], axis_name: str, axis: NamedAxis
-) -> list[Tensor]:
-    """An exchange, element by element, of each tensor; small ones of one dtype go together."""
+def together(tensors: Sequence[Tensor], one: Callable[[Tensor, str], Tensor]) -> list[Tensor]:
+    """What `one`, which works element by element, makes of each tensor; it gets small ones of one
+    dtype together, and their shapes."""
     made: dict[int, Tensor] = {}
     for bucket in _buckets(tensors):
         held = [tensors[k] for k in bucket]
         if len(held) == 1:
-            made[bucket[0]] = exchange(kind, held, axis_name, axis)
+            made[bucket[0]] = one(held[0], "")
             continue
         shapes = [t._type.static_shape for t in held]
         flat = concat([reshape(t, (-1,)) for t in held])
-        told = " ".join(map(str, shapes))
-        whole = exchange(kind, [flat], axis_name, axis, shapes=told)
+        whole = one(flat, " ".join(map(str, shapes)))
         parts = split(whole, [prod(s) for s in shapes])
         for k, part, shape in zip(bucket, parts, shapes, strict=True):
             made[k] = reshape(part, shape)

@@ -1,8 +1,8 @@
 """`shard_map`: a function of one shard becomes a function of whole tensors.
 
-With processes each does its own shard (`processes.py`). In one process it is a `vmap` for each axis
-of the mesh: what a spec says is the same along an axis has no batch axis for it, which the batching
-pass sees."""
+With processes each does its own shard (`processes.py`), with devices one program holds all shards
+(`devices.py`). Else it is a `vmap` for each axis of the mesh: what a spec says is the same along an
+axis has no batch axis for it, which the batching pass sees."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from weft.frontend.core import pytree
 from weft.frontend.core.tensor import as_tensor
 from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.transforms.axes import gradients_averaged
+from weft.frontend.transforms.devices import in_devices
 from weft.frontend.transforms.mesh import (
     Mesh,
     PartitionSpec,
@@ -59,6 +60,8 @@ def shard_map(
             location=caller_location(),
         )
 
+    if mesh.devices:
+        return in_devices(fn, mesh, in_specs, out_specs)
     if mesh.name:
         return in_processes(fn, mesh, in_specs, out_specs)
 

@@ -173,7 +173,7 @@ class Client:
         """Where each op of a step runs and why, and what goes between tasks."""
         placed, made, _ = self.cut(step, pipeline, begin=begin)
         head = f"step of '{name}': {len(step.ops)} ops, {len(made.parts)} parts"
-        return "\n".join([head, explain_placement(placed), *_rounded(made)])
+        return "\n".join([head, explain_placement(placed), *_sent(made), *_rounded(made)])
 
     def reset(self, containers: Any) -> None:
         """Clear containers on all tasks."""
@@ -191,6 +191,17 @@ class Client:
 
 def _is_gpu(device: str) -> bool:
     return DeviceSpec.parse(device).kind == "gpu"
+
+
+def _sent(made: Program) -> Iterator[str]:
+    """What goes between tasks: the parts make small constants themselves."""
+    pairs: dict[str, list[int]] = {}
+    for edge in made.edges:
+        pairs.setdefault(f"{edge.src} -> {edge.dst}", []).append(edge.nbytes or 0)
+    total = sum(map(sum, pairs.values()))
+    yield f"\nsent: {len(made.edges)} tensors, {total:,} bytes (in loops, of one iteration)"
+    for pair, sizes in pairs.items():
+        yield f"  {pair}: {len(sizes)}, {sum(sizes):,} bytes"
 
 
 def _rounded(made: Program) -> Iterator[str]:
