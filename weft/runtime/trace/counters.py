@@ -99,16 +99,32 @@ class Counters:
         row[1] += seconds
         row[2] += waited
 
+    def ended_natively(
+        self, part: str, runs: int, seconds: float, waited: float, buckets: Sequence[int]
+    ) -> None:
+        """As `ended`, of many that have begun and ended without Python. buckets: how many took as
+        long as `SECONDS` says."""
+        self.begun += runs
+        self._done += runs
+        self._steps.sum += seconds
+        for i, count in enumerate(buckets):
+            self._steps.counts[i] += count
+        self._waited += waited
+        row = self._parts.get(part) or self._new_part(part)
+        row[0] += runs
+        row[1] += seconds
+        row[2] += waited
+
     def _new_part(self, part: str) -> list[float]:
         known = len(self._parts) < MOST_PARTS
         return self._parts.setdefault(part if known else OTHERS, [0, 0.0, 0.0])
 
-    def sent(self, target: str, tensor: str, nbytes: int) -> None:
-        """A tensor was handed over to go to `target`."""
+    def sent(self, target: str, tensor: str, nbytes: int, times: int = 1) -> None:
+        """A tensor was handed over to go to `target`, so many times."""
         with self._lock:
             row = self._edges.get((target, tensor)) or self._new_edge(target, tensor)
-            row[0] += 1
-            row[1] += nbytes
+            row[0] += times
+            row[1] += times * nbytes
 
     def _new_edge(self, target: str, tensor: str) -> list[int]:
         """Under the lock."""
