@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -290,7 +290,8 @@ class Program:
 
 
 class NativeParts:
-    """The programs and runs of one task. admit: called with a run that goes on in Python, before it
+    """The programs and runs of one task. words: of the context (`packet_layout.C_API` and so on),
+    once there is one. admit: called with a run that goes on in Python, before it
     does. The methods may be called in any thread; what native code does is done by the one that
     reads messages."""
 
@@ -305,7 +306,7 @@ class NativeParts:
         self._steps = array("Q", [0] * to.RUNS)
         self._rows = (ctypes.c_int64 * (to.PROGRAMS * to.PROGRAM_ROW // 8))()
         self._runs: Any = None
-        self._words: Any = None
+        self.words: Any = None
         self._free: Any = None
         self._claim: Any = None
         self._first_run = 0
@@ -383,10 +384,10 @@ class NativeParts:
             to.C_STEPS: address_of(self._steps), to.C_RUNS: runs,
             to.C_ACTIVE: address_of(self._active),
         }  # fmt: skip
-        self._words = (ctypes.c_int64 * to.CONTEXT_WORDS)()
+        self.words = (ctypes.c_int64 * to.CONTEXT_WORDS)()
         for offset, value in given.items():
-            self._words[offset // 8] = value
-        address = ctypes.addressof(self._words)
+            self.words[offset // 8] = value
+        address = ctypes.addressof(self.words)
         free = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
         self._free = partial(free(functions["free_run"]), address)
         claim = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_uint64)
@@ -430,13 +431,13 @@ class NativeParts:
 
     def watch(self, seconds: float) -> None:
         """For so long Python runs all parts, as somebody looks at the times of their ops."""
-        if self._words is not None:
-            self._words[to.C_WATCHED // 8] = time.monotonic_ns() + int(seconds * 1e9)
+        if self.words is not None:
+            self.words[to.C_WATCHED // 8] = time.monotonic_ns() + int(seconds * 1e9)
 
     def stop(self) -> None:
         """No run begins here any more."""
-        if self._words is not None:
-            self._words[to.C_OFF // 8] = 1
+        if self.words is not None:
+            self.words[to.C_OFF // 8] = 1
         self.recall()
 
     def count(self) -> None:
@@ -448,13 +449,15 @@ class NativeParts:
     # ---------------------------------------------------------------------------------- recalls
     def recall(self, wanted: Callable[[int], bool] = lambda number: True) -> None:
         """Have runs go on in Python."""
-        for number in self._held():
-            if wanted(number):
-                self.recall_step(self._steps[number])
-
-    def _held(self) -> Iterator[int]:
         if self._active[0]:
-            yield from [i for i, step in enumerate(self._steps) if step]
+            for number, step in enumerate(self._steps):
+                if step and wanted(number):
+                    self.recall_step(step)
+
+    def held(self) -> int:
+        """How many runs wait here."""
+        return self._active[0]
+
 
     def _word(self, number: int, offset: int) -> int:
         address = self._first_run + to.RUN_BYTES * number + offset

@@ -118,7 +118,7 @@ class Worker:
         self._wire: Wire | None = None
         self._allow_files: AllowFiles = None
         self._home: Home | None = None
-        self._native: NativeParts | None = None
+        self.native: NativeParts | None = None
         self._kinds: dict[int, Callable[[Received], None]] = {
             m.HELLO: self._later(self._hello),
             m.REGISTER: self._later(self._register),
@@ -148,15 +148,15 @@ class Worker:
             # a task without packets does not wait for this module
             from weft.runtime.cluster.native_parts import NativeParts
 
-            self._native = NativeParts(endpoint, self._home, self._admit)
+            self.native = NativeParts(endpoint, self._home, self._admit)
         announce(wire.incarnation, self.on_message)
 
     def close(self) -> None:
         """End all steps and drop what the task holds."""
         self._ends = True
         self._closed.set()
-        if self._native is not None:
-            self._native.stop()
+        if self.native is not None:
+            self.native.stop()
         if self._wire is not None:
             withdraw(self._wire.incarnation)
         with self._lock:
@@ -185,8 +185,8 @@ class Worker:
             client = self._clients.pop(peer, None)
             if client is None and not peer.startswith(m.CLIENT):
                 self._lost[peer] = str(cause)
-        if self._native is not None:
-            self._native.drop(lambda one: one.client is client or peer in one.part.peers)
+        if self.native is not None:
+            self.native.drop(lambda one: one.client is client or peer in one.part.peers)
         with self._lock:
             runs = list(self._runs.values())
         for run in runs:
@@ -220,8 +220,8 @@ class Worker:
     def _goodbye(self, message: Received) -> None:
         with self._lock:
             client = self._clients.pop(message.peer, None)
-        if self._native is not None:
-            self._native.drop(lambda one: one.client is client)
+        if self.native is not None:
+            self.native.drop(lambda one: one.client is client)
         with self._lock:
             runs = [r for r in self._runs.values() if r.client is client]
         for run in runs:
@@ -231,8 +231,8 @@ class Worker:
         self.wire.disconnect(message.peer)
 
     def _reset(self, message: Received) -> None:
-        if self._native is not None:
-            self._native.drop(lambda one: True)
+        if self.native is not None:
+            self.native.drop(lambda one: True)
         self.store.clear([str(c) for c in message.meta["containers"]])
         self._client(message).send(m.RESET_DONE, message.step, {})
 
@@ -268,8 +268,8 @@ class Worker:
         client, handles = self._client(message), {int(h) for h in message.meta["handles"]}
         for handle in handles:
             client.parts.pop(handle, None)
-        if self._native is not None:
-            self._native.drop(lambda one: one.client is client and one.handle in handles)
+        if self.native is not None:
+            self.native.drop(lambda one: one.client is client and one.handle in handles)
 
     def _read(self, message: Received) -> Registered:
         meta = message.meta
@@ -333,8 +333,8 @@ class Worker:
             self._watch()
         if run.is_small:
             run.begin()
-            if meta is _NO_META and self._native is not None:
-                self._native.ran(client, part, handle, step, self._low.get(step >> MASTER_SHIFT, 0))
+            if meta is _NO_META and self.native is not None:
+                self.native.ran(client, part, handle, step, self._low.get(step >> MASTER_SHIFT, 0))
         else:
             self._threads.submit(run.carry_out)
 
@@ -373,8 +373,8 @@ class Worker:
 
     def _forget(self, low: int) -> None:
         """All steps up to `low` are over."""
-        if self._native is not None:
-            self._native.forgot(low)
+        if self.native is not None:
+            self.native.forgot(low)
         self._low[low >> MASTER_SHIFT] = low
         self.wire.forget(low)
 
@@ -395,8 +395,8 @@ class Worker:
                 self._end(run, ended, Derived.ABORTED)
 
     def _recall(self, step: int) -> None:
-        if self._native is not None:
-            self._native.recall_step(step)
+        if self.native is not None:
+            self.native.recall_step(step)
 
     def _end(self, run: PartRun, error: WeftError, derived: int) -> None:
         run.end(error, derived)
@@ -413,11 +413,11 @@ class Worker:
 
     def stats(self) -> Stats:
         """All that the task counts (`task_stats`)."""
-        if self._native is not None:
-            self._native.recall()
+        if self.native is not None:
+            self.native.recall()
         with self._lock:
-            if self._native is not None:
-                self._native.count()
+            if self.native is not None:
+                self.native.count()
             runs = list(self._runs.values())
         waits = [row for run in runs for row in run.exchange.waits()]
         wire: Any = self._wire
@@ -429,8 +429,8 @@ class Worker:
     def _stats(self, message: Received) -> None:
         if "o" in message.meta:  # seconds for which somebody looks at ops
             self.counters.watch(float(message.meta["o"]))
-            if self._native is not None:
-                self._native.watch(float(message.meta["o"]))
+            if self.native is not None:
+                self.native.watch(float(message.meta["o"]))
         made = self.stats()
         reply = {"n": message.meta["n"]}
         self._client(message).send(m.STATS_OF, message.step, reply, [m.to_array(made)])
