@@ -38,8 +38,8 @@ from weft.passes.partition.partition import Part
 from weft.runtime.cluster import definition, master, messages, server
 from weft.runtime.cluster.definition import TaskStep, lift_constants, parts_of
 from weft.runtime.cluster.master import Failure, Master, Pending
-from weft.runtime.cluster.messages import Derived, from_wire, to_wire
-from weft.runtime.cluster.server import FORGET_EVERY, Worker
+from weft.runtime.cluster.messages import FORGET_EVERY, Derived, from_wire, to_wire
+from weft.runtime.cluster.server import Worker
 from weft.runtime.dataflow.threads import MOST_IDLE, StepThreads
 from weft.runtime.resources.attempts import CancelToken
 from weft.runtime.step import RunContext

@@ -150,7 +150,7 @@ def test_counts_outlive_their_links() -> None:
 def test_peers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "MOST_PEERS", 3)
     table, one = TrafficTable(), Traffic()
-    one.sent = 1
+    one.counts[traffic.SENT] = 1
     for number in range(10):
         table.gone(f"p{number}", one)
     told = table.told([("p1", one)])

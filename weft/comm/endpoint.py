@@ -34,8 +34,16 @@ from weft.comm.errors import (
 )
 from weft.comm.lane import Door, Lanes
 from weft.comm.limits import STRAY, Limits, Rejections
-from weft.comm.link import Frame, Gate, Keys, Link, Peer, inbox, make_context
-from weft.comm.protocol import MAX_NAME, Allocate, Inbox, Message, Protocol, own_message
+from weft.comm.link import Frame, Gate, Keys, Link, LinkWords, Peer, inbox, make_context
+from weft.comm.protocol import (
+    MAX_NAME,
+    Allocate,
+    Inbox,
+    Message,
+    Protocol,
+    TakePacket,
+    own_message,
+)
 from weft.comm.rendezvous import DEAD, Key, Rendezvous
 from weft.comm.wire import Array
 
@@ -203,6 +211,20 @@ class Endpoint:
         """Counts of messages, bytes and round trips by peer (`traffic.Traffic.told`), of all links
         since the endpoint was made."""
         return self.peers.traffic()
+
+    # ---- native code
+
+    def words_of(self, peer: str) -> LinkWords | None:
+        """For native code: what is of the link to a peer; None where packets do not go both
+        ways."""
+        link = self.peers.find(peer)
+        if link is None or not (link.source and link.has_lane and link.inward is not None):
+            return None
+        return link.words()
+
+    def take_packets(self, take: TakePacket) -> None:
+        """Have packets of lanes read by `take` from now on, in the thread that reads messages."""
+        self._inbox.take_packets(take)
 
     # ---- sending
 

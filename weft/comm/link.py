@@ -18,11 +18,12 @@ import socket
 import sys
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zmq
 from zmq.utils import z85
@@ -40,7 +41,7 @@ from weft.comm.errors import (
 )
 from weft.comm.limits import CHUNK_BYTES, FRAME_BYTES, Limits, Rejections
 from weft.comm.shared_memory import Arena, PeerMemory, Ring
-from weft.comm.traffic import Traffic, TrafficTable
+from weft.comm.traffic import SENT, SENT_BYTES, Traffic, TrafficTable
 from weft.comm.wire import INLINE_BYTES
 
 if TYPE_CHECKING:
@@ -188,6 +189,20 @@ _PACK = wire.SHORT_HEADER.pack
 _WORDS = tuple([wire.word_of(kind) for kind in range(256)])
 
 
+class LinkWords(NamedTuple):
+    """What native code that sends and takes packets reads and writes, with the GIL held all the
+    time. It sends only while `lock` is free and the first number of `state`, the lane's
+    descriptor, is not -1; it takes only while the second one is not 0. sequence, expected: the
+    numbers of the next frames to and from the peer. counts: of `Traffic`."""
+
+    link: Link
+    lock: threading.Lock
+    state: array[int]
+    sequence: array[int]
+    expected: array[int]
+    counts: array[int]
+
+
 class Link:
     """The sending half of a connection. Its lane `ctl` may be used by any thread, under its lock;
     the lane `bulk`, opened when the first large tensor is granted, and the monitor belong to the
@@ -199,7 +214,8 @@ class Link:
         self.incarnation = incarnation  # of the peer; 0: not known yet
         self.token = token  # the source in frames to the peer
         self.source = 0  # the source in frames from the peer; 0: not known yet
-        self.expected = [0, 0]  # sequence numbers of the next frames from the peer, by lane
+        # Sequence numbers of the next frames from the peer, by lane.
+        self.expected = array("Q", [0, 0])
         self.waits_since = 0.0  # of packets for what was sent before them: since when
         self.refused = -1  # the number of the last frame that was refused
         self.traffic = Traffic()
@@ -220,11 +236,14 @@ class Link:
         self._ctl = ctl
         self._push = MethodType(zmq.backend.Socket.send, ctl)  # what `ctl.send` comes to
         self._lane: socket.socket | None = None  # in place of `ctl`, for frames up to
+        # For native code (`words`): the lane's descriptor while it may send there, else -1;
+        # whether the link is there.
+        self._state = array("q", [-1, 1])
         self._packet_bytes = -1
         self.put: Callable[[bytes, int], int] = _no_lane  # what sends a packet there
         self.inward: socket.socket | None = None  # the peer's lane; the inbox thread's
         self._lock = threading.Lock()
-        self._sequence = [0, 0]
+        self._sequence = array("Q", [0, 0])
         self._backlog: deque[Frame] = deque()
         self._farewell = b""
         self._linger_ms = 0
@@ -286,9 +305,9 @@ class Link:
                 self._sequence[0] = count
                 self._close_lane()
                 return False
-            traffic = self.traffic
-            traffic.sent += 1
-            traffic.sent_bytes += len(frame)
+            counts = self.traffic.counts
+            counts[SENT] += 1
+            counts[SENT_BYTES] += len(frame)
             return True
 
     def open_lane(self, one: socket.socket, most: int) -> bool:
@@ -297,6 +316,8 @@ class Link:
             if not self.alive or self.checksums or self._lane is not None:
                 return False
             self._lane, self.put, self._packet_bytes = one, one.send, most
+            if not self._backlog:
+                self._state[0] = one.fileno()
             return True
 
     @property
@@ -306,9 +327,21 @@ class Link:
 
     def _close_lane(self) -> None:
         """Under the lock. Whoever read it is gone, or the link is: `ctl` will show it."""
+        self._state[0] = -1
         lane, self._lane, self.put, self._packet_bytes = self._lane, None, _no_lane, -1
         if lane is not None:
             lane.close()
+
+    def words(self) -> LinkWords:
+        """For native code that sends and receives packets."""
+        return LinkWords(
+            self, self._lock, self._state, self._sequence, self.expected, self.traffic.counts
+        )
+
+    def gone(self, cause: CommError) -> None:
+        """It is lost: nothing is sent or accepted any more."""
+        self.alive, self.cause = False, cause
+        self._state[1] = 0
 
     def keep_inward(self, one: socket.socket) -> None:
         """The peer sends there, too."""
@@ -332,6 +365,7 @@ class Link:
 
     def abandon(self) -> None:
         """In the child of a fork: give the descriptors back; the sockets are the parent's."""
+        self._state[:] = array("q", [-1, 0])
         for one in (self._lane, self.inward):
             if one is not None:
                 one.close()
@@ -346,6 +380,7 @@ class Link:
                 return True
             if len(self._backlog) >= limit:
                 raise BackpressureError(f"{self.name} takes no messages; {limit} wait for it")
+            self._state[0] = -1  # nothing overtakes it
             self._backlog.append(frame)
             return False
 
@@ -356,6 +391,8 @@ class Link:
                 if not self._send(self._backlog[0]):
                     return False
                 self._backlog.popleft()
+            if self._lane is not None:
+                self._state[0] = self._lane.fileno()
         return True
 
     def header(
@@ -397,8 +434,8 @@ class Link:
             return False
         except zmq.ZMQError as error:
             raise PeerLostError(f"the link to {self.name} broke: {error}") from None
-        self.traffic.sent += 1
-        self.traffic.sent_bytes += size
+        self.traffic.counts[SENT] += 1
+        self.traffic.counts[SENT_BYTES] += size
         return True
 
     def _send_packet(self, frame: bytes) -> bool:
@@ -412,8 +449,8 @@ class Link:
             if not isinstance(error, BlockingIOError):
                 self._close_lane()
             return False
-        self.traffic.sent += 1
-        self.traffic.sent_bytes += len(frame)
+        self.traffic.counts[SENT] += 1
+        self.traffic.counts[SENT_BYTES] += len(frame)
         return True
 
     def _send_whole(self, frames: list[Any]) -> None:
@@ -579,8 +616,7 @@ class Peers:
         with self._lock:
             if not link.alive:
                 return False
-            link.alive = False
-            link.cause = error
+            link.gone(error)
             self._all.discard(link)
             del self._by_token[link.token]
             if self._by_name.get(link.name) is link:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import zmq
@@ -35,6 +35,7 @@ from weft.comm.lane import LANE_BYTES, Lanes
 from weft.comm.limits import CHUNK_BYTES, STRAY, Rejections
 from weft.comm.link import MAX_REASON, Link, Socket
 from weft.comm.rendezvous import DEAD
+from weft.comm.traffic import CAME, CAME_BYTES
 from weft.comm.wire import INLINE_BYTES, Array, Header, TensorMeta
 
 if TYPE_CHECKING:
@@ -96,6 +97,20 @@ class Incoming:
             raise BadFrameError("wrong checksum")
 
 
+#: Reads a packet of a lane, by its descriptor: None where there is none, True if all is done that
+#: it asks for, else its bytes (b"": nothing comes any more).
+TakePacket = Callable[[int], "bytes | Literal[True] | None"]
+
+
+def _read(read: Callable[[int], bytes]) -> bytes | None:
+    try:
+        return read(LANE_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 class Inbox:
     """The thread that reads `socket`, and `lanes` where there are some, until the context is
     terminated. `on_crash` is called if the thread ends by an error."""
@@ -116,10 +131,15 @@ class Inbox:
         # What `socket.recv` comes to. To copy a small frame takes a quarter of the time of making
         # an object of it that shows it where libzmq has it.
         self._receive = MethodType(zmq.backend.Socket.recv, socket)
+        self._take_packet: TakePacket | None = None
         self.thread = threading.Thread(target=self._run, name=f"weft-inbox-{name}", daemon=True)
 
     def start(self) -> None:
         self.thread.start()
+
+    def take_packets(self, take: TakePacket) -> None:
+        """Have packets read by `take`."""
+        self._take_packet = take
 
     def _run(self) -> None:
         try:
@@ -170,11 +190,15 @@ class Inbox:
         more = self._read_queue()  # libzmq says once that there is something
         while reads:
             found = wait(0) if more else wait()
-            if more or any(descriptor == queue for descriptor, _ in found):
+            for descriptor, _ in found:
+                if descriptor == queue:
+                    more = True
+            if more:
                 more = self._read_queue()
+            most = _IN_TURN if more else 1
             for descriptor, _ in found:
                 if descriptor != queue:
-                    self._read_lane(descriptor, _IN_TURN if more else 1)
+                    self._read_lane(descriptor, most)
             if protocol.early and not more:
                 more = self._read_queue()
                 if not more:
@@ -186,12 +210,14 @@ class Inbox:
             read = self._lanes.reads.get(descriptor)
             if read is None:
                 return
-            try:
-                frame = read(LANE_BYTES)
-            except BlockingIOError:
+            if self._take_packet is not None:
+                frame = self._take_packet(descriptor)
+            else:
+                frame = _read(read)
+            if frame is None:
                 return
-            except OSError:
-                frame = b""
+            if frame is True:
+                continue
             if not frame:
                 self._lanes.end(descriptor)
                 return
@@ -304,9 +330,9 @@ class Protocol:
             if kind is None or meta_bytes or size != _HEADER_BYTES:
                 return False
         expected[0] = (sequence + 1) & 0xFFFFFFFF
-        traffic = link.traffic
-        traffic.came += 1
-        traffic.came_bytes += size
+        counts = link.traffic.counts
+        counts[CAME] += 1
+        counts[CAME_BYTES] += size
         try:
             if dtype is None:
                 told = link.name, link.incarnation, kind, step, None, buffers, key, offset
@@ -342,7 +368,7 @@ class Protocol:
             self._out_of_order(link, sequence, expected)
             return
         link.expected[lane] = (expected + 1) & 0xFFFFFFFF
-        link.traffic.came += 1
+        link.traffic.counts[CAME] += 1
         try:
             if kind >= wire.USER:
                 self._on_control(link, message)
@@ -353,7 +379,7 @@ class Protocol:
         except Exception as error:
             self._not_handled(link, header, error)
         finally:
-            link.traffic.came_bytes += message.nbytes
+            link.traffic.counts[CAME_BYTES] += message.nbytes
 
     # ---- lanes
 
@@ -492,8 +518,8 @@ class Protocol:
         if len(self._greeted) > 4 * self._endpoint.limits.peers:
             del self._greeted[next(iter(self._greeted))]
         link.expected[wire.CTL] = 1
-        link.traffic.came += 1
-        link.traffic.came_bytes += message.nbytes
+        link.traffic.counts[CAME] += 1
+        link.traffic.counts[CAME_BYTES] += message.nbytes
         self._lanes.open(link)
 
     def _greeting(self, message: Incoming) -> Greeting:

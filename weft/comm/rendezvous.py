@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -169,6 +170,15 @@ class Rendezvous:
         self._low: dict[int, int] = {}  # per master, the last step that is forgotten
         self._held = 0
         self._ended: BaseException | None = None  # why no step goes on
+        self._lent = array("q", [0])
+        self._recall: Callable[[int], None] = lambda step: None
+
+    def lend(self, lent: array[int], recall: Callable[[int], None]) -> Mapping[int, Any]:
+        """Native code may take the messages of some steps, of none of those in the table that this
+        returns. lent: one number, of how many steps it does; recall: is called, outside of the
+        lock, before anything is done here with a step: has who waits wait here."""
+        self._lent, self._recall = lent, recall
+        return self._steps
 
     @property
     def held_bytes(self) -> int:
@@ -221,6 +231,8 @@ class Rendezvous:
         the limits.
         """
         fan = found = entry = None
+        if self._lent[0]:
+            self._recall(step)
         with self._lock:
             state = self._steps.get(step)
             if state is not None and (fan := state.fan) is not None:
@@ -303,6 +315,8 @@ class Rendezvous:
         True if somebody waited. Raises as `put` does, and StepOverError (also if the step is
         aborted).
         """
+        if self._lent[0]:
+            self._recall(step)
         with self._lock:
             state = self._step(step)
             if state.error is not None:
@@ -347,6 +361,8 @@ class Rendezvous:
         source: who may send it; None: anyone."""
         claim: Callable[[], None] | None = None
         entry: Value | Strays | BaseException | None
+        if self._lent[0]:
+            self._recall(step)
         with self._lock:
             try:
                 state = self._steps.get(step) or self._step(step)
@@ -371,6 +387,8 @@ class Rendezvous:
     def expect(self, step: int, wanted: Wanted, call: Callable[[int, Any], None]) -> None:
         """As `get` for each of the keys: `call` gets its number, and what comes for it."""
         there: Iterable[Key] = wanted
+        if self._lent[0]:
+            self._recall(step)
         with self._lock:
             try:
                 state = self._steps.get(step) or self._step(step)
@@ -427,6 +445,8 @@ class Rendezvous:
 
     def cancel(self, step: int, key: Key, error: BaseException) -> bool:
         """Call who waits for `key` with `error` (a deadline, say); False if nobody does."""
+        if self._lent[0]:
+            self._recall(step)
         with self._lock:
             state = self._steps.get(step)
             if state is not None:
@@ -455,6 +475,8 @@ class Rendezvous:
             entries, state.entries = state.entries, {}
             self._held -= sum(e.bytes for e in each(entries.values()) if type(e) is Value)
         _end(entries, error)
+        if self._lent[0]:
+            self._recall(step)  # who waits finds the error
         return True
 
     def abort_all(self, error: BaseException) -> None:
@@ -490,6 +512,8 @@ class Rendezvous:
 
     def waiting(self, step: int) -> list[Waiting]:
         """The keys that somebody waits for in the step, longest first."""
+        if self._lent[0]:
+            self._recall(step)
         now = time.monotonic()
         with self._lock:
             state = self._steps.get(step)

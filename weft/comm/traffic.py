@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -26,31 +27,39 @@ LAST_TRIPS: Final = 128
 #: Peers that are counted one by one after their links are gone; further ones are counted as one.
 MOST_PEERS: Final = 4096
 OTHERS: Final = "(others)"
+#: Places in `Traffic.counts`.
+SENT, SENT_BYTES, CAME, CAME_BYTES = range(4)
 
 
 class Traffic:
     """Counts of one link. Each field is written by one thread at a time.
 
-    sent, sent_bytes: under the link's lock; bulk, bulk_bytes, ring_bytes: by the service thread;
-    lent_bytes: under the lock of loans; came, came_bytes, shared_bytes and round trips: by the
-    thread that reads messages. (Of members of groups all: by the caller.) Bytes are of frames;
-    `ring_bytes`, `lent_bytes` and `shared_bytes` lay in shared memory, and only their place was in
-    a frame.
+    counts: of frames and bytes; what is sent under the link's lock, what came by the thread that
+    reads messages; native code counts there, too (`packets.py`). bulk, bulk_bytes, ring_bytes: by
+    the service thread; lent_bytes: under the lock of loans; shared_bytes and round trips: by the
+    thread that reads messages. Bytes are of frames; `ring_bytes`, `lent_bytes` and `shared_bytes`
+    lay in shared memory, and only their place was in a frame. (Of members of groups all is
+    counted by the caller.)
     """
 
     __slots__ = (
-        "_asked", "bulk", "bulk_bytes", "buckets", "came", "came_bytes", "lent_bytes", "ring_bytes",
-        "sent", "sent_bytes", "shared_bytes", "trip_seconds", "trips",
+        "_asked", "bulk", "bulk_bytes", "buckets", "counts", "lent_bytes", "ring_bytes",
+        "shared_bytes", "trip_seconds", "trips",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.sent = self.sent_bytes = 0
+        self.counts = array("q", [0, 0, 0, 0])
         self.bulk = self.bulk_bytes = self.ring_bytes = self.lent_bytes = 0
-        self.came = self.came_bytes = self.shared_bytes = 0
+        self.shared_bytes = 0
         self.buckets = [0] * (len(TRIP_SECONDS) + 1)
         self.trip_seconds = 0.0
         self.trips: deque[float] = deque(maxlen=LAST_TRIPS)
         self._asked = 0
+
+    @property
+    def came(self) -> int:
+        """Frames from the peer."""
+        return self.counts[CAME]
 
     def chunk(self, head: int, nbytes: int, *, shared: bool) -> None:
         """A chunk of a large tensor was sent, or lies in shared memory. head: bytes of its frame's
@@ -84,10 +93,11 @@ class Traffic:
     def add(self, other: Traffic) -> None:
         """Count what another link has counted."""
         for name in (
-            "sent", "sent_bytes", "bulk", "bulk_bytes", "ring_bytes", "lent_bytes", "came",
-            "came_bytes", "shared_bytes", "trip_seconds",
+            "bulk", "bulk_bytes", "ring_bytes", "lent_bytes", "shared_bytes", "trip_seconds",
         ):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        for place, count in enumerate(other.counts):
+            self.counts[place] += count
         self.buckets = [a + b for a, b in zip(self.buckets, other.buckets, strict=True)]
         self.trips.extend(other.trips)
 
@@ -95,13 +105,14 @@ class Traffic:
         """Plain data: messages and bytes by direction, of the bytes those in shared memory; the
         count, sum, buckets and quantiles of round trips in seconds, None before the first."""
         trips = sorted(self.trips.copy())
+        sent, sent_bytes, came, came_bytes = self.counts
         lent = self.ring_bytes + self.lent_bytes
         return {
-            "sent": self.sent + self.bulk,
-            "sent_bytes": self.sent_bytes + self.bulk_bytes + lent,
+            "sent": sent + self.bulk,
+            "sent_bytes": sent_bytes + self.bulk_bytes + lent,
             "sent_shared": lent,
-            "came": self.came,
-            "came_bytes": self.came_bytes + self.shared_bytes,
+            "came": came,
+            "came_bytes": came_bytes + self.shared_bytes,
             "came_shared": self.shared_bytes,
             "trips": sum(self.buckets),
             "trip_seconds": self.trip_seconds,

@@ -213,8 +213,6 @@ MakeWire = Callable[[str, Callable[[Any], None], Callable[[str, str], None]], Wi
 RECONNECT_SECONDS = 2.0
 #: After so many seconds, and then again, the log says which task a session waits for.
 WAITING_SECONDS = 10.0
-#: After so many steps the session forgets what came for those that are over.
-FORGET_EVERY = 32
 #: An answer without results: meta data, small ones, and by their places those that are large.
 NOTHING: tuple[Any, Any, dict[int, Any]] = ({}, (), {})
 #: What a session waits for by the number of a step or request.
@@ -511,7 +509,7 @@ class Master:
         """Nobody waits for the answers any more."""
         with self._lock:
             self._waits.pop(number, None)
-            over = number - self._forgotten >= FORGET_EVERY
+            over = number - self._forgotten >= m.FORGET_EVERY
             if over:
                 self._forgotten = number
         if over:

@@ -33,6 +33,9 @@ REGISTER, REGISTERED, RUN, DONE, ABORT = 16, 17, 18, 19, 20
 STATUS, STATUS_OF, RESET, RESET_DONE, GOODBYE, STATS, STATS_OF = 21, 22, 23, 24, 25, 26, 27
 DROP, LOG, LOG_OF, KERNELS, KERNELS_OF = 28, 29, 30, 31, 32
 
+#: After so many steps those that are over are forgotten.
+FORGET_EVERY = 32
+
 #: How names of sessions begin, and the name under which all of them are counted.
 CLIENT, SESSIONS = "/client/", "(sessions)"
 FEED, CONSTANT, FETCH = 1 << 30, 3 << 29, 1 << 31

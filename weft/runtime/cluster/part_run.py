@@ -259,6 +259,18 @@ class PartRun:
             run.stop(self._error.what)
         run.begin(ready)
 
+    def take_over(self, begun: float, *state: Any) -> None:
+        """Go on with a run that native code has begun, at that time (`SmallRun.resume`)."""
+        part, home = self.part, self._home
+        assert part.brief is not None
+        self._begun = begun
+        self._brief = run = SmallRun(
+            part.brief, home.wire, home.name, self.step, home.counters, self._finish
+        )
+        if self._error is not None:
+            run.stop(self._error.what)
+        run.resume(*state)
+
     def carry_out(self) -> None:
         """Run it on this thread, which may wait."""
         timeout = self._meta.get("t")

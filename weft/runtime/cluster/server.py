@@ -57,6 +57,7 @@ from weft.runtime.trace.counters import Counters, Stats, task_stats
 if TYPE_CHECKING:
     from weft.comm.addresses import Secret
     from weft.runtime.cluster.metrics import MetricsServer
+    from weft.runtime.cluster.native_parts import NativeParts
 
 
 _log = logging.getLogger("weft.cluster")
@@ -95,8 +96,6 @@ def _has_driver() -> bool:
 _LOG = logging.getLogger("weft.cluster")
 #: How often the limits of what waits are looked at, in seconds.
 LOOK_SECONDS = 0.05
-#: After so many steps those that are over are forgotten.
-FORGET_EVERY = 32
 _NO_META: Mapping[str, Any] = {}
 
 
@@ -125,6 +124,7 @@ class Worker:
         self._wire: Wire | None = None
         self._allow_files: AllowFiles = None
         self._home: Home | None = None
+        self.native: NativeParts | None = None
         self._kinds: dict[int, Callable[[Received], None]] = {
             m.HELLO: self._later(self._hello),
             m.REGISTER: self._later(self._register),
@@ -149,12 +149,20 @@ class Worker:
         """Use this endpoint. allow_files: what graphs that come through it may use."""
         self._wire, self._allow_files = wire, allow_files
         self._home = Home(self.name, wire, self.counters, self._over)
+        endpoint: Any = wire
+        if hasattr(endpoint, "take_packets"):
+            # a task without packets does not wait for this module
+            from weft.runtime.cluster.native_parts import NativeParts
+
+            self.native = NativeParts(endpoint, self._home, self._admit)
         announce(wire.incarnation, self.on_message)
 
     def close(self) -> None:
         """End all steps and drop what the task holds."""
         self._ends = True
         self._closed.set()
+        if self.native is not None:
+            self.native.stop()
         if self._wire is not None:
             withdraw(self._wire.incarnation)
         with self._lock:
@@ -184,6 +192,9 @@ class Worker:
             self._homes.discard(peer)
             if client is None and not peer.startswith(m.CLIENT):
                 self._lost[peer] = str(cause)
+        if self.native is not None:
+            self.native.drop(lambda one: one.client is client or peer in one.part.peers)
+        with self._lock:
             runs = list(self._runs.values())
         for run in runs:
             if client is not None and run.client is client:
@@ -220,6 +231,9 @@ class Worker:
         with self._lock:
             client = self._clients.pop(message.peer, None)
             self._homes.discard(message.peer)
+        if self.native is not None:
+            self.native.drop(lambda one: one.client is client)
+        with self._lock:
             runs = [r for r in self._runs.values() if r.client is client]
         for run in runs:
             self._end(run, CancelledError("the session was closed"), Derived.ROOT)
@@ -228,6 +242,8 @@ class Worker:
         self.wire.disconnect(message.peer)
 
     def _reset(self, message: Received) -> None:
+        if self.native is not None:
+            self.native.drop(lambda one: True)
         self.store.clear([str(c) for c in message.meta["containers"]])
         self._client(message).send(m.RESET_DONE, message.step, {})
 
@@ -260,9 +276,11 @@ class Worker:
         client.send(m.REGISTERED, message.step, reply)
 
     def _drop(self, message: Received) -> None:
-        parts = self._client(message).parts
-        for handle in message.meta["handles"]:
-            parts.pop(int(handle), None)
+        client, handles = self._client(message), {int(h) for h in message.meta["handles"]}
+        for handle in handles:
+            client.parts.pop(handle, None)
+        if self.native is not None:
+            self.native.drop(lambda one: one.client is client and one.handle in handles)
 
     def _read(self, message: Received) -> Registered:
         meta = message.meta
@@ -318,7 +336,7 @@ class Worker:
         if not known:
             self._refuse(message, client, handle)
             return
-        if low - self._low.get(low >> MASTER_SHIFT, 0) >= FORGET_EVERY:
+        if low - self._low.get(low >> MASTER_SHIFT, 0) >= m.FORGET_EVERY:
             self._forget(low)
         for peer, cause in lost:
             self._end(run, run.exchange.lost(peer, cause), Derived.LOST_LINK)
@@ -326,6 +344,8 @@ class Worker:
             self._watch()
         if run.is_small:
             run.begin()
+            if meta is _NO_META and self.native is not None:
+                self.native.ran(client, part, handle, step, self._low.get(step >> MASTER_SHIFT, 0))
         else:
             self._threads.submit(run.carry_out)
 
@@ -356,14 +376,23 @@ class Worker:
             del self._runs[run.step, run.handle]
             self.counters.ended(seconds, failed, waited, run.part.whole)
 
+    def _admit(self, run: PartRun) -> None:
+        """A run that native code has begun goes on here."""
+        with self._lock:
+            self._runs[run.step, run.handle] = run
+            self.counters.begun += 1
+
     def _forget(self, low: int) -> None:
         """All steps up to `low` are over."""
+        if self.native is not None:
+            self.native.forgot(low)
         self._low[low >> MASTER_SHIFT] = low
         self.wire.forget(low)
 
     def _abort(self, message: Received) -> None:
         client, meta = self._client(message), message.meta
         error, _ = from_wire(meta["e"])
+        self._recall(message.step)
         with self._lock:
             runs = [r for r in self._runs.values() if r.step == message.step and r.client is client]
         if not runs:  # it may not have begun
@@ -376,12 +405,17 @@ class Worker:
                 ended = AbortedError(f"the step was ended: {error.what}")
                 self._end(run, ended, Derived.ABORTED)
 
+    def _recall(self, step: int) -> None:
+        if self.native is not None:
+            self.native.recall_step(step)
+
     def _end(self, run: PartRun, error: WeftError, derived: int) -> None:
         run.end(error, derived)
         self.wire.abort(run.step, error)
 
     # ------------------------------------------------------------------------------------ reports
     def _status(self, message: Received) -> None:
+        self._recall(message.step)
         with self._lock:
             runs = [r for r in self._runs.values() if r.step == message.step]
         rows = [[run.handle, run.waits(), run.exchange.hosts()] for run in runs]
@@ -390,7 +424,11 @@ class Worker:
 
     def stats(self) -> Stats:
         """All that the task counts (`task_stats`)."""
+        if self.native is not None:
+            self.native.recall()
         with self._lock:
+            if self.native is not None:
+                self.native.count()
             runs = list(self._runs.values())
         waits = [row for run in runs for row in run.waits()]
         wire: Any = self._wire
@@ -404,6 +442,8 @@ class Worker:
     def _stats(self, message: Received) -> None:
         if "o" in message.meta:  # seconds for which somebody looks at ops
             self.counters.watch(float(message.meta["o"]))
+            if self.native is not None:
+                self.native.watch(float(message.meta["o"]))
         made = self.stats()
         reply = {"n": message.meta["n"]}
         self._client(message).send(m.STATS_OF, message.step, reply, [m.to_array(made)])

@@ -68,7 +68,8 @@ _Places = Sequence[tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class Row:
     """One node. inputs, control: (row, port) that it reads, or that must be alive, port CONTROL:
-    the node as a whole. dtype, shape, edge: of what a recv gives."""
+    the node as a whole. dtype, shape: of what a recv gives; edge: of a message. call: of COMPUTE,
+    what computes; donated: inputs that it may write to."""
 
     number: int
     does: int
@@ -80,6 +81,8 @@ class Row:
     dtype: Any = None
     shape: tuple[int, ...] = ()
     edge: Edge | None = None
+    call: Callable[[list[Any]], Sequence[Any]] | None = None
+    donated: Sequence[int] = ()
 
     @property
     def begins(self) -> bool:
@@ -113,12 +116,13 @@ def row_of(built: Built, node: Node, number: dict[Node, int]) -> Row | None:
         return Row(i, FETCH, inputs, control, op, _computing(i, op, inputs, list))
     if node.kind == at.PLAN:
         made = built.plans[node.number]
-        act = _computing(i, op, inputs, made.run, tuple(made.plan.donated.values()))
-        return Row(i, COMPUTE, inputs, control, op, act)
+        donated = tuple(made.plan.donated.values())
+        act = _computing(i, op, inputs, made.run, donated)
+        return Row(i, COMPUTE, inputs, control, op, act, call=made.run, donated=donated)
     host = built.hosts[node.number]
     if host.op.name == "send":
-        act = _sending(i, Edge.of(host.op), inputs)
-        return Row(i, SEND, inputs, control, op, act, host)
+        edge = Edge.of(host.op)
+        return Row(i, SEND, inputs, control, op, _sending(i, edge, inputs), host, edge=edge)
     if host.op.name == "recv":
         edge, kind = Edge.of(host.op), host.op.result.type
         act = _receiving(i, edge, inputs)
@@ -127,7 +131,7 @@ def row_of(built: Built, node: Node, number: dict[Node, int]) -> Row | None:
         return Row(i, RECV, inputs, control, op, act, host, dtype, shape, edge)
     if host.now is not None:
         act = _computing(i, host.op, inputs, host.now)
-        return Row(i, COMPUTE, inputs, control, host.op, act)
+        return Row(i, COMPUTE, inputs, control, host.op, act, call=host.now)
     written = () if host.reads_only or host.keeps else tuple(range(len(inputs)))
     act = _hosting(i, host, inputs, written)
     return Row(i, HOST, inputs, control, host.op, act, host)
@@ -206,7 +210,7 @@ def _expecting(rows: Sequence[Row]) -> tuple[Act, ...]:
     wanted: dict[Key, tuple[int, str | None]] = {}
     acts = []
     for row in rows:
-        if row.edge is not None and not row.inputs:
+        if row.does == RECV and row.edge is not None and not row.inputs:
             wanted[row.edge.key, ()] = row.number, row.edge.source
         else:
             acts.append(row.act)
@@ -366,6 +370,16 @@ class SmallRun:
             for i, array in zip(self._program.feeds, inputs, strict=True):
                 self._values[i] = (array,)
         self._carry_out(self._program.first)
+
+    def resume(
+        self, values: list[Any], left: list[int], todo: int, worked: float, acts: Sequence[Act]
+    ) -> None:
+        """In place of `begin`, of a run that native code has begun: go on with these functions.
+        values, left: so far; todo: what is to come yet; worked: seconds."""
+        self._values, self._left, self._todo, self.worked = values, left, todo, worked
+        following = Segment(())
+        following.acts = tuple(acts)
+        self._carry_out(following)
 
     def stop(self, reason: str) -> None:
         """End it with CancelledError, in any thread."""

@@ -78,9 +78,8 @@ class NativeStep:
             words[offset // 8] = value
         pair = (ctypes.c_int64 * 2)(api.table, self.address)
         self._keep += [pair, rows, held]
-        capsule = new_capsule(ctypes.addressof(pair), b"weft.step")
-        self.run: Callable[[list[Any]], list[Any] | None] = cpython.PyCFunction_NewEx(
-            _method(api.functions["run_list"]), capsule, None
+        self.run: Callable[[list[Any]], list[Any] | None] = new_builtin(
+            api.functions["run_list"], ctypes.addressof(pair), b"weft.step"
         )
 
     def idle_activations(self) -> int:
@@ -156,10 +155,13 @@ def size_class(nbytes: int) -> int:
     return number
 
 
-def _method(address: int) -> int:
+def new_builtin(address: int, words: int, name: bytes) -> Any:
+    """The function of Python, of one argument, whose code (METH_O) is at `address`; it is given a
+    capsule of that name with the address of words."""
     if address not in _methods:
-        _methods[address] = _MethodDef(b"run", address, _METH_O, b"Run the step once.")
-    return ctypes.addressof(_methods[address])
+        _methods[address] = _MethodDef(b"run", address, _METH_O, b"Native code of weft's.")
+    method = ctypes.addressof(_methods[address])
+    return cpython.PyCFunction_NewEx(method, new_capsule(words, name), None)
 
 
 def _weak_method(owner: Any, name: str) -> Callable[..., Any]:

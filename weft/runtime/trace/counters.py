@@ -35,13 +35,14 @@ _FREE = frozenset({"broadcast_to", "constant", "identity", "reshape"})
 class Counters:
     """Steps and messages of one task; what it counts since it was made only grows, so that two
     snapshots and their times give rates. begun: parts of steps that have begun; it is changed, and
-    `ended` called, under the task's lock, the others by any thread. is_watched: whether anybody has
+    `ended` called, under the task's lock, the others by any thread. native: of these, how many
+    began and ended without Python. is_watched: whether anybody has
     ever looked at the times of ops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since = time.monotonic()
-        self.begun = self._done = self._failed = 0
+        self.begun = self._done = self._failed = self.native = 0
         self._steps = Histogram(SECONDS)
         self._waited = 0.0
         self._parts: dict[str, list[float]] = {}
@@ -99,16 +100,33 @@ class Counters:
         row[1] += seconds
         row[2] += waited
 
+    def ended_natively(
+        self, part: str, runs: int, seconds: float, waited: float, buckets: Sequence[int]
+    ) -> None:
+        """As `ended`, of many that have begun and ended without Python. buckets: how many took as
+        long as `SECONDS` says."""
+        self.begun += runs
+        self._done += runs
+        self.native += runs
+        self._steps.sum += seconds
+        for i, count in enumerate(buckets):
+            self._steps.counts[i] += count
+        self._waited += waited
+        row = self._parts.get(part) or self._new_part(part)
+        row[0] += runs
+        row[1] += seconds
+        row[2] += waited
+
     def _new_part(self, part: str) -> list[float]:
         known = len(self._parts) < MOST_PARTS
         return self._parts.setdefault(part if known else OTHERS, [0, 0.0, 0.0])
 
-    def sent(self, target: str, tensor: str, nbytes: int) -> None:
-        """A tensor was handed over to go to `target`."""
+    def sent(self, target: str, tensor: str, nbytes: int, times: int = 1) -> None:
+        """A tensor was handed over to go to `target`, so many times."""
         with self._lock:
             row = self._edges.get((target, tensor)) or self._new_edge(target, tensor)
-            row[0] += 1
-            row[1] += nbytes
+            row[0] += times
+            row[1] += times * nbytes
 
     def _new_edge(self, target: str, tensor: str) -> list[int]:
         """Under the lock."""
