@@ -43,11 +43,6 @@ number = 3
 """
 
 
-@pytest.fixture(autouse=True)
-def _peaks() -> None:
-    machine_peaks(quick=True)  # once, and not as precisely as for people
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     path = tmp_path / "bench_model.py"
