@@ -284,6 +284,7 @@ def test_threads_are_set_and_put_back(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- functions and dumps
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("example", ["batch", "NAMED"])
 def test_a_function_with_example_arguments(
     example: str, model: str, capsys: pytest.CaptureFixture[str]
