@@ -41,7 +41,7 @@ settings.register_profile(
     print_blob=True,
     derandomize="CI" in os.environ,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=100 if WHOLE else 40,
+    max_examples=100 if WHOLE else 16,
 )
 settings.load_profile("weft")
 if not WHOLE:
@@ -135,6 +135,16 @@ def native_calls() -> None:
     """The native call path from the first call on: otherwise it depends on timing which of a
     test's calls take it. `test_native_call.py` has the tests of calls before it is there."""
     native_api()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_peaks() -> None:
+    """What the machine can do is measured once in each process, and as quickly as that goes: no
+    test asks how exact it is."""
+    from weft.runtime.trace import peaks  # it loads a part of the compiler
+
+    measure = peaks.measure_peaks
+    peaks.measure_peaks = lambda *, quick=True: measure(quick=True)
 
 
 @pytest.fixture

@@ -263,6 +263,7 @@ def test_what_is_refused(servers: list[wf.train.Server]) -> None:
         wf.compile(lambda x: x, cluster=lost)(F32(1))
 
 
+@pytest.mark.slow
 def test_a_lost_task_is_named() -> None:
     servers = wf.train.Server.create_local_cluster({"worker": 2})
 

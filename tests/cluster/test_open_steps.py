@@ -60,6 +60,7 @@ def data(n: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(n).normal(size=(n, DIM)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_training_makes_few_definitions(target: str, definitions: list[str]) -> None:
     found = []
     for where in (target, ""):
@@ -129,6 +130,7 @@ def test_what_is_looked_at_has_a_plan_of_its_own(target: str) -> None:
             assert f"f32[11,{DIM}]" in session.explain(z, {x: data(11)})
 
 
+@pytest.mark.slow
 def test_a_record_is_of_the_parts_that_ran(target: str, tmp_path: Path) -> None:
     """Those of a step for any sizes are not those of one for the sizes that came: products and sums
     are in other parts, and round otherwise."""
@@ -257,6 +259,7 @@ def looped(kind: str, target: str) -> tuple[Any, Any, list[Any]]:
     return x, n, [h, gradient]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("control_flow", every(2, ["auto", "dataflow"]))
 @pytest.mark.parametrize(
     ("kind", "made"),

@@ -154,6 +154,7 @@ def embedding_training(target: str, shards: int) -> list[Array]:
     return [np.asarray(found), *whole]
 
 
+@pytest.mark.slow
 def test_sharded_embeddings_are_one_table(target: str) -> None:
     alone, cluster = embedding_training("", 1), embedding_training(target, 2)
     for a, b in zip(alone, cluster, strict=True):

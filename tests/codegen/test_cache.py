@@ -374,6 +374,7 @@ def test_what_is_no_file_is_a_miss_and_no_more(
     assert cache.files() == []
 
 
+@pytest.mark.slow
 def test_processes_fill_one_cache_at_once(folder: Path) -> None:
     environment = dict(os.environ)
     children = [

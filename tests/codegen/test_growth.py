@@ -93,6 +93,7 @@ def nests(graph: Graph) -> list[Operation]:
     return [op for op in graph.ops if op.name == "fused"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["chain", "products"])
 def test_nests_are_cut_by_the_size_of_their_code(name: str) -> None:
     """And cut alike where the program repeats itself: few kernels for many nests."""

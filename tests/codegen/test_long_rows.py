@@ -63,6 +63,7 @@ class TestCumulative:
             bound = np.finfo(dtype).eps * np.cumsum(np.abs(x), axis=1) * 60
             assert np.all(np.abs(got - wide) <= bound)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("dtype", ["f4", "f2", ml_dtypes.bfloat16, "i1", "i8", "u8"])
     @pytest.mark.parametrize("name", ["cumulative_max", "cumulative_min"])
     def test_extremes(self, name: str, dtype: Any) -> None:
@@ -118,6 +119,7 @@ class TestCumulative:
 
 
 class TestPositions:
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("dtype", [*DTYPES, "bool"])
     @pytest.mark.parametrize("name", ["argmax", "argmin"])
     def test_as_numpy(self, name: str, dtype: Any) -> None:
@@ -137,7 +139,7 @@ class TestPositions:
 
 
 class TestSort:
-    @pytest.mark.share(3)
+    @pytest.mark.share(12)
     @pytest.mark.parametrize("n", [1, 2, BLOCK, 2 * BLOCK + 77])
     @pytest.mark.parametrize("descending", [False, True])
     @pytest.mark.parametrize("dtype", ["f4", "f8", ml_dtypes.bfloat16, "i1", "u4", "i8", "bool"])

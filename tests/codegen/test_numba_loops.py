@@ -73,6 +73,7 @@ class TestInRegisters:
             in text
         )
 
+    @pytest.mark.share(3)
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_dtypes(self, dtype: str) -> None:
         def f(n: Any, x: Any) -> Any:
@@ -90,6 +91,7 @@ class TestInRegisters:
         for n in range(5):
             one_kernel(f, np.array(n), np.array(True), np.array(False))
 
+    @pytest.mark.slow
     def test_halves_are_the_walkers(self) -> None:
         f = lambda n, x: wf.while_loop(
             lambda i, x: i < n, lambda i, x: (i + 1, x * 0.7 + 1), (0, x)
@@ -98,6 +100,7 @@ class TestInRegisters:
         check(f, *args)
         assert control_ops(wf.compile(f), *args)
 
+    @pytest.mark.slow
     def test_nested_branches_and_reads(self) -> None:
         def body(i: Any, a: Any, x: Any) -> Any:
             inner = lambda: a * wf.cond(i > 3, lambda: 2.0, lambda: 0.5)
@@ -133,6 +136,7 @@ class TestInRegisters:
             else:
                 check(f, np.float32(0.5))
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("reverse", [False, True])
     def test_scans(self, reverse: bool) -> None:
         f = lambda x: wf.scan(lambda c, r: (wf.sin(c) * 0.5 + r, (c * 3, r > 0)), xs=x,
@@ -143,6 +147,7 @@ class TestInRegisters:
                                  reverse=reverse)  # fmt: skip
         one_kernel(rows, floats(5, 100))
 
+    @pytest.mark.slow
     def test_arrays_that_change_in_place(self) -> None:
         def fill(x: Any) -> Any:
             step = lambda i, a: wf.scatter_nd_update(
@@ -156,6 +161,7 @@ class TestInRegisters:
         )[0]
         one_kernel(added, floats(70), np.array([3, -1, 3, 69]))
 
+    @pytest.mark.slow
     def test_small_arrays(self) -> None:
         def lorenz(s: Any) -> Any:
             x, y, z = s[0], s[1], s[2]
@@ -168,6 +174,7 @@ class TestInRegisters:
         )
         one_kernel(turned, np.array([[0.0, -1.5], [1.0, 0.25]], np.float32), floats(2), rtol=1e-5)
 
+    @pytest.mark.share(3)
     @pytest.mark.parametrize("op", ["while", "scan", "cond"])
     def test_random(self, op: str) -> None:
         @few
@@ -219,11 +226,13 @@ X = np.linspace(1, 2, 300).astype(np.float32)
 
 
 class TestStacks:
+    @pytest.mark.slow
     def test_a_gradient_in_registers(self) -> None:
         texts = one_kernel(lambda x: wf.grad(grown)(x), np.float32(3), rtol=1e-5)
         assert any("arena_push(arena, " in t for t in texts)
         assert any("top_of(" in t and "arena_push" not in t for t in texts)
 
+    @pytest.mark.slow
     def test_gradients_of_arrays(self) -> None:
         f = lambda x: wf.grad(grown)(x)
         check(f, X, rtol=1e-5)
@@ -235,6 +244,7 @@ class TestStacks:
         assert all(k.startswith("numba-") for k in keys)
         assert {"begin", "end"} <= {c.call.kernel.name for c in report.calls}
 
+    @pytest.mark.share(3)
     @pytest.mark.parametrize("dtype", ["float16", "float64", "complex128"])
     def test_dtypes(self, dtype: str) -> None:
         def f(a: Any) -> Any:
@@ -260,17 +270,20 @@ class TestStacks:
         check(f, x)
         check(lambda x: wf.grad(f)(x), x, rtol=1e-8)
 
+    @pytest.mark.slow
     def test_sums(self) -> None:
         """Of stacks of stacks: from the tops on; where one ends the other goes on."""
         x, y = np.float32([1, 2, 3]), np.float32([10, 20, 30])
         check_exactly(Case(parse_graph(SUMS), [x, y], {}), STANDARD)
 
+    @pytest.mark.slow
     def test_many_chunks(self) -> None:
         """What an element takes does not fit the first chunk; the second call has its memory."""
         f = lambda x: wf.grad(lambda x: grown(x) + 1)(x)
         x = np.full(20_000, 0.001)
         check(f, x, rtol=1e-9)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("x", [np.float32(1), X], ids=["in registers", "arrays"])
     def test_what_is_too_much(self, x: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         f = wf.compile(wf.grad(lambda x: grown(x, gradient_memory=256)))
@@ -294,6 +307,7 @@ class TestParts:
         for a, b in zip(alone, wf.compile(f)(*args), strict=True):
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
+    @pytest.mark.slow
     def test_scratch_is_not_shared(self) -> None:
         f = lambda h, w, xs: wf.scan(lambda h, x: (wf.tanh(h @ w + x), None), init=h, xs=xs)[0]
         args = floats(64, 64), floats(64, 64) / 8, floats(20, 64, 64)

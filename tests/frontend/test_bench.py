@@ -43,11 +43,6 @@ number = 3
 """
 
 
-@pytest.fixture(autouse=True)
-def _peaks() -> None:
-    machine_peaks(quick=True)  # once, and not as precisely as for people
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     path = tmp_path / "bench_model.py"
@@ -289,6 +284,7 @@ def test_threads_are_set_and_put_back(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- functions and dumps
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("example", ["batch", "NAMED"])
 def test_a_function_with_example_arguments(
     example: str, model: str, capsys: pytest.CaptureFixture[str]

@@ -178,6 +178,7 @@ class TestFunctions:
         assert bits(first) == bits(f(x_of(50)))
         assert bits(second) == bits(f(x_of(50))) != bits(first)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize(
         "f",
         [

@@ -114,6 +114,7 @@ def test_as_a_loop_over_states(data: st.DataObject) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("way", ["eager", "compiled", "session", "float32", "vmap"])
 def test_ways(way: str) -> None:
     x, labels, n, m = case(3, 4, 12, 6, 5)

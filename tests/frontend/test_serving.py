@@ -117,6 +117,7 @@ class TestEachDtype:
     def arrays(self, kind: wf.DType, rows: int) -> tuple[Any, Any]:
         return fitting(kind, (rows, 3)), fitting(kind, (), 1)
 
+    @pytest.mark.share(4)
     def test_json(self, client: Client, kind: wf.DType, rows: int) -> None:
         x, k = self.arrays(kind, rows)
         for data in (listed(x), listed(x.reshape(-1))):

@@ -187,6 +187,7 @@ def test_the_truth_is_that_of_the_function(name: str) -> None:
         assert_allclose(float(fn(vector(x))), rows(x[None])[0], rtol=1e-12)
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("inner", TRANSFORMATIONS)
 @pytest.mark.parametrize("outer", TRANSFORMATIONS)
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -302,6 +303,7 @@ class TestLoopsThatRowsLeave:
 
     XS = np.array([1.0, 1.5, 2.5, 3.5, 20.5])
 
+    @pytest.mark.share(8)
     @pytest.mark.parametrize(
         ("name", "order"),
         [(n, o) for n in LOOPS for o in ORDERS if o not in LONG or n in ("alone", "nested")],
@@ -313,6 +315,7 @@ class TestLoopsThatRowsLeave:
         for run in (wf.vmap(fn), wf.compile(wf.vmap(fn))):
             assert_allclose(run(self.XS), want, rtol=1e-9)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("name", LOOPS)
     def test_of_the_batched_function(self, name: str) -> None:
         want = [float(wf.grad(LOOPS[name])(wf.asarray(x))) for x in self.XS]
@@ -341,6 +344,7 @@ class TestLoopsThatRowsLeave:
                     assert_allclose(of_w[k, m], want[0], rtol=1e-9, atol=1e-12)
                     assert_allclose(of_s[k, m], want[1], rtol=1e-9, atol=1e-12)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("name", SHARED)
     def test_gradients_of_what_all_rows_share(self, name: str) -> None:
         """Rows that left go on with derivatives that are infinite; no part of them is in the
@@ -424,6 +428,7 @@ DRAWS: dict[str, Fn] = {
 }
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_key_for_each_example(name: str) -> None:
     """What each key gives alone."""

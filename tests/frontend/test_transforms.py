@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loop_checks import executable
 
 import weft as wf
 from weft.ir.errors import GradientError, InvalidArgumentError, ShapeError, UnsupportedError
@@ -130,6 +131,7 @@ BATCHED: dict[str, tuple[Callable[..., Any], Sequence[Array], Any]] = {
 
 
 class TestVmap:
+    @pytest.mark.share(4)
     @pytest.mark.parametrize("compiled", [False, True], ids=["at once", "compiled"])
     @pytest.mark.parametrize("name", BATCHED)
     def test_as_a_loop(self, name: str, compiled: bool) -> None:
@@ -309,6 +311,7 @@ def finite(fn: Callable[..., Any], args: Sequence[Array], along: Sequence[Array]
 
 
 class TestForward:
+    @pytest.mark.share(4)
     @pytest.mark.parametrize("way", ["jvp", "compiled", "linearize"])
     @pytest.mark.parametrize("name", MOVED)
     def test_against_finite_differences(self, name: str, way: str) -> None:
@@ -615,6 +618,7 @@ class TestCheckpoint:
     def layer(w: Any, h: Any) -> Any:
         return wf.tanh(wf.tap("inner", wf.tanh(wf.tanh(h @ w) * 2)) @ w)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("policy", [None, "products", ("inner",), lambda op: op == "tanh"])
     def test_the_same_gradient(self, policy: Any) -> None:
         weights = [RNG.standard_normal((4, 4)) for _ in range(3)]
@@ -649,7 +653,7 @@ class TestCheckpoint:
                     h = block(w, h)
                 return wf.sum(h * h)
 
-            return int(wf.compile(wf.grad(total)).cost(weights).peak_bytes)
+            return int(executable(wf.compile(wf.grad(total)), weights).report.memory.peak_bytes)
 
         assert bytes_between(wf.checkpoint(self.layer)) < 0.8 * bytes_between(self.layer)
 
@@ -734,6 +738,7 @@ class TestLinearAlgebraAndFourier:
         lambda a: wf.fft.irfft(wf.fft.rfft(a, axis=0) ** 2, axis=0),
     )  # fmt: skip
 
+    @pytest.mark.share(3)
     @pytest.mark.parametrize("number", range(len(FUNCTIONS)))
     def test_batches(self, number: int) -> None:
         fn = self.FUNCTIONS[number]

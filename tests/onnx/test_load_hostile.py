@@ -241,6 +241,7 @@ class TestWhatIsComputedOfConstants:
         }""")
         np.testing.assert_array_equal(made["y"], np.ones((2, 4)))
 
+    @pytest.mark.slow
     def test_many_that_are_large(self) -> None:
         """Each may be computed, not all of them."""
         count = 40

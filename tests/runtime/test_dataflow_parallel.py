@@ -95,6 +95,7 @@ def test_dear_chains_are_parts_and_so_is_what_joins_them() -> None:
     assert parts(chains(200, 3)) == [chain, chain, chain, ["add", "add"]]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_what_could_be_one_kernel_is_in_one_part(dtype: str) -> None:
     """A product in one part and a sum in another would be rounded twice, not once."""
@@ -210,6 +211,7 @@ def test_chains_run_on_threads_of_their_own_and_give_the_same_bits() -> None:
     assert 1 <= HELPERS.count() <= 2
 
 
+@pytest.mark.slow
 def test_one_thread_has_no_helpers() -> None:
     before, recorder = DataflowStep(chains(300)), TraceRecorder()
     wf.set_num_threads(1)
@@ -237,6 +239,7 @@ def test_regions_of_different_variables_run_beside_each_other() -> None:
     assert found[True] == found[False]
 
 
+@pytest.mark.share(4)
 @pytest.mark.usefixtures("all_dear")
 @pytest.mark.parametrize("seed", range(40))
 def test_nets_of_switches_loops_and_effects(seed: int) -> None:

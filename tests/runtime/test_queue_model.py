@@ -9,6 +9,8 @@ import bisect
 from typing import Any
 
 import numpy as np
+import pytest
+from example_counts import share
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -262,6 +264,6 @@ class ShuffleMachine(QueueMachine):
 TestFIFO = QueueMachine.TestCase
 TestPriority = PriorityMachine.TestCase
 TestShuffle = ShuffleMachine.TestCase
-TestFIFO.settings = TestPriority.settings = TestShuffle.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None
-)
+for machine in (TestFIFO, TestPriority, TestShuffle):
+    machine.settings = settings(max_examples=share(300, 12), stateful_step_count=30, deadline=None)
+    pytest.mark.examples(machine)

@@ -170,6 +170,7 @@ for name in ("steps", "overwritten"):
 )
 
 
+@pytest.mark.slow
 def test_an_end_at_every_moment_of_a_save(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", EVERY_MOMENT, tmp_path], cwd=ROOT, timeout=120,
                           capture_output=True, text=True, check=False)  # fmt: skip

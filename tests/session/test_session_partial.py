@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -367,7 +368,7 @@ def test_many_threads_each_with_a_run(graph: Any) -> None:
     assert not wrong
 
 
-@settings(max_examples=30, deadline=None)
+@examples(120, deadline=None)
 @given(st.data())
 def test_any_split_gives_what_one_run_gives(data: st.DataObject) -> None:
     with wf.Graph().as_default():

@@ -22,7 +22,7 @@ def share(number: int, elsewhere: int) -> int:
 
 
 def examples(number: int, **more: Any) -> Callable[[Any], Any]:
-    """A decorator of a test: so many examples, or the `share` of them. `more`: other settings of
-    hypothesis."""
-    chosen = settings(max_examples=share(number, 12), **more)
+    """A decorator of a test: so many examples, or the `share` of them, a twentieth. `more`: other
+    settings of hypothesis."""
+    chosen = settings(max_examples=share(number, 20), **more)
     return lambda test: pytest.mark.examples(chosen(test))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import os
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,19 +33,38 @@ def every(step: int, values: Iterable[Any]) -> list[Any]:
 FILES = {"test_cuda_": 4, "test_device_": 2, "test_gpu_": 2}
 
 
+#: WEFT_TEST_SHARES=all: all cases stay, as CI has it for other instruction sets than the machine's.
+ALL = os.environ.get("WEFT_TEST_SHARES") == "all"
+
+
 def thin_out(items: Iterable[pytest.Item]) -> None:
-    """Of the cases of a test that is marked `share(n)`, or whose file has a share in FILES, only
-    each n-th, from the first one on, stays in the default suite; the others become slow tests."""
-    seen = Counter[tuple[Any, ...]]()
+    """Of the cases of a test that is marked `share(n)`, or whose file has a share in FILES, one of
+    each n stays in the default suite, the others become slow tests. It is the one whose values of
+    parameters are least among those that stay so far, or the first."""
+    if ALL:
+        return
+    tests = defaultdict[tuple[Any, ...], list[pytest.Item]](list)
     for item in items:
         file = next((n for begins, n in FILES.items() if item.path.name.startswith(begins)), 1)
         mark = item.get_closest_marker("share")
         step = mark.args[0] if mark else file
-        test = item.parent, getattr(item, "originalname", item.name)
         if step > 1 and not item.get_closest_marker("slow"):
-            if seen[test] % step:
-                item.add_marker(pytest.mark.slow)
-            seen[test] += 1
+            tests[item.parent, getattr(item, "originalname", item.name), step].append(item)
+    for (_, _, step), cases in tests.items():
+        seen = Counter[tuple[str, int]]()
+        for start in range(0, len(cases), step):
+            several = cases[start : start + step]
+            stays = min(several, key=lambda case: sum(seen[v] for v in _values(case)))
+            seen.update(_values(stays))
+            for case in several:
+                if case is not stays:
+                    case.add_marker(pytest.mark.slow)
+
+
+def _values(case: pytest.Item) -> list[tuple[str, int]]:
+    """By parameters which object it has of their values."""
+    called = getattr(case, "callspec", None)
+    return [] if called is None else [(name, id(value)) for name, value in called.params.items()]
 
 
 def _of(value: Any, fast: bool) -> Any:
