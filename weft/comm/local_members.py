@@ -205,9 +205,7 @@ class LocalMembers:
             raw = memoryview(data(rank)).cast("B") if data is not None else b""
             head = _HEAD.pack(_MAGIC, kind, len(text), len(raw), number, digest)
             left = len(head) + len(text) + len(raw)
-            counts = self.traffic[rank]
-            counts.sent += 1
-            counts.sent_bytes += len(raw)
+            self.traffic[rank].message_sent(len(raw))
             try:
                 left -= one.sendmsg([head, text, raw], [], socket.MSG_NOSIGNAL)
                 if left:
@@ -236,9 +234,7 @@ class LocalMembers:
         if magic != _MAGIC:
             raise PeerLostError(f"rank {rank} sends what is no message")
         data = self._bytes(rank, count) if count else bytearray()
-        counts = self.traffic[rank]
-        counts.came += 1
-        counts.came_bytes += count
+        self.traffic[rank].message_came(count)
         return Message(kind, text, number, digest), data
 
     def _bytes(self, rank: int, count: int) -> bytearray:

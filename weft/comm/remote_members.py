@@ -153,9 +153,8 @@ class RemoteMembers:
                     cuts = range(0, raw.nbytes, CHUNK_BYTES)
                     copies[place] = [raw[a : a + CHUNK_BYTES].copy() for a in cuts]
                 parts = copies[place]
-                self.traffic[rank].sent_bytes += raw.nbytes
             self._send(rank, meta, parts)
-            self.traffic[rank].sent += 1
+            self.traffic[rank].message_sent(sum(part.nbytes for part in parts))
 
     def _send(self, rank: int, meta: list[Any], parts: list[Array]) -> None:
         address = self._addresses[rank]
@@ -174,9 +173,7 @@ class RemoteMembers:
             raise late_error(silent, self.timeout, self.doing)
         _, kind, number, digest, text = letter.meta
         buffers = letter.buffers
-        counts = self.traffic[rank]
-        counts.came += 1
-        counts.came_bytes += sum(b.nbytes for b in buffers)
+        self.traffic[rank].message_came(sum(b.nbytes for b in buffers))
         raw = buffers[0] if len(buffers) == 1 else np.concatenate(buffers) if buffers else None
         return Message(kind, text, number, digest), bytearray() if raw is None else raw.data
 

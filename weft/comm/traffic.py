@@ -61,6 +61,16 @@ class Traffic:
         """Frames from the peer."""
         return self.counts[CAME]
 
+    def message_sent(self, nbytes: int) -> None:
+        """A message was sent."""
+        self.counts[SENT] += 1
+        self.counts[SENT_BYTES] += nbytes
+
+    def message_came(self, nbytes: int) -> None:
+        """A message came."""
+        self.counts[CAME] += 1
+        self.counts[CAME_BYTES] += nbytes
+
     def chunk(self, head: int, nbytes: int, *, shared: bool) -> None:
         """A chunk of a large tensor was sent, or lies in shared memory. head: bytes of its frame's
         header."""
