@@ -12,10 +12,13 @@ synchronous, measured on the tasks that fit here and simulated to 200.
    for those tasks' own; where other jobs use them, too, steps take longer, of one worker as well,
    and what can be compared is how steps grow with the number of workers ("of growth").
 3. Simulated: the paper's cluster (`simulated.py`; 17 servers, batches of 32) with 25 to 200
-   workers: once with stragglers as the paper's steps with backup workers have them, once with the
-   variation of the steps that were measured here. Beside it what the paper says.
+   workers. As TensorFlow does it, transfers overlapping with computing layer by layer, with
+   stragglers as the paper's steps with backup workers have them, and without any; as weft does it,
+   one after the other, with the same stragglers, and with the variation of the steps that were
+   measured here. Beside it what the paper says.
 
-Written are figure7.json and .png. 5 minutes.
+Written are figure7.json and .png. 5 minutes, and 5 more for the simulation (`--simulated` does this
+part alone, prints it and writes nothing).
 """
 
 from __future__ import annotations
@@ -121,21 +124,27 @@ def percentiles(row: Row) -> list[float]:
 
 
 # ------------------------------------------------------------------------------ the paper's cluster
+#: How the paper's cluster is simulated.
+LAYERS, ALONE, WHOLE, HERE_VARIED = (
+    "layer by layer", "layer by layer, no stragglers", "one after the other", "as measured here",
+)  # fmt: skip
+
+
 def simulated_rows(variations: dict[str, tuple[float, ...]]) -> list[Row]:
-    """Steps on the paper's cluster: with fitted stragglers, and as steps vary here."""
-    fitted, cluster = simulated.inception(), simulated.paper_cluster()
-    rows = []
+    """Steps on the paper's cluster: with fitted stragglers, without, and as steps vary here."""
+    layers, whole = (simulated.inception_step(overlapped) for overlapped in (True, False))
+    cluster, rows = simulated.paper_cluster(), []
     for scheme in SCHEMES:
-        loads = {"fitted stragglers": fitted}
+        loads = {LAYERS: layers, ALONE: replace(layers, spread=0.0, straggle=0.0), WHOLE: whole}
         if scheme in variations:
-            loads["as measured here"] = replace(
-                fitted, spread=0.0, straggle=0.0, measured=variations[scheme]
+            loads[HERE_VARIED] = replace(
+                whole, spread=0.0, straggle=0.0, measured=variations[scheme]
             )
         for name, load in loads.items():
             for workers in SIMULATED_WORKERS:
                 tied = scheme == SCHEMES[1]
                 run: Run = simulate(
-                    load, workers, cluster, synchronous=tied, steps=12 if tied else 3
+                    load, workers, cluster, synchronous=tied, steps=8 if tied else 2
                 )
                 rows.append({
                     "name": scheme, "load": name, "workers": workers,
@@ -160,17 +169,28 @@ def show(result: dict[str, Any]) -> None:
             *(f"{row[key]:.2f}" for key in ("ratio", "growth", "own", "others")),
         )  # fmt: skip
     console.print(table)
-    table = Table("scheme", "variation of steps", "workers", *(f"{t}, s" for t in titles),
+    console.print(simulated_table(result["simulated"]))
+    show_ratios(console, result["synchronous_over_asynchronous"])
+
+
+def simulated_table(rows: Sequence[Row]) -> Table:
+    """The steps on the paper's cluster."""
+    titles = [f"{q} %" for q in SHOWN]
+    table = Table("scheme", "transfers and computing", "workers", *(f"{t}, s" for t in titles),
                   "images/s", "/ paper", title="simulated: the paper's cluster")  # fmt: skip
-    for row in result["simulated"]:
+    for row in rows:
         last = row["workers"] == simulated.IMAGES[0]
         table.add_row(
             row["name"], row["load"], str(row["workers"]),
             *(f"{t:.2f}" for t in row["percentiles"]), f"{row['images_per_second']:.0f}",
             f"{row['images_per_second'] / simulated.IMAGES[1]:.2f}" if last else "",
         )  # fmt: skip
-    console.print(table)
-    for load, ratios in result["synchronous_over_asynchronous"].items():
+    return table
+
+
+def show_ratios(console: Console, found: dict[str, dict[str, float]]) -> None:
+    """Of synchronous and asynchronous steps."""
+    for load, ratios in found.items():
         told = ", ".join(f"{n}: {r:.2f}" for n, r in ratios.items())
         console.print(f"median synchronous step over asynchronous, {load}: {told} "
                       f"(paper: about {simulated.SYNCHRONOUS:.2f})")  # fmt: skip
@@ -194,7 +214,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(16, 4.8))
     for k, scheme in enumerate(SCHEMES):
         mine = [r for r in result["simulated"] if r["name"] == scheme]
-        for load, style in (("fitted stragglers", "o-"), ("as measured here", "x--")):
+        for load, style in ((LAYERS, "o-"), (WHOLE, "s:"), (HERE_VARIED, "x--")):
             rows = [r for r in mine if r["load"] == load]
             workers = [r["workers"] for r in rows]
             left.plot(workers, [r["images_per_second"] for r in rows], style, color=f"C{k}",
@@ -245,7 +265,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for name, number in (("image", 107), ("batch", 16), ("classes", 10), ("rounds", 4)):
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--out", type=Path, default=HERE, help="where the files go")
+    parser.add_argument("--simulated", action="store_true", help="the third part alone")
     options = parser.parse_args(argv)
+    if options.simulated:
+        there, console = simulated_rows({}), Console(width=140)
+        console.print(simulated_table(there))
+        show_ratios(console, ratios := over_each_other(there))
+        return {"simulated": there, "synchronous_over_asynchronous": ratios}
     if options.workers[0] != 1 or sorted(set(options.workers)) != options.workers:
         parser.error(
             "--workers: numbers that rise from 1, whose steps the others are predicted from"

@@ -118,7 +118,7 @@ def curves(args: argparse.Namespace) -> dict[str, Any]:
 
 def paper_curve(steps: int) -> list[tuple[int, float, float]]:
     """The paper's 50 workers in the simulator: backups, the median step, its speed-up."""
-    load, cluster = simulated.inception(), simulated.paper_cluster()
+    load, cluster = simulated.inception_step(overlapped=False), simulated.paper_cluster()
     return backup_curve(load, PAPER_WORKERS, PAPER_BACKUPS, cluster, steps=steps)
 
 

@@ -14,8 +14,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import inception
+import numpy as np
+from table1_nets import Shapes
+
 from weft.passes.placement import Links
-from weft.passes.placement.simulate import Cluster, Workload, simulate, with_stragglers
+from weft.passes.placement.simulate import Cluster, Transfer, Workload, simulate, with_stragglers
 
 #: Section 6.2, figure 6: the median null step over 16 servers, (workers, seconds). Sparse: "5 to
 #: 20 ms", which does not depend on the table's size; the ends are taken for those of the curve.
@@ -35,6 +39,7 @@ SYNCHRONOUS = 1.10
 #: fifth backup makes it slightly longer, and the best normalised speed-up is 9.5 % with b = 3.
 BEST_STEP, BEST_SPEEDUP = (4, 1.93), (3, 1.095)
 INCEPTION_SERVERS, BATCH, INCEPTION_BYTES = 17, 32, 95e6
+GROUPS = 6
 
 
 def null_workload(kind: str) -> Workload:
@@ -59,9 +64,34 @@ def paper_cluster() -> Cluster:
     return guess
 
 
-def inception() -> Workload:
+def inception_step(overlapped: bool) -> Workload:
     """A step of one worker on the paper's machines. Fitted: computing time, what applying takes,
-    stragglers."""
+    stragglers. overlapped: transfers and computing, layer by layer, as in TensorFlow, where each op
+    runs when its own operands are there; else as in weft, where all that a worker computes with the
+    parameters is one region, which begins with the last of them and ends before the first gradient
+    goes (docs/internals/placement.md)."""
     load = Workload.even(INCEPTION_SERVERS, INCEPTION_BYTES, INCEPTION_BYTES, 1.39)
+    if overlapped:
+        load = replace(load, compute_s=1.69).overlapped(*layered(INCEPTION_BYTES))
     load = replace(load, apply_s=(0.01,) * INCEPTION_SERVERS)
     return with_stragglers(load, 0.035, 0.09, 1.2)
+
+
+def layered(nbytes: float) -> tuple[list[Transfer], list[Transfer]]:
+    """So many bytes of parameters and gradients as `GROUPS` groups of neighbouring layers of
+    Inception-v3, of about as many bytes each, spread evenly over the servers: a group is needed
+    when the work of all before it is done, and its gradients are made when that of all after it is,
+    forward, which is a third, and backward."""
+    found = Shapes(inception.IMAGE, 3).walk(inception.net().layers)
+    sizes = [int(np.prod(w)) + w[-1] for w in found.weights[::2]]  # with its offsets
+    works, held, done = np.cumsum(found.works) / found.work, np.cumsum(sizes) / sum(sizes), 0.0
+    gets, gives, first = [], [], 0
+    for group in range(1, GROUPS + 1):
+        last = int(np.searchsorted(held, group / GROUPS - 1e-9))
+        part = float(held[last] - (held[first - 1] if first else 0.0))
+        share = part * nbytes / INCEPTION_SERVERS
+        for server in range(INCEPTION_SERVERS):
+            gets.append(Transfer(server, share, done / 3))
+            gives.append(Transfer(server, share, 1 - done * 2 / 3))
+        first, done = last + 1, float(works[last])
+    return gets, gives

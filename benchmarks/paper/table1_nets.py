@@ -196,12 +196,17 @@ def _windows(layer: Conv | MaxPool | MeanPool, size: int) -> int:
 @dataclass
 class Shapes:
     """What a walk over the layers finds: the shape of an image there, those of the parameters, and
-    the multiplications and additions of one image, forward."""
+    of each layer that has some the multiplications and additions of one image, forward."""
 
     size: int
     channels: int
     weights: list[tuple[int, ...]] = field(default_factory=list)
-    work: int = 0
+    works: list[int] = field(default_factory=list)
+
+    @property
+    def work(self) -> int:
+        """Of all layers."""
+        return sum(self.works)
 
     def walk(self, layers: Sequence[Layer]) -> Shapes:
         for layer in layers:
@@ -224,11 +229,11 @@ class Shapes:
             ends = [Shapes(self.size, self.channels).walk(chain) for chain in layer.chains]
             self.size, self.channels = ends[0].size, sum(e.channels for e in ends)
             self.weights += [w for e in ends for w in e.weights]
-            self.work += sum(e.work for e in ends)
+            self.works += [w for e in ends for w in e.works]
 
     def _weigh(self, shape: tuple[int, ...], places: int) -> None:
         self.weights += [shape, shape[-1:]]
-        self.work += 2 * places * int(np.prod(shape))
+        self.works.append(2 * places * int(np.prod(shape)))
         self.channels = shape[-1]
 
 

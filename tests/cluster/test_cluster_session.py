@@ -590,9 +590,9 @@ def test_ops_leave_the_session_where_that_wins(monkeypatch: pytest.MonkeyPatch) 
 
 def _check_leaving(target: str, *, leaves: bool) -> None:
     rng = np.random.default_rng(0)
-    one, other = (rng.normal(0, 0.03, (700, 700)).astype(np.float32) for _ in range(2))
+    one, other = (rng.normal(0, 0.03, (400, 400)).astype(np.float32) for _ in range(2))
     with wf.Graph().as_default() as graph:
-        x = wf.placeholder(wf.float32, [700, 700])
+        x = wf.placeholder(wf.float32, [400, 400])
         with wf.device("/job:ps"):
             w = wf.Variable(other)
         y, z = x, w.read()

@@ -12,6 +12,7 @@ from weft.passes.placement import Device, Links, place
 from weft.passes.placement.replicas import all_reduced, exchange_seconds, served_by_servers
 from weft.passes.placement.simulate import (
     Cluster,
+    Transfer,
     Workload,
     backup_curve,
     simulate,
@@ -30,6 +31,40 @@ def test_one_worker_and_one_server() -> None:
     assert run.per_second == pytest.approx(1 / run.median)
     free = simulate(load, 1, QUIET, steps=3, synchronous=False)
     assert free.median == pytest.approx(0.5 + 0.25 + 4e-3)  # the answer, and no update apart
+
+
+def test_transfers_overlap_with_computing() -> None:
+    """Of two layers: the second's parameters come, and its gradients go, while the other computes;
+    of the 0.1 s on the link that each takes (and of what the last of four pieces is later) there
+    are left what comes first and what goes last."""
+    layers = [Transfer(0, 1e8, 0.0), Transfer(0, 1e8, 0.5)], [
+        Transfer(0, 1e8, 0.5), Transfer(0, 1e8, 1.0),
+    ]  # fmt: skip
+    load = Workload((2e8,), (2e8,), 1.0, (0.02,))
+    whole, made = (simulate(x, 1, QUIET, steps=3) for x in (load, load.overlapped(*layers)))
+    assert whole.median == pytest.approx(0.25 + 1.0 + 0.25 + 0.02, rel=0.02)
+    assert made.median == pytest.approx(0.125 + 1.0 + 0.125 + 0.01, rel=0.02)
+    slow = replace(QUIET, links=replace(QUIET.links, bytes_per_s=1e8))  # the link decides
+    made = simulate(load.overlapped(*layers), 1, slow, steps=3)
+    assert made.median == pytest.approx(2.25 + 0.5 + 1.25, rel=0.02)
+    assert load.overlapped(*layers).is_overlapped
+    assert not load.is_overlapped
+    with pytest.raises(InvalidArgumentError, match="rounds are for workers that compute when"):
+        served_by_servers(load.overlapped(*layers), 2)
+    for wrong in ([Transfer(1, 1.0, 0.0)], [Transfer(0, 1.0, 1.0)]):
+        with pytest.raises(InvalidArgumentError):
+            load.overlapped(wrong, layers[1])
+    with pytest.raises(InvalidArgumentError, match="not the bytes"):
+        replace(load, gets=(Transfer(0, 1.0, 0.0),))
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_one_transfer_for_each_server_is_what_there_is_without(synchronous: bool) -> None:
+    load = with_stragglers(Workload.even(3, 3e6, 6e6, 0.1), 0.1, 0.1, 3.0)
+    same = load.overlapped([Transfer(s, 1e6, 0.0) for s in range(3)],
+                           [Transfer(s, 2e6, 1.0) for s in range(3)])  # fmt: skip
+    one, other = (simulate(x, 5, QUIET, needed=4, synchronous=synchronous) for x in (load, same))
+    assert one == other
 
 
 def test_messages_keep_cores_busy() -> None:

@@ -205,8 +205,8 @@ def test_the_report_of_figure_7(
     assert (tmp_path / "figure7.png").read_bytes().startswith(b"\x89PNG")
     assert "images/s" in capsys.readouterr().out
     found = {(r["name"], r["load"], r["workers"]): r for r in result["simulated"]}
-    assert len(found) == 8
-    for load in ("fitted stragglers", "as measured here"):
+    assert len(found) == 16
+    for load in (figure7.LAYERS, figure7.ALONE, figure7.WHOLE, figure7.HERE_VARIED):
         assert result["synchronous_over_asynchronous"][load]["8"] > 0.99
         for scheme in figure7.SCHEMES:
             few, many = (found[scheme, load, n]["images_per_second"] for n in (4, 8))

@@ -1,7 +1,9 @@
 """Whether ops that nothing binds leave the session's task, where nobody has said so.
 
-They do if the step is predicted to be a tenth faster then, also while other tasks do the same step
-at once. A session knows these things of the other tasks:
+They do if two predictions say that the step is a tenth faster then: the simulated step, where each
+op begins when its own operands are there; and, as regions of the executor are larger than ops, and
+others may do the same step at once, the phases of all of them (`replicas.done_at_once`), where a
+task gets all that it needs, computes, and sends. A session knows these things of the other tasks:
 
 * which of them have processors that no other task counts on (`Machine`): only to these ops go.
   Where the tasks of a machine would use more threads than it has processors, they are in each
@@ -57,7 +59,7 @@ def place_where_it_wins(
     has."""
     home = devices[0].task
 
-    def placed(spread: Collection[str], replicas: int = 1) -> Placement:
+    def placed(spread: Collection[str], replicas: int = 0) -> Placement:
         return place(
             graph, fast if spread else devices, costs=costs, soft=soft, spread=spread, held=held,
             replicas=replicas,
@@ -85,9 +87,7 @@ def place_where_it_wins(
         return replace(
             stay, note=f"{STAYS}: the others may do the same step for their own sessions"
         )
-    made = alone
-    if replicas > 1 or room - serve:
-        made = placed(room & serve, replicas)
+    made = placed(room & serve, replicas)
     if made.choice.why == HOME:
         return replace(stay, note=_no_gain(made, len(room & serve)))
     return replace(made, note=_gain(made, len(room & serve)))

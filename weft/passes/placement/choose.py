@@ -35,8 +35,9 @@ _RESERVES = (0.0, 0.25, 0.5)
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """The predicted time of a step: seconds, messages included, and the simulation that says so.
-    compared: seconds of all candidates, by name, if `replicas` tasks do such a step at once.
-    measured: how many ops have costs from a trace.
+    compared: seconds of all candidates, by name; if there are `replicas`, of that many tasks that
+    do such a step at once, phase by phase (`done_at_once`). measured: how many ops have costs from
+    a trace.
     peaks: the memory of each device that takes part. path: what the step's end waited for, from its
     begin on. unfit: of the candidates, those that do not fit the memory."""
 
@@ -47,7 +48,7 @@ class Prediction:
     peaks: tuple[Peak, ...] = ()
     path: tuple[Span, ...] = ()
     unfit: frozenset[str] = frozenset()
-    replicas: int = 1
+    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class Choice:
 
     group: of each op, in order, the root of its group. allowed: the devices of a root. how: a
     search that follows the greedy candidates, if there is one. replicas: how many tasks do such a
-    step at once; the candidate is taken that is fastest then. free: the roots that had a choice.
+    step at once; the candidate is taken that is fastest then, phase by phase; 0: that which is by
+    itself. free: the roots that had a choice.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Choice:
         devices: Sequence[Device],
         costs: CostModel,
         how: Search | None = None,
-        replicas: int = 1,
+        replicas: int = 0,
     ) -> None:
         self._graph, self._group, self._costs = graph, group, costs
         self._devices, self._how, self._replicas = devices, how, replicas
@@ -181,7 +183,7 @@ class Choice:
 
     def _at_once(self, chosen: Sequence[int], seconds: float) -> float:
         """The seconds of a placement if all replicas do such a step at once; seconds: of one."""
-        if self._replicas == 1:
+        if not self._replicas:
             return seconds
         simulation = Simulation(self.model, chosen, keep=True)
         simulation.run()

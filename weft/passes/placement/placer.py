@@ -316,7 +316,7 @@ _NEAR = 0.01
 def _chosen(choice: Choice) -> str:
     """Why a group that had a choice is where it is."""
     found = choice.prediction
-    seconds = found.seconds if found.replicas == 1 else found.compared[choice.why]
+    seconds = found.seconds if not found.replicas else found.compared[choice.why]
     took = f"{seconds * 1e3:.3g} ms predicted"
     others = {k: v for k, v in found.compared.items() if abs(v - seconds) > seconds * _NEAR}
     if not others:
@@ -361,7 +361,7 @@ def place(
     costs: CostModel | None = None,
     soft: bool = False,
     spread: bool | Collection[str] = True,
-    replicas: int = 1,
+    replicas: int = 0,
     held: Mapping[str, str] | None = None,
     default: str | None = None,
     search: Search | None = None,
@@ -374,13 +374,13 @@ def place(
     costs: measured ones, or the links; by default static prices. soft: constraints that cannot hold
     are given up, and `fallbacks` says which. spread: ops that nothing binds may leave the session's
     task if that makes the step faster; or the tasks for which they may. replicas: how many tasks do
-    such a step at once, each with what is the session's task here in its own, and all with the same
-    other tasks: the placement is taken that is fastest then. held: where variables and objects of
-    the host are since earlier steps, as `Placement.state` of theirs says; they stay there. default:
-    the device of the ops that name none, and that nothing which names one is together with. search:
-    for a faster placement than the greedy ones. free_state: variables that nobody placed need not
-    be in the session's task, and have a choice as ops do. fit: what is predicted to be in memory
-    must fit also where constraints leave no choice, not the variables alone.
+    such a step at once, each in its own and all with the same other tasks: what is fastest then,
+    phase by phase, is taken (`replicas.done_at_once`); 0: what is fastest by itself. held: where
+    variables and objects of the host are since earlier steps (`Placement.state`); they stay there.
+    default: the device of the ops that name none, and that nothing which names one is together
+    with. search: for a faster placement than the greedy ones. free_state: variables that nobody
+    placed have a choice as ops do. fit: what is predicted to be in memory must fit also where
+    constraints leave no choice, not the variables alone.
 
     PlacementError with the minimal set of constraints that cannot hold together;
     ResourceExhaustedError if what was found does not fit the memory of a device.

@@ -64,9 +64,9 @@ def all_reduced(
 
 
 def done_at_once(spans: Sequence[Span], home: str, replicas: int, links: Links) -> float:
-    """Seconds of a step that so many tasks do at once, of which one, `home`, was simulated: the
-    others do the same in tasks of their own, and all share the other tasks that take part. Devices
-    do one op at a time."""
+    """Seconds of a step that so many tasks do at once, phase by phase, of which one, `home`, was
+    simulated: the others do the same in tasks of their own, and all share the other tasks that take
+    part. Devices do one op at a time."""
     tasks = {DeviceSpec.parse(name).task_name for s in spans for name in s.where.split(" -> ")}
     servers = sorted(tasks - {home})
     if not servers:
@@ -116,6 +116,17 @@ def _served(come: _Times, hold: _Times | float, at_once: int = 1) -> _Times:
     return out
 
 
+def _served_each(come: _Times, hold: _Times) -> _Times:
+    """As `_served`, one job at a time, each for so long as `hold` says of it ([places, jobs])."""
+    order = np.argsort(come, axis=1, kind="stable")
+    took = np.take_along_axis(np.broadcast_to(hold, come.shape), order, axis=1)
+    before = np.cumsum(took, axis=1) - took
+    begun = np.maximum.accumulate(np.take_along_axis(come, order, axis=1) - before, axis=1)
+    out = np.empty_like(come)
+    np.put_along_axis(out, order, begun + before + took, axis=1)
+    return out
+
+
 class _Rounds:
     """The synchronous steps of workers and servers. Arrays are [servers, workers]."""
 
@@ -159,14 +170,14 @@ class _Rounds:
         load, links, cores = self.load, self.cluster.links, self.cluster.cores
         pull, push = np.array(load.pull), np.array(load.push)
         one, byte = links.message_s, self.cluster.byte_s
-        asked = self._send(begin, 0.0, one)
+        asked = self._send(begin, np.zeros(len(pull)), one)
         # a server's core takes the request and hands out the parameters
         given = _served(asked, 2 * one + pull * byte, cores)
         sent = self._wire(_served(given, pull / links.bytes_per_s), pull)
-        there = _served(sent.T, float(pull.max()) / links.bytes_per_s).T if pull.any() else sent
+        there = _served_each(sent.T, pull / links.bytes_per_s).T
         got = _served(there.T, one + float(pull.mean()) * byte, cores).max(axis=1)
         made = got + _computing(load, self.workers, self.random)
-        come = self._send(made, float(push.mean()), one + float(push.mean()) * byte)
+        come = self._send(made, push, one + float(push.mean()) * byte)
         if push.any():
             come = _served(come, push / links.bytes_per_s)
         # a core takes a gradient, applies it and answers
@@ -181,14 +192,15 @@ class _Rounds:
         first = nbytes / links.bytes_per_s * (1 - 1 / pieces)
         return gone - first[:, None] + links.latency_s
 
-    def _send(self, begin: _Times, nbytes: float, hold: float) -> _Times:
-        """Each worker sends to each server, not all to the same one first: when it is there."""
+    def _send(self, begin: _Times, nbytes: _Times, hold: float) -> _Times:
+        """Each worker sends so much to each server, not all to the same one first: when it is
+        there."""
         links, cores = self.cluster.links, self.cluster.cores
         servers = self.turn.shape[1]
         come = np.repeat(begin[:, None], servers, axis=1) + 1e-12 * np.arange(servers)
         gone = _served(come, hold, cores)
-        if nbytes:
-            gone = _served(gone, nbytes / links.bytes_per_s)
+        if nbytes.any():
+            gone = _served_each(gone, nbytes[self.turn] / links.bytes_per_s)
         out = np.empty_like(gone)
         np.put_along_axis(out, self.turn, gone, axis=1)
         return out.T + links.latency_s

@@ -43,8 +43,9 @@ def _lines(placement: Placement, measured: float | None, limit: int) -> Iterator
         yield f"  a step took {time_text(measured)}: predicted was {ratio}"
     if placement.note:
         yield f"  {placement.note}"
-    if found.replicas > 1:
-        yield f"  if {found.replicas} tasks do such a step at once, it takes"
+    if found.replicas:
+        many = "a task does" if found.replicas == 1 else f"{found.replicas} tasks do"
+        yield f"  if {many} such a step at once, phase by phase, it takes"
     for name, time in found.compared.items():
         unfit = ", which does not fit the memory" if name in found.unfit else ""
         yield f"    {name}: {time_text(time)}{unfit}"

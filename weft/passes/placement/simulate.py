@@ -263,8 +263,6 @@ class Workload:
             object.__setattr__(self, "apply_s", (0.0,) * len(self.pull))
         for name, nbytes, at in (("gets", self.pull, 0.0), ("gives", self.push, 1.0)):
             given: tuple[Transfer, ...] = getattr(self, name)
-            if not all(0 <= t.server < len(nbytes) for t in given):
-                raise InvalidArgumentError("a transfer of a server that there is not")
             rest = set(range(len(nbytes))) - {t.server for t in given}  # each takes part
             made = tuple(Transfer(k, 0.0 if given else nbytes[k], at) for k in sorted(rest))
             object.__setattr__(self, name, (*given, *made))
@@ -344,6 +342,8 @@ def _by_server(transfers: Iterable[Transfer], servers: int) -> tuple[float, ...]
     """The bytes of each server."""
     found = [0.0] * servers
     for t in transfers:
+        if not 0 <= t.server < servers:
+            raise InvalidArgumentError(f"there is no server {t.server} of {servers}")
         found[t.server] += t.nbytes
     return tuple(found)
 
@@ -497,6 +497,8 @@ class _Steps:
         self.step = [0] * workers  # the version that each worker has
         self.begun, self.seconds = [0.0] * workers, [0.0] * workers  # of computing, in all
         self.stops, self.shares = _stops(load), _shares(load)
+        order = sorted(range(len(load.gets)), key=lambda k: load.gets[k].at)
+        self.asked = [[k for k in order if load.gets[k].server == s] for s in range(self.servers)]
         self.place = [0] * workers  # the stop of each worker
         self.got: list[set[int]] = [set() for _ in range(workers)]
         self.waits = [False] * workers  # at its stop, for what it gets
@@ -541,10 +543,15 @@ class _Steps:
         else:
             self.at(self.cores[task].take(self.now, seconds), then)
 
-    def send(self, source: int, target: int, nbytes: float, then: Callable[[], None]) -> None:
+    def send(
+        self, source: int, target: int, nbytes: float, then: Callable[[], None],
+        gone_by: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         """Carry a message: piece by piece through the cores of the sender, the link, and the cores
-        of the receiver."""
+        of the receiver; `then` it is there. gone_by: when the sender may send what is next."""
         if self.here is not None:
+            if gone_by is not None:
+                gone_by()  # its threads do one thing after the other
             return self.here.carry(source, target, nbytes, then)
         pieces = max(1, min(_PIECES, math.ceil(nbytes / _PIECE_BYTES)))
         links, left = self.cluster.links, [pieces, pieces]  # to send, to receive
@@ -557,6 +564,8 @@ class _Steps:
             left[0] -= 1
             if left[0]:  # the next piece is made ready meanwhile, and takes its turn on the link
                 self.at(max(gone, self.cores[source].take(self.now, work)), leave)
+            elif gone_by is not None:
+                self.at(gone, gone_by)
 
         def arrive() -> None:
             self.at(self.into[target].take(self.now, wire), receive)
@@ -584,13 +593,15 @@ class _Steps:
         for k in range(self.servers):
             server = (worker + k) % self.servers  # not all workers to the same server first
 
-            def answer(server: int = server) -> None:
-                for number, get in enumerate(self.load.gets):
-                    if get.server == server:
-                        came = partial(self.came, worker, number)
-                        self.send(self.workers + server, worker, get.nbytes, came)
+            self.send(worker, self.workers + server, 0.0, partial(self.answer, worker, server, 0))
 
-            self.send(worker, self.workers + server, 0.0, answer)
+    def answer(self, worker: int, server: int, turn: int) -> None:
+        """Send a worker what it needs of a server, one thing after the other."""
+        number = self.asked[server][turn]
+        further = turn + 1 < len(self.asked[server])
+        after = partial(self.answer, worker, server, turn + 1) if further else None
+        nbytes, came = self.load.gets[number].nbytes, partial(self.came, worker, number)
+        self.send(self.workers + server, worker, nbytes, came, after)
 
     def came(self, worker: int, number: int) -> None:
         """A worker has got something."""
