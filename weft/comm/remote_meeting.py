@@ -199,6 +199,7 @@ class RemoteMeeting:
         began = time.monotonic()
         while True:
             links = probes.linked = self._links()
+            probes.empty -= links  # what was seen before somebody came there
             self._invite(probes.empty, links)
             mine = _Seen(replace(me, round=self._round), last, links)
             if self._accepted is None:
