@@ -20,6 +20,7 @@ from elastic_processes import alone, check, disturb, fresh, kills, processes
 from elastic_run import Run
 from group_members import free_addresses
 
+from weft.comm import remote_meeting
 from weft.comm.addresses import Secret
 from weft.comm.errors import AddressError, LeftBehindError, UnreachableError
 from weft.comm.meeting import Generation
@@ -46,8 +47,19 @@ def test_the_bits_of_one_process(size: int) -> None:
     assert runs(fresh(), size, free_addresses(4)) == [alone(5).state.tobytes()] * size
 
 
-def test_who_cannot_come() -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_meeting, "SLACK_S", 0.3)
+
+
+def test_who_cannot_come(impatient: None) -> None:
     addresses = free_addresses(3)
+    one, other = (Remote(addresses, Secret.generate()) for _ in range(2))
+    with (
+        closing(Run(fresh(), 1, remote=one, place=1)),
+        pytest.raises(UnreachableError, match=f"{addresses[1]} .* do not go together"),
+    ):
+        Run(fresh(), 1, remote=other, connect_timeout=0.5, timeout=0.5)
     with pytest.raises(UnreachableError, match=r"1 processes of the run .* have come, and 2 are"):
         Run(fresh(), 2, connect_timeout=0.5, remote=Remote(addresses))
     with pytest.raises(AddressError, match="has an address twice"):
@@ -71,24 +83,24 @@ def met(ones: Sequence[RemoteMeeting], step: int, last: Sequence[Generation]) ->
     return outcomes(calls)
 
 
-def test_of_two_halves_one_goes_on() -> None:
-    """The one with the first address, whoever asks first: the others are there, and do not come."""
+def test_of_two_halves_one_goes_on(impatient: None) -> None:
+    """The one with the first address; to each the others are there, and do not come."""
     four = meetings(free_addresses(4), 4)
     try:
         (first, *others) = met(four, 0, [Generation()] * 4)
         assert others == [first] * 3
-        last = met(four[2:], 5, [first] * 2)
-        assert [type(error) for error in last] == [LeftBehindError] * 2
-        assert str(last[0]).count("tcp://127.0.0.1:") == 2
         after = met(four[:2], 5, [first] * 2)
         assert after[0] == after[1]
         assert {m.ident for m in after[0].members} == {m.ident for m in four[:2]}
+        last = met(four[2:], 5, [first] * 2)
+        assert [type(error) for error in last] == [LeftBehindError] * 2
+        assert str(last[0]).count("tcp://127.0.0.1:") == 2
     finally:
         for one in four:
             one.close()
 
 
-def test_newcomers_do_not_begin_beside_others() -> None:
+def test_newcomers_do_not_begin_beside_others(impatient: None) -> None:
     """However many they are, while there is an address that is not known to be empty."""
     ones = meetings(free_addresses(4), 4, connect_timeout=0.5)
     try:
