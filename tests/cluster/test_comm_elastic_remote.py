@@ -191,20 +191,24 @@ def test_disturbed_at_random_moments(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_network_in_two_parts() -> None:
-    """The larger one goes on; those in the other one, with the first address, hear that they are
-    left behind, and that is no second run."""
-    wanted = alone(1500)
+@pytest.mark.parametrize(
+    ("one", "others", "stay"), [([0, 1], [2, 3, 4], [2, 3, 4]), ([0], [2], [0, 1])]
+)
+def test_a_network_in_parts(one: list[int], others: list[int], stay: list[int]) -> None:
+    """The larger one goes on, of those that all hear each other. In the other one, though it has
+    the first address, they hear that they are left behind: there is no second run."""
+    wanted, size = alone(1500), max(others) + 1
     with (
-        network(5) as net,
-        processes(5, 1500, 5, 2.0, 0, net.addresses, net.binds) as run,
+        network(size) as net,
+        processes(size, 1500, 5, 2.0, 0, net.addresses, net.binds) as run,
     ):
-        net.cut([0, 1], [2, 3, 4])
-        for one in run.made[2:]:
-            text = check(one, wanted)
-            for lost in run.made[:2]:
-                assert f"(process {lost.pid} at" in text
-        for one in run.made[:2]:
-            text = one.communicate(timeout=60)[0]
+        net.cut(one, others)
+        left = [k for k in range(size) if k not in stay]
+        for k in stay:
+            text = check(run.made[k], wanted)
+            for lost in left:
+                assert f"(process {run.made[lost].pid} at" in text
+        for k in left:
+            text = run.made[k].communicate(timeout=60)[0]
             assert "error LeftBehindError of the run" in text, text
-            assert all(address in text for address in net.addresses[2:])
+            assert all(net.addresses[other] in text for other in stay)

@@ -154,7 +154,11 @@ def test_close_ends_the_tasks() -> None:
 @needs_ray
 def test_a_mesh_of_tasks(cluster: train.RayCluster) -> None:
     def program(task: train.ClusterTask) -> list[float]:
-        with wf.Mesh({"data": 2}, task=task) as mesh:
+        host = task.address.rpartition(":")[0]
+        with (
+            wf.train.Server({"own": [f"{host}:0"]}),  # which others reach: it needs the secret
+            wf.Mesh({"data": 2}, task=task) as mesh,
+        ):
             spec = wf.PartitionSpec("data")
             total = wf.shard_map(
                 lambda x: wf.collectives.psum(x, "data"), mesh, (spec,), wf.PartitionSpec()
