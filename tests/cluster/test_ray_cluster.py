@@ -202,7 +202,7 @@ def test_an_elastic_run_loses_a_task(cluster: train.RayCluster, tmp_path: Path) 
         while not (tmp_path / f"{victim}").exists() and time.monotonic() < until:
             time.sleep(0.01)
         os.kill(victim, signal.SIGKILL)
-        (newcomer, _), (losses, changes) = running.result(60)
+        (newcomer, _), (losses, changes) = running.result(120)
     alone, _ = program(None, max(losses) + 1)
     assert losses == alone
     assert newcomer == {step: alone[step] for step in newcomer}
