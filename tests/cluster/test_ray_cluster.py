@@ -186,10 +186,12 @@ def test_an_elastic_run_loses_a_task(cluster: train.RayCluster, tmp_path: Path) 
 
         size = None if task else 1
         with train.Elastic(loss, train.SGD(0.1), [w], name=name, size=size, task=task) as run:
-            while run.step < most and (run.step < 300 or run.size < 2):
+            over = False
+            while run.step < most and not over:
                 step = run.step
                 x = np.random.default_rng(step).normal(size=(8, 3)).astype(np.float32)
                 losses[step] = float(run(x, x[:, 0]))
+                over = run.step >= 300 and run.step % 100 == 0 and run.size == 2
                 if task:
                     time.sleep(0.005)
                     (tmp_path / f"{os.getpid()}").touch()
