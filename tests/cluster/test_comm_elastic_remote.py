@@ -69,10 +69,16 @@ def test_who_cannot_come(impatient: None) -> None:
         Run(name, 1, remote=Remote(addresses))
 
 
-def meetings(addresses: Sequence[str], size: int, **options: float) -> list[RemoteMeeting]:
+def meetings(
+    addresses: Sequence[str], count: int, size: int | None = None, **options: float
+) -> list[RemoteMeeting]:
+    """Of so many processes; size: as many begin, by default all."""
     name, remote = fresh(), Remote(tuple(addresses))
     seconds = {"timeout": 0.5, "connect_timeout": 5.0, **options}
-    return [RemoteMeeting(name, size, 1, remote=remote, place=k, **seconds) for k in range(size)]
+    return [
+        RemoteMeeting(name, size or count, 1, remote=remote, place=k, **seconds)
+        for k in range(count)
+    ]
 
 
 def met(ones: Sequence[RemoteMeeting], step: int, last: Sequence[Generation]) -> Any:
@@ -102,7 +108,7 @@ def test_of_two_halves_one_goes_on(impatient: None) -> None:
 
 def test_newcomers_do_not_begin_beside_others(impatient: None) -> None:
     """However many they are, while there is an address that is not known to be empty."""
-    ones = meetings(free_addresses(4), 4, connect_timeout=0.5)
+    ones = meetings(free_addresses(4), 4, 3, connect_timeout=0.5)
     try:
         found = met(ones[1:], 0, [Generation()] * 3)
         assert [type(error) for error in found] == [UnreachableError] * 3
