@@ -41,10 +41,11 @@ def runs(name: str, size: int, addresses: Sequence[str], steps: int = 5, **optio
     return outcomes([partial(work, place, key) for place in range(size)])
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_the_bits_of_one_process(size: int) -> None:
-    """Some of the addresses have no process."""
-    assert runs(fresh(), size, free_addresses(4)) == [alone(5).state.tobytes()] * size
+@pytest.mark.parametrize(("size", "host"), [(1, ""), (3, ""), (3, socket.gethostname())])
+def test_the_bits_of_one_process(size: int, host: str) -> None:
+    """Some of the addresses have no process. They may have names of hosts."""
+    addresses = [a.replace("127.0.0.1", host or "127.0.0.1") for a in free_addresses(4)]
+    assert runs(fresh(), size, addresses) == [alone(5).state.tobytes()] * size
 
 
 @pytest.fixture

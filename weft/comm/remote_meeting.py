@@ -258,7 +258,7 @@ class RemoteMeeting:
         return True
 
     def _links(self) -> frozenset[str]:
-        return frozenset(p.address for p in self._post.endpoint.connected()) & self._index.keys()
+        return frozenset(p.name for p in self._post.endpoint.connected()) & self._index.keys()
 
     def _fresh(self) -> dict[str, _Seen]:
         """Who meets now, by address. Under the lock."""
