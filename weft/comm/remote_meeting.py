@@ -95,14 +95,22 @@ class _Probes:
         where = parse_address(address)
         while not self._stop.is_set():
             if address not in self.linked:
-                try:
-                    socket.create_connection((where.host, where.port), _SILENT_S).close()
-                    self.empty.discard(address)
-                except ConnectionRefusedError:
+                if _is_refused(where.host, where.port):
                     self.empty.add(address)
-                except OSError:
+                else:
                     self.empty.discard(address)
             self._stop.wait(_PROBE_S)
+
+
+def _is_refused(host: str, port: int) -> bool:
+    """Whether all that the name stands for refuse a connection."""
+    try:
+        socket.create_connection((host, port), _SILENT_S, all_errors=True).close()
+    except ExceptionGroup as errors:
+        return all(isinstance(error, ConnectionRefusedError) for error in errors.exceptions)
+    except OSError:
+        pass  # a name that nobody knows now
+    return False
 
 
 class RemoteMeeting:
