@@ -64,7 +64,7 @@ def listen_at(bind: str) -> None:
     real: Any = post.Endpoint
 
     def made(name: str, address: str, *given: Any, **options: Any) -> Any:
-        return real(name, bind, *given, advertise=address, **options)
+        return real(name, bind, *given, **{**options, "advertise": address})
 
     post.Endpoint = made  # type: ignore[misc, assignment]
 

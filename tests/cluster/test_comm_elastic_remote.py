@@ -20,6 +20,7 @@ from elastic_processes import alone, check, disturb, fresh, kills, processes
 from elastic_run import Run
 from group_members import free_addresses
 
+from weft.comm import remote_meeting
 from weft.comm.addresses import Secret
 from weft.comm.errors import AddressError, LeftBehindError, UnreachableError
 from weft.comm.meeting import Generation
@@ -40,14 +41,26 @@ def runs(name: str, size: int, addresses: Sequence[str], steps: int = 5, **optio
     return outcomes([partial(work, place, key) for place in range(size)])
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_the_bits_of_one_process(size: int) -> None:
-    """Some of the addresses have no process."""
-    assert runs(fresh(), size, free_addresses(4)) == [alone(5).state.tobytes()] * size
+@pytest.mark.parametrize(("size", "host"), [(1, ""), (3, ""), (3, socket.gethostname())])
+def test_the_bits_of_one_process(size: int, host: str) -> None:
+    """Some of the addresses have no process. They may have names of hosts."""
+    addresses = [a.replace("127.0.0.1", host or "127.0.0.1") for a in free_addresses(4)]
+    assert runs(fresh(), size, addresses) == [alone(5).state.tobytes()] * size
 
 
-def test_who_cannot_come() -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_meeting, "SLACK_S", 0.3)
+
+
+def test_who_cannot_come(impatient: None) -> None:
     addresses = free_addresses(3)
+    one, other = (Remote(addresses, Secret.generate()) for _ in range(2))
+    with (
+        closing(Run(fresh(), 1, remote=one, place=1)),
+        pytest.raises(UnreachableError, match=f"{addresses[1]} .* do not go together"),
+    ):
+        Run(fresh(), 1, remote=other, connect_timeout=0.5, timeout=0.5)
     with pytest.raises(UnreachableError, match=r"1 processes of the run .* have come, and 2 are"):
         Run(fresh(), 2, connect_timeout=0.5, remote=Remote(addresses))
     with pytest.raises(AddressError, match="has an address twice"):
@@ -57,10 +70,16 @@ def test_who_cannot_come() -> None:
         Run(name, 1, remote=Remote(addresses))
 
 
-def meetings(addresses: Sequence[str], size: int, **options: float) -> list[RemoteMeeting]:
+def meetings(
+    addresses: Sequence[str], count: int, size: int | None = None, **options: float
+) -> list[RemoteMeeting]:
+    """Of so many processes; size: as many begin, by default all."""
     name, remote = fresh(), Remote(tuple(addresses))
     seconds = {"timeout": 0.5, "connect_timeout": 5.0, **options}
-    return [RemoteMeeting(name, size, 1, remote=remote, place=k, **seconds) for k in range(size)]
+    return [
+        RemoteMeeting(name, size or count, 1, remote=remote, place=k, **seconds)
+        for k in range(count)
+    ]
 
 
 def met(ones: Sequence[RemoteMeeting], step: int, last: Sequence[Generation]) -> Any:
@@ -71,26 +90,26 @@ def met(ones: Sequence[RemoteMeeting], step: int, last: Sequence[Generation]) ->
     return outcomes(calls)
 
 
-def test_of_two_halves_one_goes_on() -> None:
-    """The one with the first address, whoever asks first: the others are there, and do not come."""
+def test_of_two_halves_one_goes_on(impatient: None) -> None:
+    """The one with the first address; to each the others are there, and do not come."""
     four = meetings(free_addresses(4), 4)
     try:
         (first, *others) = met(four, 0, [Generation()] * 4)
         assert others == [first] * 3
-        last = met(four[2:], 5, [first] * 2)
-        assert [type(error) for error in last] == [LeftBehindError] * 2
-        assert str(last[0]).count("tcp://127.0.0.1:") == 2
         after = met(four[:2], 5, [first] * 2)
         assert after[0] == after[1]
         assert {m.ident for m in after[0].members} == {m.ident for m in four[:2]}
+        last = met(four[2:], 5, [first] * 2)
+        assert [type(error) for error in last] == [LeftBehindError] * 2
+        assert str(last[0]).count("tcp://127.0.0.1:") == 2
     finally:
         for one in four:
             one.close()
 
 
-def test_newcomers_do_not_begin_beside_others() -> None:
+def test_newcomers_do_not_begin_beside_others(impatient: None) -> None:
     """However many they are, while there is an address that is not known to be empty."""
-    ones = meetings(free_addresses(4), 4, connect_timeout=0.5)
+    ones = meetings(free_addresses(4), 4, 3, connect_timeout=0.5)
     try:
         found = met(ones[1:], 0, [Generation()] * 3)
         assert [type(error) for error in found] == [UnreachableError] * 3
@@ -179,20 +198,24 @@ def test_disturbed_at_random_moments(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_network_in_two_parts() -> None:
-    """The larger one goes on; those in the other one, with the first address, hear that they are
-    left behind, and that is no second run."""
-    wanted = alone(1500)
+@pytest.mark.parametrize(
+    ("one", "others", "stay"), [([0, 1], [2, 3, 4], [2, 3, 4]), ([0], [2], [0, 1])]
+)
+def test_a_network_in_parts(one: list[int], others: list[int], stay: list[int]) -> None:
+    """The larger one goes on, of those that all hear each other. In the other one, though it has
+    the first address, they hear that they are left behind: there is no second run."""
+    wanted, size = alone(1500), max(others) + 1
     with (
-        network(5) as net,
-        processes(5, 1500, 5, 2.0, 0, net.addresses, net.binds) as run,
+        network(size) as net,
+        processes(size, 1500, 5, 2.0, 0, net.addresses, net.binds) as run,
     ):
-        net.cut([0, 1], [2, 3, 4])
-        for one in run.made[2:]:
-            text = check(one, wanted)
-            for lost in run.made[:2]:
-                assert f"(process {lost.pid} at" in text
-        for one in run.made[:2]:
-            text = one.communicate(timeout=60)[0]
+        net.cut(one, others)
+        left = [k for k in range(size) if k not in stay]
+        for k in stay:
+            text = check(run.made[k], wanted)
+            for lost in left:
+                assert f"(process {run.made[lost].pid} at" in text
+        for k in left:
+            text = run.made[k].communicate(timeout=60)[0]
             assert "error LeftBehindError of the run" in text, text
-            assert all(address in text for address in net.addresses[2:])
+            assert all(net.addresses[other] in text for other in stay)

@@ -377,7 +377,7 @@ def test_a_stopped_member_is_late() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", kills(20))
+@pytest.mark.parametrize("seed", kills(16))
 def test_faults_at_random_moments(seed: int) -> None:
     """No hang, whoever is killed, or stopped, in whatever call; all others name it, and nothing
     is left: no socket, no memory, no process."""

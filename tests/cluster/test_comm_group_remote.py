@@ -273,7 +273,7 @@ def test_a_stopped_member_is_lost_after_seconds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", kills(8))
+@pytest.mark.parametrize("seed", kills(4))
 def test_faults_at_random_moments(seed: int) -> None:
     """A member is killed, stopped, or cut off: for good, or for a moment. No hang; all others name
     it, and it names one of them if it lives. Nothing is left, nobody listens."""

@@ -232,5 +232,7 @@ def test_tasks_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         trained(fresh(), 2, task=task)
     with pytest.raises(wf.errors.InvalidArgumentError, match=r"task is a wf\.train\.ClusterTask"):
         trained(fresh(), 2, task="worker:0")
+    with pytest.raises(wf.errors.InvalidArgumentError, match="size=3, and the job 'worker' has 2"):
+        trained(fresh(), 3, task=task)
     with pytest.raises(wf.errors.InvalidArgumentError, match="size= or task="):
         trained(fresh(), None)

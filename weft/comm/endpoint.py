@@ -191,10 +191,10 @@ class Endpoint:
             raise link.lost()
         return Peer(link.name, link.address, link.incarnation)
 
-    def invite(self, address: str) -> None:
+    def invite(self, address: str) -> Link:
         """Begin a link to the peer whose name is its address, if there is none, and do not wait:
         `connected` shows when it is up. Errors as of `connect` that are known at once."""
-        self.connections.link_to(address, address, 0)
+        return self.connections.link_to(address, address, 0)
 
     def disconnect(self, peer: str) -> None:
         """End the link to `peer`, if there is one; it is told."""

@@ -36,8 +36,9 @@ class Post:
         self.lost: dict[str, str] = {}  # by address: why
         self.meetings: dict[str, Callable[[Letter], None]] = {}
         self.endpoint = Endpoint(
-            address, address, secret, on_message=self._put, on_link_lost=self._lose, shared=False
-        )
+            address, address, secret, on_message=self._put, on_link_lost=self._lose,
+            advertise=address, shared=False,
+        )  # fmt: skip
 
     def forget(self, run: str) -> None:
         """Drop what has come for groups of an elastic run that are not open."""

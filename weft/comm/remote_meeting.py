@@ -21,6 +21,7 @@ import secrets
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +29,7 @@ from typing import Any, Final
 
 from weft.comm.addresses import parse_address
 from weft.comm.errors import AddressError, CommError, LeftBehindError, UnreachableError
+from weft.comm.link import Link
 from weft.comm.meeting import Generation, Member, generation_of
 from weft.comm.members import Remote
 from weft.comm.post import MEETING, leave_post, post_at
@@ -49,7 +51,7 @@ _SILENT_S: Final = 2.0
 #: A link that is not up by then is made anew: TCP's own tries become rare.
 _LINK_S: Final = 5.0
 #: A process is not cut off because of what has been heard of others for less than so long.
-_SLACK_S: Final = 2.0
+SLACK_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,9 @@ class _Proposal:
     until: float = field(default_factory=lambda: time.monotonic() + _ANSWER_S)
 
 
+_meetings: weakref.WeakSet[RemoteMeeting] = weakref.WeakSet()
+
+
 class _Probes:
     """Threads that try, while one meets, which of the addresses are empty."""
 
@@ -90,14 +95,22 @@ class _Probes:
         where = parse_address(address)
         while not self._stop.is_set():
             if address not in self.linked:
-                try:
-                    socket.create_connection((where.host, where.port), _SILENT_S).close()
-                    self.empty.discard(address)
-                except ConnectionRefusedError:
+                if _is_refused(where.host, where.port):
                     self.empty.add(address)
-                except OSError:
+                else:
                     self.empty.discard(address)
             self._stop.wait(_PROBE_S)
+
+
+def _is_refused(host: str, port: int) -> bool:
+    """Whether all that the name stands for refuse a connection."""
+    try:
+        socket.create_connection((host, port), _SILENT_S, all_errors=True).close()
+    except ExceptionGroup as errors:
+        return all(isinstance(error, ConnectionRefusedError) for error in errors.exceptions)
+    except OSError:
+        pass  # a name that nobody knows now
+    return False
 
 
 class RemoteMeeting:
@@ -126,7 +139,8 @@ class RemoteMeeting:
         self._generation = Generation()
         self._accepted: _Proposal | None = None
         self._proposal: _Proposal | None = None
-        self._invited: dict[str, float] = {}
+        self._invited: dict[str, tuple[float, Link]] = {}
+        self._told_behind: dict[str, float] = {}  # by address: of what it has said when
         self._refused: dict[str, tuple[int, float]] = {}  # by address: the round, and until when
         self._fit = 0.0  # when there could last have been a generation
         self._told_links: frozenset[str] = frozenset()
@@ -137,11 +151,17 @@ class RemoteMeeting:
                 leave_post(self._here)
                 raise AddressError(f"the run '{name}' has a process at {self._here} already")
             self._post.meetings[name] = self._hear
+        _meetings.add(self)
+
+    def abandon(self) -> None:
+        """In a child of a fork: the endpoint is the parent's."""
+        self._closed = True
 
     def close(self) -> None:
         """Take part no more. A second time nothing."""
         if not self._closed:
             self._closed = True
+            _meetings.discard(self)
             with self._post.changed:
                 self._post.meetings.pop(self.name, None)
             leave_post(self._here)
@@ -171,7 +191,7 @@ class RemoteMeeting:
             )
 
     def meet(self, step: int, known: bool, last: Generation) -> Generation:
-        """The next generation, as `Meeting.meet`."""
+        """The next generation, as `Meeting.meet`. A meeting that fails is closed."""
         with self._post.changed:
             self._round += 1
             self._inbox.clear()
@@ -186,6 +206,9 @@ class RemoteMeeting:
                 for m in made.members:
                     if m.address in self._seen and not _is_later(self._seen[m.address].member, m):
                         del self._seen[m.address]
+        except CommError:
+            self.close()  # others need not wait until what was heard of this process is old
+            raise
         finally:
             probes.stop()
             with self._post.changed:
@@ -199,6 +222,7 @@ class RemoteMeeting:
         began = time.monotonic()
         while True:
             links = probes.linked = self._links()
+            probes.empty -= links  # what was seen before somebody came there
             self._invite(probes.empty, links)
             mine = _Seen(replace(me, round=self._round), last, links)
             if self._accepted is None:
@@ -242,7 +266,7 @@ class RemoteMeeting:
         return True
 
     def _links(self) -> frozenset[str]:
-        return frozenset(p.address for p in self._post.endpoint.connected()) & self._index.keys()
+        return frozenset(p.name for p in self._post.endpoint.connected()) & self._index.keys()
 
     def _fresh(self) -> dict[str, _Seen]:
         """Who meets now, by address. Under the lock."""
@@ -262,9 +286,8 @@ class RemoteMeeting:
             if address in links or address in empty:
                 self._invited.pop(address, None)
             elif address not in self._invited:
-                self._invited[address] = now
-                endpoint.invite(address)
-            elif now - self._invited[address] > _LINK_S:
+                self._invited[address] = now, endpoint.invite(address)
+            elif now - self._invited[address][0] > _LINK_S:
                 del self._invited[address]
                 endpoint.disconnect(address)
 
@@ -383,7 +406,10 @@ class RemoteMeeting:
         leads = all(self._index[s.member.address] > self._index[self._here] for s in both)
         if leads:
             for s in behind:
-                self._send(s.member.address, _BEHIND, _behind(top, s.member.step))
+                address = s.member.address
+                if self._told_behind.get(address) != s.when:
+                    self._told_behind[address] = s.when
+                    self._send(address, _BEHIND, _behind(top, s.member.step))
         enough = len(stay) >= (self.least if any(m.known for m in stay) else self.size)
         may = self._outnumber(stay, away)
         awaited = [m for s in came for m in s.last.members if m.address in away]
@@ -415,6 +441,11 @@ class RemoteMeeting:
         equal = len(known) == len(away)
         return len(known) > len(away) or (equal and min(known) < first)
 
+    def _known_of(self, address: str) -> str:
+        """An address, for people, and why there is no link to it."""
+        _, link = self._invited.get(address, (0.0, None))
+        return f"{address} ({link.cause})" if link is not None and link.cause else address
+
     def _propose(self, stay: Sequence[Member], newest: Generation) -> Generation | None:
         made = Generation(newest.number + 1, secrets.token_hex(8), tuple(stay))
         others = {m.address for m in stay} - {self._here}
@@ -438,15 +469,15 @@ class RemoteMeeting:
         """LeftBehindError, UnreachableError for a process that has waited for too long. turns: of
         how many processes the time counts, one after the other."""
         unfit = time.monotonic() - self._fit
-        silent = ", ".join(sorted(away, key=self._index.__getitem__))
+        silent = ", ".join(map(self._known_of, sorted(away, key=self._index.__getitem__)))
         cut_off = mine.member.known and not self._outnumber(stay, away)
-        if cut_off and waited > self.timeout and unfit > _SLACK_S:
+        if cut_off and waited > self.timeout and unfit > SLACK_S:
             raise LeftBehindError(
                 f"of the run '{self.name}' {len(stay)} processes have come, and nothing is known "
                 f"of {silent}"
             )
         limit = self.connect_timeout
-        if unfit < _SLACK_S or any(address in mine.hears for address in away):
+        if unfit < SLACK_S or any(address in mine.hears for address in away):
             limit += self.timeout * turns
         if waited > limit:
             needed = self.least if any(m.known for m in stay) else self.size
@@ -455,6 +486,15 @@ class RemoteMeeting:
                 f"{len(stay)} processes of the run '{self.name}' have come, and {needed} are "
                 f"needed{more}"
             )
+
+
+def _abandon_all() -> None:
+    for meeting in list(_meetings):
+        meeting.abandon()
+    _meetings.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _is_later(now: Member, then: Member) -> bool:

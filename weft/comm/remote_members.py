@@ -230,7 +230,7 @@ class RemoteMembers:
                 post.endpoint.send(self._addresses[rank], GROUP, 0, meta)
             except CommError:
                 continue  # who is gone does not hear it
-        if farewell.digest:
+        if post.users == 1:
             self._linger(post)
         with post.changed:
             post.open.discard(self.name)

@@ -123,6 +123,11 @@ class Elastic:
             raise InvalidArgumentError(
                 f"{_WHAT}: size= or task= says how many processes begin", location=caller_location()
             )
+        if task is not None and size is not None and size > len(addresses):
+            raise InvalidArgumentError(
+                f"{_WHAT}: size={size}, and the job '{task.job}' has {len(addresses)} tasks",
+                location=caller_location(),
+            )
         self._variables = _checked(variables)
         self._optimizer, self._loss = optimizer, loss
         self._microbatches = _positive("microbatches", microbatches)
