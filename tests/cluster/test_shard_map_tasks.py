@@ -100,25 +100,27 @@ def batches() -> list[Any]:
     return [(rng.integers(0, 40, 16), rng.integers(0, 3, 16)) for _ in range(4)]
 
 
-def losses_here() -> list[float]:
-    train = wf.compile(wf.data_parallel(Model().step, wf.Mesh({"data": 2})))
+def losses_here(devices: Any = None, passes: str = "standard") -> list[float]:
+    parallel = wf.data_parallel(Model().step, wf.Mesh({"data": 2}, devices=devices))
+    train = wf.compile(parallel, passes=passes)
     return [float(train(*batch)) for batch in batches()]
 
 
 @pytest.mark.parametrize("placed", [True, False], ids=["on ps", "left to placement"])
 def test_data_parallel_training(servers: list[wf.train.Server], placed: bool) -> None:
-    """The losses of the mesh in this process; one copy of variables and slots, where they are
-    placed, and the arithmetic of updates there."""
+    """The losses of the mesh in this process, with the bits of the same mesh on one device; one
+    copy of variables and slots, where they are placed, and the arithmetic of updates there."""
     target = servers[1].target
     model = Model(f"_{placed}")
     parallel = wf.data_parallel(model.step, wf.Mesh({"data": 2}, devices=WORKERS))
 
-    @wf.compile(cluster=target)
+    @wf.compile(cluster=target, passes="reproducible")
     def train(ids: Any, labels: Any) -> Any:
         with wf.device("/job:ps" if placed else None):
             return parallel(ids, labels)
 
     losses = [float(train(*batch)) for batch in batches()]
+    assert losses == losses_here(["/cpu:0", "/task:0/cpu:0"], "reproducible")
     np.testing.assert_allclose(losses, losses_here(), rtol=1e-5)
     text = train.explain(*batches()[0])
     sent = [line.strip() for line in text[text.index("sent:") :].splitlines()]
