@@ -119,6 +119,7 @@ def both(case: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return wf.shard_map(fn, MESH, given_as, out), wf.shard_map(fn, ONE, given_as, out)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_results_and_derivatives_of_a_batch(case: str) -> None:
     """Eagerly and compiled, forward mode, and the first derivative."""
@@ -244,6 +245,15 @@ def test_what_is_added_on_which_device() -> None:
     assert {op.device for op in ops if op.name == "sum"} == {"", "/cpu:0", "/task:0/cpu:0"}
 
 
+def test_gradients_are_where_the_shards_are() -> None:
+    """Of products on two devices, from outside: two more on each, and the sum of both."""
+    mesh = wf.Mesh({"d": 2}, devices=NAMES[:2])
+    run = wf.shard_map(lambda x, w: wf.tanh(wf.matmul(x, w)), mesh, ("d", None), "d")
+    slopes = wf.compile(wf.grad(lambda x, w: wf.sum(run(x, w)), argnums=(0, 1)))
+    devices = [op.device for op in slopes.trace(X, W).ops if op.name == "matmul"]
+    assert sorted(devices) == ["/cpu:0"] * 3 + ["/task:0/cpu:0"] * 3
+
+
 class Model:
     """A table that is looked up, and a layer."""
 
@@ -263,9 +273,11 @@ class Model:
         return {"loss": loss, "right": wf.mean(wf.astype(losses < 1, wf.float32))}
 
 
-@pytest.mark.parametrize("optimizer", [lambda: wf.train.Adagrad(0.5), lambda: wf.train.Adam(0.05)],
-                         ids=["adagrad", "adam"])  # fmt: skip
-@pytest.mark.parametrize("shape", [{"data": 4}, SHAPE], ids=["one axis", "two"])
+@pytest.mark.parametrize(
+    ("optimizer", "shape"),
+    [(lambda: wf.train.Adagrad(0.5), {"data": 4}), (lambda: wf.train.Adam(0.05), SHAPE)],
+    ids=["one axis", "two"],
+)
 def test_data_parallel(optimizer: Any, shape: dict[str, int]) -> None:
     """Dense and sparse gradients: the training of a mesh that is a batch; each update once."""
     rng = np.random.default_rng(4)
