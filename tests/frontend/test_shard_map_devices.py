@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_counts import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -201,6 +201,9 @@ def by_numpy(kind: str, rows: list[Any], rank: int) -> Any:
     seed=st.integers(0, 9),
 )
 @examples(40)
+@example(kind="psum", shape={"d": 3}, dtype=np.float32, inner=(7, 1201), seed=0)
+@example(kind="psum", shape={"d": 4}, dtype=np.float16, inner=(2, 5), seed=0)
+@example(kind="psum", shape={"d": 1}, dtype=np.float32, inner=(0, 2), seed=0)
 def test_any_collective_has_the_bits_of_numpy(
     kind: str, shape: dict[str, int], dtype: Any, inner: tuple[int, ...], seed: int
 ) -> None:
@@ -243,6 +246,18 @@ def test_what_is_added_on_which_device() -> None:
     assert adds.count(("/cpu:0", (100,))) == adds.count(("/task:0/cpu:0", (100,))) == 1
     assert [op.device for op in ops if op.name == "tanh"] == [""]
     assert {op.device for op in ops if op.name == "sum"} == {"", "/cpu:0", "/task:0/cpu:0"}
+
+
+def test_what_is_cut_again_stays_where_it_is() -> None:
+    """Along one axis, and along two in one dimension."""
+    double = wf.shard_map(lambda x: x * 2, MESH, P(("m", "d")), P(("m", "d")))
+    run = wf.compile(lambda x: double(double(x)))
+    np.testing.assert_array_equal(run(X).numpy(), X * 4)
+    graph = run.trace(X)
+    whole = graph.args[0]
+    slices = [op for op in graph.ops if op.name == "slice"]
+    assert len(slices) == 6  # in two parts, each of these in two
+    assert sum(whole in op.operands for op in slices) == 2
 
 
 def test_gradients_are_where_the_shards_are() -> None:
