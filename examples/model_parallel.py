@@ -1,4 +1,4 @@
-"""A model cut over processes: its layers' columns (tensor parallelism), or its layers (pipeline).
+"""A model cut over processes or tasks: by its layers' columns (tensor parallelism), or by layers.
 
     tensor    each process has some hidden units of every layer; the sum over them is a psum
     pipeline  each process has a layer; microbatches go from one to the next by ppermute
@@ -8,11 +8,13 @@
     tick 2                 stage 1: m1        (and backward by the gradient of it all)
 
 Both are `wf.shard_map` of the program of one shard, so the same functions run in one process
-(which computes all shards), and with --processes in processes that this one starts. Both train as
-the model that is not cut at all, which the program checks. What is cut is the work: each process
-has all weights, and gets those that the others have computed the gradients of.
+(which computes all shards), with --processes in processes that this one starts, and with --tasks on
+tasks of a cluster, by one program. All train as the model that is not cut at all, which the program
+checks. What is cut is the work: each process has all weights, and gets those that the others have
+computed the gradients of; of tasks the first has the weights.
 
-    python examples/model_parallel.py [tensor|pipeline] [--shards 2] [--steps 20] [--processes]"""
+    python examples/model_parallel.py [tensor|pipeline] [--shards 2] [--steps 20]
+        [--processes] [--tasks]"""
 
 from __future__ import annotations
 
@@ -88,8 +90,10 @@ KINDS: dict[str, tuple[Callable[..., wf.Tensor], Any]] = {
 
 
 # ---------------------------------------------------------------------------------- training
-def trained(model: Callable[..., wf.Tensor], shards: int, steps: int) -> list[float]:
-    """The losses of training the model to turn its inputs."""
+def trained(
+    model: Callable[..., wf.Tensor], shards: int, steps: int, cluster: str | None = None
+) -> list[float]:
+    """The losses of training the model to turn its inputs, here or on a cluster."""
     rng = np.random.default_rng(0)
     shapes = (shards, WIDTH, HIDDEN), (shards, HIDDEN, WIDTH)
     weights = [wf.Variable((rng.normal(size=s) * 0.2).astype(np.float32)) for s in shapes]
@@ -100,7 +104,7 @@ def trained(model: Callable[..., wf.Tensor], shards: int, steps: int) -> list[fl
     def loss(w: wf.Tensor, v: wf.Tensor, x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
         return wf.mean((model(x, (w, v)) - y) ** 2)
 
-    @wf.compile
+    @wf.compile(cluster=cluster)
     def step(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
         w, v = (variable.read() for variable in weights)
         value, slopes = wf.value_and_grad(loss, argnums=(0, 1))(w, v, x, y)
@@ -149,6 +153,18 @@ def in_processes(options: argparse.Namespace) -> list[float]:
     return losses
 
 
+def on_tasks(options: argparse.Namespace) -> list[float]:
+    """The losses of one program whose shards are on tasks, which here are in this process."""
+    servers = wf.train.Server.create_local_cluster({"worker": options.shards})
+    try:
+        devices = [f"/job:worker/task:{k}" for k in range(options.shards)]
+        model = cut(options.kind, wf.Mesh({"shard": options.shards}, devices=devices))
+        return trained(model, options.shards, options.steps, servers[0].target)
+    finally:
+        for server in servers:
+            server.stop()
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, list[float]]:
     """The command line; the losses of each way."""
     parser = argparse.ArgumentParser(
@@ -158,6 +174,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[float]]:
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--processes", action="store_true", help="a process for each shard")
+    parser.add_argument("--tasks", action="store_true", help="a task for each shard")
     parser.add_argument("--rank", type=int, help="of this process, in --folder")
     parser.add_argument("--folder", help="where the processes meet")
     options = parser.parse_args(argv)
@@ -171,6 +188,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[float]]:
     }
     if options.processes:
         losses["processes"] = in_processes(options)
+    if options.tasks:
+        losses["tasks"] = on_tasks(options)
     for name, found in losses.items():
         print(f"{options.kind}, {name}: loss {found[0]:.4f}, after {options.steps} {found[-1]:.4f}")
         if not np.allclose(found, losses["not cut"], rtol=TOLERANCE):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def every(x: Any) -> Any:
 SPECS = "d", (None, "d", "d")
 
 
-@pytest.mark.parametrize("columns", [3, 3001])
+@pytest.mark.parametrize("columns", [3, pytest.param(3001, marks=pytest.mark.slow)])
 def test_each_collective_and_its_gradient(servers: list[wf.train.Server], columns: int) -> None:
     """Small arrays, which each task adds, and large ones by slices."""
     x = np.random.default_rng(0).normal(size=(6, 2, columns))
@@ -100,37 +101,49 @@ def batches() -> list[Any]:
     return [(rng.integers(0, 40, 16), rng.integers(0, 3, 16)) for _ in range(4)]
 
 
-def losses_here() -> list[float]:
-    train = wf.compile(wf.data_parallel(Model().step, wf.Mesh({"data": 2})))
+def losses_here(devices: Any = None, passes: str = "standard") -> list[float]:
+    parallel = wf.data_parallel(Model().step, wf.Mesh({"data": 2}, devices=devices))
+    train = wf.compile(parallel, passes=passes)
     return [float(train(*batch)) for batch in batches()]
 
 
-@pytest.mark.parametrize("placed", [True, False], ids=["on ps", "left to placement"])
-def test_data_parallel_training(servers: list[wf.train.Server], placed: bool) -> None:
-    """The losses of the mesh in this process; one copy of variables and slots, where they are
-    placed, and the arithmetic of updates there."""
+@pytest.mark.parametrize("said", ["around", "within", ""])
+def test_data_parallel_training(servers: list[wf.train.Server], said: str) -> None:
+    """The losses of the mesh in this process, with the bits of the same mesh on one device; one
+    copy of variables and slots, where they are placed, and the arithmetic of updates there."""
     target = servers[1].target
-    model = Model(f"_{placed}")
-    parallel = wf.data_parallel(model.step, wf.Mesh({"data": 2}, devices=WORKERS))
+    model = Model(f"_{said}")
 
-    @wf.compile(cluster=target)
+    def step(*batch: Any) -> Any:
+        with wf.device("/job:ps") if said == "within" else nullcontext():
+            for variable in (model.table, model.w, model.v):
+                variable.read()
+        return model.step(*batch)
+
+    parallel = wf.data_parallel(step, wf.Mesh({"data": 2}, devices=WORKERS))
+
+    @wf.compile(cluster=target, passes="reproducible")
     def train(ids: Any, labels: Any) -> Any:
-        with wf.device("/job:ps" if placed else None):
+        with wf.device("/job:ps") if said == "around" else nullcontext():
             return parallel(ids, labels)
 
     losses = [float(train(*batch)) for batch in batches()]
+    assert losses == losses_here(["/cpu:0", "/task:0/cpu:0"], "reproducible")
     np.testing.assert_allclose(losses, losses_here(), rtol=1e-5)
     text = train.explain(*batches()[0])
     sent = [line.strip() for line in text[text.index("sent:") :].splitlines()]
     weights, rows = 4 * (16 * 300 + 300 * 3), 4 * 8 * 16
-    if placed:  # to a worker: weights, rows of its examples, labels twice, ids; half the sums back
-        for worker in WORKERS:
-            given = weights + rows + 8 * 8 + 4 * 8
-            assert f"/job:ps/task:0/cpu:0 -> {worker}/cpu:0: 5, {given:,} bytes" in sent
-            back = weights // 2 + rows + 4
-            assert f"{worker}/cpu:0 -> /job:ps/task:0/cpu:0: 3, {back:,} bytes" in sent
-    else:
+    if not said:
         assert not any("/job:ps" in line for line in sent)
+    for number, worker in enumerate(WORKERS if said else ()):
+        # weights, rows of its examples; if the batch is on ps, its labels, also as int32, and ids
+        count, given = (5, 8 * 8 + 4 * 8) if said == "around" else (3, 0)
+        given += weights + rows
+        assert f"/job:ps/task:0/cpu:0 -> {worker}/cpu:0: {count}, {given:,} bytes" in sent
+        # half of the sums, gradients of the rows; the loss, or from the first worker all ids
+        count, back = (3, 4) if said == "around" else (2, 0) if number else (4, 2 * 8 * 8)
+        back += weights // 2 + rows
+        assert f"{worker}/cpu:0 -> /job:ps/task:0/cpu:0: {count}, {back:,} bytes" in sent
 
 
 def test_a_session_on_the_cluster(servers: list[wf.train.Server]) -> None:

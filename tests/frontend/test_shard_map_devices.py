@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_counts import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -119,6 +119,7 @@ def both(case: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return wf.shard_map(fn, MESH, given_as, out), wf.shard_map(fn, ONE, given_as, out)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_results_and_derivatives_of_a_batch(case: str) -> None:
     """Eagerly and compiled, forward mode, and the first derivative."""
@@ -200,6 +201,9 @@ def by_numpy(kind: str, rows: list[Any], rank: int) -> Any:
     seed=st.integers(0, 9),
 )
 @examples(40)
+@example(kind="psum", shape={"d": 3}, dtype=np.float32, inner=(7, 1201), seed=0)
+@example(kind="psum", shape={"d": 4}, dtype=np.float16, inner=(2, 5), seed=0)
+@example(kind="psum", shape={"d": 1}, dtype=np.float32, inner=(0, 2), seed=0)
 def test_any_collective_has_the_bits_of_numpy(
     kind: str, shape: dict[str, int], dtype: Any, inner: tuple[int, ...], seed: int
 ) -> None:
@@ -244,6 +248,27 @@ def test_what_is_added_on_which_device() -> None:
     assert {op.device for op in ops if op.name == "sum"} == {"", "/cpu:0", "/task:0/cpu:0"}
 
 
+def test_what_is_cut_again_stays_where_it_is() -> None:
+    """Along one axis, and along two in one dimension."""
+    double = wf.shard_map(lambda x: x * 2, MESH, P(("m", "d")), P(("m", "d")))
+    run = wf.compile(lambda x: double(double(x)))
+    np.testing.assert_array_equal(run(X).numpy(), X * 4)
+    graph = run.trace(X)
+    whole = graph.args[0]
+    slices = [op for op in graph.ops if op.name == "slice"]
+    assert len(slices) == 6  # in two parts, each of these in two
+    assert sum(whole in op.operands for op in slices) == 2
+
+
+def test_gradients_are_where_the_shards_are() -> None:
+    """Of products on two devices, from outside: two more on each, and the sum of both."""
+    mesh = wf.Mesh({"d": 2}, devices=NAMES[:2])
+    run = wf.shard_map(lambda x, w: wf.tanh(wf.matmul(x, w)), mesh, ("d", None), "d")
+    slopes = wf.compile(wf.grad(lambda x, w: wf.sum(run(x, w)), argnums=(0, 1)))
+    devices = [op.device for op in slopes.trace(X, W).ops if op.name == "matmul"]
+    assert sorted(devices) == ["/cpu:0"] * 3 + ["/task:0/cpu:0"] * 3
+
+
 class Model:
     """A table that is looked up, and a layer."""
 
@@ -263,9 +288,11 @@ class Model:
         return {"loss": loss, "right": wf.mean(wf.astype(losses < 1, wf.float32))}
 
 
-@pytest.mark.parametrize("optimizer", [lambda: wf.train.Adagrad(0.5), lambda: wf.train.Adam(0.05)],
-                         ids=["adagrad", "adam"])  # fmt: skip
-@pytest.mark.parametrize("shape", [{"data": 4}, SHAPE], ids=["one axis", "two"])
+@pytest.mark.parametrize(
+    ("optimizer", "shape"),
+    [(lambda: wf.train.Adagrad(0.5), {"data": 4}), (lambda: wf.train.Adam(0.05), SHAPE)],
+    ids=["one axis", "two"],
+)
 def test_data_parallel(optimizer: Any, shape: dict[str, int]) -> None:
     """Dense and sparse gradients: the training of a mesh that is a batch; each update once."""
     rng = np.random.default_rng(4)

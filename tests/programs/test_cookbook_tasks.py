@@ -145,6 +145,13 @@ def test_a_model_that_is_cut_over_processes() -> None:
     assert len(losses["processes"]) == 5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tensor", "pipeline"])
+def test_a_model_that_is_cut_over_tasks(kind: str) -> None:
+    losses = load_example("model_parallel").main([kind, "--steps", "5", "--tasks"])
+    assert len(losses["tasks"]) == 5
+
+
 # ---------------------------------------------------------------------------------------- word2vec
 @pytest.mark.slow
 def test_word2vec_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ def _buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
         if size >= BUCKET_BYTES:
             found.append([k])
             continue
-        bucket, held = last.get(t.dtype, ([], BUCKET_BYTES))
+        bucket, held = last.get(t.dtype, ([], BUCKET_BYTES + 1))
         if held + size > BUCKET_BYTES:
             bucket, held = [], 0
             found.append(bucket)
