@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -214,8 +216,8 @@ def test_recalled_at_any_time(servers: list[wf.train.Server]) -> None:
         found = one.worker.stats()["steps"]
         assert (found["begun"], found["failed"]) == (found["done"], 0)
     assert refused(servers) == {}
-    for one in steps:
-        one.session.close()
+    for null in steps:
+        null.session.close()
 
 
 def test_sends_that_cannot_be_now(servers: list[wf.train.Server]) -> None:
@@ -327,7 +329,8 @@ def test_packets_that_are_wrong(servers: list[wf.train.Server]) -> None:
     good = NullStep(servers[0].target)
     good.init()
     until_native(good.run, servers)
-    take, seen = native(servers[0]).take, []
+    take: Any = native(servers[0]).take
+    seen: list[bytes] = []
 
     def spy(descriptor: int) -> Any:
         with socket.socket(fileno=os.dup(descriptor)) as one, contextlib.suppress(OSError):
@@ -388,6 +391,10 @@ def near_packet(
     return found is True
 
 
+def exit_if_open(state: Any) -> None:
+    sys.exit(list(state) != [-1, 0])
+
+
 def test_a_fork_sends_nothing(servers: list[wf.train.Server]) -> None:
     """The parent's lanes are closed in the child, for native code, too."""
     endpoint: Any = servers[0].worker.wire
@@ -397,9 +404,9 @@ def test_a_fork_sends_nothing(servers: list[wf.train.Server]) -> None:
     wait_for(lambda: endpoint.words_of(WORKER) is not None)
     words = endpoint.words_of(WORKER)
     assert words.state[0] >= 0
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if list(words.state) == [-1, 0] else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    child = multiprocessing.get_context("fork").Process(target=exit_if_open, args=(words.state,))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
     assert list(words.state)[1] == 1
     null.session.close()
