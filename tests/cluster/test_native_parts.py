@@ -359,10 +359,10 @@ def test_packets_that_are_wrong(servers: list[wf.train.Server]) -> None:
     ends[0].close()
     assert take(ends[1].fileno()) == b""
     ends[1].close()
-    times = good.values()[0].item()
+    good.init()  # some bits of tensors were others
     for _ in range(20):
         good.run()
-    assert good.values()[0].item() == times + 20
+    assert good.values()[0].item() == 20
     bad.session.close()
     wait_for(lambda: native(servers[0]).held() == 0)
     good.run()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("weft.cluster")
 #: Runs of a part in Python before its program is made.
 RUNS_BEFORE = 3
-_BUSY = -2  # of `claim`
+_BUSY = -2  # of `recall`
 _PAUSE = 5e-5  # seconds between two looks at a run that computes
 
 
@@ -228,7 +228,7 @@ class NativeParts:
         self._runs: Any = None
         self.code: PacketCode | None = None
         self._free: Any = None
-        self._claim: Any = None
+        self._recall: Any = None
         self._begin: Any = None
         self._first_run = 0
         self.take: Callable[[int], Any] | None = None
@@ -309,7 +309,7 @@ class NativeParts:
             to.C_RUNS: runs, to.C_ACTIVE: address_of(self._active),
         })  # fmt: skip
         self._free = code.function("free_run", number)
-        self._claim = code.function("claim", ctypes.c_uint64)
+        self._recall = code.function("recall", ctypes.c_uint64)
         self._begin = code.function("begin_run", number, ctypes.c_uint64, who, who)
         self.code, self.take = code, code.builtin("take")
 
@@ -389,10 +389,8 @@ class NativeParts:
         """Have the run of a step, if there is one, go on in Python, where it waits."""
         if not self._active[0]:
             return
-        while (number := self._claim(step)) == _BUSY:  # in another thread
+        while self._recall(step) == _BUSY:  # in another thread
             time.sleep(_PAUSE)
-        if number >= 0:
-            self._go_on(number, ())
 
     def _resume(
         self, number: int, row: int, place: int, act: int, error: BaseException | None
@@ -413,6 +411,7 @@ class NativeParts:
             self._go_on(number, acts)
         except Exception:
             _LOG.exception("%s: a run could not go on", self._home.name)
+            raise
 
     def _rest(self, brief: SmallProgram, number: int, row: int, place: int, act: int) -> list[Act]:
         """What follows a message, but for what was done."""

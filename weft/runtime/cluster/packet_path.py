@@ -184,8 +184,8 @@ def _error(api: int) -> int:
 
 
 def _resume(context: int, run: int, row: int, segment: int, act: int, error: int) -> int:
-    """Go on in Python, which frees the run; act: -1 if all is done. Takes the reference to
-    `error`."""
+    """Go on in Python, which frees the run; act: -1 if all is done. Takes the reference to `error`.
+    What that raises is set then."""
     api = load(context + to.C_API)
     words = stack(5)
     store(words, call(load(api + at.LONG_FROM), load(run + to.T_NUMBER)))
@@ -196,11 +196,16 @@ def _resume(context: int, run: int, row: int, segment: int, act: int, error: int
         error = load(api + at.NONE)
         call(load(api + at.INCREF), error)
     store(words + 32, error)
+    step = load(run + to.T_STEP)
     made = call(load(api + at.VECTORCALL), load(context + to.C_RESUME), words, 5, 0)
-    if made == 0:
-        call(load(api + at.ERR_CLEAR))  # it raises nothing but what ends the process
-    else:
+    if made != 0:
         call(load(api + at.DECREF), made)
+    else:
+        saved = stack(3)
+        call(load(api + at.ERR_FETCH), saved, saved + 8, saved + 16)
+        if load(load(context + to.C_STEPS) + 8 * load(run + to.T_NUMBER)) == step:
+            free_run(context, run)  # Ctrl-C came before Python did
+        call(load(api + at.ERR_RESTORE), load(saved), load(saved + 8), load(saved + 16))
     i = 0
     while i < 5:
         call(load(api + at.DECREF), load(words + 8 * i))
@@ -248,8 +253,8 @@ def free_run(context: int, run: int) -> int:
     return 0
 
 
-def claim(context: int, step: int) -> int:
-    """The number of the run of a step, which is marked as busy; -1 if there is none, -2 if it is
+def recall(context: int, step: int) -> int:
+    """Have the run of a step go on in Python, where it waits; -1 if there is none, -2 if it is
     busy."""
     steps = load(context + to.C_STEPS)
     i = 0
@@ -259,7 +264,7 @@ def claim(context: int, step: int) -> int:
             if load(run + to.T_BUSY) != 0:
                 return -2
             store(run + to.T_BUSY, 1)
-            return i
+            return _resume(context, run, -1, 0, -1, 0)
         i += 1
     return -1
 
@@ -566,6 +571,8 @@ def take(capsule: int, given: int) -> int:
         elif word == to.RUN:
             taken = _take_run(context, packet, size)
         if taken != 0:
+            if call(load(api + at.ERR_OCCURRED)) != 0:
+                call(load(api + at.ERR_CLEAR))  # Python has said it, and is not to end for that
             call(load(api + at.INCREF), load(api + at.TRUE))
             return load(api + at.TRUE)
     return call(load(context + to.C_BYTES), packet, size)

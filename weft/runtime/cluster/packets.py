@@ -35,7 +35,7 @@ from weft.runtime.native.step import new_builtin
 if TYPE_CHECKING:
     from weft.comm.link import LinkWords
 
-_EXPORTS = ("take", "free_run", "claim", "begin_run", "fan_out")
+_EXPORTS = ("take", "free_run", "recall", "begin_run", "fan_out")
 
 
 @cache
