@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,16 +24,20 @@ from weft.comm import wire
 from weft.runtime.cluster import master, server
 from weft.runtime.cluster import packet_layout as to
 from weft.runtime.cluster.native_parts import NativeParts
+from weft.runtime.cluster.packets import PacketCode
 
 PS = [f"/job:ps/task:{i}" for i in range(2)]
 WORKER = "/job:worker/task:0"
 
 
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[wf.train.Server]]:
-    """All messages over sockets, as between processes."""
-    monkeypatch.setattr(master, "find", lambda who: None)
-    monkeypatch.setattr(server, "find", lambda who: None)
+@pytest.fixture(params=["apart", "here"])
+def servers(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[wf.train.Server]]:
+    """apart: all messages over sockets, as between processes; here: by calls, but for tensors."""
+    if request.param == "apart":
+        monkeypatch.setattr(master, "find", lambda who: None)
+        monkeypatch.setattr(server, "find", lambda who: None)
     made = wf.train.Server.create_local_cluster({"ps": 2, "worker": 1})
     yield made
     for one in made:
@@ -71,18 +77,23 @@ def native(one: wf.train.Server) -> NativeParts:
     return one.worker.native
 
 
-def counted(one: wf.train.Server) -> int:
-    """How many parts the task has run without Python."""
-    one.worker.stats()
-    return one.worker.counters.native
+def code_of(one: wf.train.Server) -> PacketCode:
+    found = native(one).code
+    assert found is not None
+    return found
+
+
+def refused(servers: list[wf.train.Server]) -> dict[str, int]:
+    """What any of them has refused."""
+    return {k: n for one in servers for k, n in one.worker.stats()["rejected"].items()}
 
 
 def until_native(step: Callable[[], object], servers: list[wf.train.Server]) -> int:
-    """Run it until all tasks do their parts without Python: how often."""
-    known = [counted(one) for one in servers]
+    """Run it until native code begins the parts of all tasks: how often."""
+    known = [native(one).begun() for one in servers]
     for times in range(1, 4000):
         step()
-        if times % 20 == 0 and all(counted(s) > k for s, k in zip(servers, known, strict=True)):
+        if all(native(s).begun() > k for s, k in zip(servers, known, strict=True)):
             return times
         time.sleep(1e-3)
     raise AssertionError("a part was always run by Python")
@@ -104,7 +115,7 @@ def test_what_it_computes_and_counts(servers: list[wf.train.Server]) -> None:
         assert sum(found["step_buckets"]) == found["steps"]["done"]
         edges = [row for row in found["edges"] if row[0] == WORKER]
         assert [row[2:] for row in edges] == [[times, 4 * times]]
-        assert one.worker.counters.native > 100
+        assert native(one).begun() > 150
     null.session.close()
 
 
@@ -127,6 +138,37 @@ def test_rows_that_are_fed(servers: list[wf.train.Server]) -> None:
         null.run(np.array([99, 0], np.int32), np.array([0, 0], np.int32))
     step()
     null.session.close()
+
+
+def test_parts_with_results(servers: list[wf.train.Server]) -> None:
+    """Of a server, of the worker, and a feed that both take."""
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [3])
+        with wf.device(PS[0]):
+            v = wf.Variable([1.0, 2.0, 3.0], name="given")
+            read = v.read() * x
+        with wf.device(WORKER):
+            y = read + x
+        with wf.device(PS[1]):
+            w = wf.Variable(0.0, name="times")
+            total = w.assign_add(1.0) + wf.sum(y)
+        init = wf.global_variables_initializer()
+    with wf.Session(servers[0].target, graph=graph) as session:
+        session.run(init)
+        call, times = session.make_callable([y, total], [x]), 0
+
+        def step() -> None:
+            nonlocal times
+            times += 1
+            given = np.float32([times, 1, 2])
+            made, summed = call(given)
+            assert made.tolist() == [2 * times, 3, 8]
+            assert summed == times + 2 * times + 11
+
+        until_native(step, servers)
+        for _ in range(50):
+            step()
+        assert refused(servers) == {}
 
 
 def test_variables_that_are_cleared(servers: list[wf.train.Server]) -> None:
@@ -173,8 +215,9 @@ def test_recalled_at_any_time(servers: list[wf.train.Server]) -> None:
     for one in servers:
         found = one.worker.stats()["steps"]
         assert (found["begun"], found["failed"]) == (found["done"], 0)
-    for one in steps:
-        one.session.close()
+    assert refused(servers) == {}
+    for null in steps:
+        null.session.close()
 
 
 def test_sends_that_cannot_be_now(servers: list[wf.train.Server]) -> None:
@@ -194,12 +237,13 @@ def test_sends_that_cannot_be_now(servers: list[wf.train.Server]) -> None:
     call = kind(send)
     before = null.values()[0].item()
     for one in servers:
-        native(one).words[to.C_SEND // 8] = ctypes.cast(call, ctypes.c_void_p).value
+        code_of(one).set({to.C_SEND: ctypes.cast(call, ctypes.c_void_p).value or 0})
     for _ in range(100):
         null.run()
     for one in servers:
         native(one).stop()
     assert full[0] > 50
+    assert refused(servers) == {}
     assert [v.item() for v in null.values()] == [before + 100] * 2
     null.session.close()
 
@@ -277,6 +321,7 @@ def test_runs_that_wait_are_ended(servers: list[wf.train.Server]) -> None:
     session.close()
 
 
+@pytest.mark.parametrize("servers", ["apart"], indirect=True)
 def test_packets_that_are_wrong(servers: list[wf.train.Server]) -> None:
     """What is nearly a RUN, or a tensor, of a session: native code leaves it as it came, or takes
     what one of that session may be; others go on."""
@@ -284,7 +329,8 @@ def test_packets_that_are_wrong(servers: list[wf.train.Server]) -> None:
     good = NullStep(servers[0].target)
     good.init()
     until_native(good.run, servers)
-    take, seen = native(servers[0]).take, []
+    take: Any = native(servers[0]).take
+    seen: list[bytes] = []
 
     def spy(descriptor: int) -> Any:
         with socket.socket(fileno=os.dup(descriptor)) as one, contextlib.suppress(OSError):
@@ -313,10 +359,10 @@ def test_packets_that_are_wrong(servers: list[wf.train.Server]) -> None:
     ends[0].close()
     assert take(ends[1].fileno()) == b""
     ends[1].close()
-    times = good.values()[0].item()
+    good.init()  # some bits of tensors were others
     for _ in range(20):
         good.run()
-    assert good.values()[0].item() == times + 20
+    assert good.values()[0].item() == 20
     bad.session.close()
     wait_for(lambda: native(servers[0]).held() == 0)
     good.run()
@@ -345,6 +391,10 @@ def near_packet(
     return found is True
 
 
+def exit_if_open(state: Any) -> None:
+    sys.exit(list(state) != [-1, 0])
+
+
 def test_a_fork_sends_nothing(servers: list[wf.train.Server]) -> None:
     """The parent's lanes are closed in the child, for native code, too."""
     endpoint: Any = servers[0].worker.wire
@@ -354,9 +404,9 @@ def test_a_fork_sends_nothing(servers: list[wf.train.Server]) -> None:
     wait_for(lambda: endpoint.words_of(WORKER) is not None)
     words = endpoint.words_of(WORKER)
     assert words.state[0] >= 0
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if list(words.state) == [-1, 0] else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    child = multiprocessing.get_context("fork").Process(target=exit_if_open, args=(words.state,))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
     assert list(words.state)[1] == 1
     null.session.close()

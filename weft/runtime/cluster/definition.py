@@ -12,7 +12,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -55,6 +55,7 @@ from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 from weft.runtime.trace.task_trace import StepTrace
 
 if TYPE_CHECKING:
+    from weft.runtime.cluster.native_fan import FanOut
     from weft.runtime.step_kernels import StepKernels
 
 _Array = np.ndarray[Any, Any]
@@ -194,6 +195,8 @@ _LOG = logging.getLogger("weft.cluster")
 #: How long compiling may take on the tasks, and how long a step that failed waits for what still
 #: runs. After so many seconds without an end a step says in the log who waits for whom.
 REGISTER_SECONDS, GRACE_SECONDS, STALL_SECONDS = 600.0, 5.0, 30.0
+#: Steps that send their RUNs one by one before native code does.
+RUNS_BEFORE = 3
 #: How long a definition that failed on one task waits for what the others say.
 BRIEF_SECONDS = 0.3
 
@@ -327,14 +330,41 @@ def too_late(name: str, report: str) -> DeadlineExceededError:
 
 
 # ------------------------------------------------------------------------------- parts on tasks
-class _Route(NamedTuple):
+class _Route:
     """Who gets the RUNs of a step: the parts in order, and with those in this process last, as they
     may run at once. changes: `Master.changes` when it was made."""
 
-    handles: tuple[int, ...]
-    changes: int
-    who: tuple[Who, ...]
-    order: tuple[tuple[Who, Part], ...]
+    __slots__ = ("_fan", "_runs", "changes", "handles", "order", "who")
+
+    def __init__(
+        self, handles: tuple[int, ...], changes: int, parts: Sequence[Part], master: Master
+    ) -> None:
+        self.handles, self.changes = handles, changes
+        self.who = tuple([(part.task, one) for part, one in zip(parts, handles, strict=True)])
+        pairs = zip(self.who, parts, strict=True)
+        self.order = tuple(sorted(pairs, key=lambda pair: master.is_here(pair[0][0])))
+        self._runs = 0
+        self._fan: FanOut | None = None
+
+    def send(self, master: Master, step: int, low: int, inputs: Sequence[Array]) -> int:
+        """Send RUNs that are signals by native code: so many of the first ones."""
+        if self._fan is None:
+            self._runs += 1
+            if self._runs % RUNS_BEFORE or not hasattr(master.wire, "words_of"):
+                return 0
+            self._fan = self._made(master, inputs)
+            if self._fan is None:
+                return 0
+        return self._fan.send(step, low, inputs)
+
+    def _made(self, master: Master, inputs: Sequence[Array]) -> FanOut | None:
+        # whoever runs a step twice does not wait for this module
+        from weft.runtime.cluster.native_fan import fan_out
+
+        wire: Any = master.wire
+        there = [(w, part) for w, part in self.order if not master.is_here(w[0])]
+        parts = [(task, handle, part.feeds) for (task, handle), part in there]
+        return fan_out(wire, parts, inputs) if parts else None
 
 
 class TaskStep(ClusterStep):
@@ -416,11 +446,7 @@ class TaskStep(ClusterStep):
         """As the parts have these handles."""
         found, changes = self._route, self.master.changes
         if found is None or found.changes != changes or found.handles is not handles:
-            parts, master = self.parts, self.master
-            who = tuple([(part.task, one) for part, one in zip(parts, handles, strict=True)])
-            pairs = zip(who, parts, strict=True)
-            order = sorted(pairs, key=lambda pair: master.is_here(pair[0][0]))
-            found = self._route = _Route(handles, changes, who, tuple(order))
+            found = self._route = _Route(handles, changes, self.parts, self.master)
         return found
 
     def prepare(self) -> None:
@@ -512,7 +538,8 @@ class TaskRun(PartsRun):
         low, master = whole.master.low_water(), whole.master
         plain = timeout is None and whole.recv_timeout is None
         plain = plain and waits.trace is None and self._log is None
-        for (task, handle), part in self._route.order:
+        sent = self._route.send(whole.master, step, low, inputs) if plain else 0
+        for (task, handle), part in self._route.order[sent:]:
             feeds = [sendable(inputs[place]) for place in part.feeds]
             if plain and (not feeds or _are_small(feeds)):
                 try:

@@ -9,132 +9,49 @@ its tensors, an abort, a lost link, a question who waits) has it recalled first:
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import inspect
 import logging
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.codegen.llvm import jit
-from weft.codegen.llvm.emitter import Emitter
-from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
 from weft.comm import wire
 from weft.comm.rendezvous import MASTER_SHIFT
-from weft.ir.errors import UnknownError
+from weft.ir.errors import UnknownError, WeftError
 from weft.ir.types import TensorType
 from weft.runtime.cluster import packet_layout as to
-from weft.runtime.cluster import packet_path
+from weft.runtime.cluster.packets import PacketCode, Unfit, Words, address_of, packet_code
 from weft.runtime.cluster.part import Registered
 from weft.runtime.cluster.part_run import Client, Home, PartRun
-from weft.runtime.cluster.small_step import COMPUTE, RECV, SEND, Act, Row, Segment, SmallProgram
-from weft.runtime.native import layout as at
-from weft.runtime.native.api import (
-    NativeApi,
-    begin_native_api,
-    function_address,
-    method_address,
-    native_api_or_none,
+from weft.runtime.cluster.small_step import (
+    COMPUTE,
+    FETCH,
+    RECV,
+    SEND,
+    Act,
+    Row,
+    Segment,
+    SmallProgram,
 )
 from weft.runtime.native.executable import Executable
-from weft.runtime.native.step import new_builtin
 from weft.runtime.trace.prometheus import SECONDS
 
 if TYPE_CHECKING:
     from weft.comm.endpoint import Endpoint
-    from weft.comm.link import LinkWords
 
 _LOG = logging.getLogger("weft.cluster")
 #: Runs of a part in Python before its program is made.
 RUNS_BEFORE = 3
-_EXPORTS = ("take", "free_run", "claim")
-_BUSY = -2  # of `claim`
+_BUSY = -2  # of `recall`
 _PAUSE = 5e-5  # seconds between two looks at a run that computes
 
 
-@cache
-def packet_kernel() -> jit.Kernel:
-    """The code, as a kernel that stores its functions' addresses."""
-    source = inspect.getsource(packet_path)
-    numbers = [(k, v) for one in (to, at) for k, v in vars(one).items() if type(v) is int]
-
-    def emit(e: Emitter) -> None:
-        emit_source(e, source, {"at": at, "to": to}, _EXPORTS)
-
-    told = f"{source}{numbers}{LANGUAGE_VERSION}"
-    digest = hashlib.sha256(told.encode()).hexdigest()
-    return jit.Kernel(f"packets-{digest}", "packets", emit, loops=False)
-
-
-def _functions() -> dict[str, int]:
-    address = jit.compile_kernels([packet_kernel()])[packet_kernel().key]
-    found = (ctypes.c_int64 * len(_EXPORTS))()
-    store = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    store(address)(ctypes.addressof(found), 0, 0, 0)
-    return dict(zip(_EXPORTS, found, strict=True))
-
-
-class _Unfit(Exception):
-    """The reason why a part has no program."""
-
-
-class Words:
-    """Memory that native code reads, and what its addresses point to."""
-
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
-
-    def block(self, values: Iterable[int]) -> int:
-        """The address of these words."""
-        listed = list(values)
-        made = (ctypes.c_int64 * max(len(listed), 1))(*listed)
-        self.kept.append(made)
-        return ctypes.addressof(made)
-
-    def raw(self, data: bytes) -> int:
-        """The address of these bytes."""
-        made = ctypes.create_string_buffer(data, len(data) or 1)
-        self.kept.append(made)
-        return ctypes.addressof(made)
-
-    def object(self, given: object) -> int:
-        """The address of an object."""
-        self.kept.append(given)
-        return id(given)
-
-    def link(self, words: LinkWords) -> int:
-        """The row of a link."""
-        self.kept.append(words)
-        arrays = [address_of(x) for x in (words.sequence, words.expected, words.counts)]
-        ends = words.link.token, words.link.incarnation
-        return self.block([address_of(words.state), id(words.lock), *arrays, *ends])
-
-    def type(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-        """The row of a tensor's type. `_Unfit` for one that no packet holds."""
-        code = wire.CODES.get(dtype)
-        if code is None:
-            raise _Unfit(f"{dtype} is not sent as it lies in memory")
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        meta = wire.pack_tensor_meta(code, shape, (), nbytes)
-        if to.HEADER + len(meta) + nbytes > to.PACKET_BYTES:
-            raise _Unfit(f"{nbytes} bytes are no packet")
-        dims = self.block(shape)
-        own = wire.DTYPES[code]
-        return self.block([self.object(own), len(shape), dims, nbytes, len(meta), self.raw(meta)])
-
-
-def address_of(numbers: array[int]) -> int:
-    """Where its numbers are."""
-    return numbers.buffer_info()[0]
-
-
 class Program:
-    """A part of a session as native code runs it. `_Unfit` where it cannot."""
+    """A part of a session as native code runs it. `Unfit` where it cannot."""
 
     def __init__(
         self, client: Client, part: Registered, handle: int, low: array[int], wires: Endpoint
@@ -146,9 +63,11 @@ class Program:
         self.sends: list[tuple[Row, int, int]] = []  # and the address of the act, bytes
         self._links: dict[str, int] = {}
         self._segments: dict[int, int] = {}  # addresses; several messages may lead to one
+        self.is_direct = client.deliver is not None
         self._check()
-        session = self._link(client.name)
-        self.source = self._endpoint.peers.named(client.name).source
+        session, self.source = 0, 0
+        if not self.is_direct:
+            session, self.source = self._link(client.name), wires.peers.named(client.name).source
         feeds, meta, nbytes = self._feeds()
         first = self._segment([r for r in self.brief.first.rows if r.does != RECV], -1)
         edges, count = self._edges()
@@ -158,10 +77,10 @@ class Program:
             to.P_VALID: 1, to.P_HANDLE: handle, to.P_DONE: session, to.P_META: len(meta),
             to.P_META_AT: own.raw(meta), to.P_FLAGS: to.BUFFERS if meta else 0,
             to.P_FEED_BYTES: nbytes, to.P_FEED_COUNT: len(self.brief.feeds), to.P_FEEDS: feeds,
-            to.P_ROWS: len(self.brief.rows), to.P_FIRST: first, to.P_EDGES: edges,
-            to.P_EDGE_COUNT: count, to.P_LEFT: own.block(self.brief.left),
-            to.P_LEFT_COUNT: len(self.brief.left), to.P_LOW: address_of(low),
-            to.P_BOUNDS: own.block([round(bound * 1e9) for bound in SECONDS]),
+            to.P_RESULTS: len(self.brief.fetched), to.P_ROWS: len(self.brief.rows),
+            to.P_FIRST: first, to.P_EDGES: edges, to.P_EDGE_COUNT: count,
+            to.P_LEFT: own.block(self.brief.left), to.P_LEFT_COUNT: len(self.brief.left),
+            to.P_LOW: address_of(low), to.P_BOUNDS: own.block(round(x * 1e9) for x in SECONDS),
         }  # fmt: skip
         own.kept.append(low)
         for offset, value in given.items():
@@ -174,18 +93,16 @@ class Program:
         return ctypes.addressof(self.words)
 
     def _check(self) -> None:
-        brief, part = self.brief, self.part
-        if brief.fetches and any(kind is not None for kind in brief.fetches):
-            raise _Unfit("it has results")
-        if brief.waits or part.constants or len(brief.rows) > to.MOST_ROWS:
-            raise _Unfit("it waits for the host, is fed constants, or is large")
+        brief = self.brief
+        if brief.waits or self.part.constants or len(brief.rows) > to.MOST_ROWS:
+            raise Unfit("it waits for the host, is fed constants, or is large")
 
     def _link(self, peer: str) -> int:
         found = self._links.get(peer)
         if found is None:
             words = self._endpoint.words_of(peer)
             if words is None:
-                raise _Unfit(f"packets do not go to and from {peer}")
+                raise Unfit(f"packets do not go to and from {peer}")
             found = self._links[peer] = self._own.link(words)
         return found
 
@@ -219,17 +136,20 @@ class Program:
         if row.does == SEND and row.edge is not None:
             edge, kind = row.edge, row.edge.op.operands[0].type
             if len(row.inputs) != 1 or edge.target == edge.source or edge.is_text:
-                raise _Unfit("a message in a loop, to itself, or of strings")
+                raise Unfit("a message in a loop, to itself, or of strings")
             if not isinstance(kind, TensorType) or not kind.is_static:
-                raise _Unfit("a message of open size")
+                raise Unfit("a message of open size")
             described = own.type(kind.dtype.numpy, kind.static_shape)
             return [0, 0, row.number, inputs, 1, self._link(edge.target), edge.key, described, 0]
+        if row.does == FETCH:
+            copies = own.object(list)
+            return [copies, copies, row.number, inputs, len(row.inputs), 0, 0, 0, 0]
         step = getattr(row.call, "__self__", None)
         if row.does != COMPUTE or not isinstance(step, Executable) or row.donated:
-            raise _Unfit(f"row {row.number} is no native step")
+            raise Unfit(f"row {row.number} is no native step")
         native = step.native_step()
         if native is None:
-            raise _Unfit("its native step is not there yet")
+            raise Unfit("its native step is not there yet")
         calls = own.object(native.run), own.object(row.call)
         return [*calls, row.number, inputs, len(row.inputs), 0, 0, 0, 0]
 
@@ -252,7 +172,7 @@ class Program:
                 continue
             edge = row.edge
             if row.inputs or edge.source == edge.target or len(self.received) == to.MOST_EDGES:
-                raise _Unfit("a message in a loop, of its own, or too many of them")
+                raise Unfit("a message in a loop, of its own, or too many of them")
             following = self.brief.then[row.number]
             segments = [self._segment_of(segment) for segment in following]
             link, kind = self._link(edge.source), self._own.type(row.dtype, row.shape)
@@ -261,7 +181,7 @@ class Program:
             words += [edge.key, source, link, kind, row.number, bit, pointers, len(segments)]
             self.received.append(row)
         if len(self.received) != self.brief.count:
-            raise _Unfit("it waits for one message before it asks for another")
+            raise Unfit("it waits for one message before it asks for another")
         return self._own.block(words), len(self.received)
 
     def _segment_of(self, segment: Segment) -> int:
@@ -290,29 +210,28 @@ class Program:
 
 
 class NativeParts:
-    """The programs and runs of one task. words: of the context (`packet_layout.C_API` and so on),
-    once there is one. admit: called with a run that goes on in Python, before it
-    does. The methods may be called in any thread; what native code does is done by the one that
-    reads messages."""
+    """The programs and runs of one task. code: once it is compiled. admit: called with a run that
+    goes on in Python, before it does. The methods may be called in any thread; packets are taken by
+    the one that reads messages."""
 
     def __init__(self, endpoint: Endpoint, home: Home, admit: Callable[[PartRun], None]) -> None:
         self._endpoint, self._home, self._admit = endpoint, home, admit
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, int], int] = {}  # runs in Python, by session and handle
-        self._programs: list[Program] = []  # as the rows of the table
+        self._programs: dict[tuple[str, int], Program] = {}  # by session and handle
+        self._by_address: dict[int, Program] = {}
         self._low: dict[str, array[int]] = {}  # by session
         self._masters: dict[str, int] = {}
         self._active, self._count = array("q", [0]), array("q", [0])
         self._steps = array("Q", [0] * to.RUNS)
         self._rows = (ctypes.c_int64 * (to.PROGRAMS * to.PROGRAM_ROW // 8))()
         self._runs: Any = None
-        self.words: Any = None
+        self.code: PacketCode | None = None
         self._free: Any = None
-        self._claim: Any = None
+        self._recall: Any = None
+        self._begin: Any = None
         self._first_run = 0
-        self._own = Words()
-        self._begun = False
-        self.take: Any = None
+        self.take: Callable[[int], Any] | None = None
 
     # ------------------------------------------------------------------------------ new programs
     def ran(self, client: Client, part: Registered, handle: int, step: int, low: int) -> None:
@@ -320,85 +239,85 @@ class NativeParts:
         to which all are forgotten."""
         who = client.name, handle
         seen = self._seen.get(who, 0)
-        if seen < 0 or client.deliver is not None or part.brief is None:
+        if seen < 0 or part.brief is None:
             return
         self._seen[who] = seen + 1
-        if seen + 1 < RUNS_BEFORE or not self._is_ready():
+        if seen + 1 < RUNS_BEFORE:
             return
         with self._lock:
-            if self._count[0] == to.PROGRAMS or any(
-                one.client is client and one.handle == handle for one in self._programs
-            ):
+            if not self._is_ready():
+                return
+            if who in self._programs or len(self._programs) == to.PROGRAMS:
                 return
             known = self._low.setdefault(client.name, array("Q", [0]))
             known[0], self._masters[client.name] = low, step >> MASTER_SHIFT
             try:
                 made = Program(client, part, handle, known, self._endpoint)
-            except _Unfit as reason:
+            except Unfit as reason:
                 _LOG.debug("part %d of %s is run by Python: %s", handle, client.name, reason)
                 self._seen[who] = -1 if seen > 20 * RUNS_BEFORE else seen + 1
                 return
-            row = self._count[0] * to.PROGRAM_ROW // 8
-            source = ctypes.c_int64(made.source).value
-            self._rows[row : row + 3] = [source, handle, made.address]
-            self._programs.append(made)
-            self._count[0] += 1  # last: native code sees it from now on
+            self._programs[who] = made
+            self._by_address[made.address] = made
+            self._tell(made)
+        assert self.take is not None
         self._endpoint.take_packets(self.take)
 
-    def _is_ready(self) -> bool:
-        """Whether the code is compiled; it is begun if not."""
-        if self.take is not None:
-            return True
-        if not self._begun:
-            self._begun = True
-            begin_native_api()
-            jit.start_compiling([packet_kernel()])
-        api = native_api_or_none()
-        if api is None or not jit.is_done(packet_kernel()):
+    def _tell(self, made: Program) -> None:
+        """Have native code know a program."""
+        if not made.is_direct:
+            row = self._count[0] * to.PROGRAM_ROW // 8
+            source = ctypes.c_int64(made.source).value
+            self._rows[row : row + 3] = [source, made.handle, made.address]
+            self._count[0] += 1  # last: it is found from now on
+
+    def begin(self, run: PartRun) -> bool:
+        """Begin a run that a session in this process wants; False if Python has to."""
+        made = self._programs.get((run.client.name, run.handle))
+        if made is None or not made.is_direct or run.was_ended():
             return False
-        self._make(api, _functions())
+        try:
+            feeds = run.part.inputs(run.buffers) if run.part.kinds or run.buffers else ()
+        except WeftError:
+            return False  # Python says it
+        if not self._begin(made.address, run.step, run, list(feeds)):
+            return False
+        if run.was_ended():  # meanwhile
+            self.recall_step(run.step)
         return True
 
-    def _make(self, api: NativeApi, functions: dict[str, int]) -> None:
-        own, libc = self._own, ctypes.CDLL(None)
+    def _is_ready(self) -> bool:
+        """Under the lock: whether the code is compiled; it is begun if not."""
+        if self.take is None:
+            code = packet_code()
+            if code is None:
+                return False
+            self._use(code)
+        return True
+
+    def _use(self, code: PacketCode) -> None:
         self._runs = ctypes.create_string_buffer(to.RUN_BYTES * to.RUNS + 64)
         runs = (ctypes.addressof(self._runs) + 63) & -64
         for i in range(to.RUNS):
             ctypes.c_int64.from_address(runs + to.RUN_BYTES * i + to.T_NUMBER).value = i
-        self._first_run = runs
+        self._first_run, number, who = runs, ctypes.c_int64, ctypes.py_object
         known = self._endpoint.rendezvous.lend(self._active, self.recall_step)
-
-        def libc_address(name: str) -> int:
-            return ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0
-
-        given = {
-            to.C_API: api.table, to.C_RECV: libc_address("recv"), to.C_SEND: libc_address("send"),
-            to.C_CLOCK: libc_address("clock_gettime"), to.C_ERRNO: libc_address("__errno_location"),
-            to.C_BYTES: function_address("PyBytes_FromStringAndSize"),
-            to.C_UNSIGNED: function_address("PyLong_FromUnsignedLongLong"),
-            to.C_LOCKED: method_address(threading.Lock().locked),
-            to.C_KNOWN: own.object(known), to.C_RESUME: own.object(self._resume),
-            to.C_ME: self._endpoint.incarnation, to.C_IN: own.raw(bytes(to.PACKET_BYTES)),
-            to.C_OUT: own.raw(bytes(to.PACKET_BYTES)), to.C_TIME: own.block([0, 0]),
-            to.C_PROGRAMS: ctypes.addressof(self._rows), to.C_COUNT: address_of(self._count),
-            to.C_STEPS: address_of(self._steps), to.C_RUNS: runs,
-            to.C_ACTIVE: address_of(self._active),
-        }  # fmt: skip
-        self.words = (ctypes.c_int64 * to.CONTEXT_WORDS)()
-        for offset, value in given.items():
-            self.words[offset // 8] = value
-        address = ctypes.addressof(self.words)
-        free = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-        self._free = partial(free(functions["free_run"]), address)
-        claim = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_uint64)
-        self._claim = partial(claim(functions["claim"]), address)
-        self.take = new_builtin(functions["take"], address, b"weft.packets")
+        code.set({
+            to.C_KNOWN: code.own.object(known), to.C_RESUME: code.own.object(self._resume),
+            to.C_ME: self._endpoint.incarnation, to.C_PROGRAMS: ctypes.addressof(self._rows),
+            to.C_COUNT: address_of(self._count), to.C_STEPS: address_of(self._steps),
+            to.C_RUNS: runs, to.C_ACTIVE: address_of(self._active),
+        })  # fmt: skip
+        self._free = code.function("free_run", number)
+        self._recall = code.function("recall", ctypes.c_uint64)
+        self._begin = code.function("begin_run", number, ctypes.c_uint64, who, who)
+        self.code, self.take = code, code.builtin("take")
 
     # -------------------------------------------------------------------------------- what ends
     def drop(self, is_over: Callable[[Program], bool]) -> None:
         """Python runs these programs from now on."""
         with self._lock:
-            gone = [one for one in self._programs if is_over(one)]
+            gone = [one for one in self._programs.values() if is_over(one)]
             for one in gone:
                 one.words[to.P_VALID // 8] = 0
         if not gone:
@@ -406,17 +325,16 @@ class NativeParts:
         addresses = {one.address for one in gone}
         self.recall(lambda number: self._word(number, to.T_PROGRAM) in addresses)
         with self._lock:
-            kept = [one for one in self._programs if one not in gone]
             self._count[0] = 0
-            width = to.PROGRAM_ROW // 8
-            for i, one in enumerate(kept):
-                source = ctypes.c_int64(one.source).value
-                self._rows[width * i : width * (i + 1)] = [source, one.handle, one.address]
-            self._programs = kept
-            self._count[0] = len(kept)
             for one in gone:
                 one.count(self._home)
-                self._seen.pop((one.client.name, one.handle), None)
+                who = one.client.name, one.handle
+                self._seen.pop(who, None)
+                if self._programs.get(who) is one:
+                    del self._programs[who]
+                self._by_address.pop(one.address, None)
+            for one in self._programs.values():
+                self._tell(one)
 
     def forgot(self, low: int) -> None:
         """All steps of a master up to this one are over."""
@@ -431,19 +349,19 @@ class NativeParts:
 
     def watch(self, seconds: float) -> None:
         """For so long Python runs all parts, as somebody looks at the times of their ops."""
-        if self.words is not None:
-            self.words[to.C_WATCHED // 8] = time.monotonic_ns() + int(seconds * 1e9)
+        if self.code is not None:
+            self.code.set({to.C_WATCHED: time.monotonic_ns() + int(seconds * 1e9)})
 
     def stop(self) -> None:
         """No run begins here any more."""
-        if self.words is not None:
-            self.words[to.C_OFF // 8] = 1
+        if self.code is not None:
+            self.code.set({to.C_OFF: 1})
         self.recall()
 
     def count(self) -> None:
         """Have the task's counters know what ran here."""
         with self._lock:
-            for one in self._programs:
+            for one in self._programs.values():
                 one.count(self._home)
 
     # ---------------------------------------------------------------------------------- recalls
@@ -454,10 +372,14 @@ class NativeParts:
                 if step and wanted(number):
                     self.recall_step(step)
 
+    def begun(self) -> int:
+        """How many runs its programs have begun."""
+        with self._lock:
+            return sum(one.words[to.P_BEGUN // 8] for one in self._programs.values())
+
     def held(self) -> int:
         """How many runs wait here."""
         return self._active[0]
-
 
     def _word(self, number: int, offset: int) -> int:
         address = self._first_run + to.RUN_BYTES * number + offset
@@ -467,21 +389,20 @@ class NativeParts:
         """Have the run of a step, if there is one, go on in Python, where it waits."""
         if not self._active[0]:
             return
-        while (number := self._claim(step)) == _BUSY:  # in another thread
+        while self._recall(step) == _BUSY:  # in another thread
             time.sleep(_PAUSE)
-        if number >= 0:
-            self._go_on(number, ())
 
     def _resume(
         self, number: int, row: int, place: int, act: int, error: BaseException | None
     ) -> None:
-        """Native code has stopped at a function: of what a row's message leads to the one of this
-        place. error: what that has raised."""
+        """Native code has stopped at a function, of those that follow a row's message in the
+        segment of this place; -1: all is done. error: what it has raised."""
         try:
             program = self._program(number)
-            assert program.brief is not None
             if error is not None:
                 acts: list[Act] = [partial(_raise, error)]
+            elif act < 0:
+                acts = []
             elif row < 0:
                 first = program.brief.first
                 acts = [r.act for r in first.rows if r.does != RECV][act:]
@@ -490,6 +411,7 @@ class NativeParts:
             self._go_on(number, acts)
         except Exception:
             _LOG.exception("%s: a run could not go on", self._home.name)
+            raise
 
     def _rest(self, brief: SmallProgram, number: int, row: int, place: int, act: int) -> list[Act]:
         """What follows a message, but for what was done."""
@@ -506,8 +428,7 @@ class NativeParts:
         return acts
 
     def _program(self, number: int) -> Program:
-        address = self._word(number, to.T_PROGRAM)
-        return next(one for one in self._programs if one.address == address)
+        return self._by_address[self._word(number, to.T_PROGRAM)]
 
     def _go_on(self, number: int, acts: Sequence[Act]) -> None:
         """Have a run go on in Python with these functions; it is not native code's any more."""
@@ -520,13 +441,17 @@ class NativeParts:
             held = words[to.T_VALUES // 8 + i]
             if held:
                 found = ctypes.cast(held, ctypes.py_object).value
-                values[i] = found if row is not None and row.does == COMPUTE else (found,)
+                values[i] = found if row is not None and row.does in (COMPUTE, FETCH) else (found,)
         left = words[to.T_LEFT // 8 : to.T_LEFT // 8 + len(brief.left)]
         came, todo = words[to.T_CAME // 8], words[to.T_TODO // 8]
         begun, worked = words[to.T_BEGUN // 8] / 1e9, words[to.T_WORKED // 8] / 1e9
         missing = [row for i, row in enumerate(program.received) if not came >> i & 1]
-        run = PartRun(program.client, self._home, program.part, step, program.handle, {}, ())
-        self._admit(run)  # before the step is none of these any more: who ends all finds it
+        owner = words[to.T_OWNER // 8]
+        if owner:
+            run: PartRun = ctypes.cast(owner, ctypes.py_object).value
+        else:
+            run = PartRun(program.client, self._home, program.part, step, program.handle, {}, ())
+            self._admit(run)  # before the step is none of these any more: who ends all finds it
         self._free(address)
         run.take_over(begun, values, left, todo, worked, [*acts, *_expecting(missing)])
 

@@ -50,10 +50,10 @@ D_DESCR, D_RANK, D_DIMS, D_BYTES, D_META, D_META_AT = range(0, 8 * 6, 8)
 BOUNDS: Final = len(SECONDS)
 (
     P_VALID, P_HANDLE, P_DONE, P_META, P_META_AT, P_FLAGS, P_FEED_BYTES, P_FEED_COUNT, P_FEEDS,
-    P_ROWS, P_FIRST, P_EDGES, P_EDGE_COUNT, P_LEFT, P_LEFT_COUNT, P_LOW, P_LAST, P_BOUNDS, P_RUNS,
-    P_TIME, P_WAITED, P_BUCKETS,
-) = range(0, 8 * 22, 8)  # fmt: skip
-PROGRAM_WORDS: Final = 22 + BOUNDS + 1
+    P_ROWS, P_FIRST, P_EDGES, P_EDGE_COUNT, P_LEFT, P_LEFT_COUNT, P_LOW, P_LAST, P_BOUNDS,
+    P_RESULTS, P_BEGUN, P_RUNS, P_TIME, P_WAITED, P_BUCKETS,
+) = range(0, 8 * 24, 8)  # fmt: skip
+PROGRAM_WORDS: Final = 24 + BOUNDS + 1
 # A segment, and what it does: a call of a step if A_CALL is not 0, else a message
 S_ACTS, S_COUNT, S_PLACE = range(0, 8 * 3, 8)
 (
@@ -69,10 +69,15 @@ WHOLE, OBJECT = -1, -2
 EDGE_BYTES: Final = 64
 MOST_EDGES: Final = 60
 
+# A message of a fan-out: to whom, the part's handle, and what is fed: rows (place, type)
+G_LINK, G_HANDLE, G_META, G_META_AT, G_FEEDS, G_FEED_COUNT = range(0, 8 * 6, 8)
+FAN_BYTES: Final = 48
+
 # A run
 RUNS: Final = 32
 MOST_ROWS: Final = 256
-T_NUMBER, T_STEP, T_PROGRAM, T_TODO, T_CAME, T_BEGUN, T_WORKED, T_BUSY = range(0, 64, 8)
-T_LEFT: Final = 64
+(
+    T_NUMBER, T_STEP, T_PROGRAM, T_TODO, T_CAME, T_BEGUN, T_WORKED, T_BUSY, T_OWNER, T_LEFT,
+) = range(0, 8 * 10, 8)  # fmt: skip
 T_VALUES: Final = T_LEFT + 8 * MOST_ROWS
 RUN_BYTES: Final = T_VALUES + 8 * MOST_ROWS

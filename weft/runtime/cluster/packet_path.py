@@ -184,7 +184,8 @@ def _error(api: int) -> int:
 
 
 def _resume(context: int, run: int, row: int, segment: int, act: int, error: int) -> int:
-    """Go on in Python, which frees the run. Takes the reference to `error`."""
+    """Go on in Python, which frees the run; act: -1 if all is done. Takes the reference to `error`.
+    What that raises is set then."""
     api = load(context + to.C_API)
     words = stack(5)
     store(words, call(load(api + at.LONG_FROM), load(run + to.T_NUMBER)))
@@ -195,11 +196,16 @@ def _resume(context: int, run: int, row: int, segment: int, act: int, error: int
         error = load(api + at.NONE)
         call(load(api + at.INCREF), error)
     store(words + 32, error)
+    step = load(run + to.T_STEP)
     made = call(load(api + at.VECTORCALL), load(context + to.C_RESUME), words, 5, 0)
-    if made == 0:
-        call(load(api + at.ERR_CLEAR))  # it raises nothing but what ends the process
-    else:
+    if made != 0:
         call(load(api + at.DECREF), made)
+    else:
+        saved = stack(3)
+        call(load(api + at.ERR_FETCH), saved, saved + 8, saved + 16)
+        if load(load(context + to.C_STEPS) + 8 * load(run + to.T_NUMBER)) == step:
+            free_run(context, run)  # Ctrl-C came before Python did
+        call(load(api + at.ERR_RESTORE), load(saved), load(saved + 8), load(saved + 16))
     i = 0
     while i < 5:
         call(load(api + at.DECREF), load(words + 8 * i))
@@ -236,6 +242,10 @@ def free_run(context: int, run: int) -> int:
             store(run + to.T_VALUES + 8 * i, 0)
             call(load(api + at.DECREF), value)
         i += 1
+    owner = load(run + to.T_OWNER)
+    if owner != 0:
+        store(run + to.T_OWNER, 0)
+        call(load(api + at.DECREF), owner)
     store(load(context + to.C_STEPS) + 8 * load(run + to.T_NUMBER), 0)
     store(run + to.T_BUSY, 0)
     active = load(context + to.C_ACTIVE)
@@ -243,8 +253,8 @@ def free_run(context: int, run: int) -> int:
     return 0
 
 
-def claim(context: int, step: int) -> int:
-    """The number of the run of a step, which is marked as busy; -1 if there is none, -2 if it is
+def recall(context: int, step: int) -> int:
+    """Have the run of a step go on in Python, where it waits; -1 if there is none, -2 if it is
     busy."""
     steps = load(context + to.C_STEPS)
     i = 0
@@ -254,7 +264,7 @@ def claim(context: int, step: int) -> int:
             if load(run + to.T_BUSY) != 0:
                 return -2
             store(run + to.T_BUSY, 1)
-            return i
+            return _resume(context, run, -1, 0, -1, 0)
         i += 1
     return -1
 
@@ -278,11 +288,14 @@ def _finish(context: int, run: int, begun: int) -> int:
     """Answer the session."""
     program = load(run + to.T_PROGRAM)
     link = load(program + to.P_DONE)
+    if load(run + to.T_OWNER) != 0 or load(program + to.P_RESULTS) != 0:
+        store(run + to.T_WORKED, load(run + to.T_WORKED) + _now(context) - begun)
+        return _resume(context, run, -1, 0, -1, 0)
     if _can_send(load(context + to.C_API), context, link) == 0:
-        return _resume(context, run, -1, 0, 0, 0)
+        return _resume(context, run, -1, 0, -1, 0)
     _head(load(context + to.C_OUT), link, to.DONE, 0, 0, load(run + to.T_STEP))
     if _push(context, link, to.HEADER, load(program + to.P_HANDLE), 0) == 0:
-        return _resume(context, run, -1, 0, 0, 0)
+        return _resume(context, run, -1, 0, -1, 0)
     now = _now(context)
     _count_run(program, now - load(run + to.T_BEGUN), load(run + to.T_WORKED) + now - begun)
     return free_run(context, run)
@@ -368,6 +381,8 @@ def _free_slot(context: int, step: int) -> int:
 def _may_run(context: int, program: int, step: int, low: int) -> int:
     if load(program + to.P_VALID) == 0 or load(context + to.C_OFF) != 0:
         return 0
+    if load(load(load(program + to.P_DONE) + to.K_STATE)) == -1:
+        return 0
     known = load(load(program + to.P_LOW))
     if low - known >= to.FORGET_EVERY or step - known <= 0:
         return 0
@@ -382,6 +397,7 @@ def _begin(context: int, program: int, run: int, step: int, begun: int) -> int:
     store(run + to.T_BEGUN, begun)
     store(run + to.T_WORKED, 0)
     store(run + to.T_BUSY, 1)
+    store(program + to.P_BEGUN, load(program + to.P_BEGUN) + 1)
     i = 0
     while i < load(program + to.P_LEFT_COUNT):
         store(run + to.T_LEFT + 8 * i, load(load(program + to.P_LEFT) + 8 * i))
@@ -432,6 +448,33 @@ def _take_run(context: int, packet: int, size: int) -> int:
         i += 1
     _accept(link, sequence, size)
     store(program + to.P_LAST, step)
+    if _carry_out(context, run, -1, 0, load(program + to.P_FIRST)) != 0:
+        _end_turn(context, run, begun)
+    return 1
+
+
+def begin_run(context: int, program: int, step: int, owner: int, feeds: int) -> int:
+    """Begin a run, with a list of arrays; 0 if Python has to. owner: is told of its end."""
+    api = load(context + to.C_API)
+    if load(program + to.P_VALID) == 0 or load(context + to.C_OFF) != 0:
+        return 0
+    begun = _now(context)
+    if begun < load(context + to.C_WATCHED) or _is_known(context, step) != 0:
+        return 0
+    run = _free_slot(context, step)
+    if run == 0:
+        return 0
+    _begin(context, program, run, step, begun)
+    call(load(api + at.INCREF), owner)
+    store(run + to.T_OWNER, owner)
+    feed = load(program + to.P_FEEDS)
+    i = 0
+    while i < load(program + to.P_FEED_COUNT):
+        given = call(load(api + at.LIST_GET), feeds, i)
+        call(load(api + at.INCREF), given)
+        store(run + to.T_VALUES + 8 * load(feed), given)
+        feed += 16
+        i += 1
     if _carry_out(context, run, -1, 0, load(program + to.P_FIRST)) != 0:
         _end_turn(context, run, begun)
     return 1
@@ -528,6 +571,53 @@ def take(capsule: int, given: int) -> int:
         elif word == to.RUN:
             taken = _take_run(context, packet, size)
         if taken != 0:
+            if call(load(api + at.ERR_OCCURRED)) != 0:
+                call(load(api + at.ERR_CLEAR))  # Python has said it, and is not to end for that
             call(load(api + at.INCREF), load(api + at.TRUE))
             return load(api + at.TRUE)
     return call(load(context + to.C_BYTES), packet, size)
+
+
+# ---------------------------------------------------------------------------------------- sessions
+def _send_run(context: int, row: int, step: int, low: int, feeds: int) -> int:
+    """One RUN; 0 if Python has to send it."""
+    api = load(context + to.C_API)
+    link = load(row + to.G_LINK)
+    out = load(context + to.C_OUT)
+    meta = load(row + to.G_META)
+    if _can_send(api, context, link) == 0:
+        return 0
+    flags = 0
+    if meta != 0:
+        flags = to.BUFFERS
+        copy(out + to.HEADER, load(row + to.G_META_AT), meta)
+    _head(out, link, to.RUN, meta, flags, step)
+    size = to.HEADER + meta
+    feed = load(row + to.G_FEEDS)
+    i = 0
+    while i < load(row + to.G_FEED_COUNT):
+        array = call(load(api + at.LIST_GET), feeds, load(feed))
+        kind = load(feed + 8)
+        if array == 0:
+            call(load(api + at.ERR_CLEAR))
+            return 0
+        if _is_array(api, array, kind) == 0:
+            return 0
+        nbytes = load(kind + to.D_BYTES)
+        if nbytes != 0:
+            copy(out + size, load(array + to.ARRAY_DATA), nbytes)
+        size += nbytes
+        feed += 16
+        i += 1
+    return _push(context, link, size, load(row + to.G_HANDLE), low)
+
+
+def fan_out(context: int, rows: int, count: int, step: int, low: int, feeds: int) -> int:
+    """Send the RUNs of a step, whose feeds are in a list, until one cannot be sent here: how many
+    were."""
+    i = 0
+    while i < count:
+        if _send_run(context, rows + to.FAN_BYTES * i, step, low, feeds) == 0:
+            return i
+        i += 1
+    return count

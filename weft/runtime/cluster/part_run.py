@@ -228,6 +228,10 @@ class PartRun:
             token.cancel(self._error.what)
         return token
 
+    def was_ended(self) -> bool:
+        """Whether `end` was called."""
+        return self._error is not None
+
     @property
     def is_small(self) -> bool:
         """Whether `begin` may run it on a thread that others need."""

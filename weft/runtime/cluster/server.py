@@ -343,9 +343,12 @@ class Worker:
         if meta is not _NO_META and "r" in meta:
             self._watch()
         if run.is_small:
-            run.begin()
-            if meta is _NO_META and self.native is not None:
-                self.native.ran(client, part, handle, step, self._low.get(step >> MASTER_SHIFT, 0))
+            native = self.native if meta is _NO_META else None
+            if native is None or not native.begin(run):
+                run.begin()
+                if native is not None:
+                    low = self._low.get(step >> MASTER_SHIFT, 0)
+                    native.ran(client, part, handle, step, low)
         else:
             self._threads.submit(run.carry_out)
 

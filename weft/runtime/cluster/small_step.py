@@ -113,7 +113,7 @@ def row_of(built: Built, node: Node, number: dict[Node, int]) -> Row | None:
     if node.kind in (at.FEED, at.CONSTANT):
         return None
     if node.kind == at.FETCH:
-        return Row(i, FETCH, inputs, control, op, _computing(i, op, inputs, list))
+        return Row(i, FETCH, inputs, control, op, _computing(i, op, inputs, list), call=list)
     if node.kind == at.PLAN:
         made = built.plans[node.number]
         donated = tuple(made.plan.donated.values())

@@ -35,14 +35,13 @@ _FREE = frozenset({"broadcast_to", "constant", "identity", "reshape"})
 class Counters:
     """Steps and messages of one task; what it counts since it was made only grows, so that two
     snapshots and their times give rates. begun: parts of steps that have begun; it is changed, and
-    `ended` called, under the task's lock, the others by any thread. native: of these, how many
-    began and ended without Python. is_watched: whether anybody has
+    `ended` called, under the task's lock, the others by any thread. is_watched: whether anybody has
     ever looked at the times of ops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since = time.monotonic()
-        self.begun = self._done = self._failed = self.native = 0
+        self.begun = self._done = self._failed = 0
         self._steps = Histogram(SECONDS)
         self._waited = 0.0
         self._parts: dict[str, list[float]] = {}
@@ -107,7 +106,6 @@ class Counters:
         long as `SECONDS` says."""
         self.begun += runs
         self._done += runs
-        self.native += runs
         self._steps.sum += seconds
         for i, count in enumerate(buckets):
             self._steps.counts[i] += count
