@@ -78,6 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update") and "CI" in os.environ:
         raise pytest.UsageError("--update rewrites the golden files; it is not for CI")
     _keep_bytecode(config)
+    _forget_old_code(config)
     if "CI" in os.environ and WHOLE:
         _load_all_of_weft()
 
@@ -108,6 +109,23 @@ def _keep_bytecode(config: pytest.Config) -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
 
 
+#: In pytest's cache, what LLVM made (`compiled_before.py`), and how many bytes are kept of it from
+#: one run to the next.
+CODE, KEPT = "machine-code", 1 << 30
+
+
+def _forget_old_code(config: pytest.Config) -> None:
+    """What is beyond KEPT, the oldest first; one process of a run does it."""
+    if hasattr(config, "workerinput") or not hasattr(config, "cache"):
+        return
+    known = [(path.stat(), path) for path in config.cache.mkdir(CODE).iterdir()]
+    total = sum(status.st_size for status, _ in known)
+    for status, path in sorted(known, key=lambda entry: entry[0].st_mtime):
+        if total > KEPT:
+            path.unlink(missing_ok=True)
+            total -= status.st_size
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """The half million objects of 17,000 tests stay until the end: a collection in a test should
@@ -135,6 +153,15 @@ def native_calls() -> None:
     """The native call path from the first call on: otherwise it depends on timing which of a
     test's calls take it. `test_native_call.py` has the tests of calls before it is there."""
     native_api()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def code_of_before(pytestconfig: pytest.Config) -> None:
+    """LLVM compiles each text once, for all processes and runs with this cache of pytest's."""
+    if hasattr(pytestconfig, "cache"):
+        from compiled_before import remember  # it loads LLVM
+
+        remember(pytestconfig.cache.mkdir(CODE))
 
 
 @pytest.fixture(scope="session", autouse=True)
