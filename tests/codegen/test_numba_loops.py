@@ -174,6 +174,7 @@ class TestInRegisters:
         )
         one_kernel(turned, np.array([[0.0, -1.5], [1.0, 0.25]], np.float32), floats(2), rtol=1e-5)
 
+    @pytest.mark.slow
     @pytest.mark.share(3)
     @pytest.mark.parametrize("op", ["while", "scan", "cond"])
     def test_random(self, op: str) -> None:
