@@ -334,7 +334,7 @@ OPEN = {
 }  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", WHOLE)
 @given(
     a=st.lists(st.integers(-9, 9), max_size=4), b=st.lists(st.integers(-9, 9), max_size=4),

@@ -254,6 +254,7 @@ def test_missing_peers_are_named(
     assert "numpy " in out
 
 
+@pytest.mark.slow
 def test_a_peer_that_differs_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -428,7 +428,7 @@ DRAWS: dict[str, Fn] = {
 }
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_key_for_each_example(name: str) -> None:
     """What each key gives alone."""

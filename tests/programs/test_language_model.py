@@ -67,6 +67,7 @@ def test_the_text_and_its_pieces() -> None:
         example.pieces(ids[:5], 3, 8)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("sampled", [0, 8])
 def test_learns_what_follows(text: Any, sampled: int) -> None:
     result = learned(text, replace(SIZES, sampled=sampled), steps=600)
