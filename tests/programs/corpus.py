@@ -191,7 +191,7 @@ def _semantic(name: str) -> Program:
         fetches = pytree.flatten(case.fetch)[0]
         return Steps(fetches, [dict(case.feed)], want, seen=case.seen[0])
 
-    return Program(f"semantics/{name}", steps, told=_told(name), near=2e-6, weight=2)
+    return Program(f"semantics/{name}", steps, told=_told(name), near=2e-6, weight=4)
 
 
 @cache
@@ -272,4 +272,4 @@ def _random(seed: int) -> Program:
         given = [dict(zip(feeds, arrays(seed + k), strict=True)) for k in range(2)]
         return Steps(fetches, given)
 
-    return Program(f"random/{seed:02}", steps, near=1e-4, weight=24)
+    return Program(f"random/{seed:02}", steps, near=1e-4, weight=48)

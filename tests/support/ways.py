@@ -127,7 +127,15 @@ def _is_complex(kind: Any) -> bool:
 
 
 def traits(program: Program) -> frozenset[str]:
-    """Those that a program has."""
+    """Those that a program has, looked for once."""
+    held = vars(program)
+    if "traits" not in held:
+        held["traits"] = _traits_of(program)
+    found: frozenset[str] = held["traits"]
+    return found
+
+
+def _traits_of(program: Program) -> frozenset[str]:
     forms = {"no steps" if program.case is not None else "", "" if program.call else "steps"}
     found = {
         name
