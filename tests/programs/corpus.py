@@ -261,8 +261,9 @@ def _sized(name: str, layer: Callable[..., Any]) -> Program:
     told = {"gradient"} | ({"dynamic", "unread size"} if name == "parts" else set())
     told |= {"read transposed"} if name == "transpose" else set()
     return Program(
-        f"sized/{name}", call=lambda: Call(function, args), told=frozenset(told), near=1e-3
-    )
+        f"sized/{name}", call=lambda: Call(function, args), told=frozenset(told), near=1e-3,
+        weight=8,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------- random
