@@ -4,6 +4,7 @@ fake driver."""
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import os
 import pkgutil
@@ -11,7 +12,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,6 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update") and "CI" in os.environ:
         raise pytest.UsageError("--update rewrites the golden files; it is not for CI")
     _keep_bytecode(config)
+    _forget_old_code(config)
     if "CI" in os.environ and WHOLE:
         _load_all_of_weft()
 
@@ -108,6 +111,23 @@ def _keep_bytecode(config: pytest.Config) -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
 
 
+#: In pytest's cache, what LLVM made (`code_of_before`), and how many bytes are kept of it from
+#: one run to the next.
+CODE, KEPT = "machine-code", 1 << 30
+
+
+def _forget_old_code(config: pytest.Config) -> None:
+    """What is beyond KEPT, the oldest first; one process of a run does it."""
+    if hasattr(config, "workerinput") or not hasattr(config, "cache"):
+        return
+    known = [(path.stat(), path) for path in config.cache.mkdir(CODE).iterdir()]
+    total = sum(status.st_size for status, _ in known)
+    for status, path in sorted(known, key=lambda entry: entry[0].st_mtime):
+        if total > KEPT:
+            path.unlink(missing_ok=True)
+            total -= status.st_size
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """The half million objects of 17,000 tests stay until the end: a collection in a test should
@@ -135,6 +155,41 @@ def native_calls() -> None:
     """The native call path from the first call on: otherwise it depends on timing which of a
     test's calls take it. `test_native_call.py` has the tests of calls before it is there."""
     native_api()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def code_of_before(pytestconfig: pytest.Config) -> None:
+    """LLVM compiles each text once, for all processes and runs with this cache of pytest's: half of
+    the suite's processor time is LLVM's, and what it makes depends on nothing but a module's text
+    and the key's other parts. All else is as ever: weft emits each kernel, counts it as compiled,
+    links and runs it; its own cache on disk stays off. `pytest --cache-clear` forgets the code."""
+    if not hasattr(pytestconfig, "cache"):
+        return
+    from weft.codegen.llvm import compile as compiling  # it loads LLVM
+    from weft.codegen.llvm import engine, target
+
+    folder, compile_text = pytestconfig.cache.mkdir(CODE), engine.compile_text
+    sources = [Path(str(module.__file__)).read_text("utf-8") for module in (compiling, target)]
+
+    @cache
+    def depends_on(isa: str) -> str:
+        return "\n".join([isa, target.machine_line(), *sources])
+
+    def known_or_compiled(text: str, loops: bool = True) -> compiling.ObjectCode:
+        key = f"{depends_on(target.isa())}\n{loops}\n{text}"
+        path = folder / hashlib.sha256(key.encode()).hexdigest()
+        with suppress(OSError):
+            data = path.read_bytes()
+            size = 8 + int.from_bytes(data[:8], "little")
+            return compiling.ObjectCode(data[8:size], data[size:])
+        made = compile_text(text, loops)
+        with suppress(OSError):  # a test may have filled the disk
+            part = path.with_suffix(f".{os.getpid()}-{os.urandom(4).hex()}")
+            part.write_bytes(len(made.code).to_bytes(8, "little") + made.code + made.bitcode)
+            part.replace(path)
+        return made
+
+    engine.compile_text = known_or_compiled
 
 
 @pytest.fixture(scope="session", autouse=True)

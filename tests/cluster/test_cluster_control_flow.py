@@ -65,6 +65,7 @@ def loop_and_branch(device: Device) -> tuple[list[Any], list[Any]]:
     return [x, n], [y, *wf.gradients(wf.sum(y), [x, w, v])]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("n", [0, 1, 6])
 def test_a_loop_with_a_branch_and_gradients(target: str, n: int) -> None:
     same(loop_and_branch, [np.array([1, 2, 3, 4], np.float32), np.int64(n)], target)

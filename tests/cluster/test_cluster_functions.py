@@ -164,6 +164,7 @@ def test_errors_have_the_names_of_the_program(servers: list[wf.train.Server]) ->
         wf.compile(lambda: queue.dequeue(), cluster=target)()
 
 
+@pytest.mark.slow
 def test_what_no_function_uses_any_more_is_cleared(servers: list[wf.train.Server]) -> None:
     target = servers[0].target
     v, w = (wf.Variable(np.zeros(1000, F32), name="v") for _ in range(2))

@@ -292,6 +292,7 @@ def waiting(where: str = PS) -> wf.Tensor:
         return taken * 2.0
 
 
+@pytest.mark.share(2)
 def test_deadline_says_who_waits_for_whom(graph: wf.Graph, target: str) -> None:
     y = waiting()
     with wf.Session(target, graph=graph) as session:
@@ -307,6 +308,8 @@ def test_deadline_says_who_waits_for_whom(graph: wf.Graph, target: str) -> None:
     assert f"{PS} waits in its own op dequeue at " in text
 
 
+@pytest.mark.slow
+@pytest.mark.share(2)
 def test_a_step_that_has_failed_is_not_kept(graph: wf.Graph, target: str) -> None:
     """By what its tasks remember of it: its error has a traceback, and that the arrays."""
     y = waiting()
@@ -620,6 +623,7 @@ def _check_leaving(target: str, *, leaves: bool) -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_threads_agree_on_where_a_variable_is(monkeypatch: pytest.MonkeyPatch) -> None:
     place: Any = client.place_where_it_wins
     held: list[dict[str, str]] = []

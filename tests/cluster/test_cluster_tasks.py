@@ -279,6 +279,7 @@ def test_a_lost_task_is_named_with_what_was_waited_for(cluster: Cluster) -> None
     assert caught[0].locations == (Location("a.py", 2, 1),)
 
 
+@pytest.mark.share(2)
 def test_a_task_that_comes_back_is_given_the_step_again(cluster: Cluster) -> None:
     step = cluster.both()
     step.run([X, X])

@@ -63,6 +63,7 @@ def test_the_tree(count: int, size: int, seed: int) -> None:
     assert whole.sums[0].tobytes() == in_a_tree(parts).tobytes()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("size", "length"), [(2, 5), (3, 5), (3, 70_000), (9, 3)])
 def test_any_number_of_members(size: int, length: int) -> None:
     """Sums that go at once or in pieces, shares that are no subtrees, more members than parts."""
@@ -198,6 +199,7 @@ def test_all_of_a_half_hear_that_it_is_left_behind() -> None:
     assert [type(error) for error in found] == [LeftBehindError] * 2
 
 
+@pytest.mark.slow
 def test_a_leader_that_was_silent_follows_the_next_one() -> None:
     """It has its name still, and does not begin a second run with one who has lost another."""
     name = fresh()

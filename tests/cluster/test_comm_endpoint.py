@@ -126,6 +126,7 @@ def tensors() -> list[Any]:
     ]
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("x", tensors(), ids=lambda x: f"{x.dtype}-{x.nbytes}")
 def test_tensors_of_all_kinds(pair: tuple[Here, Here], x: Any) -> None:
     a, b = pair
@@ -214,6 +215,7 @@ def test_pushed_tensors_are_copied_before_send_returns(pair: tuple[Here, Here], 
         assert (b.take(step, 1) == step).all()
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("last", [1, (64 << 10) - 1, 64 << 10, 1 << 20])
 def test_large_tensors_are_whole_if_written_after_released(
     pair: tuple[Here, Here], last: int
@@ -385,10 +387,10 @@ def test_replies_from_the_callback_do_not_block() -> None:
     ):
         ends.update(a=a, b=b)
         a.connect("b", b.address)
-        for _ in range(1500):
+        for _ in range(500):
             a.send("b", 1, 0, 3, [payload])
             b.send("a", 1, 0, 3, [payload])
-        for _ in range(3000):
+        for _ in range(1000):
             assert done.acquire(timeout=20)
 
 
@@ -607,6 +609,7 @@ def test_fork_leaves_the_parents_links_alone() -> None:
         assert a.lost.empty()
 
 
+@pytest.mark.slow
 def test_a_peer_that_comes_when_nobody_waits_for_it_any_more() -> None:
     """The link is given up, and then its connection is made: who watched it is gone by then."""
     for _ in range(3):

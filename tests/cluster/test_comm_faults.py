@@ -91,6 +91,7 @@ def test_sends_to_a_stopped_peer_are_bounded() -> None:
         assert sum(sent) < 150 << 20
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("bind", ["ipc://{}/peer", "tcp://127.0.0.1:{}"])
 def test_restarted_at_the_same_address(bind: str, tmp_path: Path) -> None:
     """Nothing that was meant for the old process gets to the new one."""
@@ -112,6 +113,7 @@ def test_restarted_at_the_same_address(bind: str, tmp_path: Path) -> None:
             assert here.messages.empty()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("shared", [False, True])
 def test_killed_in_the_middle_of_a_large_tensor(shared: bool) -> None:
     x = np.zeros(64 << 20, np.uint8)
@@ -130,6 +132,7 @@ def test_killed_in_the_middle_of_a_large_tensor(shared: bool) -> None:
         assert here.transfers.incoming == 0
 
 
+@pytest.mark.slow
 def test_no_leak_over_killed_peers(tmp_path: Path) -> None:
     with Here("here") as here:
 

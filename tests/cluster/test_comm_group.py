@@ -162,6 +162,7 @@ def test_a_call_more_and_a_call_less() -> None:
         assert "psum of float64[2] at a.py:7" in str(error)
 
 
+@pytest.mark.slow
 def test_who_has_all_may_leave_before_others_have_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 waits for rank 2, and is off the processor while the others finish and leave."""
     slow: set[int] = set()
@@ -285,7 +286,7 @@ def test_groups_of_two_sizes() -> None:
 
     def member(rank: int, size: int) -> None:
         try:
-            Group(name, rank, size, connect_timeout=1.5).close()
+            Group(name, rank, size, connect_timeout=0.5).close()
         except CommError as error:
             errors.append(str(error))
 
@@ -298,7 +299,7 @@ def test_groups_of_two_sizes() -> None:
     assert any("has 3 members, rank 0 says 2" in error for error in errors)
 
 
-@pytest.mark.parametrize("length", [3, 400_000])
+@pytest.mark.parametrize("length", [3, pytest.param(400_000, marks=pytest.mark.slow)])
 def test_who_is_through_may_leave(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another member is slow in between its messages: the third one waits for it."""
     send, slow = socket.socket.sendmsg, set[int]()
@@ -343,6 +344,7 @@ def _descriptors() -> list[str]:
     return sorted(name for name in found if "memfd" in name or "socket" in name)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("length", [4, 400_000])
 def test_a_killed_member_is_named(length: int) -> None:
     """At some moment of many calls; nothing of the group stays open here."""
@@ -366,6 +368,7 @@ def test_a_killed_member_is_named(length: int) -> None:
     assert _descriptors() == before
 
 
+@pytest.mark.slow
 def test_a_stopped_member_is_late() -> None:
     name = fresh()
     with members(name, range(1, 2), 2, 4) as (member,):

@@ -64,6 +64,7 @@ def together(
     return outcomes([partial(run, rank) for rank in range(size)])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("size", "secret"), [(2, True), (3, False), (5, False)])
 def test_all_calls(size: int, secret: bool) -> None:
     """One after the other, on arrays that go at once and in several pieces, of all dtypes; members
@@ -113,6 +114,7 @@ def test_a_last_piece_of_few_elements(more: int) -> None:
     assert together(3, work) == [True] * 3
 
 
+@pytest.mark.slow
 def test_large_arrays_in_place() -> None:
     """Several real pieces, into the array itself, which is written to again at once."""
     xs = [drawn(rank, (3, 1_000_001), np.float32) for rank in range(3)]
@@ -128,6 +130,7 @@ def test_large_arrays_in_place() -> None:
     assert together(3, work) == [[True, True]] * 3
 
 
+@pytest.mark.slow
 def test_more_than_sixteen() -> None:
     """Each with each: rings are for none."""
     xs = [drawn(rank, (3000,), np.float64) for rank in range(17)]
@@ -191,6 +194,7 @@ def test_who_leaves_says_why() -> None:
         assert "it has no more batches" in str(error)
 
 
+@pytest.mark.slow
 def test_a_deadline_names_who_is_late() -> None:
     over = threading.Barrier(3)
 
@@ -219,10 +223,10 @@ def test_who_may_come() -> None:
     with pytest.raises(AddressError, match="have one address"):
         Group(fresh(), 0, 2, remote=Remote(addresses[:1] * 2))
     found = together(
-        2, lambda group: None, secrets=[Secret.generate(), Secret.generate()], connect_timeout=2
+        2, lambda group: None, secrets=[Secret.generate(), Secret.generate()], connect_timeout=1
     )
     assert AuthenticationError in map(type, found)
-    found = together(2, lambda group: None, secrets=[Secret.generate(), None], connect_timeout=2)
+    found = together(2, lambda group: None, secrets=[Secret.generate(), None], connect_timeout=1)
     assert {type(x) for x in found} <= {AuthenticationError, UnreachableError}
 
 
@@ -252,6 +256,7 @@ def pair(length: int) -> Iterator[tuple[Group, Any]]:
         yield Group(name, 0, 2, 20, 30, remote=Remote(addresses)), other
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("length", [4, 400_000])
 def test_a_killed_member_is_named(length: int) -> None:
     with pair(length) as (group, victim):

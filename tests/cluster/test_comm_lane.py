@@ -150,6 +150,7 @@ def test_one_that_is_cut_is_done_without() -> None:
         assert b.lost.empty()
 
 
+@pytest.mark.slow
 def test_packets_behind_what_never_comes_end_the_link() -> None:
     limits = Limits(heartbeat_s=0.2, heartbeat_timeout_s=1.0)
     with Here("a", limits=limits) as a, Here("b", limits=limits) as b:

@@ -116,6 +116,7 @@ def test_without_faults(tasks: Tasks, tmp_path: Path) -> None:
     assert latest.endswith("model-12")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("lost", ["/job:ps/task:0", "/job:ps/task:1", "/job:worker/task:0"])
 def test_a_task_that_comes_back_empty(tasks: Tasks, tmp_path: Path, lost: str) -> None:
     target = tasks.servers["/job:worker/task:0"].target
@@ -127,6 +128,7 @@ def test_a_task_that_comes_back_empty(tasks: Tasks, tmp_path: Path, lost: str) -
     assert recoveries == 2 or (recoveries < 2 and "worker" in lost)
 
 
+@pytest.mark.slow
 def test_a_task_that_stays_away(tasks: Tasks, tmp_path: Path) -> None:
     model = Model()
     with model.graph.as_default():

@@ -259,7 +259,7 @@ def looped(kind: str, target: str) -> tuple[Any, Any, list[Any]]:
     return x, n, [h, gradient]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("control_flow", every(2, ["auto", "dataflow"]))
 @pytest.mark.parametrize(
     ("kind", "made"),
@@ -370,6 +370,7 @@ def with_sizes_from_values(where: str) -> list[list[Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_sizes_that_values_decide_go_from_task_to_task(target: str) -> None:
     found = with_sizes_from_values(target)
     assert found == with_sizes_from_values("")

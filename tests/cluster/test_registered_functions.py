@@ -112,6 +112,7 @@ def test_ops_and_kernels_in_another_process(tmp_path: Path, module: Any) -> None
             assert session.run(y, {x: [1, 2]}).tolist() == [1, 8]
 
 
+@pytest.mark.slow
 def test_one_that_the_task_has_not(tmp_path: Path, module: Any) -> None:
     with worker(tmp_path) as target, wf.Graph().as_default():
         x = wf.placeholder(wf.float32, [2])
@@ -137,6 +138,7 @@ def bent_on_the_task(target: str, module: Any) -> Any:
             return session.run(y, {x: [-1, 0, 1]})
 
 
+@pytest.mark.slow
 def test_a_scalar_function_that_has_to_be_compiled(
     tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def train(cluster: Cluster, steps: list[list[tuple[Array, Array]]]) -> None:
 
 
 # ------------------------------------------------------------------------------ all the workers
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "optimizer", [lambda: wf.train.SGD(0.1), lambda: wf.train.Adam(0.1),
                   lambda: wf.train.Momentum(0.1, 0.9)]
@@ -161,6 +162,7 @@ def test_workers_together_are_the_concatenated_batch(total: int) -> None:
         np.testing.assert_array_equal(a, c)
 
 
+@pytest.mark.slow
 def test_the_order_of_arrival_does_not_count() -> None:
     results = set()
     data = batches(3, 3)

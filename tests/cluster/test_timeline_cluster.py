@@ -368,6 +368,7 @@ def test_a_task_that_is_lost_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
             server.stop()
 
 
+@pytest.mark.slow
 def test_top_where_a_task_was_never_there(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ def test_forms_of_the_formula_that_are_found(name: str) -> None:
         assert "attention_grad(" in grads_of(f, Q, Q, Q)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["dropout", "returned", "bias", "two masks", "outer scale"])
 def test_forms_that_stay_as_they_are(name: str) -> None:
     bias = np.linspace(0, 1, 40, dtype=np.float32)

@@ -97,6 +97,7 @@ def test_what_was_freed_is_made_again() -> None:
             gc.collect()
 
 
+@pytest.mark.slow
 def test_threads_drop_and_make_functions() -> None:
     """Code is never freed under a call that runs it."""
     failures: list[BaseException] = []

@@ -42,6 +42,7 @@ def elementwise_case(dtype: DType, size: int | None, ops: list[str]) -> Case:
 class TestElementwise:
     """One kernel for each op and dtype."""
 
+    @pytest.mark.share(4)
     @by_name("dtype", usual(NATIVE), ids=str)
     def test_vector_body_and_remainder(self, dtype: DType) -> None:
         ops = ops_at(dtype)
@@ -49,6 +50,7 @@ class TestElementwise:
         for op, got, wanted in elementwise_case(dtype, size, ops).run():
             check_elementwise(op, dtype, got, wanted)
 
+    @pytest.mark.share(2)
     @by_name("dtype", usual(NATIVE), ids=str)
     def test_other_sizes_use_the_same_kernels(self, dtype: DType) -> None:
         ops = ops_at(dtype)
@@ -59,6 +61,7 @@ class TestElementwise:
                 check_elementwise(op, dtype, got, wanted)
         assert compile_count() == before
 
+    @pytest.mark.share(2)
     @by_name("dtype", [dtypes.bool_, dtypes.int32, dtypes.bfloat16, dtypes.float32], ids=str)
     def test_rank_0(self, dtype: DType) -> None:
         for op, got, wanted in elementwise_case(dtype, None, ops_at(dtype)).run():
@@ -76,6 +79,7 @@ class TestElementwise:
         for op, got, wanted in case.run():
             check_elementwise(op, dtype, got, wanted)
 
+    @pytest.mark.share(4)
     @by_name("source", usual(NATIVE), ids=str)
     def test_astype(self, source: DType) -> None:
         targets = [t for t in NATIVE if t.is_complex or t.kind == "bool" or not source.is_complex]
@@ -96,6 +100,7 @@ class TestElementwise:
         (row,) = case.run()
         check(*row)
 
+    @pytest.mark.share(4)
     @by_name("dtype", usual(NATIVE), ids=str)
     def test_through_index_maps(self, dtype: DType) -> None:
         """Transposed, strided, reversed, broadcast and reshaped operands, read in place."""
@@ -127,6 +132,7 @@ class TestElementwise:
 class TestMovingData:
     """Ops that compute nothing: bits agree, for every dtype."""
 
+    @pytest.mark.share(4)
     @by_name("passes", [(fuse,), PIPELINE], ids=["fuse", "pipeline"])
     @by_name("dtype", usual(NATIVE), ids=str)
     def test_shapes(self, dtype: DType, passes: Any) -> None:
@@ -166,11 +172,13 @@ class TestMovingData:
         for label, got, wanted in gathers(Case(), dtypes.float32, index).run():
             check(label, got, wanted)
 
+    @pytest.mark.share(2)
     @by_name("dtype", usual(NATIVE), ids=str)
     def test_gathers(self, dtype: DType) -> None:
         for label, got, wanted in gathers(Case(), dtype, dtypes.int64).run():
             check(label, got, wanted)
 
+    @pytest.mark.share(4)
     @by_name("dtype", usual(d for d in NATIVE if not d.is_complex), ids=str)
     def test_sorting(self, dtype: DType) -> None:
         case = Case()
@@ -189,6 +197,7 @@ class TestMovingData:
         for label, got, wanted in case.run():
             check(label, got, wanted)
 
+    @pytest.mark.share(4)
     @by_name("dtype", usual(d for d in NATIVE if not d.is_complex), ids=str)
     def test_positions(self, dtype: DType) -> None:
         case = Case()

@@ -29,6 +29,7 @@ by_name = pytest.mark.parametrize
 class TestReductions:
     """Reductions over every set of axes; running reductions; scatters that add."""
 
+    @pytest.mark.share(4)
     @by_name("dtype", usual(NATIVE), ids=str)
     def test_reductions(self, dtype: DType) -> None:
         for shape in ((5, 7), (3, 4, 5), (1, 9), (0, 3), (6, 0), ()):
@@ -66,6 +67,7 @@ class TestReductions:
             ((label, got, wanted),) = case.run()[-1:]
             check_reduction(label, "sum", x, axes, got, wanted)
 
+    @pytest.mark.share(4)
     @by_name("dtype", usual(NUMERIC), ids=str)
     def test_running(self, dtype: DType) -> None:
         case = Case()
@@ -126,6 +128,7 @@ def check_reduction(
 
 
 class TestMatmul:
+    @pytest.mark.share(2)
     @by_name("dtype", usual(NUMERIC), ids=str)
     def test_all_forms(self, dtype: DType) -> None:
         case = Case()
@@ -230,7 +233,7 @@ def plain_type(dtype: DType) -> Any:
     return TensorType(dtype, (2,))
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("length", [5, 300])

@@ -102,6 +102,7 @@ def test_large_convolutions(case: dict[str, Any], dtype: str) -> None:
         check(op, arrays, dtype, **attrs)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i32"])
 @pytest.mark.parametrize("case", BLOCKS[1:], ids=lambda c: f"{c['x']} by {c['w']}")
 def test_bits_do_not_depend_on_cuts(case: dict[str, Any], dtype: str) -> None:
@@ -204,7 +205,7 @@ def test_depthwise_and_separable() -> None:
     np.testing.assert_allclose(separable, got @ mix[0, 0])
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("window", [2, 3, 5, 7, 8])
 def test_depthwise_rows_of_taps(window: int) -> None:
     # Results side by side share what their taps see: forward and back, by stride and dilation.
@@ -339,6 +340,7 @@ def test_errors_name_the_user_s_line(name: str) -> None:
         assert "test_conv.py" in str(caught.value)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
 @pytest.mark.parametrize("case", [*BLOCKS[:5], "1x1"], ids=str)
 def test_what_follows_a_convolution_joins_it(case: Any, dtype: str) -> None:

@@ -50,7 +50,7 @@ def check(got: Any, wanted: list[float], what: str) -> None:
         assert same, f"{what}, row {k}: {a!r} for {b!r}"
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_extrema_along_all_axes(name: str, dtype: str) -> None:
@@ -68,6 +68,7 @@ def test_extrema_along_all_axes(name: str, dtype: str) -> None:
             check(whole(x[k]), rows[k : k + 1], f"{length} alone")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_extrema_within_rows_of_a_kernel(dtype: str) -> None:
     """What a row kernel takes of them, beside a sum and with masked ends."""

@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_one_kernel_with_and_without_gradients(name: str) -> None:
     f, args = FUNCTIONS[name]

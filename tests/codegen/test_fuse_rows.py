@@ -72,6 +72,7 @@ class TestCuts:
         fused = fuse(case.graph)
         check_cuts(fused, case.inputs, seed)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("seed", range(3))
     @pytest.mark.parametrize("axes", [(0, 1), (0,), (1,), ()])
     @pytest.mark.parametrize("shape", [(70001, 3), (300, 400), (5, 9000), (1, 50000), (50000, 1)])
@@ -85,6 +86,7 @@ class TestCuts:
         wanted = (wide * wide).sum(axes) if axes else np.exp(wide)
         np.testing.assert_allclose(got, wanted, rtol=3e-6)
 
+    @pytest.mark.share(3)
     @pytest.mark.parametrize("shape", [(300, 70), (64, 64), (65, 1), (7, 40, 33), (2, 3, 70, 130)])
     @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.complex128])
     def test_transposed_reads(self, shape: tuple[int, ...], dtype: Any) -> None:
@@ -97,6 +99,7 @@ class TestCuts:
         check_cuts(fused, [x, y], 1)
         assert same(run(fused, [x, y], whole)[0], np.transpose(x, axes) + y * np.asarray(2, dtype))
 
+    @pytest.mark.share(8)
     @pytest.mark.parametrize("dtype", ["?", "i1", "i2", "f4", "f8", "c8", "c16"])
     @pytest.mark.parametrize(
         "shape", [(300, 70), (64, 128), (17, 150), (3, 200), (1, 70), (40, 19, 23), (2, 3, 70, 31)]
@@ -209,6 +212,7 @@ def test_several_axes_and_channels_first() -> None:
     np.testing.assert_allclose(wf.compile(norm)(x), wanted, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_a_long_row_keeps_its_precision() -> None:
     """f32 sums of a row are blocked: as exact as a sum in a nest of its own."""
     x = np.random.default_rng(0).random((8, 300_001), dtype=np.float32)

@@ -12,7 +12,7 @@ import pytest
 from compiled_checks import PIPELINE, same
 from example_counts import examples
 from graphs import Case
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_graph_checks import check_exactly, check_roughly
 from row_graphs import row_cases
@@ -55,7 +55,7 @@ class TestRandomGraphs:
             check_roughly(case, (fuse,))
 
     @given(row_cases((dtypes.float16,), gathers=True))
-    @settings(max_examples=20)
+    @examples(40)
     def test_halves(self, case: Case) -> None:
         with everything_inside():
             check_roughly(case, (fuse,))

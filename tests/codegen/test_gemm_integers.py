@@ -63,6 +63,7 @@ def product(a: Any, b: Any) -> Any:
     return wf.matmul(a, b, preferred_element_type=wf.int32)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("isa", ISAS)
 @examples(120)
 @given(
@@ -104,6 +105,7 @@ def test_the_ends_of_the_range(isa: str, short: str, k: int) -> None:
         np.testing.assert_array_equal(f(a, b).numpy(), truth(a, b))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("short", ["i8", "u8", "i16", "u16"])
 @pytest.mark.parametrize("isa", ISAS)
 def test_products_of_their_own_dtype(isa: str, short: str) -> None:
@@ -142,6 +144,7 @@ def test_what_follows_is_one_kernel_with_it(isa: str) -> None:
     assert "reads i8" in f.explain(x, w, bias, scale)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("isa", ISAS)
 def test_which_instruction(isa: str) -> None:
     """A multiply for each of so many products: 2, or 4 of i8 where VNNI is."""
@@ -158,6 +161,7 @@ def test_which_instruction(isa: str) -> None:
         assert re.search("vpdpbusd" if quad else "pmaddwd|vpdpwssd", text)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("isa", ISAS)
 def test_sums_stay_in_registers(isa: str) -> None:
     """The loops over k have one product for each vector of the tile, and store nothing."""
@@ -423,6 +427,7 @@ WAYS: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.parametrize("preferred", [wf.int16, wf.int32, wf.int64, wf.float32, "float64"])
 @pytest.mark.parametrize("compile_it", [False, True])

@@ -72,7 +72,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype", [wf.float16, wf.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str, dtype: Any) -> None:

@@ -117,6 +117,7 @@ class TestDefinitions:
                     rows[i], rows[other] = rows[other], rows[i]
                 assert rows == one.tolist()
 
+    @pytest.mark.share(2)
     def test_solves(self, dtype: Any) -> None:
         for shape in SHAPES:
             x = draw(shape, dtype)
@@ -128,6 +129,8 @@ class TestDefinitions:
                     size = float(np.abs(a).max() * max(np.abs(got).max(), 1))
                     near((turned(a) if adjoint else a) @ got, b, scale=size)
 
+    @pytest.mark.slow
+    @pytest.mark.share(2)
     def test_triangular_solves(self, dtype: Any) -> None:
         for shape in SHAPES[1:-2]:
             for op, attrs in ALL:
@@ -152,6 +155,7 @@ class TestDefinitions:
                 wanted = np.linalg.qr(a, "complete" if full else "reduced").R
                 near(r, wanted, 500)  # and with LAPACK's signs
 
+    @pytest.mark.share(2)
     def test_eigh(self, dtype: Any) -> None:
         for shape in SHAPES:
             a = draw(shape, dtype)
@@ -165,6 +169,7 @@ class TestDefinitions:
             for found in (values, alone):
                 near(found[..., None], wanted[..., None])
 
+    @pytest.mark.share(2)
     def test_singular_values(self, dtype: Any) -> None:
         for shape in SHAPES + OTHERS:
             a = draw(shape, dtype)
@@ -173,6 +178,7 @@ class TestDefinitions:
             near(values[..., None], wanted[..., None])
             assert (np.diff(values) <= 0).all()
 
+    @pytest.mark.share(2)
     def test_singular_vectors(self, dtype: Any) -> None:
         for shape in SHAPES[:-1] + OTHERS:
             a, k = draw(shape, dtype), min(shape[1:])
@@ -292,6 +298,7 @@ def each(check: Callable[[str, dict[str, bool]], None]) -> None:
         check(op, attrs)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bits_do_not_depend_on_the_place_in_a_batch(dtype: Any) -> None:
     x = draw((50, 7, 7), dtype)
@@ -353,6 +360,7 @@ def test_pivots_that_are_zero_or_have_no_inverse(dtype: Any) -> None:
     assert x[5, 2, 0] == 1
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("isa", host_isas())
 def test_instruction_sets(isa: str) -> None:
     """All ops with vectors of other widths."""

@@ -36,6 +36,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_function_for_each(isa: str) -> None:
     rng = np.random.default_rng(0)
@@ -142,6 +143,7 @@ def test_levels_follow_from_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels() == ("x86-64-v2",)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_environment_variable(isa: str) -> None:
     """All kernels of a process, a session's and Numba's among them, and other cache files."""
@@ -166,6 +168,7 @@ def test_the_environment_variable_is_checked() -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_users_kernels_have_the_process_s() -> None:
     code = """
 import re, numpy as np, weft as wf
@@ -195,6 +198,8 @@ ON_ISA = ROOT / "benchmarks" / "on_isa.py"
 CPUINFO = target._CPUINFO.read_text() if target._CPUINFO.exists() else ""
 
 
+@pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 @pytest.mark.skipif("cpuid_fault" not in CPUINFO, reason="this processor cannot hide CPUID")
 @pytest.mark.parametrize("isa", ISAS[:2])

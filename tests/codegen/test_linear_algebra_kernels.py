@@ -72,6 +72,7 @@ def test_all_have_a_kernel() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 class TestAgainstTheInterpreter:
+    @pytest.mark.share(4)
     def test_factors_that_are_unique(self, dtype: Any) -> None:
         for shape in SQUARE + OTHERS:
             x = draw(shape, dtype)
@@ -90,6 +91,7 @@ class TestAgainstTheInterpreter:
             (values,), (wanted,) = both("eigh", [x], vectors=False)
             near(values, wanted)
 
+    @pytest.mark.share(8)
     @pytest.mark.parametrize("full", [False, True])
     def test_bases(self, dtype: Any, full: bool) -> None:
         for shape in SQUARE + OTHERS:
@@ -105,6 +107,7 @@ class TestAgainstTheInterpreter:
                     np.eye(basis.shape[-1], dtype=dtype), (*shape[:-2], *basis.shape[-1:] * 2)
                 ))  # fmt: skip
 
+    @pytest.mark.share(4)
     def test_eigenvectors(self, dtype: Any) -> None:
         for shape in SQUARE:
             x = draw(shape, dtype)
@@ -121,6 +124,7 @@ class TestAgainstTheInterpreter:
                 for value in a:
                     near(np.abs(b - value).min(), np.zeros((), b.real.dtype), 2000)
 
+    @pytest.mark.share(4)
     @pytest.mark.parametrize("columns", [1, 3])
     def test_solves(self, dtype: Any, columns: int) -> None:
         for shape in SQUARE:
@@ -141,6 +145,8 @@ class TestAgainstTheInterpreter:
                     near(made[0][0], made[1][0])
 
 
+@pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 def test_wide_blocks_of_reflections(dtype: Any) -> None:
     x = draw((530, 515), dtype)
@@ -274,6 +280,8 @@ def test_a_large_batch_is_cut_over_threads() -> None:
             near(got[0], wanted[0], 2000)
 
 
+@pytest.mark.slow
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_many_small_matrices_eagerly(dtype: Any) -> None:
     """The interpreter eliminates in all of them at once: as LAPACK does, zero pivots included."""

@@ -121,6 +121,7 @@ class TestTable:
 class TestOps:
     """The op table."""
 
+    @pytest.mark.slow
     def test_where_numba_and_numpy_differ(self) -> None:
         """Rounding, wrap-around, zero divisors, NaN: a share of the next test."""
         for dtype, names in SOME.items():
@@ -150,6 +151,7 @@ class TestOps:
             case = bitcasts(source, [d for d in NATIVE if d.is_numeric and not d.is_complex])
             check_bitcasts(source, case, case.run())
 
+    @pytest.mark.share(5)
     @pytest.mark.parametrize("op", _share(GIVEN))
     def test_whole_numbers_exactly(self, op: str) -> None:
         """Graphs with this op, on integers and bools, have the interpreter's bits."""
@@ -198,6 +200,7 @@ class TestStructures:
             scale = np.abs(b).max(initial=0)
             np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale)
 
+    @pytest.mark.slow
     def test_a_layer_and_its_gradient(self) -> None:
         def loss(x: Any, w: Any) -> Any:
             return wf.sum(wf.nn.softmax(wf.tanh(x @ w + 1)) ** 2)

@@ -73,7 +73,7 @@ class TestInRegisters:
             in text
         )
 
-    @pytest.mark.share(3)
+    @pytest.mark.share(6)
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_dtypes(self, dtype: str) -> None:
         def f(n: Any, x: Any) -> Any:
@@ -136,6 +136,7 @@ class TestInRegisters:
             else:
                 check(f, np.float32(0.5))
 
+    @pytest.mark.slow
     @pytest.mark.share(2)
     @pytest.mark.parametrize("reverse", [False, True])
     def test_scans(self, reverse: bool) -> None:
@@ -174,6 +175,7 @@ class TestInRegisters:
         )
         one_kernel(turned, np.array([[0.0, -1.5], [1.0, 0.25]], np.float32), floats(2), rtol=1e-5)
 
+    @pytest.mark.slow
     @pytest.mark.share(3)
     @pytest.mark.parametrize("op", ["while", "scan", "cond"])
     def test_random(self, op: str) -> None:

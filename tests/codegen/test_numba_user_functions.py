@@ -125,6 +125,7 @@ def test_lambdas_and_one_line() -> None:
     near(made, X)
 
 
+@pytest.mark.slow
 def test_what_has_no_text_is_named_and_the_file_says_why() -> None:
     scope: dict[str, Any] = {"math": math}
     exec("def hidden(x):\n    return x if x > 0 else math.exp(x)", scope)
@@ -196,6 +197,7 @@ class TestFiles:
         (path,) = tmp_path.glob("dump/*/kernels/*.py")
         return path
 
+    @pytest.mark.slow
     def test_an_edited_function(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -223,6 +225,7 @@ class TestFiles:
             REPLACED.clear()
         assert "v0 = user_clamped(x0)" in text
 
+    @pytest.mark.slow
     def test_in_another_process(self, tmp_path: Path) -> None:
         """The module that defines the function has to be imported."""
         (tmp_path / "my_ops.py").write_text(

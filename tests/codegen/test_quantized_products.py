@@ -144,6 +144,7 @@ FORMS: list[tuple[Callable[..., Any], int, int]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("f", "bits", "count"), FORMS, ids=lambda v: getattr(v, "__name__", None))
 @pytest.mark.parametrize("lead", [(), (1,), (2, 3), (40,)], ids=str)
 def test_dequantised_weights(

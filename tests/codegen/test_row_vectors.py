@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from example_counts import examples
 from graphs import Case
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
 from random_graph_checks import check_roughly
@@ -65,6 +65,7 @@ def _kernel(op: str, dtype: str, lanes: int) -> Kernel:
 
 
 class TestOps:
+    @pytest.mark.share(4)
     @pytest.mark.parametrize("dtype", ["f32", "f64"])
     @pytest.mark.parametrize("op", sorted(OPS))
     def test_lanes_have_the_bits_of_single_numbers(self, op: str, dtype: str) -> None:
@@ -134,7 +135,7 @@ FUNCTIONS = (softmax, two_folds, layer_norm_gradients, log_likelihood)
 
 
 class TestRows:
-    @pytest.mark.share(3)
+    @pytest.mark.share(9)
     @pytest.mark.parametrize("n", SIZES)
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("f", FUNCTIONS)
@@ -187,7 +188,7 @@ class TestRows:
         check_roughly(case, (fuse,))
 
     @given(st.sampled_from(FUNCTIONS), st.integers(0, 2**20))
-    @settings(max_examples=30)
+    @examples(60)
     def test_any_cut_has_the_same_bits(self, f: Callable[[Any], Any], seed: int) -> None:
         rng = np.random.default_rng(seed)
         x = rng.standard_normal((int(rng.integers(1, 90)), int(rng.integers(1, 200))))

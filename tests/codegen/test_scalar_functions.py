@@ -159,6 +159,7 @@ def test_the_function_is_inlined_and_the_loop_in_vectors() -> None:
     assert "compiled by Numba, computes in f32; inline" in text
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("name", sorted(set(MATHS) - {"pow", "fmod", "atan2", "hypot", "cbrt"}))
 def test_functions_of_math_are_wefts(name: str, dtype: str) -> None:
@@ -316,6 +317,7 @@ def run_script(folder: Path, factor: float, count: int = 2) -> Any:
     return json.loads(made.stdout)
 
 
+@pytest.mark.slow
 def test_the_second_process_imports_no_numba_and_edits_are_seen(tmp_path: Path) -> None:
     first = run_script(tmp_path, 2.0)
     second = run_script(tmp_path, 2.0)

@@ -58,6 +58,8 @@ def test_the_kernel_is_the_reference(
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_numbas_is_the_reference(seed: int) -> None:
     sizes = (6, 5, 70)

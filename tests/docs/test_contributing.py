@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_recipes_name_real_files(title: str) -> None:
     assert not missing, f"'{title}' names files that are not there: {missing}"
 
 
+@cache
 def names_in(path: Path) -> set[str]:
     """The functions that a file defines and the strings in its code: where rows of tables are."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))

@@ -37,6 +37,7 @@ def first_entries(name: str) -> list[tuple[str, str, list[str]]]:
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("name", "most"), [("compile", 13), ("session", 15), ("cluster", 22)])
 def test_the_page_has_every_stop(name: str, most: int) -> None:
     """Each function named is entered, in the order of the table, and called through no other file.

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from paths import ROOT
@@ -48,6 +50,23 @@ def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return node.end_lineno - node.lineno + 1
 
 
+class Facts(NamedTuple):
+    """Of a source: its docstring, its functions as (line, name, lines), what the module assigns
+    to."""
+
+    doc: str
+    functions: list[tuple[int, str, int]]
+    assigned: list[str]
+
+
+@cache
+def facts_of(path: Path) -> Facts:
+    """Each source is parsed once for all tests."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [(node.lineno, node.name, function_lines(node)) for node in functions(tree)]
+    return Facts(ast.get_docstring(tree) or "", found, list(names_of_module(tree)))
+
+
 def tree_files() -> list[Path]:
     """The text files that people write, without caches and environments."""
     found = [p for p in ROOT.iterdir() if p.suffix in {".md", ".toml"}]
@@ -77,13 +96,13 @@ def test_files_are_short() -> None:
 def test_functions_are_short_and_modules_have_docstrings() -> None:
     long, bare = [], []
     for path in SOURCES:
-        tree, name = ast.parse(path.read_text(encoding="utf-8")), name_of(path)
+        facts, name = facts_of(path), name_of(path)
         long += [
-            f"{name}:{node.lineno} {node.name}: {function_lines(node)} lines"
-            for node in functions(tree)
-            if function_lines(node) >= MAX_FUNCTION_LINES and f"{name}:{node.name}" not in LONG
+            f"{name}:{line} {function}: {lines} lines"
+            for line, function, lines in facts.functions
+            if lines >= MAX_FUNCTION_LINES and f"{name}:{function}" not in LONG
         ]
-        bare += [] if ast.get_docstring(tree) else [name]
+        bare += [] if facts.doc else [name]
     assert not long, "\n".join(["split these, or give a reason in LONG:", *long])
     assert not bare, "\n".join(["these do not say what they are for:", *bare])
 
@@ -101,7 +120,7 @@ def names_of_module(tree: ast.Module) -> Iterator[str]:
 def test_a_module_assigns_to_a_name_once() -> None:
     """Two thresholds of one name were each other's values, which no type checker minds."""
     for path in SOURCES:
-        names = list(names_of_module(ast.parse(path.read_text(encoding="utf-8"))))
+        names = facts_of(path).assigned
         assert sorted(names) == sorted(set(names)), name_of(path)
     assert [*names_of_module(ast.parse("A, b = 1, 2\nfor c in b: pass\nA: int = 3"))] == [
         "A", "b", "A",
@@ -119,9 +138,9 @@ def test_exceptions_are_still_needed() -> None:
         if len(text.splitlines()) >= MAX_FILE_LINES:
             long.add(name_of(path))
         long |= {
-            f"{name_of(path)}:{node.name}"
-            for node in functions(ast.parse(text))
-            if function_lines(node) >= MAX_FUNCTION_LINES
+            f"{name_of(path)}:{function}"
+            for _, function, lines in facts_of(path).functions
+            if lines >= MAX_FUNCTION_LINES
         }
     assert set(LONG) <= long, f"not long any more: {sorted(set(LONG) - long)}"
     assert all(LONG.values()), "every exception needs its reason"
@@ -162,8 +181,7 @@ def folder_table() -> str:
     """The folders of `weft/` with the first paragraph of their docstrings, as a Markdown table."""
     rows = ["| folder | what it is |", "|---|---|"]
     for path in sorted((ROOT / "weft").rglob("__init__.py"), key=lambda p: p.parent.parts):
-        doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        first = " ".join(doc.split("\n\n")[0].split())
+        first = " ".join(facts_of(path).doc.split("\n\n")[0].split())
         rows.append(f"| `{name_of(path.parent)}` | {first} |")
     return "\n".join(rows)
 

@@ -308,6 +308,7 @@ def check(name: str, table: str, operands: list[np.ndarray[Any, Any]], names: An
                 assert fits(got, row[1], value, eps), f"{way}: {name}({value}) = {got}; {row[0]}"
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_of_one_real(name: str, dtype: wf.DType) -> None:
@@ -315,6 +316,7 @@ def test_of_one_real(name: str, dtype: wf.DType) -> None:
     check(name, REAL[name], [x], [{"x": float(v)} for v in x])
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_of_two_reals(name: str, dtype: wf.DType) -> None:
@@ -330,6 +332,7 @@ def complex_grid(dtype: wf.DType) -> Any:
     return z
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", COMPLEX)
 @pytest.mark.parametrize("dtype", COMPLEX_DTYPES, ids=str)
 def test_of_a_complex_number(name: str, dtype: wf.DType) -> None:

@@ -232,6 +232,7 @@ def _numbers(result: Any) -> list[int]:
     return [int(x) for x in found]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", COMPILED)
 @given(x=st.integers(-6, 25), y=st.integers(-6, 25))
 @examples(40)
@@ -333,6 +334,7 @@ OPEN = {
 }  # fmt: skip
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", WHOLE)
 @given(
     a=st.lists(st.integers(-9, 9), max_size=4), b=st.lists(st.integers(-9, 9), max_size=4),

@@ -152,6 +152,7 @@ def test_cost_as_text_and_json() -> None:
     assert held["peaks"]["bandwidth"]["memory"]["copy"][0] > 0
 
 
+@pytest.mark.slow
 def test_a_table_of_those_that_take_most() -> None:
     """Sorted by time, with shares; few rows by `top`, and the others as one."""
 
@@ -253,6 +254,7 @@ def test_missing_peers_are_named(
     assert "numpy " in out
 
 
+@pytest.mark.slow
 def test_a_peer_that_differs_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +273,7 @@ def test_one_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no kernel 'maxx'" in message
 
 
+@pytest.mark.slow
 def test_threads_are_set_and_put_back(tmp_path: Path) -> None:
     before = POOL.limit
     file = tmp_path / "one.json"

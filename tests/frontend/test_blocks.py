@@ -164,6 +164,7 @@ def test_response_normalization_of_other_numbers() -> None:
 
 
 # --------------------------------------------------------------------------------------- pooling
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("dtype", "first"), every(3, itertools.product(["f4", "i8", "f2", "u8", "u1"], [False, True]))
 )

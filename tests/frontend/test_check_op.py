@@ -68,6 +68,7 @@ class TestCheckOp:
         assert wf.testing.check_op(op, X) == lines
         assert wf.testing.check_op("soft", X, seed=3) == lines
 
+    @pytest.mark.share(5)
     @pytest.mark.parametrize("x", [1.5, np.zeros((0, 3)), X.astype(np.float64), X[0, 0], X.T])
     def test_shapes_and_dtypes(self, register: Any, x: Any) -> None:
         wf.testing.check_op(soft_sign(register, right_kernel, right_gradient), x)
@@ -87,6 +88,7 @@ class TestCheckOp:
         assert caught.value.locations[0].file == __file__
         wf.testing.check_op(op, X, rtol=10.0)
 
+    @pytest.mark.slow
     def test_a_gradient_that_is_wrong(self, register: Any) -> None:
         op = soft_sign(register, right_kernel, wrong_gradient)
         with pytest.raises(wf.testing.CheckError, match="the gradient of 'soft' for operand 0 is"):
@@ -243,6 +245,7 @@ class TestWhatUsedToPass:
         with pytest.raises(wf.testing.CheckError, match="for operand 1"):
             wf.testing.check_op(op, X, 1.5)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("rows", [2, 5, 64])
     def test_a_kernel_that_fills_a_part(self, register: Any, rows: int) -> None:
         op = register("same", type_rule=lambda x: x, reference=lambda x: x + 0)
@@ -256,6 +259,7 @@ class TestWhatUsedToPass:
         with pytest.raises(wf.testing.CheckError, match=r"contradicts the reference.*\[1, 0\]"):
             wf.testing.check_op(op, x)
 
+    @pytest.mark.slow
     def test_the_kernel_of_another_dtype(self, register: Any) -> None:
         op = register("double", elementwise=True, reference=lambda x: 2 * x)
         wf.register_kernel(op, dtypes=[wf.float32])(lambda x: 3 * x)

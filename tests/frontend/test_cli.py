@@ -432,6 +432,7 @@ def test_as_a_module_in_a_pipe(step: str) -> None:
     assert parse_graph(done.stdout).name == "step"
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(step: str) -> None:
     script = f"{sys.executable} -m weft view {step} | head -c 1"
     done = subprocess.run(

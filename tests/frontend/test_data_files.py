@@ -90,6 +90,7 @@ def test_record_round_trip(
     assert records_in(data, folder, compression) == records
 
 
+@pytest.mark.slow
 def test_long_records(tmp_path: Path) -> None:
     records = [bytes(40_000_000), b"x" * 300_000]
     for compression in ("", "GZIP"):
@@ -416,6 +417,7 @@ def test_damaged_npy_and_npz(save: Any, tmp_path: Path) -> None:
         D.read_npz(tmp_path / "y.npz")
 
 
+@pytest.mark.share(4)
 @pytest.mark.filterwarnings("ignore")  # NumPy and Pillow warn of such headers
 @pytest.mark.parametrize("kind", ["npy", "npz", "compressed", "PNG", "JPEG", "GIF", "BMP"])
 def test_damaged_bytes_give_an_array_or_our_error(kind: str, tmp_path: Path) -> None:

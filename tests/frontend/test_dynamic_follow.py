@@ -60,7 +60,7 @@ def _chosen(x: Any, labels: Any) -> tuple[Any, Any]:
     return x[mask], labels[mask]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", OPS)
 def test_as_eagerly(name: str) -> None:
     function = OPS[name]

@@ -101,6 +101,7 @@ def stitched(x: Array) -> Array:
     return out
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_eagerly_and_in_a_session(name: str) -> None:
     ours, theirs = FUNCTIONS[name]
@@ -163,6 +164,7 @@ GRADIENTS: dict[str, Callable[[wf.Tensor], wf.Tensor]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_are_those_of_differences(name: str) -> None:
     function = GRADIENTS[name]

@@ -182,6 +182,7 @@ def operands(draw: Callable[..., Any], count: int) -> list[Any]:
     return out
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("large", [2, LARGE])
 def test_the_same_bits_and_errors_as_the_interpreter(large: int, natively: Natively) -> None:
     quickly = 0

@@ -127,6 +127,7 @@ def test_a_newcomer_has_variables_and_slots() -> None:
     assert 5 in some
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 def test_dtypes(dtype: str) -> None:
     """16-bit floats are added as float32."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -24,7 +25,7 @@ from weft.ir.text.printer import print_graph
 X = np.linspace(-2, 2, 9, dtype=np.float32)
 
 
-@pytest.fixture(autouse=True, params=["llvm", "numba"])
+@pytest.fixture(autouse=True, params=["llvm", pytest.param("numba", marks=pytest.mark.slow)])
 def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_ENGINE", request.param)
 
@@ -123,6 +124,7 @@ def test_results_broadcast_and_numbers_are_weak() -> None:
 
 
 # -------------------------------------------------------------------------------------- compiled
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "u1", "bool"])
 def test_branches_at_each_dtype(dtype: str) -> None:
     x = X.astype(dtype)
@@ -194,7 +196,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@examples(36, deadline=None)
 @given(EXPRESSIONS)
 def test_random_functions_are_what_python_makes_of_them(text: str) -> None:
     scope: dict[str, Any] = {"math": math}
@@ -381,6 +383,7 @@ def scaled_where_positive(x: float) -> float:
     return x * RATE if x > 0 else 0.0
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("function", [scaled, scaled_where_positive])
 def test_globals_that_change(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later call sees them; a graph that was made before does not."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import share
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -361,6 +362,7 @@ def test_the_choice_is_by_dtypes_and_explained() -> None:
     assert run(np.float32, np.int64)[0] == 2  # what it was registered for besides stays
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_once_for_all_sizes_and_numbers() -> None:
     from weft.codegen.llvm.jit import compile_count
 
@@ -476,6 +478,7 @@ def test_many_python_threads_register_and_run() -> None:
     assert not errors
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_runs_and_compiles() -> None:
@@ -495,6 +498,7 @@ def test_a_forked_child_runs_and_compiles() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.examples
 def test_a_registered_op_is_numpy() -> None:
     op = with_kernel()
     f = wf.compile(op)
@@ -502,7 +506,7 @@ def test_a_registered_op_is_numpy() -> None:
     shapes = hnp.array_shapes(min_dims=0, min_side=0, max_side=9)
 
     @given(hnp.arrays(dtypes, shapes))
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=share(120, 12), deadline=None, database=None)
     def check(x: Array) -> None:
         with np.errstate(all="ignore"):
             wanted = x / (1 + np.abs(x))
@@ -622,6 +626,7 @@ def test_gradients_inside_loops_and_graphs() -> None:
         np.testing.assert_allclose(session.run(g, {p: x}), wanted, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradient_of_an_op_with_attributes_and_integer_results() -> None:
     op = extremes()
 

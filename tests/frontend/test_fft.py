@@ -34,6 +34,10 @@ LENGTHS = [
 ]  # fmt: skip
 
 
+#: In the default suite: the others take LLVM seconds.
+QUICK, SLOW = {1, 2, 8, 9, 15, 17, 41}, pytest.mark.slow
+
+
 @pytest.fixture(autouse=True)
 def _many_signatures() -> Iterator[None]:
     with warnings.catch_warnings():
@@ -69,7 +73,7 @@ def dtypes_of(name: str) -> tuple[str, str]:
 
 
 # ---------------------------------------------------------------------------------------- accuracy
-@pytest.mark.parametrize("n", every(8, LENGTHS))
+@pytest.mark.parametrize("n", [n if n in QUICK else pytest.param(n, marks=SLOW) for n in LENGTHS])
 def test_every_length(n: int) -> None:
     """One line, in the precision of the operand: also where the vectors go over several points."""
     for name in ("fft", "ifft", "rfft", "irfft"):
@@ -86,30 +90,31 @@ def test_every_length(n: int) -> None:
             assert error(got, truth) <= bound, (name, dtype)
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", [*C2C, *R2C])
-def test_axes_and_neighbours(name: str) -> None:
+@pytest.mark.parametrize("n", [5, 1, 2, 8, 12, 16, 21, 31, 45, 60, 73, 81, 146, 256])
+def test_axes_and_neighbours(n: int, name: str) -> None:
     """Lines side by side: along the first and the middle axis, and many short ones."""
-    for n in (1, 2, 5, 8, 12, 16, 21, 31, 45, 60, 73, 81, 146, 256):
-        for shape, axis in (((n, 3), 0), ((2, n, 17), 1), ((2, n, 70), 1), ((67, n), 1)):
-            for dtype in dtypes_of(name):
-                x = numbers(shape, dtype)
-                truth = getattr(np.fft, name)(x.astype("f8" if name in R2C else "c16"), axis=axis)
-                got = compiled(name, axis=axis)(x).numpy()
-                assert got.shape == truth.shape
-                assert error(got, truth) < 8 * np.finfo(dtype).eps, (n, shape, dtype)
+    for shape, axis in (((n, 3), 0), ((2, n, 17), 1), ((2, n, 70), 1), ((67, n), 1)):
+        for dtype in dtypes_of(name):
+            x = numbers(shape, dtype)
+            truth = getattr(np.fft, name)(x.astype("f8" if name in R2C else "c16"), axis=axis)
+            got = compiled(name, axis=axis)(x).numpy()
+            assert got.shape == truth.shape
+            assert error(got, truth) < 8 * np.finfo(dtype).eps, (n, shape, dtype)
 
 
-def test_inverses_of_odd_lines_beside_each_other() -> None:
+@pytest.mark.parametrize("n", every(3, [9, 3, 21, 55, 81, 375]))
+def test_inverses_of_odd_lines_beside_each_other(n: int) -> None:
     """Real numbers of an odd length, whose spectrum is transformed in parts."""
-    for n in (3, 9, 21, 55, 81, 375):
-        half = n // 2 + 1
-        for shape, axis in (((half, 3), 0), ((2, half, 17), 1), ((67, half), 1)):
-            for name in C2R:
-                for dtype, bound in (("c16", 2e-15), ("c8", 6e-8)):
-                    x = numbers(shape, dtype)
-                    truth = getattr(np.fft, name)(wide(x), n=n, axis=axis)
-                    got = compiled(name, n=n, axis=axis)(x).numpy()
-                    assert error(got, truth) < bound, (name, n, shape)
+    half = n // 2 + 1
+    for shape, axis in (((half, 3), 0), ((2, half, 17), 1), ((67, half), 1)):
+        for name in C2R:
+            for dtype, bound in (("c16", 2e-15), ("c8", 6e-8)):
+                x = numbers(shape, dtype)
+                truth = getattr(np.fft, name)(wide(x), n=n, axis=axis)
+                got = compiled(name, n=n, axis=axis)(x).numpy()
+                assert error(got, truth) < bound, (name, n, shape)
 
 
 def test_large_batches_over_threads() -> None:
@@ -122,6 +127,7 @@ def test_large_batches_over_threads() -> None:
         assert error(many, np.fft.fft(x.astype("c16"), axis=axis)) < 1e-6
 
 
+@pytest.mark.slow
 def test_lines_do_not_touch_each_other() -> None:
     """Infinity in one line, and a line of very large numbers, change no other."""
     for n in (6, 7, 73, 64):
@@ -136,6 +142,8 @@ def test_lines_do_not_touch_each_other() -> None:
             assert not np.isfinite(got[20]).any()
 
 
+@pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("n", [1, 2, 9, 30, 73])
 def test_by_numba(n: int) -> None:
     """The second code generator, and its gradients."""
@@ -185,6 +193,7 @@ def same(f: Callable[..., Any], g: Callable[..., Array], *xs: Array) -> None:
         )
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", [*C2C, *R2C, *C2R])
 def test_norms_and_sizes(name: str, norm: str) -> None:
@@ -321,6 +330,7 @@ def test_open_sizes() -> None:
 
 
 # --------------------------------------------------------------------------------------- gradients
+@pytest.mark.share(4)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("n", [1, 2, 5, 6, 9, 73])
 def test_adjoints(n: int, norm: str) -> None:

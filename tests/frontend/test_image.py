@@ -183,6 +183,7 @@ def test_resize_of_batches_and_of_sizes_that_a_feed_decides() -> None:
             np.testing.assert_allclose(got, expected[:batch], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_large_eager_images_are_native() -> None:
     x = image(4, 90, 80, 3, dtype="f4")
     for size in ((50, 60), (51, 61)):
@@ -261,6 +262,7 @@ BOXES = np.array(
 NEAR = np.random.default_rng(4).random((3, 4)) / 30
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
 @pytest.mark.parametrize("size", [(3, 4), (1, 2), (6, 1)])
 def test_crop_and_resize(method: str, size: tuple[int, int]) -> None:
@@ -433,6 +435,7 @@ def test_convert_image_dtype() -> None:
         I.convert_image_dtype(wf.asarray([1j]), "uint8")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "u1"])
 def test_adjustments(dtype: str) -> None:
     x = image(2, 4, 5, 3, dtype=dtype)
@@ -603,6 +606,8 @@ MULTISCALE: list[tuple[Any, int, float]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("weights", "size", "sigma"), MULTISCALE)
 def test_ssim_multiscale(weights: Any, size: int, sigma: float) -> None:
     x = image(2, 19, 14, 2)
@@ -622,6 +627,7 @@ def test_ssim_multiscale(weights: Any, size: int, sigma: float) -> None:
           np.float32(np.mean(held)), 1e-4)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_corners_of_ssim_multiscale() -> None:
     x, y = image(1, 162, 161, 1), image(1, 162, 161, 1, seed=1)
     found = float(I.ssim_multiscale(x, y, 1.0)[0])  # the five scales of the paper

@@ -117,6 +117,7 @@ class TestCheck:
         with np.load(folder / "inputs.npz") as held:
             np.testing.assert_array_equal(held["x0"], X)
 
+    @pytest.mark.slow
     def test_agrees(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -172,6 +173,7 @@ class TestLoops:
         (path,) = dumped(tmp_path, monkeypatch, *self.ARGS, f=steps).glob("loop-*.py")
         return path
 
+    @pytest.mark.slow
     def test_check_and_use(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -207,6 +209,7 @@ class TestLoops:
         assert check(path) == 2
         assert "the kernel was stopped after 0.1 s" in capsys.readouterr().err
 
+    @pytest.mark.slow
     def test_random_arguments_on_which_a_loop_does_not_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -219,6 +222,7 @@ class TestLoops:
         assert check(path) == 0
         assert "random arguments 0: the loop has not ended in 0.1 s" in capsys.readouterr().out
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("size", [1, 100], ids=["in registers", "arrays"])
     def test_stacks(
         self, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -306,6 +310,7 @@ class TestUse:
         assert main(["kernel", "list"]) == 0
         assert "no kernel is replaced" in capsys.readouterr().out
 
+    @pytest.mark.slow
     def test_programs_whose_operands_have_other_numbers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -176,7 +176,7 @@ class TestValues:
             assert int(made.rank) == rank
             near(made.residuals, (np.abs(a @ x - b) ** 2).sum(0), 3000)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     def test_exponentials(self, dtype: Any, way: Any) -> None:
         for shape in SQUARE:
             for size in (0.1, 1.0, 30.0):
@@ -225,6 +225,7 @@ def test_rank_with_tolerances(way: Any) -> None:
     near(made, np.array([2, 1]))
 
 
+@pytest.mark.slow
 def test_a_session_with_an_open_batch() -> None:
     with wf.Graph().as_default():
         x = wf.placeholder(wf.float64, (None, 3, 3))
@@ -356,7 +357,7 @@ class TestGradients:
                 got = np.asarray(way(wf.grad(f))(x))
                 np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6 * scale)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     @pytest.mark.parametrize(
         "name", ["inv", "cholesky", "eigvalsh", "eigh", "pinv", "svdvals", "qr", "expm"]
     )

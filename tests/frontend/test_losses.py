@@ -139,6 +139,7 @@ def traced(fn: Callable[..., Any], *inputs: Any) -> Any:
     return interpret(graph, [np.asarray(x) for x in inputs])[0]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str) -> None:
     """Of each element or row, eagerly, by the interpreter and compiled; float32 near them."""
@@ -154,6 +155,7 @@ def test_values(name: str) -> None:
         np.testing.assert_allclose(single, expected, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str) -> None:
     """Of the predictions, compiled, against central differences of the eager values."""

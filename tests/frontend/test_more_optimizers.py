@@ -106,6 +106,7 @@ OPTIMIZERS: dict[str, tuple[Make, Callable[[], Iterator[Array]]]] = {
 }
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("way", ["eager", "compiled", "session"])
 def test_formula(name: str, way: str) -> None:
@@ -256,6 +257,7 @@ def accumulated(steps: int, average: bool) -> Iterator[Array]:
         yield w
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("way", ["eager", "compiled", "session"])
 @pytest.mark.parametrize(("steps", "average"), [(1, True), (3, True), (4, False)])
 def test_accumulation(way: str, steps: int, average: bool) -> None:
@@ -327,6 +329,7 @@ def test_accumulation_counts_for_one_list_of_variables() -> None:
 
 
 # ------------------------------------------------------------------------------------ loss scaling
+@pytest.mark.share(2)
 @pytest.mark.parametrize("way", ["eager", "compiled", "session"])
 def test_scaling_changes_nothing_where_all_is_finite(way: str) -> None:
     """A power of two is exact."""

@@ -275,6 +275,7 @@ WAYS: list[tuple[dict[str, Any], float]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("how", "most"), WAYS, ids=lambda v: "-".join(map(str, v.values()))
                          if isinstance(v, dict) else "")  # fmt: skip
 def test_quantised_functions(how: dict[str, Any], most: float, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def same(got: Any, expected: Any) -> None:
         np.testing.assert_allclose(part, truth, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("way", ["eager", "compiled", "time major", "session"])
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["all", "lengths"])
@@ -179,6 +180,7 @@ def test_initial_states_go_on() -> None:
             np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", CELLS)
 def test_gradients(name: str) -> None:
     """Of the inputs, through time and lengths, against central differences; none past the end."""

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_device import use_device
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
 
 
-@pytest.fixture(autouse=True, params=["llvm", "numba"])
+@pytest.fixture(autouse=True, params=["llvm", pytest.param("numba", marks=pytest.mark.slow)])
 def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_ENGINE", request.param)
 
@@ -47,7 +48,7 @@ def sequential(f: Any, x: Any, axis: Any, keepdims: bool = False) -> Any:
     return x
 
 
-@settings(max_examples=25, deadline=None)
+@examples(60, deadline=None)
 @given(
     st.lists(st.sampled_from([1, 2, 3, 7, 8, 9, 17, 65]), min_size=1, max_size=3),
     st.data(),

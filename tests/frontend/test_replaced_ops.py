@@ -16,7 +16,7 @@ from weft.ir.ops.scalar_function import REPLACED
 X = np.linspace(-3, 3, 1001, dtype=np.float32)
 
 
-@pytest.fixture(autouse=True, params=["llvm", "numba"])
+@pytest.fixture(autouse=True, params=["llvm", pytest.param("numba", marks=pytest.mark.slow)])
 def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_ENGINE", request.param)
 

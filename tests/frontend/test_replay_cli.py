@@ -71,6 +71,7 @@ def test_records_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert lines[3].endswith("2 inputs, 0 variables (20 bytes), ran as 'native', gave results")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("step", "engine"), [(1, None), (1, "numba"), (1, "dataflow"), (0, "recorded"), (0, "native")]
 )

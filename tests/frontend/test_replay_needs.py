@@ -98,6 +98,7 @@ def one(folder: Path, name: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_the_error_is_the_command(recorded: tuple[Path, Path]) -> None:
     """All that is not there in one error; its hint runs as it stands, from anywhere."""
     code, records = recorded
@@ -115,6 +116,7 @@ def test_the_error_is_the_command(recorded: tuple[Path, Path]) -> None:
     assert f"hint: weft replay {path} --import pack.ops" in here.stderr
 
 
+@pytest.mark.slow
 def test_functions_of_a_script(recorded: tuple[Path, Path]) -> None:
     """A script is a module by the name of its file."""
     code, records = recorded

@@ -112,6 +112,7 @@ def test_slow_clients(bundle: str, without: str | None) -> None:
             one.close()
 
 
+@pytest.mark.slow
 def test_too_many_connections(bundle: str) -> None:
     with serving(f"m={bundle}", "--max-connections", "8") as (_, address, _lines):
         held = [opened(address) for _ in range(8)]
@@ -210,6 +211,7 @@ def status_of(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
 
 
+@pytest.mark.slow
 def test_what_is_no_request(bundle: str, without: str | None) -> None:
     with serving(f"m={bundle}", "--head-timeout", "1", without=without) as (process, address, _):
         wrong = []
@@ -234,6 +236,7 @@ def test_what_is_no_request(bundle: str, without: str | None) -> None:
         assert process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_too_much_ahead(bundle: str, without: str | None) -> None:
     """A head without an end, and requests that are sent without a look at their answers, cost no
     memory to speak of; those that are sent ahead within reason are answered in their order."""

@@ -478,6 +478,7 @@ class TestProcess:
             assert process.wait(60) == 0
             assert process.stderr.read() == ""
 
+    @pytest.mark.slow
     def test_a_stream_that_stays_open(self, folder: Path) -> None:
         """While it is waited for, nobody else comes; a second interrupt does not wait for it."""
         options = ("--grpc-port", "0", "--timeout", "600")
@@ -501,6 +502,7 @@ class TestProcess:
                 assert process.wait(60) == 0
                 ends.set()
 
+    @pytest.mark.slow
     @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
     def test_tls(self, folder: Path, tmp_path: Path) -> None:
         key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
@@ -519,6 +521,7 @@ class TestProcess:
             with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError):
                 channel.unary_unary(SERVICE + "ServerLive")(b"", timeout=5)
 
+    @pytest.mark.slow
     def test_a_port_that_is_taken(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with Served([str(folder / "m")]) as served:
             words = ["serve", str(folder / "m"), "--port", "0", "--grpc-port", str(served.port)]

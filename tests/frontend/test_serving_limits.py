@@ -335,6 +335,7 @@ class TestBatches:
         assert asyncio.run(run()) == [1, 1, 1, 1]
         assert signature.ran == {1, 4}
 
+    @pytest.mark.slow
     def test_calls_are_tried_for_their_pace(self, tmp_path: Path) -> None:
         """What is quick for two rows and slow for more is called for two."""
         version = Repository([str(model(tmp_path, lambda x: x * 2))]).find("m")

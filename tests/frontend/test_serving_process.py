@@ -69,6 +69,7 @@ def test_what_is_in_flight_is_answered(bundle: str) -> None:
         assert process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_a_token_of_the_environment_and_a_body_that_is_too_long(bundle: str) -> None:
     limit = ("--max-body-mb", "1")
     with serving(f"m={bundle}", *limit, WEFT_SERVE_TOKEN="secret") as (process, address, _):
@@ -82,6 +83,7 @@ def test_a_token_of_the_environment_and_a_body_that_is_too_long(bundle: str) -> 
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_small_answers_come_at_once(bundle: str) -> None:
     """A part of an answer that waits for the client's acknowledgement takes 40 ms."""
     with serving(f"m={bundle}") as (_, address, _):
@@ -94,6 +96,7 @@ def test_small_answers_come_at_once(bundle: str) -> None:
         assert min(seconds[20:]) < 0.03  # the first of a connection do not wait
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_tls(bundle: str, tmp_path: Path) -> None:
     key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
@@ -107,6 +110,7 @@ def test_tls(bundle: str, tmp_path: Path) -> None:
         assert json.loads(connection.getresponse().read()) == {"ready": True}
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_it_at_once(bundle: str) -> None:
     with serving(f"m={bundle}", "--timeout", "600") as (process, at, _):
         connection = http.client.HTTPConnection(at, timeout=60)

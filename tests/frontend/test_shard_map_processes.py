@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
+from shares import every
 
 #: What each process runs before the test's own lines.
 BEGIN = """
@@ -111,6 +112,8 @@ def outputs(
         return [process.communicate(timeout=300)[0] for process in made]
 
 
+#: Each test takes one of so many cases.
+STEP = 10
 CASES = """
 def product(x, w):
     return c.psum(wf.matmul(x, w), "m")
@@ -147,7 +150,7 @@ for name, fn, i, o, args in [
      P(None, "m"), P(None, "m"), (X,)),
     ("branch", lambda x: wf.cond(c.psum(wf.sum(x), ("d", "m")) > 0, lambda: c.psum(x, "d"),
                                  lambda: x * 2), P("d", "m"), P("d", "m"), (X,)),
-]:
+][FIRST::STEP]:
     here, there = over(mesh, fn, i, o), over(one, fn, i, o)
     wanted = there(*args)
     same(here(*args), wanted)
@@ -176,13 +179,16 @@ print("done")
 """
 
 
-def test_the_results_and_derivatives_of_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", every(STEP, range(STEP)))
+def test_the_results_and_derivatives_of_one_process(tmp_path: Path, first: int) -> None:
     """Of each collective: eagerly and compiled, first and second derivatives, forward mode."""
-    found = outputs(tmp_path, {"d": 2, "m": 2}, CASES)
+    program = f"FIRST, STEP = {first}, {STEP}\n{CASES}"
+    found = outputs(tmp_path, {"d": 2, "m": 2}, program)
     for text in found:
         assert text == "done\n", text
 
 
+@pytest.mark.slow
 def test_processes_on_two_hosts(tmp_path: Path) -> None:
     """By TCP: along both axes of a mesh, small arrays and large ones, with gradients. A server of
     the process says how much that is."""
@@ -243,6 +249,7 @@ print((losses[-1], bits.hex()))
 """
 
 
+@pytest.mark.slow
 def test_data_parallel_training(tmp_path: Path) -> None:
     """The losses of one process, and the same bits in all."""
     found = outputs(tmp_path, {"data": 4}, TRAINING)
@@ -318,6 +325,7 @@ def test_a_data_parallel_step(tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_small_leaves_of_a_tree_go_together(tmp_path: Path) -> None:
     """By dtype, up to a megabyte: of 21 leaves as many exchanges as there are buckets."""
     found = outputs(tmp_path, {"d": 2}, TREES)
@@ -347,6 +355,7 @@ print("done")
 """
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("length", [5, 700_001])
 def test_sums_are_in_the_order_of_ranks(tmp_path: Path, length: int) -> None:
     """With the bits of NumPy, and no operand changes though results may be in its memory."""
@@ -386,11 +395,14 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_on_the_executor_and_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
     assert outputs(tmp_path, {"d": 2}, OTHER_WAYS) == ["done\n"] * 2
 
 
+@pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("length", [30, 300_000])
 def test_ctrl_c_ends_the_mesh(tmp_path: Path, length: int) -> None:
     """In who gets it and, by his farewell, in the others."""
@@ -444,6 +456,7 @@ wf.compile(over(mesh, f, None, None))(np.ones(4, np.float32))
         assert f"at {tmp_path}/program.py:{line}:" in text  # the line of the op itself
 
 
+@pytest.mark.slow
 def test_a_collective_that_one_makes_and_others_do_not(tmp_path: Path) -> None:
     found = errors(
         tmp_path,
@@ -461,6 +474,7 @@ print("done")
         assert "in psum over 'd' of float32[4] at" in text
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_come_in_time(tmp_path: Path) -> None:
     found = errors(
         tmp_path,
@@ -481,6 +495,7 @@ f(np.ones(4, np.float32))
     assert "rank 1 did not come within 1 s" in found[1]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lost_process_is_named(tmp_path: Path, how: signal.Signals) -> None:
     program = """
@@ -509,6 +524,7 @@ except wf.errors.AbortedError as error:
             assert "make a new one in all processes" in said
 
 
+@pytest.mark.slow
 def test_what_would_make_processes_differ(tmp_path: Path) -> None:
     """Each is found while tracing, with the line; nothing is sent."""
     program = """
@@ -559,6 +575,7 @@ print("done")
     assert first.endswith("\ndone\n")
 
 
+@pytest.mark.slow
 def test_meshes_that_cannot_be(tmp_path: Path) -> None:
     program = """
 def says(text, *args, **kwargs):

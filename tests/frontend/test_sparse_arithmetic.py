@@ -214,6 +214,7 @@ def test_what_is_not_finite() -> None:
                 np.testing.assert_array_equal(plain(run(first, second)), wanted, err_msg=name)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("counts", [(0, 0), (0, 2), (2, 0)])
 def test_without_entries(counts: tuple[int, int]) -> None:
     x, y = (wf.SparseTensor(np.arange(n)[:, None], np.ones(n, np.float32), (4,)) for n in counts)
@@ -240,6 +241,7 @@ def many(seed: int, rank: int) -> tuple[Any, ...]:
     return wf.sparse.from_dense(a), wf.sparse.from_dense(b), a, b
 
 
+@pytest.mark.share(2)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("name", [*OPS, "divide"])
@@ -279,6 +281,7 @@ def of_dense(name: str, x: Any, y: Any) -> Any:
     return getattr(wf, name)(a, b)
 
 
+@pytest.mark.share(3)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", [*OPS, "divide"])
 def test_gradients(name: str) -> None:
@@ -322,6 +325,7 @@ def test_gradients_of_powers_and_of_dense_operands() -> None:
 
 
 # ---------------------------------------------------------------------------- batches and functions
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", [*OPS, "divide"])
 def test_batches(name: str) -> None:
     """Values that differ, and indices that differ, too: as many entries for each example."""

@@ -67,6 +67,7 @@ def check(found: wf.SparseTensor, want: Any) -> None:
         assert_array_equal(found.indices.numpy(), np.stack(want.tocoo().coords, axis=1))
 
 
+@pytest.mark.share(3)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("form", [coo, csr, lambda x: with_more(coo(x))], ids=["coo", "csr", "any"])

@@ -146,6 +146,7 @@ def loss_like(w: Any) -> Any:
     return wf.sum(scale * w**4 / 4 + wf.sin(w))
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_formula_compiled(name: str) -> None:
     """Ten compiled steps in float64 against NumPy."""
@@ -156,6 +157,7 @@ def test_formula_compiled(name: str) -> None:
         np.testing.assert_allclose(w.numpy(), expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_formula_eager(name: str) -> None:
     """The same with a loss function and no trace."""
@@ -181,6 +183,7 @@ def test_formula_in_a_session(name: str) -> None:
             np.testing.assert_allclose(session.run(w), expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_float32(name: str) -> None:
     make, reference = OPTIMIZERS[name]
@@ -205,6 +208,7 @@ CONVERGE: dict[str, Callable[[], wf.train.Optimizer]] = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", CONVERGE)
 def test_converges_on_least_squares(name: str) -> None:
     """A regression with two variables of different shapes, compiled."""
@@ -228,6 +232,7 @@ def test_converges_on_least_squares(name: str) -> None:
     np.testing.assert_allclose(w.numpy(), true, atol=0.05)
 
 
+@pytest.mark.slow
 def test_lbfgs_line_search_on_rosenbrock() -> None:
     """A narrow valley, where fixed steps diverge; eager."""
     p = wf.Variable([-1.2, 1.0], dtype=wf.float64)
@@ -244,6 +249,7 @@ def test_lbfgs_line_search_on_rosenbrock() -> None:
     assert all(b <= a + 1e-12 for a, b in pairwise(values))
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("line_search", [0, 12])
 @pytest.mark.parametrize("mode", ["auto", "dataflow"])
 def test_lbfgs_in_a_graph(mode: str, line_search: int) -> None:

@@ -344,7 +344,7 @@ class TestLoopsThatRowsLeave:
                     assert_allclose(of_w[k, m], want[0], rtol=1e-9, atol=1e-12)
                     assert_allclose(of_s[k, m], want[1], rtol=1e-9, atol=1e-12)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     @pytest.mark.parametrize("name", SHARED)
     def test_gradients_of_what_all_rows_share(self, name: str) -> None:
         """Rows that left go on with derivatives that are infinite; no part of them is in the
@@ -428,7 +428,7 @@ DRAWS: dict[str, Fn] = {
 }
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_key_for_each_example(name: str) -> None:
     """What each key gives alone."""

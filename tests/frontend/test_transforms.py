@@ -738,7 +738,7 @@ class TestLinearAlgebraAndFourier:
         lambda a: wf.fft.irfft(wf.fft.rfft(a, axis=0) ** 2, axis=0),
     )  # fmt: skip
 
-    @pytest.mark.share(3)
+    @pytest.mark.share(6)
     @pytest.mark.parametrize("number", range(len(FUNCTIONS)))
     def test_batches(self, number: int) -> None:
         fn = self.FUNCTIONS[number]

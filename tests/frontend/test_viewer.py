@@ -52,6 +52,7 @@ def lines(data: dict[str, Any], graph: int) -> list[str]:
     return [data["lines"][n][0] for n in data["texts"][graph]]
 
 
+@pytest.mark.slow
 def test_texts_are_those_of_the_passes(shown: tuple[View, dict[str, Any], Any]) -> None:
     view, data, _ = shown
     for facts, row in zip(view.document.passes, data["passes"], strict=True):
@@ -641,6 +642,7 @@ def test_passes_are_not_run_on_a_dump(dump: Path, capsys: pytest.CaptureFixture[
     assert "--passes is for graphs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_notebooks_get_drawings_without_scripts() -> None:
     step, x = make()
     step(x)

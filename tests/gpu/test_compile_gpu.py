@@ -34,6 +34,7 @@ def _random(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("way", ["train_compiled", "train_session"])
 def test_the_digits_program_has_the_losses_of_the_cpu(way: str) -> None:
     import digits

@@ -179,6 +179,7 @@ def test_what_libraries_do_not_take(change: dict[str, Any], why: str) -> None:
     assert gemm_of(replace(p, **change)) is None, why
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("dtype", "batch"), [("f16", ()), ("bf16", (3,)), ("f32", ()), ("f32", (3,)), ("f64", ())]
 )

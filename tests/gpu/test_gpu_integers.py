@@ -92,6 +92,7 @@ def network(x: Any, w1: Any, w2: Any) -> Any:
     return wf.nn.relu(x @ w1) @ w2
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("rows", [2, 9, 40])
 @pytest.mark.parametrize("activations", ["static", "dynamic"])
 def test_a_quantised_function(activations: str, rows: int) -> None:

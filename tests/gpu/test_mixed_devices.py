@@ -119,6 +119,7 @@ def _digits(device: str) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 @on_a_real_one_too
 def test_the_digits_with_an_input_queue_have_the_losses_of_the_cpu() -> None:
     on_cpu, there = _both(_digits)

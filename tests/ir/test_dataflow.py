@@ -142,6 +142,7 @@ def test_every_program_runs() -> None:
     assert set(SOURCES) == set(PROGRAMS)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str) -> None:
     graph = parse_graph(SOURCES[name])

@@ -28,6 +28,7 @@ def wrong_in(folder: Path, compiled: bool) -> str:
     return ""
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", ["simple", "pytorch-operator", "pytorch-converted"])
 def test_small_models(kind: str) -> None:
     """Eagerly, and each tenth compiled."""

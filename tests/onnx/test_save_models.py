@@ -359,6 +359,8 @@ class TestExamples:
 class TestThereAndBack:
     """`wf.onnx.load` of what `wf.onnx.save` has written."""
 
+    @pytest.mark.slow
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("opset", [20, 23])
     def test_models(self, opset: int) -> None:
         """A language model, a conv net, an LSTM: the same numbers, for other sizes too."""
@@ -433,7 +435,7 @@ def _functions() -> list[Program]:
     return [p for p in corpus().values() if p.call is not None]
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("program", _functions(), ids=lambda p: p.name)
 def test_functions_of_the_corpus(program: Program) -> None:
     """With their gradients, for the first of their calls; without them if they say why not."""
@@ -452,7 +454,7 @@ def test_functions_of_the_corpus(program: Program) -> None:
 OPEN = [p for p in _functions() if p.name.startswith("sized/") and p.name not in REFUSED]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("program", OPEN, ids=lambda p: p.name)
 def test_one_file_for_all_sizes(program: Program) -> None:
     """Also 0 and 1."""

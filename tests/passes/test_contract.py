@@ -50,6 +50,7 @@ def rounded(total: Fraction, dtype: type) -> Any:
     return dtype(float(nearest))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("dtype", "numbers"), [(np.float32, SINGLES), (np.float64, DOUBLES)])
 def test_fma_is_rounded_once(dtype: type, numbers: st.SearchStrategy[float]) -> None:
     @given(numbers, numbers, numbers, st.booleans())

@@ -112,7 +112,7 @@ def difference(f: Function, args: tuple[Array, ...], along: tuple[Array, ...]) -
     return (8 * (at(eps) - at(-eps)) - (at(2 * eps) - at(-2 * eps))) / (12 * eps)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_gradients_against_differences(program: Function, order: int) -> None:
@@ -134,6 +134,7 @@ def test_forward_mode(program: Function) -> None:
     )
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_the_passes_keep_the_meaning(program: Function, order: int) -> None:

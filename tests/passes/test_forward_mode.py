@@ -62,6 +62,7 @@ def tangent_graph(graph: Graph, moving: Sequence[int], copy: bool) -> Graph:
     return builder.graph("tangent", names, [loss, tangent])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("copy", [True, False], ids=["copied", "in place"])
 @pytest.mark.parametrize("case", every(2, CASES), ids=str)
 def test_tangents_are_gradients_times_directions(case: Case, copy: bool) -> None:

@@ -57,6 +57,7 @@ def prepared(name: str, graph: Graph) -> Graph:
 # ------------------------------------------------------------------------------- on random graphs
 
 
+@pytest.mark.share(4)
 @BY_NAME
 @examples(100)
 @given(case=graph_and_inputs(stage="traced"))
@@ -68,6 +69,7 @@ def test_a_pass_keeps_the_meaning(name: str, case: Case) -> None:
         assert exactly(a, b)
 
 
+@pytest.mark.share(4)
 @BY_NAME
 @examples(100)
 @given(graph=graphs(stage="traced", symbolic=True))

@@ -71,6 +71,7 @@ def step(p: Params, m: Params, x: Any, labels: Any) -> Any:
     return loss, {name: p[name] - 0.1 * m[name] for name in p}, m
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("rows", [16, 512])
 def test_training_step(rows: int) -> None:
     n, classes = 96, 32

@@ -131,6 +131,7 @@ def derivative(f: Function, order: int) -> Function:
 # ------------------------------------------------------------------------------------------ values
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("order", shares.every(3, [1, 2, 3]))
 @pytest.mark.parametrize("f", CASES, ids=lambda f: f.__name__)
 def test_gradients_are_differences(f: Function, order: int) -> None:
@@ -142,6 +143,7 @@ def test_gradients_are_differences(f: Function, order: int) -> None:
     assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("order", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("f", CASES, ids=lambda f: f.__name__)
 def test_every_pass_keeps_the_meaning(f: Function, order: int) -> None:
@@ -190,6 +192,7 @@ def test_the_gradient_is_that_of_the_loop_unrolled() -> None:
             np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("f", [root, vectors], ids=lambda f: f.__name__)
 def test_third_order_adds_stacks(f: Function) -> None:
     x = np.float64(CASES[f])
@@ -298,6 +301,7 @@ def test_checkpoints_change_no_bits(every: int, most: Any) -> None:
     assert a == (b if whole else pytest.approx(b, rel=1e-11))
 
 
+@pytest.mark.slow
 def test_checkpoints_of_arrays_and_of_loops_in_loops() -> None:
     w0, x0 = np.random.default_rng(1).normal(size=(2, 4, 4)) * 0.4
 

@@ -191,7 +191,7 @@ def _semantic(name: str) -> Program:
         fetches = pytree.flatten(case.fetch)[0]
         return Steps(fetches, [dict(case.feed)], want, seen=case.seen[0])
 
-    return Program(f"semantics/{name}", steps, told=_told(name), near=2e-6, weight=2)
+    return Program(f"semantics/{name}", steps, told=_told(name), near=2e-6, weight=4)
 
 
 @cache
@@ -261,8 +261,9 @@ def _sized(name: str, layer: Callable[..., Any]) -> Program:
     told = {"gradient"} | ({"dynamic", "unread size"} if name == "parts" else set())
     told |= {"read transposed"} if name == "transpose" else set()
     return Program(
-        f"sized/{name}", call=lambda: Call(function, args), told=frozenset(told), near=1e-3
-    )
+        f"sized/{name}", call=lambda: Call(function, args), told=frozenset(told), near=1e-3,
+        weight=8,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------- random
@@ -272,4 +273,4 @@ def _random(seed: int) -> Program:
         given = [dict(zip(feeds, arrays(seed + k), strict=True)) for k in range(2)]
         return Steps(fetches, given)
 
-    return Program(f"random/{seed:02}", steps, near=1e-4, weight=24)
+    return Program(f"random/{seed:02}", steps, near=1e-4, weight=48)

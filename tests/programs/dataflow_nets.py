@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from graphs import integers
 from hypothesis import strategies as st
 
 from weft.ir.analysis.deadness import Deadness
@@ -309,4 +310,4 @@ def make_net(number: Number, size: int = 4) -> Net | None:
 @st.composite
 def nets(draw: Any, size: int = 4) -> Net | None:
     """Nets; now and then None."""
-    return make_net(lambda low, high: int(draw(st.integers(low, high))), size)
+    return make_net(lambda low, high: int(draw(integers(low, high))), size)

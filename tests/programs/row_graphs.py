@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from graphs import Case
+from graphs import BOOLEANS, Case, integers
 from hypothesis import strategies as st
 
 from weft.ir.dtypes import DType, int32, int64, uint8
@@ -73,13 +73,13 @@ class RowMaker:
         self.totals: list[Value] = []
 
     def input(self, shape: tuple[int, ...]) -> Value:
-        seed = self.draw(st.integers(0, 2**20))
+        seed = self.draw(integers(0, 2**20))
         rng = np.random.default_rng(seed)
         if self.dtype.is_integer:
             array = rng.integers(-9, 9, shape).astype(self.dtype.numpy)
         else:
             array = np.asarray(rng.standard_normal(shape)).astype(self.dtype.numpy)
-            if array.size and self.draw(st.integers(0, 5)) == 0:
+            if array.size and self.draw(integers(0, 5)) == 0:
                 awkward = self.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
                 array.reshape(-1)[rng.integers(array.size)] = awkward
         self.inputs.append(array)
@@ -90,12 +90,12 @@ class RowMaker:
         return value
 
     def pick(self, values: Sequence[Any]) -> Any:
-        return values[self.draw(st.integers(0, len(values) - 1))]
+        return values[self.draw(integers(0, len(values) - 1))]
 
     def begin(self) -> None:
         """Inputs: some of the whole space, one transposed, a column, a row."""
         self.full.append(self.input(self.shape))
-        if self.draw(st.booleans()):
+        if self.draw(BOOLEANS):
             axes = tuple(self.draw(st.permutations(range(len(self.shape)))))
             back = tuple(np.argsort(axes).tolist())
             turned = self.input(tuple(self.shape[a] for a in axes))
@@ -106,7 +106,7 @@ class RowMaker:
 
     def step(self) -> None:
         """One more op of a random kind."""
-        kind = self.draw(st.integers(0, 12 if self.gathers else 8))
+        kind = self.draw(integers(0, 12 if self.gathers else 8))
         unary = UNARY_INT if self.dtype.is_integer else UNARY_FLOAT
         if kind <= 1:
             self.row.append(self.fold(self.pick(self.full)))
@@ -130,7 +130,7 @@ class RowMaker:
             self.normalise()
 
     def fold(self, value: Value) -> Value:
-        name, keep = self.pick(self.folds), self.draw(st.booleans())
+        name, keep = self.pick(self.folds), self.draw(BOOLEANS)
         made = self.emit(name, value, axes=self.inner, keepdims=keep)
         return made if keep else self.emit("reshape", made, shape=self.rows)
 
@@ -139,7 +139,7 @@ class RowMaker:
         if len(self.inner) != 1 or 0 in self.shape:
             return
         (axis,) = self.inner
-        size, seed = self.shape[axis], self.draw(st.integers(0, 2**20))
+        size, seed = self.shape[axis], self.draw(integers(0, 2**20))
         dtype = self.draw(st.sampled_from([int64, int32, uint8]))
         low = 0 if dtype is uint8 else -size
         picks = np.random.default_rng(seed).integers(low, size, self.rows).astype(dtype.numpy)
@@ -159,9 +159,9 @@ class RowMaker:
 
     def look_up(self) -> None:
         """A value of the whole space, or of columns, that comes from a table by indices."""
-        shape = self.shape if self.draw(st.integers(0, 3)) else self.columns
+        shape = self.shape if self.draw(integers(0, 3)) else self.columns
         axes = tuple(self.draw(st.permutations(range(len(shape)))))
-        turned = axes if self.draw(st.booleans()) else tuple(range(len(shape)))
+        turned = axes if self.draw(BOOLEANS) else tuple(range(len(shape)))
         looked = self.looked_up(tuple(shape[a] for a in turned))
         if turned != tuple(range(len(shape))):
             looked = self.emit("permute_dims", looked, axes=tuple(np.argsort(turned).tolist()))
@@ -172,20 +172,20 @@ class RowMaker:
 
     def looked_up(self, shape: tuple[int, ...]) -> Value:
         """A value of this shape from a gather."""
-        size = self.draw(st.integers(1, 6))
-        axis = self.draw(st.integers(0, len(shape) - 1))
-        if self.draw(st.booleans()):
+        size = self.draw(integers(1, 6))
+        axis = self.draw(integers(0, len(shape) - 1))
+        if self.draw(BOOLEANS):
             table = self.input((*shape[:axis], size, *shape[axis + 1 :]))
             return self.emit("take", table, self.indices((shape[axis],), (size,)), axis=axis)
-        depth = self.draw(st.integers(1, 3))
-        sizes = tuple(self.draw(st.integers(1, 4)) for _ in range(depth))
+        depth = self.draw(integers(1, 3))
+        sizes = tuple(self.draw(integers(1, 4)) for _ in range(depth))
         table = self.input((*sizes, *shape[axis:]))
         return self.emit("gather_nd", table, self.indices((*shape[:axis], depth), sizes))
 
     def indices(self, shape: tuple[int, ...], sizes: tuple[int, ...]) -> Value:
         """An input of indices into axes of these sizes (by the last axis, if there are several)."""
         dtype = self.draw(st.sampled_from([int64, int32, uint8]))
-        rng = np.random.default_rng(self.draw(st.integers(0, 2**20)))
+        rng = np.random.default_rng(self.draw(integers(0, 2**20)))
         low = np.zeros(len(sizes), int) if dtype is uint8 else -np.array(sizes)
         self.inputs.append(rng.integers(low, sizes, shape).astype(dtype.numpy))
         return self.builder.add_arg(TensorType(dtype, shape))
@@ -202,13 +202,11 @@ class RowMaker:
             ]
         )
         name = self.pick(self.folds)
-        self.totals.append(self.emit(name, value, axes=axes, keepdims=self.draw(st.booleans())))
+        self.totals.append(self.emit(name, value, axes=axes, keepdims=self.draw(BOOLEANS)))
 
     def case(self) -> Case:
         results = [self.full[-1], self.row[-1], *self.totals]
-        results += [
-            v for v in (*self.full[:-1], *self.row[:-1]) if self.draw(st.integers(0, 4)) == 0
-        ]
+        results += [v for v in (*self.full[:-1], *self.row[:-1]) if self.draw(integers(0, 4)) == 0]
         names = [f"x{i}" for i in range(len(self.builder.args))]
         return Case(self.builder.graph("rows", names, results), self.inputs, {})
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from graphs import Case
+from graphs import Case, integers
 from hypothesis import strategies as st
 
 from weft.ir.dtypes import bool_, float32, int64
@@ -47,7 +47,7 @@ class _Region:
         self.after: list[tuple[Value, ...]] = [()] * count  # on each queue, what came last
 
     def int(self, low: int, high: int) -> int:
-        return int(self.draw(st.integers(low, high)))
+        return int(self.draw(integers(low, high)))
 
     def emit(self, name: str, operands: Sequence[Value] = (), /, **attrs: AttrValue) -> Value:
         where = (Location("model.py", len(self.builder.ops) + 1, self.depth),)
@@ -77,7 +77,7 @@ class _Region:
             kinds += [self.cond, self.loop, self.loop]
             kinds += [self.scan] if self.queues or not self.effects else []
         for _ in range(self.int(1, most)):
-            self.draw(st.sampled_from(kinds))()
+            kinds[self.int(0, len(kinds) - 1)]()
 
     def plain(self) -> None:
         kind = INT if self.int(0, 1) else PAIR

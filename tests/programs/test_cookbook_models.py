@@ -45,6 +45,7 @@ def test_transformer_sees_only_what_came_before() -> None:
     assert np.all(np.any(one[:, 5:] != two[:, 5:], axis=2))
 
 
+@pytest.mark.slow
 def test_transformer_learns_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     whole = transformer.main(SMALL)
     said = capsys.readouterr().out

@@ -77,6 +77,7 @@ def accuracy(said: str) -> float:
     return float(re.findall(r"held-out accuracy (\d+\.\d\d)%", said)[-1])
 
 
+@pytest.mark.slow
 def test_parameter_server_learns() -> None:
     said = run("parameter_server", "--steps", "400")
     assert accuracy(said) > 85
@@ -99,6 +100,7 @@ def test_parameter_server_as_it_is(lost: tuple[str, ...]) -> None:
 data_parallel = load_example("data_parallel")
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(capsys: pytest.CaptureFixture[str]) -> None:
     many, alone = data_parallel.main(["--steps", "60"])
     np.testing.assert_allclose(many.losses, alone.losses, rtol=1e-4)

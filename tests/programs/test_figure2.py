@@ -49,6 +49,7 @@ def test_trains_and_goes_on(files: list[Path], tmp_path: Path) -> None:
     assert np.mean(second.losses) < np.mean(first.losses[:5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "delays", [(0.11,), pytest.param([0.037 * i for i in range(8)], marks=pytest.mark.slow)]
 )

@@ -24,6 +24,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 def test_trains_and_goes_on(files: list[Path], tmp_path: Path) -> None:
     before = set(threading.enumerate())
     first = example.train(files, tmp_path, 60, every=25, disable=True)

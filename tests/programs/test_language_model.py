@@ -67,6 +67,7 @@ def test_the_text_and_its_pieces() -> None:
         example.pieces(ids[:5], 3, 8)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("sampled", [0, 8])
 def test_learns_what_follows(text: Any, sampled: int) -> None:
     result = learned(text, replace(SIZES, sampled=sampled), steps=600)
@@ -88,6 +89,7 @@ def test_a_state_goes_on_from_piece_to_piece(text: Any) -> None:
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_goes_on_from_a_checkpoint_bit_by_bit(text: Any, tmp_path: Path) -> None:
     sizes = replace(SIZES, sampled=8)  # which words are drawn depends on the step
     whole = learned(text, sizes, steps=30)
@@ -115,6 +117,7 @@ LAST = re.compile(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("softmax", "ps"), [("full", 2), ("sampled", 1)])
 def test_parameter_servers_train_the_same_model(
     softmax: str, ps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -135,6 +138,7 @@ def test_parameter_servers_train_the_same_model(
     assert again.endswith(f"held-out perplexity: {after} before, {after} after\n")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("sampled", [0, 8])
 def test_shards_have_the_losses_of_one_process(text: Any, sampled: int, tmp_path: Path) -> None:
     """Sums over a batch are of the shards' sums then, so the last bits differ; and a run goes on

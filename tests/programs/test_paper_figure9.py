@@ -22,6 +22,7 @@ def test_apart_adds_the_worker_and_the_server_that_takes_longest() -> None:
     assert figure9.apart(80, [{}]) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the program reads Linux's /proc")
 def test_a_small_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -103,6 +103,7 @@ def replicas(
         yield made
 
 
+@pytest.mark.slow
 def test_asynchronous_and_synchronous_replicas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_worker_obeys(
     assert len(json.loads(second)) == len(runs) - 3
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", ["scalar", "dense 100 MB", "dense 1 GB"])
 def test_the_simulated_cluster_has_the_papers_null_steps(kind: str) -> None:
     """What it was fitted to, and those of 100 workers within 15 %."""
@@ -187,6 +189,7 @@ def test_predictions_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> No
     assert [row["ratio"] for row in rows] == pytest.approx([1.0, 1.0], rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_report_of_figure_7(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_side_that_computes_something_else_is_not_timed() -> None:
         table1.check(given, "weft", (losses, still), (losses, still))
 
 
+@pytest.mark.slow
 def test_the_program_writes_what_it_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

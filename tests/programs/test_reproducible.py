@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
+import pytest
 from layer_programs import normal
 
 import weft as wf
@@ -70,6 +71,7 @@ class Digits:
             return [np.asarray(v).tobytes() for v in (*losses, *session.run(self.weights))]
 
 
+@pytest.mark.slow
 def test_training_on_four_tasks_is_that_of_one_process() -> None:
     servers = wf.train.Server.create_local_cluster({"ps": 2, "worker": 2})
     try:

@@ -30,6 +30,7 @@ def test_learns_which_words_belong_together(text: object) -> None:
     assert sum(word.startswith("a") for word in near) >= 7
 
 
+@pytest.mark.slow
 def test_parts_are_the_same_model(text: object) -> None:
     whole = example.train(text, 5, batch=32, dim=8, sampled=6, quiet=True)
     parts = example.train(text, 5, batch=32, dim=8, sampled=6, shards=3, quiet=True)

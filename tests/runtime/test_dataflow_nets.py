@@ -36,8 +36,8 @@ def compare_many(seeds: range, size: int) -> dict[str, int]:
 
 
 def test_many_nets() -> None:
-    kinds = compare_many(range(150), 8)
-    assert kinds["values"] > 40
+    kinds = compare_many(range(40), 8)
+    assert kinds["values"] > 10
     assert kinds["error"]
 
 
@@ -49,7 +49,7 @@ def test_very_many_nets(first: int) -> None:
 
 def test_steps_leave_no_memory_behind() -> None:
     kept = 0
-    for seed in range(120):
+    for seed in range(40):
         net = seeded(seed, 7)
         if net is None:
             continue
@@ -67,4 +67,4 @@ def test_steps_leave_no_memory_behind() -> None:
         assert held(running.state) == first
         assert first[2] == 0
         kept += 1
-    assert kept > 30
+    assert kept > 10

@@ -194,6 +194,7 @@ def test_iterations_overlap_and_give_the_same_bits() -> None:
 
 
 # --------------------------------------------------------------------------------------------- runs
+@pytest.mark.slow
 def test_chains_run_on_threads_of_their_own_and_give_the_same_bits() -> None:
     graph = chains(300, 3)
     step, alone = DataflowStep(graph), DataflowStep(graph, deterministic=True)
@@ -349,6 +350,7 @@ def test_jobs_that_end_no_sooner_are_not_given_away_for_a_while(
     assert gain.pays()
 
 
+@pytest.mark.slow
 def test_where_it_does_not_pay_dear_nodes_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gain, "pays", lambda self: False)
     step, recorder = DataflowStep(chains(300, 3)), TraceRecorder()

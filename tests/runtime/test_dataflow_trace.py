@@ -85,6 +85,7 @@ def test_more_events_than_there_is_room_for_at_once() -> None:
     assert adds == list(range(ROOM + 1))
 
 
+@pytest.mark.slow
 def test_a_limit_keeps_the_newest_and_counts_the_rest() -> None:
     step = DataflowStep(parse_graph(LOOP))
     whole = traced(step, np.int64(3 * ROOM), np.int64(0))

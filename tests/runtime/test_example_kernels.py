@@ -393,6 +393,7 @@ def fenced_records(seed: int, count: int) -> None:
     assert min(seen) > count // 20, seen
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_byte_after_a_record_is_read(seed: int) -> None:
     """Bytes objects end with a zero, which nothing here may read either."""

@@ -94,6 +94,7 @@ def _run(program: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_fork_waits_for_steps_and_compilations() -> None:
     _run(PROGRAM)
 

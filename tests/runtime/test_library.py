@@ -92,6 +92,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.share(9)
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits(tmp_path: Path, name: str) -> None:
     """As the compiled function gives on one thread, twice, beside others."""
@@ -104,6 +105,7 @@ def test_the_same_bits(tmp_path: Path, name: str) -> None:
             assert [a.tobytes() for a in got] == [a.tobytes() for a in wanted]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
 def test_smaller_instruction_sets(tmp_path: Path, target: str) -> None:
     f, inputs = CASES["product"]

@@ -130,6 +130,7 @@ def run_program(folder: Path, source: str, **more: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_second_process_runs_no_pass_and_tells_the_same(folder: Path) -> None:
     compiled, passes, *first, texts = run_program(folder, PROGRAM)
     assert compiled > 0
@@ -155,6 +156,7 @@ def without_times(text: str) -> list[str]:
     return [re.sub(r"kernels \(.*", "kernels", line) for line in lines]
 
 
+@pytest.mark.slow
 def test_an_error_names_the_line_of_this_program(folder: Path, tmp_path: Path) -> None:
     """Not the one of the program that made the plan."""
     source = (

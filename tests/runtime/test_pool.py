@@ -257,6 +257,7 @@ class TestFork:
         """)
         check_clean(done)
 
+    @pytest.mark.slow
     def test_while_other_threads_compute(self) -> None:
         """Children of a process whose other threads are in the middle of steps."""
         done = python("""
@@ -315,6 +316,7 @@ class TestExit:
         check_clean(done)
         assert time.perf_counter() - started < 50
 
+    @pytest.mark.slow
     def test_with_a_daemon_thread_in_a_step(self) -> None:
         done = python("""
             big = np.random.default_rng(0).standard_normal((3000, 3000)).astype(np.float32)
@@ -328,6 +330,7 @@ class TestExit:
         """)
         check_clean(done)
 
+    @pytest.mark.slow
     def test_keyboard_interrupt(self) -> None:
         """Ctrl-C during steps: the exception comes through, the pool still works."""
         done = python("""
@@ -372,6 +375,7 @@ def test_workers_leave_signals_to_python() -> None:
     check_clean(done)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.skipif(machine.usable_processors() < 2, reason="one processor")
 def test_a_long_call_of_few_chunks_wakes_the_workers() -> None:

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from shares import every
@@ -70,7 +71,7 @@ def check_calls(patch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return seen
 
 
-@settings(max_examples=8, deadline=None)
+@examples(36, deadline=None)
 @given(
     names=st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=3),
     counts=st.lists(st.integers(0, 70), min_size=3, max_size=6),
@@ -105,6 +106,7 @@ def _run_layers(names: list[str], counts: list[int], slope: bool, seed: int) -> 
                 session.run(wanted, {data: x, mask: rng.permutation(70) < n, w: weights})
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", every(2, sorted(LAYERS)))
 def test_each_layer(name: str, monkeypatch: pytest.MonkeyPatch, regions: list[Region]) -> None:
     seen = check_calls(monkeypatch)
@@ -224,6 +226,7 @@ def test_feeds_that_must_be_equal_are_checked() -> None:
 
 
 # ----------------------------------------------------------------------------- threads and memory
+@pytest.mark.slow
 def test_threads_fill_in_one_plan() -> None:
     with wf.Graph().as_default():
         x = wf.placeholder(wf.float32, [None, 8])

@@ -76,6 +76,7 @@ def interrupted_after(seconds: float, number: int = signal.SIGINT) -> Iterator[N
         timer.join()
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_ctrl_c_in_a_compiled_function(name: str, threads: int) -> None:
@@ -188,6 +189,7 @@ def test_state_is_whole_and_free_after_it() -> None:
     assert sys.getrefcount(error) <= 3
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_loop_in_parts(threads: int) -> None:
     """Rows that go through all iterations by themselves, on several threads; a minute's work."""

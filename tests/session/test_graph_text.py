@@ -94,6 +94,7 @@ def _classifier() -> wf.Graph:
     return graph
 
 
+@pytest.mark.slow
 def test_the_digits_program_trains_alike(elsewhere: Elsewhere) -> None:
     rng = np.random.default_rng(1)
     feeds = {

@@ -101,6 +101,7 @@ def _flat(nest: Any) -> list[Any]:
     return [x for n in nest for x in _flat(n)] if isinstance(nest, list) else [nest]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_variables_and_constants(mode: str) -> None:
     """By hand: y = x * k**n."""
@@ -141,6 +142,7 @@ def test_a_gradient_with_respect_to_constants_alone() -> None:
         assert session.run(slopes[1], {k: K, n: 5}).tolist() == [5.0] * 3
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_nested(mode: str) -> None:
     with wf.Graph().as_default(), wf.Session(control_flow=mode) as session:
@@ -162,6 +164,8 @@ def test_nested(mode: str) -> None:
             check(session, ys, zs, [x, k], {x: X, k: K, n: times})
 
 
+@pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_branch_in_the_body(mode: str) -> None:
     with wf.Graph().as_default(), wf.Session(control_flow=mode) as session:
@@ -213,6 +217,7 @@ def test_what_the_test_computes_leaves_the_loop(mode: str) -> None:
             np.testing.assert_allclose([dx, dk], [by_x, by_k], rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_loop_on_one_side_of_a_branch() -> None:
     """The frame is dead where the other side is taken."""
     with wf.Graph().as_default(), wf.Session() as session:
@@ -226,6 +231,8 @@ def test_a_loop_on_one_side_of_a_branch() -> None:
             check(session, y, z, [x, k], {x: X, k: K, n: times, p: taken})
 
 
+@pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_in_the_body_of_another_loop(mode: str) -> None:
     """Gradient descent, whose loss is a loop, and the gradient through it."""
@@ -284,6 +291,7 @@ def test_training_through_a_loop() -> None:
         assert session.run(queue.size()) == 3
 
 
+@pytest.mark.slow
 def test_many_branches_and_a_long_body() -> None:
     """Nothing recurses once for each op."""
     with wf.Graph().as_default(), wf.Session() as session:
@@ -303,6 +311,7 @@ def test_many_branches_and_a_long_body() -> None:
         np.testing.assert_allclose(session.run(dx, {x: X, n: 3}), 1.25**240 * 1.5**120)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_sizes_that_a_step_tells_and_a_gradient_in_a_branch(mode: str) -> None:
     with wf.Graph().as_default(), wf.Session(control_flow=mode) as session:
@@ -317,6 +326,7 @@ def test_sizes_that_a_step_tells_and_a_gradient_in_a_branch(mode: str) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_merge_of_three_and_a_loop_on_a_side() -> None:
     """What a branch in a branch gives, and a frame in one, which takes its constant from around."""
     with wf.Graph().as_default(), wf.Session() as session:
@@ -507,7 +517,7 @@ blocks = st.lists(st.recursive(sets, statements, max_leaves=6), min_size=1, max_
 
 
 @given(blocks, st.integers(0, 3), st.sampled_from(MODES))
-@examples(72, deadline=None)
+@examples(40, deadline=None)
 def test_random_programs(program: Any, times: int, mode: str) -> None:
     """A loop of branches, loops and steps: as of `wf.while_loop`, and as the complex step says
     (f(x + ih) has the imaginary part h f'(x), without a difference; Squire and Trapp 1998)."""

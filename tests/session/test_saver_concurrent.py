@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import weft as wf
 
@@ -143,6 +144,7 @@ def test_slots_that_a_step_makes_meanwhile_are_in_the_checkpoint(tmp_path: Path)
             assert not changed or "w/Momentum/momentum" in names
 
 
+@pytest.mark.slow
 def test_many_savers_and_steps_at_once(tmp_path: Path) -> None:
     v, steps = make_steps()
     savers = [wf.train.Saver(v, max_to_keep=2), wf.train.Saver(list(reversed(v)), max_to_keep=1)]

@@ -215,6 +215,7 @@ def waiters(count: int, end: str) -> float:
     return max(when for when, _ in ended) - now
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("end", ["session", "queue", "deadline"])
 def test_all_that_wait_are_awake_within_a_tenth_of_a_second(end: str) -> None:
     # a machine that is busy with other things may stop threads for as long

@@ -233,7 +233,7 @@ def end_at_moments(folder: Path, stride: int) -> None:
 
 
 def test_ends_at_some_moments_of_a_save(tmp_path: Path) -> None:
-    end_at_moments(tmp_path, 19)
+    end_at_moments(tmp_path, 37)
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ FUNCTIONS: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_take_sizes_that_a_graph_computes(name: str) -> None:
     made, wanted = FUNCTIONS[name]
@@ -204,6 +204,7 @@ _DIFFERENTIATED = (
 )  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", _DIFFERENTIATED)
 def test_gradients_are_those_of_known_sizes(name: str) -> None:
     made, _ = FUNCTIONS[name]

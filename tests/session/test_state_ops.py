@@ -380,6 +380,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", ["auto", "dataflow"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_in_steps_that_wait(name: str, mode: str) -> None:
@@ -538,6 +539,7 @@ def _peaks(mode: str, rows: int) -> list[int]:
     return [int(line) for line in made.stdout.split()]
 
 
+@pytest.mark.share(2)
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc/self/clear_refs")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(

@@ -155,6 +155,7 @@ def test_kernels_of_tasks_are_on_the_page_with_the_times_of_a_traced_run() -> No
         assert kernel["runs"] == 1
 
 
+@pytest.mark.slow
 def test_a_task_that_is_gone_has_no_kernels_and_the_page_says_so() -> None:
     with local_cluster({"ps": 1, "worker": 1}) as servers, wf.Graph("c").as_default():
         z, feeds = on_tasks()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ SIZES = (2, 3, 1, 0, 5, 7)
 MAX_ELEMENTS = 700
 NAMES = ("x", "y", "batch", "params.w", "params['w'][0]", "9", "naïve", 'q"uote', "", "a0", "é\n")
 FILES = ("model.py", "/home/me/a b.py", 'odd"name\\.py', "C:\\x.py", "é.py", "<stdin>")
+
+
+#: A strategy for each range: hypothesis checks and labels each new one, which takes longer than
+#: to draw from it.
+integers = cache(st.integers)
+BOOLEANS = st.booleans()
 
 
 class Unfit(Exception):
@@ -86,13 +93,13 @@ class GraphMaker:
         """One of `items`; Unfit if there are none."""
         if not items:
             raise Unfit
-        return self.draw(st.sampled_from(list(items)))
+        return items[self.int(0, len(items) - 1)]
 
     def int(self, low: int, high: int) -> int:
-        return int(self.draw(st.integers(low, high)))
+        return int(self.draw(integers(low, high)))
 
     def flag(self) -> bool:
-        return bool(self.draw(st.booleans()))
+        return bool(self.draw(BOOLEANS))
 
     def shape(
         self, low: int = 0, high: int = 4, *, nonempty: bool = False, static: bool = False
@@ -151,9 +158,9 @@ class GraphMaker:
     def locations(self) -> tuple[Location, ...]:
         if not self.located:
             return ()
-        count = self.draw(st.sampled_from([1, 1, 1, 3]))
+        count = self.pick((1, 1, 1, 3))
         line = len(self.builder.ops) + 1
-        file = self.draw(st.sampled_from(FILES)) if count > 1 else "model.py"
+        file = self.pick(FILES) if count > 1 else "model.py"
         return tuple(Location(file, line + i, 5 * i) for i in range(count))
 
     def some(
@@ -164,7 +171,7 @@ class GraphMaker:
     ) -> Value:
         """A tensor whose type fits: from the pool, or a new one of the drawn dtype and shape."""
         known = [v for v in self.pool if v.type.dtype in dtypes and fits(v.type)]
-        if known and self.draw(st.integers(0, 3)):
+        if known and self.int(0, 3):
             # the newest first: chains are more interesting than stars
             return known[-1 - min(self.int(0, 7), len(known) - 1)]
         t = TensorType(self.dtype(dtypes), self.shape(**shape))
@@ -176,7 +183,7 @@ class GraphMaker:
         """A tensor of exactly this type: from the pool or new."""
         t = TensorType(dtype, shape)
         known = [v for v in self.pool if v.type == t]
-        if known and self.draw(st.integers(0, 3)):
+        if known and self.int(0, 3):
             return known[-1 - min(self.int(0, 7), len(known) - 1)]
         return self.new(t)
 
@@ -184,7 +191,7 @@ class GraphMaker:
         """A new input or constant of this type."""
         if self.region:
             raise Unfit
-        if t.is_static and self.draw(st.integers(0, 2)) == 0:
+        if t.is_static and self.int(0, 2) == 0:
             value = self.constant(random_array(t.dtype, t.static_shape, self.seed()))
         else:
             value = self.builder.add_arg(t)
@@ -310,12 +317,12 @@ def _build(
     known = [n for n in legal_ops(stage) if n in MAKERS]
     names = [n for n in known if (n not in host if ops is None else n in ops)]
     maker = GraphMaker(draw, dtypes, sizes, located=located)
-    wanted = draw(st.integers(1, max_ops))
+    wanted = maker.int(1, max_ops)
     strict = all(isinstance(n, int) for n in sizes)
     tries = 0
     while len(maker.builder.ops) < wanted and tries < 3 * max_ops:
         tries += 1
-        name = draw(st.sampled_from(names))
+        name = maker.pick(names)
         try:
             MAKERS[name](maker, name)
         except Unfit:

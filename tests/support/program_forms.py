@@ -106,7 +106,7 @@ class Program:
     want: Outcome | None = None
     told: frozenset[str] = frozenset()
     near: float = 2e-5
-    weight: int = 12
+    weight: int = 24
 
     def __repr__(self) -> str:
         return f"{self.name} {self.case or ''}"

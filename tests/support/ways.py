@@ -127,7 +127,15 @@ def _is_complex(kind: Any) -> bool:
 
 
 def traits(program: Program) -> frozenset[str]:
-    """Those that a program has."""
+    """Those that a program has, looked for once."""
+    held = vars(program)
+    if "traits" not in held:
+        held["traits"] = _traits_of(program)
+    found: frozenset[str] = held["traits"]
+    return found
+
+
+def _traits_of(program: Program) -> frozenset[str]:
     forms = {"no steps" if program.case is not None else "", "" if program.call else "steps"}
     found = {
         name
@@ -695,7 +703,7 @@ WAYS: dict[str, Way] = {
     ),
     "compiled, open sizes": bits(
         "compiled", called(lambda c: wf.compile(c.function, input_signature=c.types())),
-        _COMPILED | _NATIVE | _ONE, kind="sized",
+        _COMPILED | _NATIVE | _ONE, kind="sized", share=2,
     ),
     "compiled for a GPU": Way(
         called(lambda c: wf.compile(c.function, device="gpu:0"), _emulated),
@@ -706,11 +714,11 @@ WAYS: dict[str, Way] = {
         called(
             lambda c: wf.compile(c.function, device="gpu:0", input_signature=c.types()), _emulated
         ),
-        _COMPILED | _GPU | _ONE, kind="sized",
+        _COMPILED | _GPU | _ONE, kind="sized", share=2,
     ),
     "compiled for a GPU, with a host": Way(
         called(lambda c: wf.compile(c.function, device="gpu:0"), _emulated),
-        _CALL | _ON_GPU, like="compiled", near=2e-5, share=16,
+        _CALL | _ON_GPU, like="compiled", near=2e-5, share=8,
     ),
     # one process
     "native": Way(on_graphs(_native), _NATIVE, "native"),
@@ -727,16 +735,16 @@ WAYS: dict[str, Way] = {
         "session", in_session(control_flow="dataflow"), _GRAPH, kind="dataflow"
     ),
     "session, own sizes": Way(
-        in_session(settings=_no_filling), _NATIVE | _ONE | _GRAPH, "native"
+        in_session(settings=_no_filling), _NATIVE | _ONE | _GRAPH, "native", share=2
     ),
     "session, open sizes": bits(
-        "session, own sizes", in_session(), _NATIVE | _ONE | _GRAPH, kind="native"
+        "session, own sizes", in_session(), _NATIVE | _ONE | _GRAPH, kind="native", share=2
     ),
     "session, verified": bits("session", in_session(settings=_verify_passes), _GRAPH),
     "saved": bits("session", _saved, _TEXT),
     "from disk": bits(
         "session", _from_disk, _NATIVE | _MANY | _GRAPH | {"python": "nothing to load for it"},
-        kind="native", share=16,
+        kind="native", share=8,
     ),
     # recorded and replayed, and held against the interpreter
     "session, replayed": bits("session", replayed(in_session()), _GRAPH),
@@ -775,9 +783,11 @@ WAYS: dict[str, Way] = {
     "GPU": Way(on_graphs(_on_gpu(), _emulated), _GPU),
     "GPU, faked driver": bits("GPU", on_graphs(_on_gpu(), use_fake), _GPU),
     "GPU, short recordings": bits("GPU", on_graphs(_on_gpu(), _short_recordings), _GPU),
-    "GPU, reproducible": Way(on_graphs(_on_gpu(passes=GPU_REPRODUCIBLE), _emulated), _GPU),
+    "GPU, reproducible": Way(
+        on_graphs(_on_gpu(passes=GPU_REPRODUCIBLE), _emulated), _GPU, share=2
+    ),
     "GPU, op by op": bits(
-        "GPU, reproducible", on_graphs(_one_by_one, _emulated), _GPU | _ALONE, share=16
+        "GPU, reproducible", on_graphs(_one_by_one, _emulated), _GPU | _ALONE, share=8
     ),
     "devices": Way(
         on_graphs(_on_devices, partial(_emulated, kind="2")), _PARTS | _COMPLEX | _LAPACK, "devices"

@@ -65,6 +65,7 @@ def check(a: Array, b: Array, ta: bool = False, tb: bool = False, runner: Runner
     np.testing.assert_array_equal(own, wanted.astype(a.dtype))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("k", [35, 36])
 @pytest.mark.parametrize("turned", [False, True])
@@ -92,6 +93,7 @@ def test_a_tile_over_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         check(numbers((40, k), "i8"), numbers((33, k), "i8", 1), False, True, runner)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("k", [1, 3, 4, 5, 63, 64, 129])
 def test_ends_of_k(k: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,8 @@ def check_roughly(case: GraphCase) -> bool:
 class TestSimulated:
     """What Python makes of the text, thread by thread, is what the interpreter has."""
 
+    @pytest.mark.slow
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("dtype", share(KINDS), ids=str)
     def test_every_elementwise_op(self, dtype: DType) -> None:
         case = Case()
@@ -152,6 +154,7 @@ class TestSimulated:
         for op, got, want in zip(case.labels, made, wanted, strict=True):
             check_elementwise(op, dtype, got, want)
 
+    @pytest.mark.share(5)
     @pytest.mark.parametrize("op", share(OPS_HERE))
     def test_every_op(self, op: str) -> None:
         met: list[bool] = []
@@ -255,6 +258,7 @@ class TestSteps:
             np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-5, atol=1e-6)
         assert [k.name for k in f.kernels(x, w)] == simulated_kernels
 
+    @pytest.mark.slow
     def test_a_gradient_with_a_loop(self) -> None:
         def loss(x: Any) -> Any:
             y = wf.while_loop(lambda v: wf.sum(v) < 5, lambda v: wf.exp(-v) + v, x)
