@@ -51,7 +51,6 @@ from weft.ir.ops.core import CustomRule
 from weft.ir.ops.io import PYTHON_CALLS
 from weft.ir.spec import AttrValue, ConstArray, int_attr
 from weft.ir.types import StackType, TensorType, TokenType, Type
-from weft.passes.autodiff.rule import is_inexact
 from weft.passes.batching.rules import (
     ADDS_UP,
     RULES,
@@ -240,7 +239,8 @@ class _Walk:
     def _is_apart(self, op: Operation) -> bool:
         """Whether the bits of the op depend on what else is computed with it."""
         alone = self.apart and self.rows is None and self.live is None
-        return alone and op.name in ADDS_UP and any(map(is_inexact, op.results))
+        kinds = [r.type for r in op.results if isinstance(r.type, TensorType)]
+        return alone and op.name in ADDS_UP and any(kind.dtype.is_inexact for kind in kinds)
 
     def _each_apart(self, op: Operation) -> list[Batched]:
         """The op for each row by itself, on what has the shape of a row."""
