@@ -201,7 +201,8 @@ class ProcessMesh:
 
     def start(self, arrays: Sequence[Array], attrs: Attrs, out: Array | None = None) -> Array:
         """Pack arrays into a bucket, and begin its sum; see `ir.ops.collectives`. What is in its
-        place already is not copied."""
+        place already is not copied. Without `out` the bucket is the mesh's own, and zeros are what
+        anybody else sees of it: who logs a step sees the same each time."""
         starts, count = member_starts([type_of(x) for x in arrays])
         bucket = np.empty(count, arrays[0].dtype) if out is None else out
         for x, start, end in zip(arrays, starts, [*starts[1:], count], strict=True):
@@ -217,7 +218,7 @@ class ProcessMesh:
         sums[number] = one
         if one.beside:
             self._adder.add(one)
-        return bucket
+        return bucket if out is not None else np.zeros_like(bucket)
 
     def _add(self, bucket: Array, attrs: Attrs) -> None:
         """The sum over all axes, one after the other, in the bucket."""

@@ -225,7 +225,8 @@ class Exchanges(Protocol):
         operand."""
 
     def start(self, arrays: Sequence[Array], attrs: Attrs, out: Array | None = None) -> Array:
-        """Pack arrays into a bucket, which is `out` if that is given, and begin its sum."""
+        """Pack arrays into a bucket, which is `out` if that is given, and begin its sum. Without
+        it zeros stand for the bucket."""
 
     def done(self, attrs: Attrs) -> Array:
         """The bucket that was started with this number, when the sum stands in it."""
