@@ -63,14 +63,16 @@ def each(made: list[ProcessMesh], work: Callable[[ProcessMesh, int], Any]) -> li
     return outcomes([partial(work, mesh, rank) for rank, mesh in enumerate(made)])
 
 
-def test_sums_are_made_in_their_buckets_while_others_come() -> None:
-    """Whoever comes first, over one axis and several, beside the step and by the step itself."""
+@pytest.mark.parametrize("own", [1, 2])
+def test_sums_are_made_in_their_order_while_others_come(own: int) -> None:
+    """Whoever comes first, over one axis and several, beside the step and one by the step itself,
+    which is the last or not."""
     axes = ("d", "m")
 
     def work(mesh: ProcessMesh, rank: int) -> list[bytes]:
         time.sleep(0.02 * rank)
         for k in range(3):
-            given = attrs(k, beside=k < 2, axes=axes[: k + 1])
+            given = attrs(k, beside=k != own, axes=axes[: k + 1])
             assert not mesh.start(drawn(rank, k), given).any()
         early = mesh.exchange("psum", [np.float32(rank)], attrs(9))  # type: ignore[list-item]
         assert early == (0 + 2 if rank % 2 == 0 else 1 + 3)

@@ -213,7 +213,8 @@ class ProcessMesh:
         number, sums = int_attr(attrs, "number"), self._sums()
         if number in sums:  # of a step that has failed
             self._drop([number])
-        self._wait([one for one in sums.values() if not one.beside])
+        if not all(one.beside or one.ended.is_set() for one in sums.values()):
+            self._wait(list(sums.values()))  # the step's own comes before this one
         one = _Sum(bucket, lambda: self._add(bucket, attrs), bool(attrs["beside"]))
         sums[number] = one
         if one.beside:
