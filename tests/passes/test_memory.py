@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import given
 from plan_player import Memory, Place, part, play, whole
-from random_graph_checks import TRACED, WHOLE, check_exactly, states
+from random_graph_checks import LOOPS, TRACED, WHOLE, check_exactly, states
 
 from weft.codegen.llvm.jit import compile_count
 from weft.ir import dtypes
@@ -19,11 +20,13 @@ from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeE
 from weft.ir.graph import Graph, Value
 from weft.ir.ops.builder import Builder
 from weft.ir.spec import ConstArray
-from weft.ir.types import tensor_type
+from weft.ir.types import TensorType, tensor_type
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
 from weft.passes.memory.block import MemoryPlan, Slot
 from weft.passes.memory.plan_memory import plan_memory
+from weft.passes.memory.start_early import start_early
+from weft.passes.rewriting.rewrite import extend, with_block
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.resources.variables import VariableState
 
@@ -39,7 +42,60 @@ def planned(graph: Graph) -> tuple[Graph, MemoryPlan]:
 NO_STRINGS = [d for d in dtypes.ALL if d is not dtypes.string]
 
 
+def with_sums(graph: Graph, chance: random.Random) -> Graph:
+    """The graph, and sums over processes of values in it, which are waited for at the end."""
+    builder = extend(graph.block)
+    builder.ops = list(graph.ops)
+    values = [*builder.args, *(v for op in graph.ops for v in op.results)]
+    numbers = [v for v in values if isinstance(v.type, TensorType) and v.type.dtype.is_numeric]
+    common: dict[str, Any] = {"mesh": "mesh0", "axis_name": "i", "size": 2}
+    started = []
+    for number in range(3):
+        dtype = chance.choice(numbers).type.dtype if numbers else None  # type: ignore[union-attr]
+        alike = [v for v in numbers if v.type.dtype is dtype]  # type: ignore[union-attr]
+        members = [chance.choice(alike) for _ in range(chance.randrange(1, 5))] if alike else []
+        if members:
+            attrs = {**common, "kind": "start", "number": number, "axes": ("i",), "sizes": (2,)}
+            started.append((builder.emit("exchange", members, attrs)[0], members))
+    results = list(graph.results)
+    for number, (bucket, members) in enumerate(started):
+        parts = tuple(str(v.type) for v in members)
+        attrs = {**common, "kind": "done", "number": number, "axes": ("i",), "parts": parts}
+        found = builder.emit("exchange", [bucket], attrs)
+        results += chance.sample(found, chance.randrange(len(found) + 1))
+    return with_block(graph, builder.block(results))
+
+
 class TestPlayed:
+    @given(graph_and_inputs(stage="optimized", ops=LOOPS, dtypes=[dtypes.float32], max_ops=25))
+    @examples(100)
+    def test_sums_of_what_is_in_a_graph(self, case: Case) -> None:
+        for seed in range(8):
+            fused = start_early(fuse(with_sums(case.graph, random.Random(seed))))
+            play(fused, plan_memory(fused))
+
+    def test_members_of_a_bucket_are_neighbours(self) -> None:
+        """But for one that is read when the sum may stand there, and one that is an input."""
+        b = Builder([tensor_type(dtypes.float32, 3, 3)])
+        (x,) = b.args
+        first, second, third = (b.emit1("matmul", x, x) for _ in range(3))
+        common: dict[str, Any] = {"mesh": "mesh0", "axis_name": "i", "size": 2}
+        members = [first, second, x, third]
+        attrs = {**common, "kind": "start", "axes": ("i",), "sizes": (2,)}
+        (bucket,) = b.emit("exchange", members, attrs)
+        later = b.emit1("matmul", second, x)
+        parts = tuple(str(m.type) for m in members)
+        sums = b.emit(
+            "exchange", [bucket], {**common, "kind": "done", "axes": ("i",), "parts": parts}
+        )
+        graph = b.graph("step", ("x",), [*(b.emit1("matmul", s, later) for s in sums)])
+        plan = plan_memory(graph)
+        play(graph, plan)
+        base = int(plan.slots[bucket].which)
+        assert [plan.slots[s] for s in sums] == [Slot("arena", base + 64 * k) for k in range(4)]
+        assert (plan.slots[first], plan.slots[third]) == (plan.slots[sums[0]], plan.slots[sums[3]])
+        assert plan.slots[second] != plan.slots[sums[1]]
+
     @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=NO_STRINGS, max_ops=25))
     @examples(300)
     def test_random_graphs(self, case: Case) -> None:

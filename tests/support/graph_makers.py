@@ -160,7 +160,8 @@ def collective(m: GraphMaker, op: str) -> None:
 
 def exchange(m: GraphMaker, op: str) -> None:
     """A collective over a mesh of processes that no process has."""
-    kind = m.pick(["psum", "pmax", "ppermute", "axis_index", "all_gather", "split", "enter"])
+    kinds = ["psum", "pmax", "ppermute", "axis_index", "all_gather", "split", "enter", "start"]
+    kind = m.pick(kinds)
     attrs: dict[str, Any] = {
         "kind": kind,
         "mesh": "mesh0",
@@ -170,6 +171,15 @@ def exchange(m: GraphMaker, op: str) -> None:
     }
     if kind == "axis_index":
         m.emit(op, **attrs)
+        return
+    if kind == "start":
+        first = m.some(lambda t: t.dtype.is_numeric and t.is_static)
+        alike = [v for v in m.pool if v.type.dtype is first.type.dtype and v.type.is_static]
+        members = [first, *alike[: m.int(0, 3)]]
+        halves = {**attrs, "axes": ("i",), "sizes": (1,), "number": m.int(0, 3)}
+        bucket = m.emit1(op, *members, **halves)
+        parts = tuple(str(v.type) for v in members)
+        m.emit(op, [bucket], **{**halves, "kind": "done", "parts": parts})
         return
     if kind == "ppermute":
         attrs["sources"] = (0,)

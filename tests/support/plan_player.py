@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
+from weft.ir.ops.collectives import is_exchange, member_starts, member_types
 from weft.ir.types import TensorType
 from weft.passes.memory.block import MemoryPlan, Slot
 
@@ -191,12 +192,27 @@ class Player:
         for j, r in enumerate(op.results):
             for i, v in enumerate(op.operands):
                 if overlap(places[j], r, self.place(self.plan.slots[v]), v):
-                    assert may_overwrite(op, i, j), f"{op}: result {j} overwrites operand {i}"
+                    own = self.is_own_member(op, i, j) or may_overwrite(op, i, j)
+                    assert own, f"{op}: result {j} overwrites operand {i}"
             for k in range(j):
                 assert not overlap(places[j], r, places[k], op.results[k])
         for r, place in zip(op.results, places, strict=True):
             self.meaning[r] = self.fresh(r)
             self.memory.write(place, self.meaning[r], str(op))
+
+    def is_own_member(self, op: Operation, operand: int, result: int) -> bool:
+        """Of a bucket and a member: is the member where it, or one that is the same, is to be?"""
+        if not is_exchange(op, "start") and not is_exchange(op, "done"):
+            return False
+        packs, kinds = op.attrs["kind"] == "start", member_types(op)
+        members, bucket = (op.operands, op.result) if packs else (op.results, op.operands[0])
+        member, at = members[operand if packs else result], self.place(self.plan.slots[bucket])
+        places = [
+            Place(at.buffer, at.start + start * kind.dtype.itemsize)
+            for start, kind, m in zip(member_starts(kinds)[0], kinds, members, strict=True)
+            if self.plan.slots[m] == self.plan.slots[member]
+        ]
+        return self.place(self.plan.slots[member]) in places
 
     def expect(self, value: Value, why: str) -> None:
         held = self.memory.read(self.place(self.plan.slots[value]), nbytes(value))

@@ -37,6 +37,8 @@ PIECE_BYTES: Final = 1 << 20
 #: Of an array that is in one message between hosts.
 MESSAGE_BYTES: Final = 1 << 18
 _PLACES: Final = 3
+#: For so long a call of another thread may go on when the group is closed.
+_STOP_S: Final = 1.0
 #: Calls whose text and hash are kept: a program has few, but a step may have its number in it.
 _MOST_CALLS: Final = 1000
 #: Makes of tables, by rank, an element of each column, in the array that it is given.
@@ -73,7 +75,8 @@ class Group:
     with the others is counted (`traffic.EXCHANGES`); without one it is not.
 
     Raises AddressError where another process has this rank, UnreachableError for who does not come,
-    and AddressError on systems without memfds. A group is used by one thread at a time.
+    and AddressError on systems without memfds. A group is used by one thread at a time, but any
+    may close it.
     """
 
     def __init__(
@@ -125,9 +128,17 @@ class Group:
     # ------------------------------------------------------------------------------------ the end
 
     def close(self, why: str = "its program closed the group") -> None:
-        """Leave; members that are in a call, or make one, hear why. A second time nothing."""
-        if not self._ended:
-            self._end(GroupEndedError(why), by_itself=True)
+        """Leave; members that are in a call, or make one, hear why. A call of another thread ends
+        before. A second time nothing."""
+        if self._members is not None:
+            self._members.stop = why
+        through = self._lock.acquire(timeout=_STOP_S)
+        try:
+            if not self._ended:
+                self._end(GroupEndedError(why), by_itself=True)
+        finally:
+            if through:
+                self._lock.release()
 
     def _end(self, error: BaseException, by_itself: bool = False) -> None:
         self._ended = str(error) or type(error).__name__

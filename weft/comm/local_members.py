@@ -26,6 +26,7 @@ import numpy as np
 from weft.comm.errors import (
     AddressError,
     CommError,
+    GroupEndedError,
     PeerLostError,
 )
 from weft.comm.members import FAREWELL, Data, Message, late_error, missing_error
@@ -59,7 +60,7 @@ class LocalMembers:
         if not AVAILABLE:
             raise AddressError(f"no shared memory between processes on {sys.platform}")
         self.name, self.rank, self.size, self.timeout = name, rank, size, timeout
-        self.doing = "the meeting of the group"
+        self.doing, self.stop = "the meeting of the group", ""
         self._number = 0  # of the call
         self._is_there, self._count = is_there, places * piece
         self.traffic = {k: Traffic() for k in range(size) if k != rank}
@@ -260,7 +261,10 @@ class LocalMembers:
         return PeerLostError(f"rank {rank} (process {self._pids[rank]}) is lost, in {self.doing}")
 
     def _look(self, deadline: float, waits_for: int) -> None:
-        """PeerLostError if somebody is gone, DeadlineError after the deadline."""
+        """PeerLostError if somebody is gone, DeadlineError after the deadline; GroupEndedError if
+        another thread ends the group."""
+        if self.stop:
+            raise GroupEndedError(self.stop)
         poll = select.poll()
         ranks = {one.fileno(): rank for rank, one in self._sockets.items()}
         for descriptor in ranks:

@@ -50,6 +50,8 @@ class Members(Protocol):
     traffic: dict[int, Traffic]
     #: What this member is doing, for errors.
     doing: str
+    #: Why another thread wants to end what this one waits for; "": it does not.
+    stop: str
 
     def tell(self, message: Message, data: Data | None) -> None:
         """Send a message to everybody; what is sent may be written to once this returns."""

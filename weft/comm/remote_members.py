@@ -17,6 +17,7 @@ from weft.comm.errors import (
     BackpressureError,
     CommError,
     EndpointClosedError,
+    GroupEndedError,
     PeerLostError,
     UnreachableError,
 )
@@ -62,7 +63,7 @@ class RemoteMembers:
         if len(set(remote.addresses)) < len(remote.addresses):
             raise AddressError(f"two members of the group '{name}' have one address")
         self.memory: list[Array] = []
-        self.doing = "the meeting of the group"
+        self.doing, self.stop = "the meeting of the group", ""
         self._number = 0  # of the call
         self._is_there = is_there
         self.name, self.rank, self.timeout = name, rank, timeout
@@ -182,7 +183,7 @@ class RemoteMembers:
 
     def _letter(self, rank: int, deadline: float) -> Letter | None:
         """The next letter of a member; None if none comes. PeerLostError if it, or another one, is
-        lost."""
+        lost, GroupEndedError if another thread ends the group."""
         post, address = self._here, self._addresses[rank]
         look = time.monotonic() + _SLICE_S
         with post.changed:
@@ -190,6 +191,8 @@ class RemoteMembers:
                 box = post.boxes.get((self.name, address))
                 if box:
                     return box.popleft()
+                if self.stop:
+                    raise GroupEndedError(self.stop)
                 now = time.monotonic()
                 self._check_missing()
                 for other in self._met if now > look else self._met & {rank}:

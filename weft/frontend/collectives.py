@@ -11,7 +11,7 @@ Tensor([-2., -1.,  3.], dtype=float32)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import index
 from typing import Any
@@ -28,7 +28,7 @@ from weft.frontend.ops.elementwise import divide
 from weft.frontend.ops.manipulation import moveaxis, reshape
 from weft.frontend.ops.promotion import check_axis, inexact_tensor
 from weft.frontend.transforms.axes import NamedAxis, exchange, named_axes
-from weft.frontend.transforms.processes import together
+from weft.frontend.transforms.processes import sums_beside, together
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import InvalidArgumentError, ShapeError, suggest
 from weft.ir.locations import caller_location
@@ -127,18 +127,29 @@ def pmean(x: Any, axis_name: str | Sequence[str]) -> Any:
     """The mean of `x` over all rows; integers become floats."""
     floats = pytree.tree_map(lambda leaf: inexact_tensor(leaf, "collectives.pmean"), x)
     totals = _each("psum", floats, axis_name)
-    for name in _names(axis_name):
-        count = axis_size(name)
-        totals = pytree.tree_map(lambda t, n=count: divide(t, n), totals)
-    return totals
+    counts = [axis_size(name) for name in _names(axis_name)]
+    return pytree.tree_map(lambda total: _over(total, counts), totals)
+
+
+def _over(total: Tensor, counts: Iterable[Any]) -> Tensor:
+    """A sum over axes of so many rows, as a mean."""
+    for count in counts:
+        total = divide(total, count)
+    return total
 
 
 def mean_of_gradients(
     gradients: Sequence[Tensor | IndexedSlices | None], axis_name: str | Sequence[str]
 ) -> list[Tensor | IndexedSlices | None]:
-    """The mean of gradients over all rows: of looked-up rows of a table all of them, scaled."""
+    """The mean of gradients over all rows: of looked-up rows of a table all of them, scaled. Over
+    processes they are summed while the others are computed."""
     dense = [g for g in gradients if isinstance(g, Tensor)]
-    means = iter(pmean(dense, axis_name))
+    axes = {name: _axis("pmean", name) for name in _names(axis_name)}
+    if dense and all(axis.mesh for axis in axes.values()) and all(g._type.is_static for g in dense):
+        counts = [axis.size for axis in axes.values()]
+        means = iter([_over(total, counts) for total in sums_beside(dense, axes)])
+    else:
+        means = iter(pmean(dense, axis_name))
     count = 1
     for name in _names(axis_name):
         count = count * axis_size(name)

@@ -33,6 +33,7 @@ from weft.passes.fusion.sparse_products import (
 )
 from weft.passes.manager import BoundPass, Pass
 from weft.passes.memory.schedule import schedule
+from weft.passes.memory.start_early import start_early
 from weft.passes.simplify.algebra import contract, simplify, simplify_exactly
 from weft.passes.simplify.cse_dce import cse, dce
 from weft.passes.simplify.effects import (
@@ -89,6 +90,7 @@ PASSES: dict[str, Pass] = {
     "lower_control_flow": lower_control_flow,
     "schedule": schedule,
     "rematerialize": rematerialize,
+    "start_early": start_early,
     "simplify_exactly": simplify_exactly,
     "fold_exactly": fold_exactly,
     "simplify_control_exactly": simplify_control_exactly,
@@ -137,6 +139,7 @@ STANDARD: tuple[Pass, ...] = (
     narrow_products,  # what only widens integers is left to their packing
     schedule,  # the kernels are known: in an order in which less is alive at once
     rematerialize,  # and what is still alive at the peak, and cheap, is computed twice
+    start_early,  # last: the order that it gives is that of the step
 )
 
 #: Instead of STANDARD, so that the bits of an op's results depend on its operands alone: on nothing
@@ -164,6 +167,7 @@ REPRODUCIBLE: tuple[Pass, ...] = (
     narrow_products,
     fuse_folds,
     schedule,
+    start_early,
 )
 #: For a GPU: its products do more of what follows them and of copies than the CPU's, no prologues.
 _OF_CPU_PRODUCTS = (

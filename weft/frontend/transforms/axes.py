@@ -71,6 +71,14 @@ def gradients_averaged(axes: Sequence[str]) -> Iterator[None]:
 def exchange(
     kind: str, operands: Sequence[Tensor], axis_name: str, axis: NamedAxis, **attrs: AttrValue
 ) -> Tensor:
+    """The only result of `exchanges`."""
+    (made,) = exchanges(kind, operands, axis_name, axis, **attrs)
+    return made
+
+
+def exchanges(
+    kind: str, operands: Sequence[Tensor], axis_name: str, axis: NamedAxis, **attrs: AttrValue
+) -> list[Tensor]:
     """An op `exchange` in the current trace, over an axis of a mesh of processes."""
     trace = current_trace()
     assert trace is not None
@@ -85,8 +93,8 @@ def exchange(
     given: dict[str, AttrValue] = {
         "kind": kind, "mesh": axis.mesh, "axis_name": axis_name, "size": axis.size, "line": line,
     }  # fmt: skip
-    (value,) = trace.emit("exchange", [trace.lift(t) for t in operands], {**attrs, **given})
-    return trace.tensor(value)
+    values = trace.emit("exchange", [trace.lift(t) for t in operands], {**attrs, **given})
+    return [trace.tensor(value) for value in values]
 
 
 def indices_of_shards() -> list[Tensor]:

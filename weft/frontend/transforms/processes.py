@@ -10,7 +10,7 @@ process though their spec says that they do not."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -21,7 +21,7 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Trace, check_usable, current_trace
 from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.manipulation import concat, reshape, split
-from weft.frontend.transforms.axes import NamedAxis, axes_called, exchange
+from weft.frontend.transforms.axes import NamedAxis, axes_called, exchange, exchanges
 from weft.frontend.transforms.mesh import (
     Mesh,
     PartitionSpec,
@@ -33,6 +33,7 @@ from weft.ir.dtypes import DType
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.state import UPDATES
+from weft.ir.spec import AttrValue
 
 #: Of the tensors that go together at most.
 BUCKET_BYTES = 1 << 20
@@ -75,6 +76,58 @@ def _buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
         bucket.append(k)
         last[t.dtype] = bucket, held + size
     return found
+
+
+#: Of gradients that are summed together. The first sum begins early, as in PyTorch's
+#: DistributedDataParallel; nothing is beside the last one. Larger ones take as long for each byte.
+FIRST_GRADIENT_BYTES, GRADIENT_BYTES = 1 << 20, 8 << 20
+
+
+def sums_beside(tensors: Sequence[Tensor], axes: Mapping[str, NamedAxis]) -> list[Tensor]:
+    """The sums of tensors over the processes of some axes, which are added up while the step goes
+    on: in buckets, in the order in which the tensors are made. The last one is waited for anyway,
+    so nobody is asked to add it up meanwhile."""
+    trace = current_trace()
+    assert trace is not None
+    made = {op: k for k, op in enumerate(trace.builder.ops)}
+    values = [trace.lift(t) for t in tensors]
+    order = sorted(range(len(values)), key=lambda k: made.get(values[k].op, -1))  # type: ignore[arg-type]
+    buckets = _gradient_buckets(tensors, order)
+    name, axis = next(iter(axes.items()))
+    sizes = tuple(axis.size for axis in axes.values() if isinstance(axis.size, int))
+    common: dict[str, AttrValue] = {"axes": tuple(axes), "sizes": sizes}
+    started = []
+    for number, bucket in enumerate(buckets):
+        held = [tensors[k] for k in bucket]
+        shapes = " ".join(str(t._type.static_shape) for t in held)
+        beside = number + 1 < len(buckets)
+        started += exchanges(
+            "start", held, name, axis, **common, shapes=shapes, number=number, beside=beside
+        )
+    sums: dict[int, Tensor] = {}
+    for number, (bucket, whole) in enumerate(zip(buckets, started, strict=True)):
+        parts = tuple(str(tensors[k]._type) for k in bucket)
+        found = exchanges("done", [whole], name, axis, **common, number=number, parts=parts)
+        sums.update(zip(bucket, found, strict=True))
+    return [sums[k] for k in range(len(tensors))]
+
+
+def _gradient_buckets(tensors: Sequence[Tensor], order: Sequence[int]) -> list[list[int]]:
+    """The numbers of the tensors that are summed together: of each dtype a bucket is full when it
+    has its bytes. In the order of their last members."""
+    full: list[list[int]] = []
+    open_: dict[DType, tuple[list[int], int]] = {}
+    for k in order:
+        held = tensors[k]._type
+        bucket, nbytes = open_.pop(held.dtype, ([], 0))
+        bucket.append(k)
+        nbytes += held.nbytes
+        if nbytes >= (GRADIENT_BYTES if full else FIRST_GRADIENT_BYTES):
+            full.append(bucket)
+        else:
+            open_[held.dtype] = bucket, nbytes
+    rest = [bucket for bucket, _ in open_.values()]
+    return full + sorted(rest, key=lambda bucket: order.index(bucket[-1]))
 
 
 def in_processes(
@@ -173,8 +226,8 @@ def _differing(ops: Sequence[Operation], mesh: str) -> dict[Value, frozenset[str
     for op in ops:
         found = _NONE.union(*(known.get(v, _NONE) for v in op.operands))
         found |= _inner(op, mesh)
-        if op.name == "exchange" and op.attrs["mesh"] == mesh and op.attrs["kind"] in _SAME:
-            found -= {str(op.attrs["axis_name"])}
+        if op.name == "exchange" and op.attrs["mesh"] == mesh:
+            found -= _same_along(op)
         if found and (op.name in UPDATES or op.name == "assign"):
             raise UnsupportedError(
                 "shard_map: a variable would be assigned another value in each process",
@@ -199,6 +252,15 @@ def _inner(op: Operation, mesh: str) -> frozenset[str]:
     found = set()
     for inner in (op, *(o for region in op.regions for o in Block.walk(region))):
         if inner.name == "exchange" and inner.attrs["mesh"] == mesh:
-            if inner.attrs["kind"] not in (*_SAME, "enter", "leave"):
+            if inner.attrs["kind"] not in (*_SAME, "enter", "leave", "start", "done"):
                 found.add(str(inner.attrs["axis_name"]))
     return frozenset(found)
+
+
+def _same_along(op: Operation) -> frozenset[str]:
+    """The axes along which an exchange gives all processes the same."""
+    if op.attrs["kind"] in _SAME:
+        return frozenset({str(op.attrs["axis_name"])})
+    axes = op.attrs["axes"] if op.attrs["kind"] == "done" else ()
+    assert isinstance(axes, tuple)
+    return frozenset(map(str, axes))

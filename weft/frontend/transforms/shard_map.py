@@ -25,7 +25,7 @@ from weft.frontend.transforms.mesh import (
     leaves_with_specs,
 )
 from weft.frontend.transforms.processes import in_processes
-from weft.frontend.transforms.vmap import RowsDifferError, vmap
+from weft.frontend.transforms.vmap import RowsDifferError, batched_function
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
 
@@ -146,9 +146,9 @@ def _of_all(
 
     whole: Callable[..., Any] = functools.wraps(fn)(checked)
     for name in reversed(mesh.axis_names):
-        batched = vmap(
+        batched = batched_function(
             whole, axes_of("in_specs", in_specs, name), axes_of("out_specs", out_specs, name),
-            axis_size=mesh.shape[name], axis_name=name,
+            mesh.shape[name], name, apart=True,
         )  # fmt: skip
         whole = _names_the_axis(batched, name)
     return whole

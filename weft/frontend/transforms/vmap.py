@@ -70,7 +70,19 @@ def vmap(
         raise InvalidArgumentError(
             f"vmap: fn is a {type(fn).__name__}, not a function", location=caller_location()
         )
-    axis = _checked_name(axis_name)
+    return batched_function(fn, in_axes, out_axes, axis_size, _checked_name(axis_name))
+
+
+def batched_function(
+    fn: Callable[..., Any],
+    in_axes: Axes,
+    out_axes: Axes,
+    axis_size: int | None,
+    axis: str,
+    apart: bool = False,
+) -> Callable[..., Any]:
+    """`vmap`, for what is checked. apart: the examples are shards, each of which is to have the
+    bits that a process of its own would have."""
 
     @shows_as_seen
     @functools.wraps(fn)
@@ -87,7 +99,7 @@ def vmap(
             return fn(*given, **named)
 
         def compute(tensors: list[Tensor]) -> Any:
-            return _batch(fn, inputs, tensors, call, out_axes, axis)
+            return _batch(fn, inputs, tensors, call, out_axes, axis, apart)
 
         if current_trace() is not None:
             return compute(inputs.tensors)
@@ -200,6 +212,7 @@ def _batch(
     call: Callable[[list[Any]], Any],
     out_axes: Axes,
     axis_name: str,
+    apart: bool,
 ) -> Any:
     """Trace the function for one example, and append what it is for all to the current trace."""
     trace = current_trace()
@@ -222,7 +235,7 @@ def _batch(
     with axes_called({axis_name: NamedAxis(size)} if axis_name else {}), in_batch():
         body = Transformed("vmap", fn, one, kinds)
     operands = [*given, *((v, False) for v in body.captured)]
-    found = batch_block(trace.builder, body.block, operands, size, body.states, axis_name)
+    found = batch_block(trace.builder, body.block, operands, size, body.states, axis_name, apart)
     body.placed()
     states = found[len(body.leaves) :]
     for variable, (_, is_batched) in zip(body.written, states, strict=True):

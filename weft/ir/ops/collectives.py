@@ -7,11 +7,18 @@ that no batch is made of is one of a single row, and that is what the references
 `exchange` is a collective over an axis of a mesh of processes: Python carries it out wherever the
 step runs (`io.PYTHON_CALLS`), by what `open_mesh` was given, and waits for the other processes. It
 has the kinds of the ops above, and those by which `wf.shard_map` takes whole tensors apart and puts
-them together: an array as each process has it is one, the same, outside of it."""
+them together: an array as each process has it is one, the same, outside of it.
+
+A sum may be in two halves, so that a step goes on meanwhile. `start` packs its operands into one
+array, the bucket, and gives it to the mesh; `done` waits until the sum stands there, and gives its
+parts. In between nobody else may look at the bucket. A bucket has its members at multiples of
+`MEMBER_BYTES`, so that kernels may write and read them there (`passes/memory`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -23,7 +30,8 @@ from weft.ir.errors import (
     ShapeError,
     TypeRuleError,
 )
-from weft.ir.graph import Block
+from weft.ir.graph import Block, Operation
+from weft.ir.ops.resources import part_type
 from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, dim_attr, int_attr, tensors
 from weft.ir.types import TensorType, Type
 
@@ -137,12 +145,64 @@ def _cut_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> 
     return [TensorType(x.dtype, (*x.shape[:dim], length, *x.shape[dim + 1 :]))]
 
 
+#: Where members of a bucket may begin: at lines of the cache, as all that kernels take.
+MEMBER_BYTES = 64
+
+
+def member_starts(types: Sequence[TensorType]) -> tuple[list[int], int]:
+    """Where the members of a bucket begin, in elements, and how many elements it has."""
+    starts, count = [], 0
+    for held in types:
+        starts.append(count)
+        line = MEMBER_BYTES // held.dtype.itemsize
+        count += -(-held.nbytes // MEMBER_BYTES) * line
+    return starts, count
+
+
+def member_types(op: Operation) -> list[TensorType]:
+    """The types of the members of a bucket, by the op that packs it or takes it apart."""
+    values = op.operands if op.attrs["kind"] == "start" else op.results
+    return [v.type for v in values if isinstance(v.type, TensorType)]
+
+
+def is_exchange(op: Operation, kind: str) -> bool:
+    """Whether the op is an exchange of that kind."""
+    return op.name == "exchange" and op.attrs["kind"] == kind
+
+
+def _start_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    members = tensors("exchange", types)
+    if not members or any(t.dtype is not members[0].dtype or not t.is_static for t in members):
+        raise TypeRuleError("op 'exchange': a bucket has members of one dtype and known shapes")
+    if not members[0].dtype.is_numeric:
+        raise TypeRuleError(f"op 'exchange' takes numbers, got {members[0]}")
+    return [TensorType(members[0].dtype, (member_starts(members)[1],))]
+
+
+def _parts(attrs: Attrs) -> list[TensorType]:
+    parts = attrs["parts"]
+    assert isinstance(parts, tuple)
+    return [part_type(str(p)) for p in parts]
+
+
+def _done_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    (bucket,) = tensors("exchange", types)
+    members = _parts(attrs)
+    if [bucket] != _start_type(members, attrs, ()):
+        raise TypeRuleError(
+            f"op 'exchange': {bucket} is no bucket of {', '.join(map(str, members))}"
+        )
+    return [*members]
+
+
 #: By kind. split, join: a process's shard of the whole, and the whole. enter, leave: a whole that
 #: no axis is cut along, as it is; total: the sum over the processes; first: zeros but in the first.
+#: start, done: the halves of a sum over the axes `axes`, `number` of those that are under way.
 _KINDS: Mapping[str, InferRule] = {
     **{spec.name: spec.infer for spec in TABLE},
     "split": _cut_type, "join": _cut_type, "total": _numbers("exchange"),
     **dict.fromkeys(("enter", "leave", "first"), _same_type),
+    "start": _start_type, "done": _done_type,
 }  # fmt: skip
 
 
@@ -150,20 +210,37 @@ def _exchange_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
     kind = str(attrs["kind"])
     if kind not in _KINDS:
         raise TypeRuleError(f"op 'exchange' has no kind '{kind}'")
-    if len(types) != (kind != "axis_index"):
+    if len(types) != (kind != "axis_index") and kind != "start":
         raise TypeRuleError(f"op 'exchange' of kind '{kind}' has {len(types)} operands")
     return list(_KINDS[kind](types, attrs, regions))
 
 
-#: Does an exchange: given its kind, the operands, the attributes, and memory that the result may be
-#: in, which may be that of the operand.
-Exchange = Callable[[str, Sequence[Array], Attrs, Array | None], Array]
-_meshes: dict[str, Exchange] = {}
+class Exchanges(Protocol):
+    """What does the exchanges over the axes of a mesh."""
+
+    def exchange(
+        self, kind: str, arrays: Sequence[Array], attrs: Attrs, out: Array | None = None
+    ) -> Array:
+        """The result of an exchange in one. out: memory that it may be in, perhaps that of the
+        operand."""
+
+    def start(self, arrays: Sequence[Array], attrs: Attrs, out: Array | None = None) -> Array:
+        """Pack arrays into a bucket, which is `out` if that is given, and begin its sum. Without
+        it zeros stand for the bucket."""
+
+    def done(self, attrs: Attrs) -> Array:
+        """The bucket that was started with this number, when the sum stands in it."""
+
+    def settle(self, error: BaseException) -> None:
+        """A step ends with an error: see to it that nothing that it began is under way."""
 
 
-def open_mesh(name: str, exchange: Exchange) -> None:
-    """In this process exchanges over the axes of the mesh of that name are done by `exchange`."""
-    _meshes[name] = exchange
+_meshes: dict[str, Exchanges] = {}
+
+
+def open_mesh(name: str, exchanges: Exchanges) -> None:
+    """In this process exchanges over the axes of the mesh of that name are done by `exchanges`."""
+    _meshes[name] = exchanges
 
 
 def close_mesh(name: str) -> None:
@@ -171,21 +248,37 @@ def close_mesh(name: str) -> None:
     _meshes.pop(name, None)
 
 
+def settle_exchanges(error: BaseException) -> None:
+    """A step of this thread ends with an error: the sums that it began end before its memory is
+    used again."""
+    for mesh in list(_meshes.values()):
+        mesh.settle(error)
+
+
 def _exchanged(arrays: Sequence[Array], attrs: Attrs, out: Array | None = None) -> list[Array]:
-    exchange = _meshes.get(str(attrs["mesh"]))
-    if exchange is None:
+    mesh, kind = _meshes.get(str(attrs["mesh"])), str(attrs["kind"])
+    if mesh is None:
         raise FailedPreconditionError(
             f"the mesh '{attrs['mesh']}' is not open in this process",
             hint="the wf.Mesh of the function was closed, or is another process's",
         )
-    return [exchange(str(attrs["kind"]), arrays, attrs, out)]
+    if kind == "start":
+        return [mesh.start(arrays, attrs, out)]
+    if kind == "done":
+        bucket, members = mesh.done(attrs), _parts(attrs)
+        starts, _ = member_starts(members)
+        return [
+            bucket[at : at + math.prod(t.static_shape)].reshape(t.static_shape)
+            for at, t in zip(starts, members, strict=True)
+        ]
+    return [mesh.exchange(kind, arrays, attrs, out)]
 
 
-def exchange_into(arrays: Sequence[Array], attrs: Attrs, out: Array) -> None:
-    """The reference of `exchange`, whose result is written to `out`."""
-    (made,) = _exchanged(arrays, attrs, out)
-    if made.ctypes.data != out.ctypes.data:
-        np.copyto(out, made)
+def exchange_into(arrays: Sequence[Array], attrs: Attrs, outs: Sequence[Array]) -> None:
+    """The reference of `exchange`, whose results are written to `outs`."""
+    for made, out in zip(_exchanged(arrays, attrs, outs[0]), outs, strict=True):
+        if made.ctypes.data != out.ctypes.data:
+            np.copyto(out, made)
 
 
 EXCHANGE = OpSpec(
@@ -195,6 +288,8 @@ EXCHANGE = OpSpec(
         "kind": AttrSpec("str"), "mesh": AttrSpec("str"), "axis_name": AttrSpec("str"),
         "size": AttrSpec("int"), "sources": AttrSpec("ints", ()), "dim": AttrSpec("int", -1),
         "shapes": AttrSpec("str", ""), "line": AttrSpec("str", ""),
+        "axes": AttrSpec("strs", ()), "sizes": AttrSpec("ints", ()), "number": AttrSpec("int", 0),
+        "beside": AttrSpec("bool", False), "parts": AttrSpec("strs", ()),
     },
     frozenset({"host", "no_fold", "no_cse", "no_dce"}),
 )  # fmt: skip

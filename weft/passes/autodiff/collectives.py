@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from weft.ir.ops.collectives import member_types
 from weft.ir.spec import AttrValue, ints_attr
 from weft.passes.autodiff.rule import Rule, Site
+from weft.passes.rewriting.buckets import packed, summed, taken_apart
 from weft.passes.rewriting.expression import Expr
 
 #: The adjoint of a collective, for those that are linear and whose attributes it has.
@@ -20,8 +22,14 @@ _ADJOINTS = {
 
 
 def _of_collective(s: Site) -> Sequence[Expr | None]:
-    """Of an op over rows, or of an exchange of that kind."""
+    """Of an op over rows, or of an exchange of that kind. The halves of a sum: what goes back
+    through `done` is packed, and summed by `start`."""
     kind = str(s.attrs.get("kind", s.op.name))
+    if kind == "start":
+        return taken_apart(summed(s.g, s.op), member_types(s.op))
+    if kind == "done":
+        pairs = zip(s.cotangents, s.results, strict=True)
+        return [packed([y.full(0) if g is None else g for g, y in pairs], member_types(s.op))]
     if kind in _ADJOINTS:
         return [_over_axis(s, _ADJOINTS[kind], s.g)]
     if kind == "ppermute":

@@ -64,6 +64,9 @@ MULTILINEAR: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("window_pick", "window_place"), (1,)),
 }
 
+#: Kinds of exchanges that are not linear, or of which one at a time is under way.
+_BY_GRADIENT = frozenset({"pmax", "pmin", "start", "done"})
+
 
 @dataclass(frozen=True, slots=True)
 class Dual:
@@ -150,7 +153,7 @@ class _Walk:
         where = gradient_locations(op.locations, op.name)
         given = [self.of(v).tangent for v in op.operands]
         start = len(self.builder.ops)
-        if new.name in LINEAR and new.attrs.get("kind") not in ("pmax", "pmin"):
+        if new.name in LINEAR and new.attrs.get("kind") not in _BY_GRADIENT:
             made = self._linear(new, given, where)
         elif new.name in MULTILINEAR:
             made = [self._multilinear(new, given, where)]

@@ -24,19 +24,23 @@ Regions in such a body or side get the rows that it is for as a last operand: no
 part in their loops. An op without a rule is run row by row by a scan, and so are prints, checks and
 callbacks.
 
+Shards are rows that are to have the bits that each has by itself, in a process of its own. An op
+that adds up, in an order that depends on its shape, is then done for each of them apart, and what
+collectives add up is added in the order of the rows.
+
 Random numbers: what is drawn with a key that the block gets from a variable (a generator's state)
 differs by row; a key that all rows are given gives all the same numbers, as in JAX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from weft.ir.dims import Dim
-from weft.ir.dtypes import bool_, uint32
+from weft.ir.dtypes import bool_, float32, uint32
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
@@ -45,9 +49,10 @@ from weft.ir.ops.collectives import COLLECTIVES
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.core import CustomRule
 from weft.ir.ops.io import PYTHON_CALLS
-from weft.ir.spec import ConstArray, int_attr
+from weft.ir.spec import AttrValue, ConstArray, int_attr
 from weft.ir.types import StackType, TensorType, TokenType, Type
 from weft.passes.batching.rules import (
+    ADDS_UP,
     RULES,
     SharedStack,
     Site,
@@ -72,20 +77,23 @@ def batch_block(
     size: Dim,
     states: Iterable[Value] = (),
     axis: str = "",
+    apart: bool = False,
 ) -> list[Batched]:
     """Append the block's ops for a batch of `size`; its results, and whether each is batched.
 
     operands: for each argument of the block the outer value, and whether it has the batch axis in
     front. states: arguments that are read from variables; keys derived from them differ by row.
-    axis: the name of the batch's axis, by which collectives in the block mean it.
+    axis: the name of the batch's axis, by which collectives in the block mean it. apart: whether
+    the rows are shards, whose number is known.
     UnsupportedError for an op that cannot be done for many rows.
     """
     start = len(builder.ops)
     try:
-        return _Walk(builder, size, axis).block(block, operands, states)
+        return _Walk(builder, size, axis, apart=apart).block(block, operands, states)
     except SharedStack:  # a stack of what all rows share meets one that differs: so be all stacks
         del builder.ops[start:]
-        return _Walk(builder, size, axis, shares_stacks=False).block(block, operands, states)
+        walk = _Walk(builder, size, axis, shares_stacks=False, apart=apart)
+        return walk.block(block, operands, states)
 
 
 class _Walk:
@@ -93,7 +101,8 @@ class _Walk:
 
     live: of the body of a loop that rows leave one by one, for each row whether it is still in it.
     rows: of such a body, or of a side of a branch, the rows that it is for.
-    shares_stacks: whether a stack may hold what is the same for all rows.
+    shares_stacks: whether a stack may hold what is the same for all rows. apart: whether rows are
+    shards; rows_of: by new value its rows, where they were made one by one.
     """
 
     def __init__(
@@ -104,10 +113,13 @@ class _Walk:
         live: Value | None = None,
         rows: Expr | None = None,
         shares_stacks: bool = True,
+        apart: bool = False,
     ) -> None:
         self.builder, self.size, self.axis = builder, size, axis
         self.live, self.rows = live, rows
         self.shares_stacks = shares_stacks
+        self.apart = apart
+        self.rows_of: dict[Value, list[Value]] = {}
         self.known: dict[Value, Batched] = {}
         #: Old values that are keys from variables, or made of such.
         self.states: set[Value] = set()
@@ -126,14 +138,16 @@ class _Walk:
         self, builder: Builder, live: Value | None = None, rows: Expr | None = None
     ) -> _Walk:
         """A walk over a region."""
-        return _Walk(builder, self.size, self.axis, live, rows, self.shares_stacks)
+        return _Walk(builder, self.size, self.axis, live, rows, self.shares_stacks, self.apart)
 
     def op(self, op: Operation) -> None:
         """Append what does the work of `op` for all rows."""
         start = len(self.builder.ops)
         if self._draws(op):
             self.states.update(filter(_may_be_key, op.results))
-        if self._is_over(op):
+        if self._is_over(op) and self.apart and op.name in ("psum", "psum_scatter"):
+            found = [(self._in_order(op), op.name == "psum_scatter")]
+        elif self._is_over(op):
             result, differs = collective(self._site(op))
             found = [(result.value, differs)]
         elif op.name in CONTROL and (self._any(op) or self._draws(op) or self._over_rows(op)):
@@ -153,6 +167,8 @@ class _Walk:
             used = (v for v in (*op.operands, *op.control) if v in self.known)
             mapping = {v: self.known[v][0] for v in used}
             found = [(value, False) for value in self.builder.clone(op, mapping)]
+        elif self._is_apart(op):
+            found = self._each_apart(op)
         else:
             found = self._by_rule(op)
         self.known.update(zip(op.results, found, strict=True))
@@ -217,6 +233,66 @@ class _Walk:
                     operands[k] = x.wrap(self._guarded((own, True), rows)[0])
                     batched[k] = True
         return replace(site, operands=tuple(operands), batched=tuple(batched))
+
+    # -- shards -----------------------------------------------------------------------------------
+
+    def _is_apart(self, op: Operation) -> bool:
+        """Whether the bits of the op depend on what else is computed with it."""
+        alone = self.apart and self.rows is None and self.live is None
+        kinds = [r.type for r in op.results if isinstance(r.type, TensorType)]
+        return alone and op.name in ADDS_UP and any(kind.dtype.is_inexact for kind in kinds)
+
+    def _each_apart(self, op: Operation) -> list[Batched]:
+        """The op for each row by itself, on what has the shape of a row."""
+        assert isinstance(self.size, int)
+        rows = {v: self._rows(v, op) for v in op.operands if self.known[v][1]}
+        made = []
+        for k in range(self.size):
+            mapping = {v: self.known[v][0] for v in (*op.operands, *op.control) if v in self.known}
+            mapping.update((v, held[k]) for v, held in rows.items())
+            made.append(self.builder.clone(op, mapping))
+        return [(self._together(list(column), op), True) for column in zip(*made, strict=True)]
+
+    def _rows(self, value: Value, op: Operation) -> list[Value]:
+        """Each row of an old value."""
+        assert isinstance(self.size, int)
+        new, is_batched = self.known[value]
+        if not is_batched:
+            return [new] * self.size
+        if new not in self.rows_of:
+            whole = Expr(self.builder, new, op.locations)
+            rest = whole.shape[1:]
+            ends: Mapping[str, AttrValue] = {"steps": (1,) * whole.rank}
+            found = []
+            for k in range(self.size):
+                starts, stops = (k, *(0,) * len(rest)), (k + 1, *rest)
+                row = whole.op("slice", starts=starts, stops=stops, **ends)
+                found.append(row.reshape(rest).value)
+            self.rows_of[new] = found
+        return self.rows_of[new]
+
+    def _together(self, rows: list[Value], op: Operation) -> Value:
+        """The new value that has these rows."""
+        first, *rest = [self._as_row(Expr(self.builder, v, op.locations)) for v in rows]
+        whole = first.op("concat", *rest, axis=0).value if rest else first.value
+        self.rows_of[whole] = rows
+        return whole
+
+    @staticmethod
+    def _as_row(x: Expr) -> Expr:
+        return x.reshape((1, *x.shape))
+
+    def _in_order(self, op: Operation) -> Value:
+        """The sum over all rows, one after the other, as processes add up: of 16-bit floats in
+        float32, rounded once."""
+        rows = [Expr(self.builder, v, op.locations) for v in self._rows(op.operands[0], op)]
+        kind = rows[0].dtype
+        if kind.is_floating and kind.itemsize == 2:
+            rows = [x.astype(float32) for x in rows]
+        first, *rest = rows
+        for x in rest:
+            first = first + x
+        return first.astype(kind).value
 
     # -- one row after the other ------------------------------------------------------------------
 
@@ -532,21 +608,23 @@ class _Walk:
 
     def _custom_rule(self, op: Operation) -> list[Batched]:
         """A rule that is traced later: what it is for all rows then is made then, too."""
-        rule, size, axis = op.attrs["rule"], self.size, self.axis
+        rule, of = op.attrs["rule"], (self.size, self.axis, self.apart)
         if isinstance(rule, CustomRule):
-            rule = CustomRule(f"{rule}/vmap", partial(_batched_rule, rule, size, axis))
+            rule = CustomRule(f"{rule}/vmap", partial(_batched_rule, rule, *of))
         operands = [self._forced(self.builder, *self.known[v], op) for v in op.operands]
         attrs = {**op.attrs, "rule": rule}
         made = self.builder.emit(op.name, operands, attrs, locations=op.locations)
         return [(value, True) for value in made]
 
 
-def _batched_rule(rule: CustomRule, size: Dim, axis: str, types: Sequence[Type]) -> Block:
+def _batched_rule(
+    rule: CustomRule, size: Dim, axis: str, apart: bool, types: Sequence[Type]
+) -> Block:
     """The block of a rule for a batch of `size`, all of whose operands have the batch axis."""
     rows = [TensorType(t.dtype, t.shape[1:]) for t in types if isinstance(t, TensorType)]
     builder = Builder(types)
     operands = [(a, True) for a in builder.args]
-    found = batch_block(builder, rule.block(rows), operands, size, (), axis)
+    found = batch_block(builder, rule.block(rows), operands, size, (), axis, apart)
     where = builder.ops[-1].locations if builder.ops else ()
     return builder.block([v if b else with_rows(builder, v, size, where) for v, b in found])
 

@@ -18,10 +18,12 @@ from weft.ir.graph import Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
+from weft.ir.ops.collectives import member_types
 from weft.ir.ops.fourier import FOURIER
 from weft.ir.ops.random import PARITY, ROTATIONS, ROUNDS
 from weft.ir.spec import Attrs, AttrValue, int_attr, ints_attr, shape_attr
 from weft.ir.types import StackType, TensorType, Type
+from weft.passes.rewriting.buckets import packed, summed, taken_apart
 from weft.passes.rewriting.expression import Expr
 
 
@@ -76,6 +78,15 @@ class Site:
         return made
 
 
+#: Ops on inexact numbers whose bits depend on shapes: on the order in which they add up.
+ADDS_UP = frozenset(
+    {
+        "sum", "prod", "cumulative_sum", "cumulative_prod", "cumulative_logsumexp", "index_add",
+        "scatter_along_axis_add", "scatter_nd_add", "fft", "rfft", "irfft", "matmul", "attention",
+        "attention_grad", "cholesky", "lu", "lu_solve", "triangular_solve", "qr", "eigh", "svd",
+        "eig", "conv", "conv_input", "conv_kernel", "window_sum", "window_spread",
+    }
+)  # fmt: skip
 Rule = Callable[[Site], Sequence[Expr] | None]
 
 
@@ -395,8 +406,13 @@ def _exchange_rows(s: Site) -> Sequence[Expr]:
 
 
 def _process_rows(s: Site) -> Sequence[Expr] | None:
-    """Of an exchange: the axes of a row are behind that of the rows."""
+    """Of an exchange: the axes of a row are behind that of the rows. A sum in two halves becomes
+    one that is waited for, as nobody places a batch of buckets."""
     kind = str(s.attrs.get("kind", s.op.name))
+    if kind == "start":
+        return [summed(packed(s.all, member_types(s.op)), s.op)]
+    if kind == "done":
+        return taken_apart(s.full(0), member_types(s.op))
     if kind in _BY_ROW:
         return _BY_ROW[kind](s)
     if kind in ("split", "join"):

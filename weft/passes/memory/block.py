@@ -20,6 +20,7 @@ import numpy as np
 
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
+from weft.ir.ops.collectives import is_exchange, member_starts, member_types
 from weft.ir.sizes import at_most, hint, is_traced
 from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import TensorType
@@ -217,11 +218,12 @@ SlotKind = Literal["input", "variable", "constant", "result", "arena", "moving"]
 @dataclass(frozen=True, slots=True)
 class Slot:
     """`kind` and which one: input/result/constant number, variable name, byte offset in the arena,
-    or number of a `Moving`.
+    or number of a `Moving`. offset: within a range of the arena that is not placed yet.
     """
 
     kind: SlotKind
     which: int | str
+    offset: int = 0
 
     def __str__(self) -> str:
         return f"arena+{self.which}" if self.kind == "arena" else f"{self.kind} {self.which}"
@@ -331,7 +333,7 @@ class MemoryPlan:
             if slot.kind != "arena":
                 return slot
             assert isinstance(slot.which, int)
-            return Slot("arena", offsets[slot.which])
+            return Slot("arena", offsets[slot.which] + slot.offset)
 
         self.slots = {value: placed(slot) for value, slot in self.slots.items()}
         self.copies = [
@@ -478,6 +480,8 @@ class BlockPlanner:
             if op.regions and op.name != "fused":
                 self.plan.registers.add(op)
                 self._take_over_arrays(position, op)
+            if is_exchange(op, "done") and self.plan.slots[op.operands[0]].kind == "arena":
+                self._place_members(position, op)
             self._place_kernel(position, op)
             self._place_scratch(op)
         if not self.keeps:
@@ -495,8 +499,9 @@ class BlockPlanner:
             self.arena.release(offset)
 
     def _keep_until(self, offset: int, last: int) -> None:
-        self.live[offset] = last
-        heapq.heappush(self.ends, (last, offset))
+        if last > self.live.get(offset, -1):  # of a bucket others may be needed for longer
+            self.live[offset] = last
+            heapq.heappush(self.ends, (last, offset))
 
     def place_state(self, position: int, op: Operation) -> bool:
         """Place the results of an op on variables; False for other ops. Regions have none."""
@@ -513,6 +518,19 @@ class BlockPlanner:
                     self.plan.in_place += 1
             elif not (writes_in_place(value) and self._reuse(value, reusable, position)):
                 self.allocate(value, position)
+
+    def _place_members(self, position: int, op: Operation) -> None:
+        """What is taken out of a bucket stays where it is."""
+        (bucket,) = op.operands
+        slot = self.plan.slots[bucket]
+        assert isinstance(slot.which, int)
+        types = member_types(op)
+        for value, start, held in zip(op.results, member_starts(types)[0], types, strict=True):
+            if value not in self.targets:
+                offset = slot.offset + start * held.dtype.itemsize
+                self.plan.slots[value] = Slot("arena", slot.which, offset)
+                self.plan.in_place += 1
+                self._keep_until(slot.which, self.last_use.get(value, position))
 
     def _place_scratch(self, op: Operation) -> None:
         """What an op of the graph itself needs while it runs, if that is much."""

@@ -7,6 +7,10 @@ writing; a variable is updated in its own buffer if nobody reads the old value a
 is packed over the values' live ranges, in the order of the graph's ops (`block.Arena`). Slots and
 plans of one block are in `block`.
 
+A bucket, the operand of a sum over processes, is one range in which its members are computed, where
+nothing else needs them; so they are neighbours, and nothing is packed. What `done` takes out of it
+is there, too.
+
 The values of `cond`, `while` and `scan` (`place_control`):
 
 * An invariant is read where it is; a row of a sequence too: its address moves with the iterations.
@@ -19,9 +23,11 @@ The values of `cond`, `while` and `scan` (`place_control`):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from weft.ir.analysis.effects import calls_python
 from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops.collectives import is_exchange, member_starts, member_types
 from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.in_place import UPDATES, checks, may_fail_midway
@@ -239,6 +245,8 @@ class _StepPlanner(BlockPlanner):
         self.graph = graph
         self.assigns: dict[str, list[int]] = {}
         self.reads: dict[str, list[int]] = {}
+        #: By the position of the first member: a bucket, and where in it each member is.
+        self.buckets: dict[int, list[tuple[Value, dict[Value, int]]]] = {}
         self.calls = [i for i, op in enumerate(graph.ops) if calls_python(op)]
         for position, op in enumerate(graph.ops):
             if op.name in ("assign", "read"):
@@ -250,6 +258,7 @@ class _StepPlanner(BlockPlanner):
         for i, arg in enumerate(self.graph.args):
             self.plan.slots[arg] = Slot("input", i)
         self._choose_targets(donated, by_bytes)
+        self._choose_buckets()
         self.run()
         self._finish_results()
         self.plan.place_arena(self.arena)
@@ -271,6 +280,32 @@ class _StepPlanner(BlockPlanner):
             value = self.root_of(result)
             if self.is_free(value) and isinstance(value.type, TensorType):
                 self.targets[value] = Slot("result", i)
+
+    def _choose_buckets(self) -> None:
+        """Find the values that are computed straight into a bucket: a target of their own none has,
+        and nobody reads them once the sum may stand there."""
+        for position, op in enumerate(self.graph.ops):
+            if not is_exchange(op, "start"):
+                continue
+            held: dict[Value, int] = {}
+            types = member_types(op)
+            for value, start, kind in zip(op.operands, member_starts(types)[0], types, strict=True):
+                root = self.root_of(value)
+                alone = root in self.made_at and self.last_use[root] == position
+                if alone and self.is_free(root) and _bytes(root) == _bytes(value) > 0:
+                    held.setdefault(root, start * kind.dtype.itemsize)
+            if held:
+                first = min(self.made_at[root] for root in held)
+                self.buckets.setdefault(first, []).append((op.result, held))
+
+    def _place(self, position: int, op: Operation) -> None:
+        """Buckets are taken when their first member is made."""
+        for bucket, held in self.buckets.pop(position, ()):
+            slot = self.scratch(_bytes(bucket), self.last_use[bucket])
+            self.targets[bucket] = slot
+            for value, offset in held.items():
+                self.targets[value] = replace(slot, offset=offset)
+        super()._place(position, op)
 
     def _compute_in(self, name: str, value: Value) -> None:
         """Compute `value` in the buffer of a variable; and if it is an update of another value, of

@@ -401,15 +401,15 @@ def execute(api: int, step: int, places: int, results: int) -> int:
         status = load(load(activation + at.F_STATUS))
         index = load(load(activation + at.F_STATUS) + 8)
         _release_variables(api, step, activation, last, thread)
-    if stopped != 0:  # with the activation goes what its stacks hold
-        call(load(api + at.DECREF), load(activation + at.F_OWNER))
-    else:
+    if stopped == 0:
         _give_activation(api, step, activation)
     if state != at.RAN or stopped != 0:
         drop(api, results, load(step + at.X_RESULT_COUNT))
     _hold(load(api + at.DECREF), places, inputs)
     if stopped != 0:
-        return _raise(api, load(step + at.X_FAILED), stopped - 1, status, index)
+        state = _raise(api, load(step + at.X_FAILED), stopped - 1, status, index)
+        # now that nobody uses its memory; with it goes what its stacks hold
+        call(load(api + at.DECREF), load(activation + at.F_OWNER))
     return state
 
 

@@ -33,6 +33,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Graph
+from weft.ir.ops.collectives import settle_exchanges
 from weft.ir.ops.control_flow import STACK_OPS
 from weft.ir.process import collector_paused, cpython
 from weft.passes.manager import (
@@ -389,7 +390,15 @@ class Executable(Step):
 
     def raise_failed(self, call: int, status: int, index: int) -> NoReturn:
         """The step stopped at row `call` of the table, whose kernel stored `status` and `index`
-        (`faults.FaultWords`)."""
+        (`faults.FaultWords`). Its memory may go when this is done."""
+        try:
+            self._raise(call, status, index)
+        except BaseException as error:
+            if self.plan.table.python:
+                settle_exchanges(error)
+            raise
+
+    def _raise(self, call: int, status: int, index: int) -> NoReturn:
         if status == STOPPED and not self._calls_python(call):
             raise_stopped(index)
         failed = self.report.calls[self.plan.table.owner[call]]

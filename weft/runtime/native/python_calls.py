@@ -76,7 +76,7 @@ def python_object(call: PythonCall) -> Callable[[int], None]:
         try:
             made: Any
             if call.op == "exchange" and _LOGGED.log is None:  # large arrays are not copied
-                exchange_into(given, attrs, _arrays(results, words, True)[0][0])
+                exchange_into(given, attrs, _arrays(results, words, True)[0])
                 return
             if _LOGGED.log is None:
                 made = reference(given, attrs)
