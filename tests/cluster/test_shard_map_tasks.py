@@ -146,6 +146,32 @@ def test_data_parallel_training(servers: list[wf.train.Server], said: str) -> No
         assert f"{worker}/cpu:0 -> /job:ps/task:0/cpu:0: {count}, {back:,} bytes" in sent
 
 
+def test_variables_of_one_name_are_where_each_was_put(servers: list[wf.train.Server]) -> None:
+    """A function that says nothing of them finds both; they were one, by their name."""
+    a, b = (wf.Variable(F32(k), name="one_name") for k in (1, 2))
+    mesh, target = wf.Mesh({"d": 2}, devices=WORKERS), servers[1].target
+
+    def adding(variable: wf.Variable, device: str) -> Any:
+        def shard(x: Any) -> None:
+            variable.assign_add(c.psum(wf.sum(x), "d"))
+
+        @wf.compile(cluster=target)
+        def add(x: Any) -> None:
+            with wf.device(device):
+                wf.shard_map(shard, mesh, "d", None)(x)
+
+        return add
+
+    both = adding(a, "/job:ps"), adding(b, "/job:worker/task:1")
+    for add in both:
+        add(np.ones(4, F32))
+    read = wf.compile(lambda: (b.read(), a.read()), cluster=target)
+    assert [*map(float, read())] == [6, 5]
+    text = read.explain()
+    assert "/job:ps/task:0/cpu:0: 2 ops" in text
+    assert "/job:worker/task:1/cpu:0: 2 ops" in text
+
+
 def test_a_session_on_the_cluster(servers: list[wf.train.Server]) -> None:
     with wf.Graph().as_default():
         ids, labels = (wf.placeholder(wf.int64, [16]) for _ in range(2))

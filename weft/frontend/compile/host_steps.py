@@ -189,11 +189,11 @@ def explain_way(made: Compiled, step: Step) -> Iterator[str]:
     """Why a call is not one native plan, and what it costs, as lines of a report."""
     graph, summary = made.traced.graph, step.summary()
     if made.connection is not None:
-        from weft.frontend.compile.on_cluster import BEGIN
+        from weft.frontend.compile.on_cluster import BEGIN, cluster_keys
 
-        client = made.connection.client
+        client, keys = made.connection.client, cluster_keys(made.traced, made.connection)
         yield f"runs on the cluster of {client.master.target}"
-        lines = client.explain(graph.name, graph, pipeline_of(made), BEGIN).splitlines()
+        lines = client.explain(graph.name, graph, keys, pipeline_of(made), BEGIN).splitlines()
         yield from (f"  {line}" if line else line for line in lines)
     elif step.kind == "devices":
         why = "`wf.device` says so" if made.gpu is None else why_executor(graph, made.gpu)

@@ -69,8 +69,9 @@ def traced_step(made: Compiled, shapes: Shapes) -> TracedStep:
         way = Way(kind, engine(), isa(), pipeline, flow, gpu, made.math_mode, made.threads)
     if made.connection is not None:
         # whoever has no cluster does not wait for this module
-        from weft.frontend.compile.on_cluster import BEGIN
+        from weft.frontend.compile.on_cluster import BEGIN, cluster_keys
 
-        placed = made.connection.client.placed(graph, pipeline, BEGIN)
+        keys = cluster_keys(made.traced, made.connection)
+        placed = made.connection.client.placed(graph, keys, pipeline, BEGIN)
         return TracedStep.of(placed, way, {}, remote=True)
     return TracedStep.of(graph, way, traced.variables, made.donated)

@@ -40,6 +40,10 @@ class Remote(Client):
         keys = state_keys(graph)
         return self.step(graph.name, step, keys, control_flow, pipeline, options, sized=sized)
 
+    def explain_step(self, graph: Graph, step: IRGraph, pipeline: str) -> str:
+        """As `explain`, of a step of a graph."""
+        return self.explain(graph.name, step, state_keys(graph), pipeline)
+
     def compiled(
         self,
         graph: Graph,

@@ -401,7 +401,7 @@ class Session:
         step, cached = self._step(values, feeds)
         if self._remote is not None:
             ir = pruned(self.graph, values, feeds)
-            return in_sections(self._remote.explain(self.graph.name, ir, self._pipeline), sections)
+            return in_sections(self._remote.explain_step(self.graph, ir, self._pipeline), sections)
         from weft.frontend.session.reports import explain_step
 
         text = explain_step(self.graph, values, feeds, self._control_flow, step, cached)

@@ -37,7 +37,12 @@ def traced_step(
         how.deterministic, remote is not None and remote.bfloat16,
     )  # fmt: skip
     if remote is not None:
-        return TracedStep.of(remote.placed(traced, pipeline), way, {}, remote=True)
+        # who has no cluster does not wait for this module
+        from weft.frontend.session.remote import state_keys
+
+        return TracedStep.of(
+            remote.placed(traced, state_keys(step.graph), pipeline), way, {}, remote=True
+        )
     placement = getattr(step.executable, "placement", None)
     if placement is not None:
         traced = placement.graph  # with a device for each op

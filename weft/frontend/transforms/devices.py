@@ -7,7 +7,8 @@ places, cuts, differentiates and batches other ops does these."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from weft.frontend.control.region import Kind
@@ -78,7 +79,7 @@ def in_devices(
             cut = [
                 _cut(walk, trace, t, spec) for t, (_, spec, _) in zip(wholes, leaves, strict=True)
             ]
-            with _marks_of_its_own(trace), axes_called(axes):
+            with _scopes_within(trace), axes_called(axes):
                 body = Transformed("shard_map", fn, one, kinds)
             walk.block(body.block, [*cut, *(Sharded((v,)) for v in body.captured)], body.states)
             return _results(walk, body, mesh, out_specs)
@@ -122,17 +123,15 @@ def _is_reached(spec: DeviceSpec, root: Trace | None) -> bool:
     return any(spec.matches(DeviceSpec.parse(name)) for name in local_devices())
 
 
-class _marks_of_its_own:
+@contextmanager
+def _scopes_within(trace: Trace) -> Iterator[None]:
     """What is traced within has the devices that scopes within say; state those around, too."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._scope = Scope(hides=True, frees=True, keeps_state=True, owner=trace.root())
-
-    def __enter__(self) -> None:
-        self._token = enter_scopes((*device_scopes(), self._scope))
-
-    def __exit__(self, *exception: object) -> None:
-        leave_scopes(self._token)
+    scope = Scope(hides=True, frees=True, keeps_state=True, owner=trace.root())
+    token = enter_scopes((*device_scopes(), scope))
+    try:
+        yield
+    finally:
+        leave_scopes(token)
 
 
 def _placing(trace: Trace, mesh: Mesh) -> Callable[[Operation, int | None], None]:

@@ -17,8 +17,8 @@ collective and no cut argument has gone into is computed once, wherever placemen
 Collectives become slices, sums in the order of ranks and `concat`, between the shards; what of
 larger arrays is added is a slice on each device, which the others then get. A value that is the
 same in all shards and is needed outside of them (by an update of a variable, by a result) is made
-there from those slices (`outside`). Branches and loops with collectives in them are one op for all
-shards; their bodies hold the ops of all."""
+there from those slices (`outside`). Branches, loops and gradients of the user's with collectives in
+them are one op for all shards; their regions hold the ops of all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from math import prod
 import numpy as np
 
 from weft.ir.dataclass import dataclass
-from weft.ir.dtypes import DType, bfloat16, float16, float32
+from weft.ir.dtypes import DType, bfloat16, bool_, float16, float32
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.locations import Locations
@@ -432,24 +432,21 @@ class Walk:
     # -- branches and loops with collectives ------------------------------------------------------
 
     def _with_collectives(self, op: Operation) -> None:
-        """A branch or loop that all shards go through together, as one op for all of them."""
-        if op.name not in CONTROL:
-            raise UnsupportedError(
-                f"shard_map: a collective within op '{op.name}', over a mesh of devices",
-                hint="do it outside of what the op is given",
-                location=op.locations,
-            )
+        """What all shards go through together, as one op for all of them: a branch, a loop, a
+        gradient of the user's."""
+        assert op.name in (*CONTROL, "custom_gradient")  # what is traced has no other regions
         getattr(self, f"_{op.name}")(op)
 
-    def _inside(self, op: Operation, number: int, given: Sequence[Sharded]) -> tuple[Walk, Block]:
+    def _inside(
+        self, op: Operation, number: int, given: Sequence[Sharded], outer: Sequence[Value]
+    ) -> tuple[Walk, Block]:
         """The walk through a region, and the region. given: of each of its arguments, what the
-        operands are; the new arguments are as many values, in that order."""
+        operand `outer` of it is; the new arguments are as many values, in that order."""
         region = op.regions[number]
         kinds = [a.type for a, x in zip(region.args, given, strict=True) for _ in x.values]
         inner = Walk(Builder(kinds), self.grid, self.place)
         args = iter(inner.builder.args)
         operands = [Sharded(tuple(next(args) for _ in x.values), x.varies) for x in given]
-        outer = op.operands[len(op.operands) - len(region.args) :]
         drawn = [a for a, v in zip(region.args, outer, strict=True) if v in self._drawn]
         inner.block(region, operands, drawn)
         return inner, region
@@ -490,7 +487,7 @@ class Walk:
         predicate, *operands = op.operands
         self._same_in_all(op, predicate, "the predicate")
         given = [self.known[v] for v in operands]
-        sides = [self._inside(op, k, given) for k in range(2)]
+        sides = [self._inside(op, k, given, operands) for k in range(2)]
         results = [
             _met([inner.known[region.results[k]] for inner, region in sides])
             for k in range(len(op.results))
@@ -502,7 +499,7 @@ class Walk:
     def _while(self, op: Operation) -> None:
         count = int_attr(op.attrs, "carries")
         given, (inner, body) = self._settled(op, 1, count)
-        test, region = self._inside(op, 0, given)
+        test, region = self._inside(op, 0, given, op.operands)
         test._same_in_all(op, region.results[0], "the test")
         done = test.builder.block([test.outside(region.results[0])])
         step = inner.builder.block(_like(inner, body.results, given[:count]))
@@ -520,6 +517,36 @@ class Walk:
         sequences = sum(len(x.values) for x in given[count : count + rows])
         self._emit(op, values, [step], results, carries=carries, sequences=sequences)
 
+    def _custom_gradient(self, op: Operation) -> None:
+        """Each result is one for each shard, as it may have a cotangent in each; the gradient of an
+        input that is one for all is the sum of those of the shards."""
+        outputs, inputs = int_attr(op.attrs, "outputs"), int_attr(op.attrs, "inputs")
+        rest = op.operands[outputs + inputs :]
+        made = [self._of_each(v) for v in op.operands[:outputs]]
+        taken = [self.known[v] for v in op.operands[outputs : outputs + inputs]]
+        more = [self.known[v] for v in rest]
+        inner, region = self._inside(op, 0, [*made, *more], [*op.operands[:outputs], *rest])
+        slopes: list[Value] = []
+        for x, value in zip(taken, region.results, strict=True):
+            found = inner._of_each(value).values
+            if x.once and isinstance(x.values[0].type, TensorType):
+                is_bool = x.values[0].type.dtype is bool_  # no gradient, whatever it is
+                found = found[:1] if is_bool else (inner._added(found, op.locations),)
+            slopes += found
+        operands = [v for x in (*made, *taken, *more) for v in x.values]
+        counts = {"outputs": outputs * self.grid.count, "inputs": len(slopes)}
+        self._emit(op, operands, [inner.builder.block(slopes)], made, **counts)
+
+    def _of_each(self, value: Value) -> Sharded:
+        """What a value of the block is, as one value for each shard."""
+        found = self.known[value]
+        return Sharded(tuple(map(found.at, range(self.grid.count))), found.varies)
+
+    def _added(self, values: Sequence[Value], where: Locations) -> Value:
+        with self._made(None, None):
+            terms = [Expr(self.builder, v, where) for v in values]
+            return reduce(lambda a, b: a + b, terms).value
+
     def _settled(
         self, op: Operation, number: int, count: int
     ) -> tuple[list[Sharded], tuple[Walk, Block]]:
@@ -527,7 +554,7 @@ class Walk:
         body, which gives carries that are as those operands: one for all, or one for each shard."""
         given = [self.known[v] for v in op.operands]
         while True:
-            inner, body = self._inside(op, number, given)
+            inner, body = self._inside(op, number, given, op.operands)
             after = [
                 _met([x, inner.known[v]], x)
                 for x, v in zip(given[:count], body.results, strict=False)

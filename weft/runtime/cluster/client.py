@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.comm.errors import CommError
+from weft.ir.analysis.effects import state_key
 from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import bfloat16
 from weft.ir.errors import UnsupportedError, WeftError
@@ -17,6 +18,7 @@ from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.program import Program
+from weft.ir.types import HandleType, RefType
 from weft.passes.manager import QUIET, AnyPass, Pass, PassOptions, PassReport, run_pipeline
 from weft.passes.partition.partition import partition_pass
 from weft.passes.pipelines import PIPELINES, before_placement
@@ -73,20 +75,24 @@ class Client:
     def cut(
         self,
         step: Graph,
+        keys: Mapping[str, Key],
         pipeline: str = "standard",
         options: PassOptions = QUIET,
         begin: Iterable[Pass] = (),
     ) -> tuple[Placement, Program, Sequence[PassReport]]:
         """The step with a device for each op, a part for each device, and what the passes did.
+        keys: under which tasks hold its variables and resources, by their names in the graph.
         pipeline: that of the parts, of which the whole step goes through some passes first.
         options: of the passes. begin: passes that come first of all. Errors as placing and
         partitioning have. Steps are cut one at a time: each has to see where those before it have
         put the variables that it shares with them."""
+        named = _state_of(step, keys)
         with self._cutting:
             devices = self._devices(step)
 
             def on_devices(graph: Graph) -> Placement:
-                spread, held, soft = self._cluster.spread, self.master.state, self._soft
+                spread, state, soft = self._cluster.spread, self.master.state, self._soft
+                held = {name: state[key] for name, key in named.items() if key in state}
                 if spread is not None:
                     return place(graph, devices, soft=soft, spread=spread, held=held)
                 there = self.master.tasks()
@@ -102,7 +108,7 @@ class Client:
             made, reports = run_pipeline(Program.of(step), passes, options=options)
             placed = placing.placement
             assert placed is not None
-            self.master.state |= placed.state
+            self.master.state |= {named[name]: device for name, device in placed.state.items()}
         return placed, made, reports
 
     def _serving(self) -> frozenset[str]:
@@ -139,11 +145,10 @@ class Client:
         sized: bool = True,
         begin: Iterable[Pass] = (),
     ) -> TaskStep:
-        """A step definition on the cluster. keys: under which tasks hold its variables and
-        resources, by their names in the graph. begin: as of `cut`. Errors as placing and
+        """A step definition on the cluster. keys, begin: as of `cut`. Errors as placing and
         partitioning have; UnsupportedError for Python functions, and, if feeds have open sizes, for
         branches and loops over several tasks, where a size is not in the frame that needs it."""
-        _, made, _ = self.cut(step, pipeline, options, begin)
+        _, made, _ = self.cut(step, keys, pipeline, options, begin)
         if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
             raise UnsupportedError("branches and loops over several tasks need sizes")
         return TaskStep(
@@ -155,7 +160,7 @@ class Client:
             pipeline=pipeline,
             recv_timeout=self._cluster.recv_timeout,
             # kept, they would hold every graph
-            reports=lambda: self.cut(step, pipeline, begin=begin)[2],
+            reports=lambda: self.cut(step, keys, pipeline, begin=begin)[2],
         )
 
     @property
@@ -163,15 +168,23 @@ class Client:
         """Whether tensors go between tasks as bfloat16."""
         return self._cluster.bfloat16_sendrecv
 
-    def placed(self, step: Graph, pipeline: str, begin: Iterable[Pass] = ()) -> Graph:
-        """The whole step with a device for each op. begin: as of `cut`."""
-        return self.cut(step, pipeline, begin=begin)[0].graph
+    def placed(
+        self, step: Graph, keys: Mapping[str, Key], pipeline: str, begin: Iterable[Pass] = ()
+    ) -> Graph:
+        """The whole step with a device for each op. keys, begin: as of `cut`."""
+        return self.cut(step, keys, pipeline, begin=begin)[0].graph
 
     def explain(
-        self, name: str, step: Graph, pipeline: str = "standard", begin: Iterable[Pass] = ()
+        self,
+        name: str,
+        step: Graph,
+        keys: Mapping[str, Key],
+        pipeline: str = "standard",
+        begin: Iterable[Pass] = (),
     ) -> str:
-        """Where each op of a step runs and why, and what goes between tasks."""
-        placed, made, _ = self.cut(step, pipeline, begin=begin)
+        """Where each op of a step runs and why, and what goes between tasks. keys, begin: as of
+        `cut`."""
+        placed, made, _ = self.cut(step, keys, pipeline, begin=begin)
         head = f"step of '{name}': {len(step.ops)} ops, {len(made.parts)} parts"
         return "\n".join([head, explain_placement(placed), *_sent(made), *_rounded(made)])
 
@@ -191,6 +204,18 @@ class Client:
 
 def _is_gpu(device: str) -> bool:
     return DeviceSpec.parse(device).kind == "gpu"
+
+
+def _state_of(step: Graph, keys: Mapping[str, Key]) -> dict[str, tuple[str, Key]]:
+    """The variables and objects of the host in a step, by what placement calls them: the kind of
+    object, and the key. keys: by their names in the graph."""
+    found: dict[str, tuple[str, Key]] = {}
+    for op in step.walk():
+        kind = op.results[0].type if op.results and not op.operands else None
+        if isinstance(kind, (RefType, HandleType)):
+            of = kind.kind if isinstance(kind, HandleType) else ""
+            found[str(state_key(op.results[0]))] = of, keys[str(op.attrs["name"])]
+    return found
 
 
 def _sent(made: Program) -> Iterator[str]:

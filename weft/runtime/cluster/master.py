@@ -43,6 +43,7 @@ from weft.runtime.cluster.messages import (
 )
 from weft.runtime.cluster.spec import CONNECT_TIMEOUT, ClusterSpec
 from weft.runtime.progress import reminded
+from weft.runtime.resources.store import Key
 from weft.runtime.run_log import RunLog
 from weft.runtime.trace.task_trace import StepTrace
 
@@ -266,7 +267,8 @@ class Master:
         self.closed = False
         self.home = ""  # the target's name, once it has said it
         self.changes = 0  # how often a task was found, or lost
-        self.state: dict[str, str] = {}  # where steps so far have put variables and resources
+        #: Where steps so far have put variables and resources, by kind and key.
+        self.state: dict[tuple[str, Key], str] = {}
         self.name = f"{m.CLIENT}{secrets.token_hex(8)}"
         announce(self.name, self._on_message)
         self.wire = make_wire(self.name, self._on_message, self.lost)
