@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mesh_processes import in_the_midst, outputs, processes
+from mesh_processes import in_the_midst, outputs, processes, two_hosts
 
 import weft as wf
 from weft.frontend.collectives import mean_of_gradients
@@ -178,6 +178,12 @@ def test_the_bits_of_one_process_with_as_many_shards(tmp_path: Path, count: int)
     assert outputs(tmp_path, {"data": count}, BITS) == ["same\n"] * count
 
 
+@pytest.mark.slow
+def test_the_bits_of_processes_on_two_hosts(tmp_path: Path) -> None:
+    found = outputs(tmp_path, {"data": 3}, BITS, addresses=two_hosts(3))
+    assert found == ["same\n"] * 3
+
+
 MODELS = """
 import sys
 sys.path.insert(0, EXAMPLES)
@@ -264,11 +270,13 @@ except wf.errors.UnavailableError as error:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_who_is_interrupted_or_killed_in_the_midst_of_sums(
-    tmp_path: Path, sent: signal.Signals
+    tmp_path: Path, sent: signal.Signals, hosts: int
 ) -> None:
-    with processes(tmp_path, {"data": 2}, TRAINS) as made:
+    addresses = two_hosts(2) if hosts == 2 else ()
+    with processes(tmp_path, {"data": 2}, TRAINS, addresses=addresses) as made:
         in_the_midst(made)
         made[1].send_signal(sent)
         first, second = (process.communicate(timeout=60)[0] for process in made)

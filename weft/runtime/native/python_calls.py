@@ -3,7 +3,9 @@ each op of a plan that Python carries out, and how a plan on disk says which.
 
 Such an object makes arrays of the addresses and sizes that it is told the place of, and has the
 op's reference (`ir/ops/io.py`) do the rest. Operands are views of the step's memory, which nobody
-may write to, and nobody sees after the call. Ops added by others need a row in `PYTHON_CALLS`."""
+may write to, and nobody sees after the call, but for the bucket of a sum over processes: its mesh
+adds up in it until it is asked for, or the step has failed (`settle_exchanges`). Ops added by
+others need a row in `PYTHON_CALLS`."""
 
 from __future__ import annotations
 
