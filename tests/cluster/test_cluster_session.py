@@ -620,6 +620,29 @@ def _check_leaving(target: str, *, leaves: bool) -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
 
 
+def test_a_task_says_whether_it_has_nothing_else_to_do() -> None:
+    """While its program waits in `join`, and no session has it for its target."""
+    with local_cluster({"worker": 2}) as servers, wf.Session(servers[0].target) as session:
+
+        def serves() -> list[bool]:
+            return [row["serves"] for row in session.task_stats().values()]
+
+        def wait_for(expected: list[bool]) -> None:
+            until = time.monotonic() + 20
+            while serves() != expected:
+                assert time.monotonic() < until, serves()
+                time.sleep(0.01)
+
+        assert serves() == [False, False]
+        waiting = [threading.Thread(target=s.join, args=(60,), daemon=True) for s in servers]
+        for thread in waiting:
+            thread.start()
+        wait_for([False, True])  # the first has this session
+        with wf.Session(servers[1].target):
+            wait_for([False, False])
+        wait_for([False, True])
+
+
 def test_threads_agree_on_where_a_variable_is(monkeypatch: pytest.MonkeyPatch) -> None:
     place: Any = client.place_where_it_wins
     held: list[dict[str, str]] = []
