@@ -72,7 +72,7 @@ def inception_step(overlapped: bool) -> Workload:
     goes (docs/internals/placement.md)."""
     load = Workload.even(INCEPTION_SERVERS, INCEPTION_BYTES, INCEPTION_BYTES, 1.39)
     if overlapped:
-        load = replace(load, compute_s=1.69).overlapped(*layered(INCEPTION_BYTES))
+        load = replace(load, compute_s=1.68).overlapped(*layered(INCEPTION_BYTES))
     load = replace(load, apply_s=(0.01,) * INCEPTION_SERVERS)
     return with_stragglers(load, 0.035, 0.09, 1.2)
 

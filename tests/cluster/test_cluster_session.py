@@ -603,7 +603,7 @@ def _check_leaving(target: str, *, leaves: bool) -> None:
             y, z = wf.tanh(y @ x), wf.tanh(z @ w.read())
         fetched = wf.sum(y) * wf.sum(z)
     found = []
-    for spread in (None, False):
+    for spread in (None, False) if leaves else (None,):
         cluster = wf.train.Cluster(target, spread=spread)
         with wf.Session(graph=graph, cluster=cluster) as session:
             session.run(w.initializer)
@@ -620,7 +620,30 @@ def _check_leaving(target: str, *, leaves: bool) -> None:
         assert there.count("\n  matmul at ") == (2 if leaves and spread is None else 0)
         said = "may leave" if leaves else "stay in"
         assert (f"ops that nothing binds {said} the session's task" in text) == (spread is None)
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+    np.testing.assert_allclose(found[0], found[-1], rtol=1e-5)
+
+
+def test_a_task_says_whether_it_has_nothing_else_to_do() -> None:
+    """While its program waits in `join`, and no session has it for its target."""
+    with local_cluster({"worker": 2}) as servers, wf.Session(servers[0].target) as session:
+
+        def serves() -> list[bool]:
+            return [row["serves"] for row in session.task_stats().values()]
+
+        def wait_for(expected: list[bool]) -> None:
+            until = time.monotonic() + 20
+            while serves() != expected:
+                assert time.monotonic() < until, serves()
+                time.sleep(0.01)
+
+        assert serves() == [False, False]
+        waiting = [threading.Thread(target=s.join, args=(60,), daemon=True) for s in servers]
+        for thread in waiting:
+            thread.start()
+        wait_for([False, True])  # the first has this session
+        with wf.Session(servers[1].target):
+            wait_for([False, False])
+        wait_for([False, True])
 
 
 @pytest.mark.slow

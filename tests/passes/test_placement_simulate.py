@@ -181,10 +181,12 @@ def test_workloads_are_checked() -> None:
 
 # ----------------------------------------------------------------------------- thousands of workers
 
-#: Loads of a step: computing, parameters of 100 MB, both with servers that take their time.
+#: Loads of a step: computing, parameters of 100 MB, nearly all on one server, both with servers
+#: that take their time.
 LOADS = {
     "computing": with_stragglers(Workload.even(4, 1e6, 1e6, 0.5), 0.05, 0.05, 1.3),
     "bytes": Workload.even(8, 1e8, 64.0, 0.0),
+    "uneven": Workload((1e8, 0.0, 0.0, 1e6), (64.0,) * 4, 0.2),
     "servers": replace(Workload.even(4, 1e7, 1e7, 0.2), apply_s=(0.02,) * 4),
 }
 

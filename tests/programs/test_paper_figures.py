@@ -203,6 +203,7 @@ def test_the_report_of_figure_7(
     monkeypatch.setattr(figure7, "measured", steps)
     monkeypatch.setattr(figure7, "predicted", lambda base, workers: [0.1, 0.1, 0.2])
     monkeypatch.setattr(figure7, "SIMULATED_WORKERS", (4, 8))
+    monkeypatch.setattr(simulated, "GROUPS", 2)
     result = figure7.main(["--workers", "1", "2", "--out", str(tmp_path)])
     assert json.loads((tmp_path / "figure7.json").read_text()) == result
     assert (tmp_path / "figure7.png").read_bytes().startswith(b"\x89PNG")

@@ -27,7 +27,7 @@ from weft.ir.device import DeviceSpec
 from weft.ir.graph import Graph
 from weft.passes.placement.choose import HOME
 from weft.passes.placement.costs import CostModel
-from weft.passes.placement.devices import Device
+from weft.passes.placement.devices import CPU, Device
 from weft.passes.placement.placer import Placement, place
 
 STAYS = "ops that nothing binds stay in the session's task"
@@ -66,7 +66,10 @@ def place_where_it_wins(
         )  # fmt: skip
 
     fast = [
-        replace(d, scale=d.scale / tasks[d.task].threads) if d.task in tasks else d for d in devices
+        replace(d, scale=d.scale / tasks[d.task].threads)
+        if d.kind == CPU and d.task in tasks
+        else d
+        for d in devices
     ]
     stay = placed(())
     others = dict.fromkeys(d.task for d in devices if d.task != home)

@@ -379,8 +379,7 @@ def place(
     variables and objects of the host are since earlier steps (`Placement.state`); they stay there.
     default: the device of the ops that name none, and that nothing which names one is together
     with. search: for a faster placement than the greedy ones. free_state: variables that nobody
-    placed have a choice as ops do. fit: what is predicted to be in memory must fit also where
-    constraints leave no choice, not the variables alone.
+    placed have a choice as ops do. fit: where no choice is left, all memory must fit, too.
 
     PlacementError with the minimal set of constraints that cannot hold together;
     ResourceExhaustedError if what was found does not fit the memory of a device.

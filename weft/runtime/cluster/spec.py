@@ -298,8 +298,8 @@ class Cluster:
     key_file, secret: the cluster's key. Timeouts are in seconds. connect_timeout: how long tasks
     may take to answer at the start; recv_timeout: after how long a part that waits for another
     task's tensor gives up (None: never). spread: ops that nothing binds may leave the target
-    where that is predicted to be faster; None: also if the tasks that may do the same do, and not
-    for those that may have programs of their own (docs/guide/placement.md).
+    where that is predicted to be faster for one session; None: where it is faster also if the other
+    tasks that may do the same step do it at once (docs/guide/placement-search.md).
     bfloat16_sendrecv: float32 tensors, but scalars, go from task to task as bfloat16.
 
     Raises TypeRuleError and InvalidArgumentError for what is none of that.
