@@ -231,9 +231,9 @@ class Worker:
         self.wire.disconnect(message.peer)
 
     def _reset(self, message: Received) -> None:
-        if self.native is not None:
-            self.native.drop(lambda one: True)
         self.store.clear([str(c) for c in message.meta["containers"]])
+        if self.native is not None:  # none of them has read its part since
+            self.native.drop(lambda one: one.part.generation != self.store.generation)
         self._client(message).send(m.RESET_DONE, message.step, {})
 
     def _client(self, message: Received) -> Client:
@@ -268,6 +268,7 @@ class Worker:
         client, handles = self._client(message), {int(h) for h in message.meta["handles"]}
         for handle in handles:
             client.parts.pop(handle, None)
+            client.runs.pop(handle, None)
         if self.native is not None:
             self.native.drop(lambda one: one.client is client and one.handle in handles)
 
@@ -337,7 +338,7 @@ class Worker:
                 run.begin()
                 if native is not None:
                     low = self._low.get(step >> MASTER_SHIFT, 0)
-                    native.ran(client, part, handle, step, low)
+                    native.ran(client, part, handle, low)
         else:
             self._threads.submit(run.carry_out)
 
