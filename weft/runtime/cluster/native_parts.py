@@ -210,11 +210,18 @@ class Program:
 
 class NativeParts:
     """The programs and runs of one task. code: once it is compiled. admit: called with a run that
-    goes on in Python, before it does. The methods may be called in any thread; packets are taken by
-    the one that reads messages."""
+    goes on in Python, before it does. is_current: whether a session has that part, by its handle.
+    The methods may be called in any thread; packets are taken by the one that reads messages."""
 
-    def __init__(self, endpoint: Endpoint, home: Home, admit: Callable[[PartRun], None]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        home: Home,
+        admit: Callable[[PartRun], None],
+        is_current: Callable[[Client, Registered, int], bool],
+    ) -> None:
         self._endpoint, self._home, self._admit = endpoint, home, admit
+        self._is_current = is_current
         self._lock = threading.Lock()
         self._programs: dict[tuple[str, int], Program] = {}  # by session and handle
         self._by_address: dict[int, Program] = {}
@@ -242,6 +249,8 @@ class NativeParts:
                 client.runs[handle] = RUNS_BEFORE - 1
                 return
             if who in self._programs or len(self._programs) == to.PROGRAMS:
+                return
+            if not self._is_current(client, part, handle):  # else `drop` comes later
                 return
             client.low[0] = low
             try:

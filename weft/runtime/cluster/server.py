@@ -148,7 +148,7 @@ class Worker:
             # a task without packets does not wait for this module
             from weft.runtime.cluster.native_parts import NativeParts
 
-            self.native = NativeParts(endpoint, self._home, self._admit)
+            self.native = NativeParts(endpoint, self._home, self._admit, self._is_current)
         announce(wire.incarnation, self.on_message)
 
     def close(self) -> None:
@@ -368,6 +368,11 @@ class Worker:
         with self._lock:
             del self._runs[run.step, run.handle]
             self.counters.ended(seconds, failed, waited, run.part.whole)
+
+    def _is_current(self, client: Client, part: Registered, handle: int) -> bool:
+        """Whether that is a part of a session."""
+        known = self._clients.get(client.name) is client and client.parts.get(handle) is part
+        return known and part.generation == self.store.generation and not self._ends
 
     def _admit(self, run: PartRun) -> None:
         """A run that native code has begun goes on here."""
