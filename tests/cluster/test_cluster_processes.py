@@ -236,3 +236,42 @@ def test_large_tensors_of_tasks_that_are_killed(tasks: Tasks) -> None:
                 process.wait()
                 session.run(init)
                 tasks.listens(tasks.start("worker", 0))
+
+
+def test_small_parts_are_killed_in_the_middle(tasks: Tasks) -> None:
+    """Parts that native code has begun: who is killed is named, whoever is left ends its part, and
+    steps go on once all are back."""
+    with wf.Graph().as_default():
+        with wf.device(PS):
+            v = wf.Variable(0.0, name="v")
+            value = v.read()
+        with wf.device(WORKER):
+            delta = value * 0.0 + 1.0
+        with wf.device(PS), wf.control_dependencies([v.assign_add(delta)]):
+            train = wf.no_op()
+        init, total = wf.global_variables_initializer(), v.read() * 1.0
+        with wf.Session(f"tcp://{tasks.addresses['worker'][0]}") as session:
+            run = session.make_callable(train)
+            for job in ("ps", "worker", "ps"):
+                for _ in range(50):  # links are made anew, and what is lost is noticed
+                    try:
+                        session.run(init)
+                        break
+                    except wf.errors.UnavailableError:
+                        time.sleep(0.1)
+                for _ in range(400):
+                    run()
+                assert session.run(total) == 400
+                killed: list[float] = []
+                process = tasks.processes[f"{job}:0"]
+
+                def kill(process: Any = process, killed: list[float] = killed) -> None:
+                    killed.append(time.monotonic())
+                    process.kill()
+
+                threading.Timer(0.2, kill).start()
+                with pytest.raises(wf.errors.UnavailableError, match=f"/job:{job}/task:0"):
+                    collections.deque(iter(run, 0), maxlen=0)  # for ever
+                assert time.monotonic() - killed[0] < 2.5
+                process.wait()
+                tasks.listens(tasks.start(job, 0))

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from weft.comm.endpoint import Endpoint
 
 _LOG = logging.getLogger("weft.cluster")
-#: Runs of a part in Python before its program is made.
-RUNS_BEFORE = 3
+#: Runs of a part in Python before its program is made, and how often that is tried: lanes may not
+#: be there yet.
+RUNS_BEFORE, MOST_TRIES = 3, 30
 _BUSY = -2  # of `recall`
 _PAUSE = 5e-5  # seconds between two looks at a run that computes
 
@@ -53,9 +54,7 @@ _PAUSE = 5e-5  # seconds between two looks at a run that computes
 class Program:
     """A part of a session as native code runs it. `Unfit` where it cannot."""
 
-    def __init__(
-        self, client: Client, part: Registered, handle: int, low: array[int], wires: Endpoint
-    ) -> None:
+    def __init__(self, client: Client, part: Registered, handle: int, wires: Endpoint) -> None:
         assert part.brief is not None
         self.client, self.part, self.handle, self.brief = client, part, handle, part.brief
         self._endpoint, self._own = wires, Words()
@@ -80,9 +79,9 @@ class Program:
             to.P_RESULTS: len(self.brief.fetched), to.P_ROWS: len(self.brief.rows),
             to.P_FIRST: first, to.P_EDGES: edges, to.P_EDGE_COUNT: count,
             to.P_LEFT: own.block(self.brief.left), to.P_LEFT_COUNT: len(self.brief.left),
-            to.P_LOW: address_of(low), to.P_BOUNDS: own.block(round(x * 1e9) for x in SECONDS),
+            to.P_LOW: address_of(client.low),
+            to.P_BOUNDS: own.block(round(bound * 1e9) for bound in SECONDS),
         }  # fmt: skip
-        own.kept.append(low)
         for offset, value in given.items():
             self.words[offset // 8] = value
         self._counted = [0] * (3 + to.BOUNDS + 1)
@@ -211,17 +210,21 @@ class Program:
 
 class NativeParts:
     """The programs and runs of one task. code: once it is compiled. admit: called with a run that
-    goes on in Python, before it does. The methods may be called in any thread; packets are taken by
-    the one that reads messages."""
+    goes on in Python, before it does. is_current: whether a session has that part, by its handle.
+    The methods may be called in any thread; packets are taken by the one that reads messages."""
 
-    def __init__(self, endpoint: Endpoint, home: Home, admit: Callable[[PartRun], None]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        home: Home,
+        admit: Callable[[PartRun], None],
+        is_current: Callable[[Client, Registered, int], bool],
+    ) -> None:
         self._endpoint, self._home, self._admit = endpoint, home, admit
+        self._is_current = is_current
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, int], int] = {}  # runs in Python, by session and handle
         self._programs: dict[tuple[str, int], Program] = {}  # by session and handle
         self._by_address: dict[int, Program] = {}
-        self._low: dict[str, array[int]] = {}  # by session
-        self._masters: dict[str, int] = {}
         self._active, self._count = array("q", [0]), array("q", [0])
         self._steps = array("Q", [0] * to.RUNS)
         self._rows = (ctypes.c_int64 * (to.PROGRAMS * to.PROGRAM_ROW // 8))()
@@ -234,28 +237,26 @@ class NativeParts:
         self.take: Callable[[int], Any] | None = None
 
     # ------------------------------------------------------------------------------ new programs
-    def ran(self, client: Client, part: Registered, handle: int, step: int, low: int) -> None:
+    def ran(self, client: Client, part: Registered, handle: int, low: int) -> None:
         """A part has run in Python, at a RUN that could have been native code's. low: the step up
         to which all are forgotten."""
-        who = client.name, handle
-        seen = self._seen.get(who, 0)
-        if seen < 0 or part.brief is None:
-            return
-        self._seen[who] = seen + 1
-        if seen + 1 < RUNS_BEFORE:
+        who, runs = (client.name, handle), client.runs.get(handle, 0) + 1
+        client.runs[handle] = runs
+        if not RUNS_BEFORE <= runs < RUNS_BEFORE + MOST_TRIES or part.brief is None:
             return
         with self._lock:
             if not self._is_ready():
+                client.runs[handle] = RUNS_BEFORE - 1
                 return
             if who in self._programs or len(self._programs) == to.PROGRAMS:
                 return
-            known = self._low.setdefault(client.name, array("Q", [0]))
-            known[0], self._masters[client.name] = low, step >> MASTER_SHIFT
+            if not self._is_current(client, part, handle):  # else `drop` comes later
+                return
+            client.low[0] = low
             try:
-                made = Program(client, part, handle, known, self._endpoint)
+                made = Program(client, part, handle, self._endpoint)
             except Unfit as reason:
                 _LOG.debug("part %d of %s is run by Python: %s", handle, client.name, reason)
-                self._seen[who] = -1 if seen > 20 * RUNS_BEFORE else seen + 1
                 return
             self._programs[who] = made
             self._by_address[made.address] = made
@@ -329,7 +330,7 @@ class NativeParts:
             for one in gone:
                 one.count(self._home)
                 who = one.client.name, one.handle
-                self._seen.pop(who, None)
+                one.client.runs.pop(one.handle, None)
                 if self._programs.get(who) is one:
                     del self._programs[who]
                 self._by_address.pop(one.address, None)
@@ -339,9 +340,11 @@ class NativeParts:
     def forgot(self, low: int) -> None:
         """All steps of a master up to this one are over."""
         self.recall(lambda number: self._is_over(self._steps[number], low))
-        for name, master in self._masters.items():
-            if master == low >> MASTER_SHIFT:
-                self._low[name][0] = low
+        with self._lock:
+            clients = {one.client for one in self._programs.values()}
+        for client in clients:
+            if client.last >> MASTER_SHIFT == low >> MASTER_SHIFT:
+                client.low[0] = low
 
     @staticmethod
     def _is_over(step: int, low: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -81,12 +82,15 @@ Cut = Callable[[str, object], None]
 
 class Client:
     """A session that uses the task. deliver: takes messages, if it is in this process. cut: called
-    with its name and the reason if it cannot be answered."""
+    with its name and the reason if it cannot be answered. runs: by part, how often Python ran it;
+    low: one number, the step up to which all are forgotten: for native code."""
 
     def __init__(self, name: str, wire: Wire, task: str, deliver: Deliver | None, cut: Cut) -> None:
         self.name, self.deliver, self.cut = name, deliver, cut
         self.parts: dict[int, Registered] = {}
         self.last = 0  # its last step
+        self.runs: dict[int, int] = {}
+        self.low = array("Q", [0])
         self.logs: dict[Who, RunLog] = {}  # of runs that are over, by step and handle
         self._wire, self._task = wire, task
 
@@ -109,9 +113,9 @@ class Client:
         if large:
             meta["g"] = list(large)
         self.send(kind, step, meta, small)
-        for place, array in large.items():
+        for place, made in large.items():
             key = m.keys_of(m.FETCH, handle) + place
-            self._wire.send_tensor(self.name, step, key, (), array)
+            self._wire.send_tensor(self.name, step, key, (), made)
 
     def keep_log(self, who: Who, log: RunLog) -> None:
         """Keep the log of a run until the session asks for it; of many the oldest go."""

@@ -154,7 +154,7 @@ class Worker:
             # a task without packets does not wait for this module
             from weft.runtime.cluster.native_parts import NativeParts
 
-            self.native = NativeParts(endpoint, self._home, self._admit)
+            self.native = NativeParts(endpoint, self._home, self._admit, self._is_current)
         announce(wire.incarnation, self.on_message)
 
     def close(self) -> None:
@@ -242,9 +242,9 @@ class Worker:
         self.wire.disconnect(message.peer)
 
     def _reset(self, message: Received) -> None:
-        if self.native is not None:
-            self.native.drop(lambda one: True)
         self.store.clear([str(c) for c in message.meta["containers"]])
+        if self.native is not None:  # none of them has read its part since
+            self.native.drop(lambda one: one.part.generation != self.store.generation)
         self._client(message).send(m.RESET_DONE, message.step, {})
 
     def _client(self, message: Received) -> Client:
@@ -279,6 +279,7 @@ class Worker:
         client, handles = self._client(message), {int(h) for h in message.meta["handles"]}
         for handle in handles:
             client.parts.pop(handle, None)
+            client.runs.pop(handle, None)
         if self.native is not None:
             self.native.drop(lambda one: one.client is client and one.handle in handles)
 
@@ -348,7 +349,7 @@ class Worker:
                 run.begin()
                 if native is not None:
                     low = self._low.get(step >> MASTER_SHIFT, 0)
-                    native.ran(client, part, handle, step, low)
+                    native.ran(client, part, handle, low)
         else:
             self._threads.submit(run.carry_out)
 
@@ -378,6 +379,11 @@ class Worker:
         with self._lock:
             del self._runs[run.step, run.handle]
             self.counters.ended(seconds, failed, waited, run.part.whole)
+
+    def _is_current(self, client: Client, part: Registered, handle: int) -> bool:
+        """Whether that is a part of a session."""
+        known = self._clients.get(client.name) is client and client.parts.get(handle) is part
+        return known and part.generation == self.store.generation and not self._ends
 
     def _admit(self, run: PartRun) -> None:
         """A run that native code has begun goes on here."""
