@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import signal
 import socket
 import threading
@@ -388,13 +389,14 @@ def test_faults_at_random_moments(seed: int) -> None:
     with members(name, range(1, 4), 4, length, timeout=1.5 if stops else 20) as processes:
         group = Group(name, 0, 4, timeout=1.5 if stops else 20)
         victim = processes[seed % 2]
+        named = rf"ranks? (\d, )*{1 + seed % 2}"  # of who waits for it, others may be late, too
         number = signal.SIGSTOP if stops else signal.SIGKILL
         threading.Timer(pause, victim.send_signal, [number]).start()
-        with pytest.raises((PeerLostError, DeadlineError), match=f"rank {1 + seed % 2}") as caught:
+        with pytest.raises((PeerLostError, DeadlineError), match=named) as caught:
             add_for_ever(group, length)
         for process in processes:
             if process is not victim:
-                assert f"rank {1 + seed % 2}" in process.stdout.read()
+                assert re.search(named, process.stdout.read())
                 assert process.wait(10) == 0
     del caught  # the frames of an error have views of the group's memory
     gc.collect()
