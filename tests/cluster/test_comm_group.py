@@ -319,10 +319,15 @@ def test_who_is_through_may_leave(length: int, monkeypatch: pytest.MonkeyPatch) 
     assert together(3, work, timeout=20) == [3.0] * 3
 
 
-def test_a_member_that_leaves_a_meeting_says_why() -> None:
-    """To one who still waits for somebody else, too."""
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_member_that_leaves_a_meeting_says_why(listens: bool) -> None:
+    """To one who still waits for somebody else, too: who has not come, or is stopped."""
     name = fresh()
     errors: list[CommError] = []
+    began, stopped = time.monotonic(), socket.socket(socket.AF_UNIX)
+    if listens:
+        stopped.bind(address_of(name, 1))
+        stopped.listen(5)
 
     def leaves() -> None:
         try:
@@ -335,6 +340,8 @@ def test_a_member_that_leaves_a_meeting_says_why() -> None:
     with pytest.raises(PeerLostError, match=r"rank 0 has left, in the meeting .*rank 1 .* did not"):
         Group(name, 2, 3, connect_timeout=20)
     thread.join(10)
+    stopped.close()
+    assert time.monotonic() - began < 10
     assert [type(error) for error in errors] == [UnreachableError]
 
 
