@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -126,6 +127,13 @@ def check(one: subprocess.Popen[str], wanted: Run) -> str:
     assert lines.get("end") == wanted.bits(), text
     assert all(wanted.seen[step] == value for step, value in eval(lines["seen"]))
     return text
+
+
+def lost_before(last: int, text: str) -> set[int]:
+    """The ids of those who are said to be lost before the last step: who has that may leave."""
+    rows = re.findall(r"^change step (\d+): (.*)$", text, re.M)
+    said = " ".join(what for step, what in rows if int(step) < last)
+    return {int(found) for found in re.findall(r"\(process (\d+)[^)]*\) is lost", said)}
 
 
 def disturb(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -48,14 +49,16 @@ except CommError as error:
 
 
 def free_addresses(count: int) -> tuple[str, ...]:
-    """Addresses of loopback that nobody has just now."""
-    held = [socket.socket() for _ in range(count)]
+    """Addresses of loopback that nobody has just now, with ports that no connection gets."""
+    held: dict[int, socket.socket] = {}
     try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return tuple(f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in held)
+        while len(held) < count:
+            port = random.randrange(15_000, 32_000)
+            with contextlib.suppress(OSError):
+                held[port] = socket.create_server(("127.0.0.1", port))
+        return tuple(f"tcp://127.0.0.1:{port}" for port in held)
     finally:
-        for one in held:
+        for one in held.values():
             one.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from at_once import outcomes
 from cut_network import network, port
-from elastic_processes import alone, check, disturb, fresh, kills, processes
+from elastic_processes import alone, check, disturb, fresh, kills, lost_before, processes
 from elastic_run import Run
 from group_members import free_addresses
 
@@ -189,8 +188,7 @@ def test_disturbed_at_random_moments(seed: int) -> None:
             if one.pid in killed or one in spare:
                 continue
             text = check(one, wanted)
-            lost = [int(found) for found in re.findall(r"\(process (\d+) at \S+\) is lost", text)]
-            assert set(lost) <= set(killed), text
+            assert lost_before(steps - 1, text) <= set(killed), text
         assert all(one.poll() is None for one in spare)
         for bind in net.binds:  # nobody listens
             with pytest.raises(ConnectionRefusedError):

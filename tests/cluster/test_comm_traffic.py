@@ -170,11 +170,13 @@ def test_what_groups_exchange() -> None:
                 group.reduce(x, np.add, Call("psum"))
             group.gather(large, Call("all_gather"))
             group.permute(large, [-1, 0], Call("ppermute"))
+            group.broadcast(large, 0, Call("broadcast"))
+            group.exchange(np.stack([large, large]), Call("all_to_all"))
 
     assert outcomes([partial(member, 0), partial(member, 1)]) == [None, None]
     found = EXCHANGES.told()
     first, other = found[f"{name}/x:1"], found[f"{name}/x:0"]  # of rank 0, and of rank 1
     assert (first["sent"], first["came"]) == (other["came"], other["sent"])
-    assert first["sent_bytes"] == 2 * small.nbytes + 3 * large.nbytes == other["came_bytes"]
-    assert first["sent_shared"] == 3 * large.nbytes
-    assert first["came_bytes"] == 2 * small.nbytes + 2 * large.nbytes == other["sent_bytes"]
+    assert first["sent_bytes"] == 2 * small.nbytes + 5 * large.nbytes == other["came_bytes"]
+    assert first["sent_shared"] == 5 * large.nbytes
+    assert first["came_bytes"] == 2 * small.nbytes + 3 * large.nbytes == other["sent_bytes"]

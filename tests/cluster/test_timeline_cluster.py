@@ -620,9 +620,13 @@ def test_processes_one_of_which_is_slow(tmp_path: Path, capsys: pytest.CaptureFi
                     session.run(total, {x: 1.0})
                 after = session.task_stats()
                 samples = {name: scraped(url) for name, url in tasks.metrics.items()}
-                assert main(["top", "tcp://" + tasks.addresses["ps"][0], "--count", "1"]) == 0
+                look = ["top", "tcp://" + tasks.addresses["ps"][0], "--count", "1"]
+                assert main([*look, "--json"]) == 0
+                told = json.loads(capsys.readouterr().out)
+                assert main(look) == 0
     finally:
         tasks.end()
+    assert [(s["task"], s["part"]) for s in told["stragglers"]] == [(W1, "graph")]
     for worker in (W0, W1):
         out, back = after[PS]["links"][worker], after[worker]["links"][PS]
         grown = {key: out[key] - before[PS]["links"][worker][key] for key in ("sent", "sent_bytes")}

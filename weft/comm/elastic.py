@@ -161,8 +161,8 @@ class ElasticGroup:
         self._end("it was closed here")
 
     def _end(self, why: str) -> None:
+        self._meeting.close()  # first: the last user of an endpoint waits for what is on its way
         self._leave("it has left the run")
-        self._meeting.close()
         self._ended = self._ended or why
 
     def _leave(self, why: str) -> None:

@@ -114,10 +114,10 @@ class LocalMembers:
         while True:
             one = socket.socket(socket.AF_UNIX)
             try:
-                one.settimeout(self._left(deadline))
+                one.settimeout(min(_SLICE_S, self._left(deadline)))
                 one.connect(address_of(self.name, rank))
                 self._greet(one)
-                if self._hello(one) == rank:
+                if self._answer(one, deadline) == rank:
                     return one
             except BaseException as error:
                 one.close()
@@ -127,6 +127,14 @@ class LocalMembers:
             one.close()
             time.sleep(min(pause, self._left(deadline)))
             pause = min(2 * pause, 0.05)
+
+    def _answer(self, one: socket.socket, deadline: float) -> int:
+        """As `_hello`, of one that may be stopped: meanwhile others may leave."""
+        while True:
+            try:
+                return self._hello(one)
+            except TimeoutError:
+                self._left(deadline)
 
     def _admit(self, one: socket.socket) -> None:
         """Take a connection of somebody who belongs here; all others are closed."""
