@@ -187,7 +187,7 @@ def test_the_truth_is_that_of_the_function(name: str) -> None:
         assert_allclose(float(fn(vector(x))), rows(x[None])[0], rtol=1e-12)
 
 
-@pytest.mark.share(18)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("inner", TRANSFORMATIONS)
 @pytest.mark.parametrize("outer", TRANSFORMATIONS)
 @pytest.mark.parametrize("name", FUNCTIONS)
