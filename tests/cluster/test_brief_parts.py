@@ -378,6 +378,7 @@ def test_once() -> None:
     assert once.wait(0.0)
 
 
+@pytest.mark.share(3)
 @both
 @pytest.mark.parametrize("order", list(itertools.permutations([1, 2, 5])))
 def test_what_waits_for_several(brief: bool, order: tuple[int, ...]) -> None:

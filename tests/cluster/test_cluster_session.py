@@ -148,6 +148,7 @@ def test_large_feeds_constants_variables_and_fetches(graph: wf.Graph, target: st
         assert np.array_equal(session.run(x + 1.0, {x: table}), table + 1)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("count", [3, 20_000])
 def test_strings(graph: wf.Graph, target: str, count: int) -> None:
     given = np.array([f"number {i}" for i in range(count)], object)
@@ -450,6 +451,7 @@ def test_a_step_with_nothing_to_do(graph: wf.Graph, target: str) -> None:
         assert session.run(x, {x: [1, 2]}).tolist() == [1, 2]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("value", [-1.0, 1.0])
 def test_a_fetch_of_one_side(graph: wf.Graph, target: str, value: float) -> None:
     """As in one process: an error where it is dead, else a value."""

@@ -126,7 +126,7 @@ def tensors() -> list[Any]:
     ]
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("x", tensors(), ids=lambda x: f"{x.dtype}-{x.nbytes}")
 def test_tensors_of_all_kinds(pair: tuple[Here, Here], x: Any) -> None:
     a, b = pair

@@ -99,6 +99,7 @@ def test_pages_that_nobody_needs_go_back(monkeypatch: pytest.MonkeyPatch) -> Non
 DTYPES = [np.bool_, np.int8, np.float16, ml_dtypes.bfloat16, np.float32, np.complex128]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_array_is_a_view_that_nobody_writes(dtype: Any) -> None:
     with Here("a") as a, Here("b") as b:

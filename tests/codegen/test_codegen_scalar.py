@@ -72,7 +72,7 @@ def assert_same(got: np.ndarray, expected: np.ndarray, args: list[np.ndarray], s
     assert bad.size == 0, [(*(a[k] for a in args), got[k], expected[k]) for k in bad]
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(24)
 @pytest.mark.parametrize(("op", "dtype"), INTEGER_PAIRS)
 def test_integers_and_bool(op: str, dtype: str) -> None:
     args = operands(op, dtype)
@@ -126,14 +126,14 @@ def test_integer_to_negative_power(dtype: str) -> None:
     assert run("power", dtype, base, exponent).tolist() == [0, 0, -1, 1, 0, 1, 0, 0]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("op", "dtype"), EXACT_PAIRS)
 def test_exact_float_ops(op: str, dtype: str) -> None:
     args = operands(op, dtype)
     assert_same(run(op, dtype, *args), reference(op, args), args, op not in ("maximum", "minimum"))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize(("op", "dtype"), HALF_EXACT)
 def test_exact_half_ops(op: str, dtype: str) -> None:
     """Computed in f32 and rounded once."""
@@ -158,7 +158,7 @@ def complex_reference(op: str, args: list[np.ndarray]) -> np.ndarray:
     return reference(op, wide)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize(("op", "dtype"), COMPLEX_PAIRS)
 def test_complex_on_ordinary_values(op: str, dtype: str) -> None:
     draw = np.random.default_rng(0)
@@ -280,6 +280,7 @@ def test_float32_to_integer_at_the_edges(target: str) -> None:
         np.testing.assert_array_equal(got, np.tile(expected, 16)[: given.size])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("source", "target"), [(source, target) for op, source, target in CASTS if op == "bitcast"]
 )

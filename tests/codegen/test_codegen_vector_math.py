@@ -42,7 +42,7 @@ def arguments(op: str, dtype: str) -> tuple[np.ndarray, ...]:
 BOUNDED = [(op, dtype) for op, dtype in ULP_BOUND if op in ELEMENTARY or dtype == "f32"]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize(("op", "dtype"), BOUNDED)
 def test_error_is_within_the_bound(op: str, dtype: str) -> None:
     args = arguments(op, dtype)
@@ -84,7 +84,7 @@ def test_digamma_of_negative_numbers() -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(27)
 @pytest.mark.parametrize(("op", "dtype"), [(op, d) for op, _ in BOUNDED for d in ("f16", "bf16")])
 def test_halves_round_the_f32_result(op: str, dtype: str) -> None:
     args = arguments(op, dtype)
@@ -127,7 +127,7 @@ INLINE += [(op, "f32") for op in ("maximum", "round")]
 INLINE += [(op, "f16") for op in ("add", "exp")] + [("add", "bf16")]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("op", "dtype"), INLINE)
 def test_loops_vectorise(op: str, dtype: str) -> None:
     kernel = loop_kernel(op, dtype)

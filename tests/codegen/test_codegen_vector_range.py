@@ -29,7 +29,7 @@ ALL_VECTORISED = (*VECTORISED, *VECTORISED_BINARY)
 F64_ERROR = 2.0**-20
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("op", UNARY)
 def test_every_exponent_of_float32(op: str) -> None:
     """2**21 numbers, all exponents."""
@@ -88,7 +88,7 @@ NUMPY_FUNCTION: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("op", ALL_VECTORISED)
 def test_special_values_are_numpys(op: str, dtype: str) -> None:
@@ -115,7 +115,7 @@ def test_special_values_are_numpys(op: str, dtype: str) -> None:
     assert (difference <= (ULP_BOUND[op, dtype] + 4) * smallest).all()
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
 @pytest.mark.parametrize("op", sorted({op for op, _ in ULP_BOUND}))
 def test_vector_body_and_scalar_tail_agree(op: str, dtype: str) -> None:
@@ -180,6 +180,7 @@ def test_16_bit_floats_convert_exactly(dtype: str) -> None:
     assert ((got.view(np.uint16) == expected.view(np.uint16)) | both_nan).all()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("op", ["exp", "log", "tanh", "sigmoid", "erf", "sin", "sqrt"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_all_16_bit_arguments(op: str, dtype: str) -> None:

@@ -169,7 +169,7 @@ def test_equality_looks_into_regions_and_at_the_sign_of_zero() -> None:
 
 
 # --------------------------------------------------------------------------------- partial results
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
 @pytest.mark.parametrize("columns", [1, 10, 16, 17, 64, 79, 81, 300])
 def test_partial_sums_have_the_bits_of_the_plain_loop(

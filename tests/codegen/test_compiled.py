@@ -50,7 +50,7 @@ class TestElementwise:
         for op, got, wanted in elementwise_case(dtype, size, ops).run():
             check_elementwise(op, dtype, got, wanted)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     @by_name("dtype", usual(NATIVE), ids=str)
     def test_other_sizes_use_the_same_kernels(self, dtype: DType) -> None:
         ops = ops_at(dtype)
@@ -86,6 +86,7 @@ class TestElementwise:
         for label, got, wanted in casts(source, targets).run():
             check(label, got, wanted)
 
+    @pytest.mark.share(3)
     @by_name("source", REAL, ids=str)
     def test_bitcast(self, source: DType) -> None:
         case = bitcasts(source, REAL)
@@ -132,7 +133,7 @@ class TestElementwise:
 class TestMovingData:
     """Ops that compute nothing: bits agree, for every dtype."""
 
-    @pytest.mark.share(4)
+    @pytest.mark.share(8)
     @by_name("passes", [(fuse,), PIPELINE], ids=["fuse", "pipeline"])
     @by_name("dtype", usual(NATIVE), ids=str)
     def test_shapes(self, dtype: DType, passes: Any) -> None:
@@ -157,6 +158,7 @@ class TestMovingData:
         for label, got, wanted in case.run(passes):
             check(label, got, wanted)
 
+    @pytest.mark.share(2)
     @by_name("dtype", usual(NUMERIC), ids=str)
     def test_iota(self, dtype: DType) -> None:
         case = Case()
@@ -172,7 +174,7 @@ class TestMovingData:
         for label, got, wanted in gathers(Case(), dtypes.float32, index).run():
             check(label, got, wanted)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     @by_name("dtype", usual(NATIVE), ids=str)
     def test_gathers(self, dtype: DType) -> None:
         for label, got, wanted in gathers(Case(), dtype, dtypes.int64).run():

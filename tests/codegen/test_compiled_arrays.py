@@ -58,6 +58,7 @@ class TestReductions:
         for label, got, wanted in case.run():
             check(label, got, wanted, 64)
 
+    @pytest.mark.share(2)
     @by_name("dtype", [d for d in NUMERIC if d.is_inexact], ids=str)
     def test_long_sums(self, dtype: DType) -> None:
         case = Case()
@@ -90,6 +91,7 @@ class TestReductions:
                     bound = np.abs(wanted.astype(np.complex128)) + (name == "logsumexp")
                 check_sum(label, got, wanted, bound + 0 * np.abs(got).astype(float), x.shape[axis])
 
+    @pytest.mark.share(2)
     @by_name("dtype", usual(NUMERIC), ids=str)
     def test_scatters(self, dtype: DType) -> None:
         case = Case()
@@ -128,7 +130,7 @@ def check_reduction(
 
 
 class TestMatmul:
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     @by_name("dtype", usual(NUMERIC), ids=str)
     def test_all_forms(self, dtype: DType) -> None:
         case = Case()

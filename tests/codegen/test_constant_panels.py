@@ -31,7 +31,7 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
     return np.asarray(rng.standard_normal(shape), kind)
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("transposed", [False, True])
@@ -56,7 +56,7 @@ def test_products_have_the_bits_of_operands(isa: str, dtype: str, transposed: bo
     assert some >= 2
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES[:4])
 @pytest.mark.parametrize(("groups", "strides"), [(1, 1), (1, 2), (4, 1)])

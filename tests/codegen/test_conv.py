@@ -102,7 +102,7 @@ def test_large_convolutions(case: dict[str, Any], dtype: str) -> None:
         check(op, arrays, dtype, **attrs)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i32"])
 @pytest.mark.parametrize("case", BLOCKS[1:], ids=lambda c: f"{c['x']} by {c['w']}")
 def test_bits_do_not_depend_on_cuts(case: dict[str, Any], dtype: str) -> None:
@@ -340,7 +340,7 @@ def test_errors_name_the_user_s_line(name: str) -> None:
         assert "test_conv.py" in str(caught.value)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
 @pytest.mark.parametrize("case", [*BLOCKS[:5], "1x1"], ids=str)
 def test_what_follows_a_convolution_joins_it(case: Any, dtype: str) -> None:

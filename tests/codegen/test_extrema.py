@@ -86,6 +86,7 @@ def test_extrema_within_rows_of_a_kernel(dtype: str) -> None:
             check(got, [extremum(name, row) for row in np.asarray(x)], f"{name} of {length}")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_positions_of_extrema(name: str, dtype: str) -> None:

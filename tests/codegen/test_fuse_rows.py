@@ -72,7 +72,7 @@ class TestCuts:
         fused = fuse(case.graph)
         check_cuts(fused, case.inputs, seed)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(6)
     @pytest.mark.parametrize("seed", range(3))
     @pytest.mark.parametrize("axes", [(0, 1), (0,), (1,), ()])
     @pytest.mark.parametrize("shape", [(70001, 3), (300, 400), (5, 9000), (1, 50000), (50000, 1)])
@@ -86,7 +86,7 @@ class TestCuts:
         wanted = (wide * wide).sum(axes) if axes else np.exp(wide)
         np.testing.assert_allclose(got, wanted, rtol=3e-6)
 
-    @pytest.mark.share(3)
+    @pytest.mark.share(6)
     @pytest.mark.parametrize("shape", [(300, 70), (64, 64), (65, 1), (7, 40, 33), (2, 3, 70, 130)])
     @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.complex128])
     def test_transposed_reads(self, shape: tuple[int, ...], dtype: Any) -> None:
@@ -99,7 +99,7 @@ class TestCuts:
         check_cuts(fused, [x, y], 1)
         assert same(run(fused, [x, y], whole)[0], np.transpose(x, axes) + y * np.asarray(2, dtype))
 
-    @pytest.mark.share(8)
+    @pytest.mark.share(16)
     @pytest.mark.parametrize("dtype", ["?", "i1", "i2", "f4", "f8", "c8", "c16"])
     @pytest.mark.parametrize(
         "shape", [(300, 70), (64, 128), (17, 150), (3, 200), (1, 70), (40, 19, 23), (2, 3, 70, 31)]

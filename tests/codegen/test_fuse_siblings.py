@@ -157,6 +157,7 @@ ONE_NEST: list[tuple[str, Callable[..., Any], list[Array]]] = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("f", "args"), [c[1:] for c in ONE_NEST], ids=[c[0] for c in ONE_NEST])
 def test_one_nest_of_several(f: Callable[..., Any], args: list[Array]) -> None:
     large = [op for op in nests(f, *args) if any(v.type.nbytes >= 1 << 15 for v in op.operands)]

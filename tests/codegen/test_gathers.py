@@ -131,6 +131,7 @@ ONE_NEST: list[tuple[str, Callable[..., Any], tuple[Array, ...]]] = [
 ]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "f", "args"), ONE_NEST, ids=[n for n, _, _ in ONE_NEST])
 def test_read_through_the_index(name: str, f: Any, args: tuple[Array, ...]) -> None:
     gather = "gather_nd" if "points" in name else "take"

@@ -154,7 +154,7 @@ NAMES = ["anew", "once", "before", "in place"]
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i32", "i64", "u8", "i16"])
 class TestSmallBlocks:
-    @pytest.mark.share(2)
+    @pytest.mark.share(6)
     @pytest.mark.parametrize("flags", [(a, b) for a in (False, True) for b in (False, True)])
     def test_against_the_interpreter(self, dtype: str, flags: tuple[bool, bool]) -> None:
         for batches, sizes in (
@@ -214,7 +214,7 @@ def test_sizes_are_arguments() -> None:
     assert len(keys) == 1
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("flags", [(a, b) for a in (False, True) for b in (False, True)])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "u64"])
 def test_long_sums_are_cut_into_pieces(dtype: str, flags: tuple[bool, bool]) -> None:
@@ -310,6 +310,7 @@ def test_two_threads_have_similar_shares(sizes: tuple[int, int, int]) -> None:
     assert max(shares) <= m * n * 2 / 3
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i32", "i64"])
 @pytest.mark.parametrize("m", [1024, 1050, 2059])
 def test_rows_that_are_pages_apart_are_packed_in_strips(dtype: str, m: int) -> None:

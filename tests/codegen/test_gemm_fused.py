@@ -132,7 +132,7 @@ def kernels(step: Executable) -> list[str]:
     return [c.call.kernel.name for c in step.report.calls]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("name", FORMS)
 def test_against_the_interpreter_and_in_cuts(name: str, blocks: bool) -> None:
     function, operands, joined = FORMS[name]

@@ -94,6 +94,7 @@ def test_as_numpy(
     np.testing.assert_array_equal(got.numpy(), truth(a, b))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("short", sorted(ENDS))
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 64, 257, 4099])
@@ -105,7 +106,7 @@ def test_the_ends_of_the_range(isa: str, short: str, k: int) -> None:
         np.testing.assert_array_equal(f(a, b).numpy(), truth(a, b))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("short", ["i8", "u8", "i16", "u16"])
 @pytest.mark.parametrize("isa", ISAS)
 def test_products_of_their_own_dtype(isa: str, short: str) -> None:
@@ -204,6 +205,7 @@ def compiled(f: Any, args: list[Array], passes: Any = STANDARD) -> Executable:
     return compile_graph(wf.compile(f).trace(*args), passes=passes)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("small_blocks", [(0, 0), (1, 0), (1, 1)], indirect=True)
 @pytest.mark.usefixtures("small_blocks")

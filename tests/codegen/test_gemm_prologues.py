@@ -99,6 +99,7 @@ def kernels(step: Executable) -> list[str]:
     return [name for name in names if not name.startswith(("pack", "combine"))]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_against_the_interpreter_and_in_cuts(name: str, blocks: bool) -> None:
     function, operands, count = FORMS[name]

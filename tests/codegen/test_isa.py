@@ -61,6 +61,7 @@ KEEPING = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.skipif("x86-64-v3" not in ISAS, reason="not an x86-64-v3 processor")
 @pytest.mark.parametrize("name", KEEPING)
 def test_avx2_stores_without_masks(name: str) -> None:

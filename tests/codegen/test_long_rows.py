@@ -63,7 +63,7 @@ class TestCumulative:
             bound = np.finfo(dtype).eps * np.cumsum(np.abs(x), axis=1) * 60
             assert np.all(np.abs(got - wide) <= bound)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     @pytest.mark.parametrize("dtype", ["f4", "f2", ml_dtypes.bfloat16, "i1", "i8", "u8"])
     @pytest.mark.parametrize("name", ["cumulative_max", "cumulative_min"])
     def test_extremes(self, name: str, dtype: Any) -> None:
@@ -119,7 +119,7 @@ class TestCumulative:
 
 
 class TestPositions:
-    @pytest.mark.share(2)
+    @pytest.mark.share(6)
     @pytest.mark.parametrize("dtype", [*DTYPES, "bool"])
     @pytest.mark.parametrize("name", ["argmax", "argmin"])
     def test_as_numpy(self, name: str, dtype: Any) -> None:

@@ -37,7 +37,7 @@ def step_of(optimizer: Any, sizes: list[tuple[int, ...]], clip: bool = False) ->
     return step, gradients
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_parameters_share_their_kernels(name: str) -> None:
     optimizer, kernels, more = OPTIMIZERS[name]

@@ -80,6 +80,7 @@ def test_kernels(
     assert np.all(np.abs(read - want) <= 4e-6 * size_of_terms + 1e-30)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("m", "bits"), [(1, 8), (1, 4), (5, 8), (3, 4), (40, 4), (120, 8)])
 def test_bits_do_not_depend_on_cuts(m: int, bits: int) -> None:
     arrays = drawn(1, (m, 300, 4, 64), bits, "uint8" if bits == 4 else "int8")
@@ -144,7 +145,7 @@ FORMS: list[tuple[Callable[..., Any], int, int]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("f", "bits", "count"), FORMS, ids=lambda v: getattr(v, "__name__", None))
 @pytest.mark.parametrize("lead", [(), (1,), (2, 3), (40,)], ids=str)
 def test_dequantised_weights(

@@ -65,7 +65,7 @@ def _kernel(op: str, dtype: str, lanes: int) -> Kernel:
 
 
 class TestOps:
-    @pytest.mark.share(4)
+    @pytest.mark.share(12)
     @pytest.mark.parametrize("dtype", ["f32", "f64"])
     @pytest.mark.parametrize("op", sorted(OPS))
     def test_lanes_have_the_bits_of_single_numbers(self, op: str, dtype: str) -> None:
@@ -135,7 +135,7 @@ FUNCTIONS = (softmax, two_folds, layer_norm_gradients, log_likelihood)
 
 
 class TestRows:
-    @pytest.mark.share(9)
+    @pytest.mark.share(18)
     @pytest.mark.parametrize("n", SIZES)
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("f", FUNCTIONS)

@@ -159,7 +159,7 @@ def test_the_function_is_inlined_and_the_loop_in_vectors() -> None:
     assert "compiled by Numba, computes in f32; inline" in text
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("name", sorted(set(MATHS) - {"pow", "fmod", "atan2", "hypot", "cbrt"}))
 def test_functions_of_math_are_wefts(name: str, dtype: str) -> None:

@@ -582,7 +582,7 @@ CORNERS: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", CORNERS)
 def test_corners(name: str) -> None:
     function, expected = CORNERS[name]
@@ -624,6 +624,7 @@ def test_axes_that_are_not_there(name: str) -> None:
         assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("start", "stop", "num", "dtype"),
     [
@@ -701,7 +702,7 @@ def test_unique_of_nan_and_zeros() -> None:
     assert wf.unique_counts(np.array([complex(np.nan, 1)] * 2)).counts.tolist() == [1, 1]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("count", [0, 3, 16, 17, 200])
 @pytest.mark.parametrize("name", ["bool", "uint8", "int64", "float32", "complex64"])
 def test_isin_against_numpy(count: int, name: str) -> None:

@@ -308,7 +308,7 @@ def check(name: str, table: str, operands: list[np.ndarray[Any, Any]], names: An
                 assert fits(got, row[1], value, eps), f"{way}: {name}({value}) = {got}; {row[0]}"
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_of_one_real(name: str, dtype: wf.DType) -> None:
@@ -316,7 +316,7 @@ def test_of_one_real(name: str, dtype: wf.DType) -> None:
     check(name, REAL[name], [x], [{"x": float(v)} for v in x])
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_of_two_reals(name: str, dtype: wf.DType) -> None:
@@ -332,7 +332,7 @@ def complex_grid(dtype: wf.DType) -> Any:
     return z
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("name", COMPLEX)
 @pytest.mark.parametrize("dtype", COMPLEX_DTYPES, ids=str)
 def test_of_a_complex_number(name: str, dtype: wf.DType) -> None:
@@ -340,6 +340,7 @@ def test_of_a_complex_number(name: str, dtype: wf.DType) -> None:
     check(name, COMPLEX[name], [z], [{"a": float(v.real), "b": float(v.imag)} for v in z])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["acos", "acosh", "exp", "expm1", "log", "log1p", "sqrt", "tanh"])
 def test_of_the_conjugate_is_the_conjugate(name: str) -> None:
     """f(conj(z)) is conj(f(z)); the sign of a zero beside NaN is free."""
@@ -368,6 +369,7 @@ def test_expm1_near_the_borders_of_its_cases() -> None:
         np.testing.assert_allclose(got[5], z[5], rtol=1e-14)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_signs_of_nan(dtype: wf.DType) -> None:
     """copysign takes and signbit tells the sign bit of NaN."""
@@ -381,6 +383,7 @@ def test_signs_of_nan(dtype: wf.DType) -> None:
                 np.testing.assert_array_equal(np.isnan(got), np.isnan(y))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_clip(dtype: wf.DType) -> None:
     """NaN in x or in a bound gives NaN; bounds may be None, arrays and infinite."""

@@ -59,6 +59,7 @@ def test_unconnected_arguments_have_gradient_zero(run: Run) -> None:
     assert_allclose(run(wf.grad(lambda x: 1.0))(X), [0, 0, 0])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_higher_orders(run: Run, order: int) -> None:
     def derivative(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:

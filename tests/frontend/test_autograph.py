@@ -232,7 +232,7 @@ def _numbers(result: Any) -> list[int]:
     return [int(x) for x in found]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", COMPILED)
 @given(x=st.integers(-6, 25), y=st.integers(-6, 25))
 @examples(40)
@@ -674,6 +674,7 @@ def uses_dict(x: Any) -> Any:
     return known["a"]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("function", "message"),
     [

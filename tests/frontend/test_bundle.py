@@ -486,6 +486,7 @@ class TestFrozen:
         x = rng.random((2, 5)).astype(np.float32)
         np.testing.assert_allclose(np.asarray(model(x)), np.asarray(f(wf.asarray(x))), rtol=1e-4)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize(
         ("dtype", "scale", "weight"),
         [("float16", 200.0, 1000.0), ("float16", 1e-4, 1e-3), ("float32", np.inf, 1.0),

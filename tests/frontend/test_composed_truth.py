@@ -439,7 +439,7 @@ CLOSED = """arange constant cross diag diagonal empty eye gather_nd linspace log
     train.Adadelta train.Adagrad train.Adam train.AdamW train.Momentum train.SGD unstack zeros"""
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", sorted(TABLE.keys() - set(RANDOM)))
 @examples(60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

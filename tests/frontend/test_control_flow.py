@@ -466,6 +466,7 @@ def test_training_in_a_loop() -> None:
     np.testing.assert_allclose(train(in_scan), train(in_python), rtol=1e-6)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("lower", "upper", "dtype"),
     [

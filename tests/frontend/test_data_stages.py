@@ -678,6 +678,7 @@ COUNTING: dict[str, tuple[Callable[[Any], Any], Callable[[Places], Places]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", COUNTING)
 @given(st.lists(st.booleans(), max_size=14))
 @examples(60)

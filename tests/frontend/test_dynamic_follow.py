@@ -60,7 +60,7 @@ def _chosen(x: Any, labels: Any) -> tuple[Any, Any]:
     return x[mask], labels[mask]
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("name", OPS)
 def test_as_eagerly(name: str) -> None:
     function = OPS[name]
@@ -123,6 +123,7 @@ def test_equal_partitions_give_parts_of_equal_sizes() -> None:
 
 
 # ----------------------------------------------------------------------------- sizes that are given
+@pytest.mark.share(2)
 @pytest.mark.parametrize("size", [0, 2, 3, 6, 8])
 def test_nonzero_of_a_given_size(size: int) -> None:
     """JAX's size= and fill_value=, which compiled functions can have."""

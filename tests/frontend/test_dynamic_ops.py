@@ -101,7 +101,7 @@ def stitched(x: Array) -> Array:
     return out
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_eagerly_and_in_a_session(name: str) -> None:
     ours, theirs = FUNCTIONS[name]

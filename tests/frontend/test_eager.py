@@ -120,7 +120,7 @@ WIDE: dict[str, tuple[Call, Call]] = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", WIDE)
 def test_against_numpy_in_many_sizes(name: str, on: None, natively: Natively) -> None:
     ours, numpys = WIDE[name]

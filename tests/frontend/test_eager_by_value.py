@@ -98,6 +98,7 @@ def test_small_and_large_calls(name: str, size: int) -> None:
         assert isinstance(a, wf.Tensor)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "name", ["nonzero of a matrix", "a mask", "unique_all", "unique", "dynamic_partition", "repeat"]
 )

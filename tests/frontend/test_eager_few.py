@@ -74,7 +74,7 @@ FUNCTIONS: dict[str, Call] = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_replays_have_the_bits_of_the_interpreter(name: str, dtype: type, at_once: None) -> None:
@@ -288,7 +288,7 @@ def rows(dtype: str, count: int, kind: str) -> Array:
     return made.astype(dtype)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("kind", ["plain", "nan", "zeros", "both"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint32"])
 @pytest.mark.parametrize("count", [2, 1 + LARGE // 64])

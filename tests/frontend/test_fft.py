@@ -73,6 +73,7 @@ def dtypes_of(name: str) -> tuple[str, str]:
 
 
 # ---------------------------------------------------------------------------------------- accuracy
+@pytest.mark.share(2)
 @pytest.mark.parametrize("n", [n if n in QUICK else pytest.param(n, marks=SLOW) for n in LENGTHS])
 def test_every_length(n: int) -> None:
     """One line, in the precision of the operand: also where the vectors go over several points."""
@@ -193,7 +194,7 @@ def same(f: Callable[..., Any], g: Callable[..., Array], *xs: Array) -> None:
         )
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", [*C2C, *R2C, *C2R])
 def test_norms_and_sizes(name: str, norm: str) -> None:
@@ -209,6 +210,7 @@ def test_norms_and_sizes(name: str, norm: str) -> None:
             )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn"])
 def test_several_axes(name: str) -> None:
     dtype = "f8" if name == "rfftn" else "c16"
@@ -282,6 +284,7 @@ def test_dtypes(given: str, made: str) -> None:
         assert wf.fft.rfft(x).numpy().dtype == made
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 9, 10])
 def test_frequencies_and_shifts(n: int) -> None:
     for d in (1.0, 0.1, -2.0):
@@ -330,7 +333,7 @@ def test_open_sizes() -> None:
 
 
 # --------------------------------------------------------------------------------------- gradients
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("n", [1, 2, 5, 6, 9, 73])
 def test_adjoints(n: int, norm: str) -> None:

@@ -128,7 +128,7 @@ class TestForbidden:
         assert caught.value.locations[0].file == __file__
         assert "np.float32" in str(caught.value.hint)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     @pytest.mark.parametrize(
         ("call", "arguments"),
         [
@@ -194,7 +194,7 @@ class TestForbidden:
                 with pytest.raises(wf.Float64Warning):
                     f(X)
 
-    @pytest.mark.share(16)
+    @pytest.mark.share(48)
     @pytest.mark.parametrize(
         "case",
         [*ELEMENTWISE, *REDUCTIONS, *CREATION, *EINSUM, *INDEXING, *LINALG, *SHAPES],

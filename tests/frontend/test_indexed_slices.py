@@ -182,6 +182,7 @@ OPTIMIZERS = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize("style", ["graph", "compiled", "eager"])
 def test_an_optimizer_does_as_with_the_dense_gradient(make: Any, style: str) -> None:

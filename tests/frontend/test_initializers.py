@@ -88,6 +88,7 @@ def test_constants() -> None:
         np.testing.assert_array_equal(got, truth)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("shape", [(6, 6), (7, 3), (3, 7), (2, 3, 4), (5, 1), (1, 5), (0, 3)])
 @pytest.mark.parametrize("way", ["eager", "compiled"])
 def test_orthogonal(shape: tuple[int, ...], way: str) -> None:

@@ -150,7 +150,7 @@ def drawn(seed: int, count: int = 4) -> list[tuple[Array, Array]]:
     return [(random.integers(-ROWS, ROWS, n), random.normal(size=(n, WIDTH))) for n in sizes]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("rule", RULES)
 def test_as_the_kernels(rule: str) -> None:
     """With equal and negative ids, and rows that no step or only one looks up."""

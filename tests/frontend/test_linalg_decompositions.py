@@ -76,7 +76,7 @@ class TestValues:
                 near(way(wf.linalg.cond)(x), np.linalg.cond(x), 1e4)
                 near(way(lambda x: wf.linalg.cond(x, 1))(x), np.linalg.cond(x, 1), 1e4)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     def test_condition_of_singular_ones(self, dtype: Any, way: Any) -> None:
         """As NumPy's: infinite, whatever 0 / 0 or an inverse with NaN makes of it."""
         singular = np.array([[1, 2], [2, 4]], dtype)
@@ -132,7 +132,7 @@ class TestValues:
                 near(q @ r, x)
                 np.testing.assert_array_equal(np.tril(r, -1), 0)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     def test_lu_and_eig(self, dtype: Any, way: Any) -> None:
         for shape in WIDE:
             x = draw(shape, dtype)
@@ -150,7 +150,7 @@ class TestValues:
             got = in_order(np.asarray(way(wf.linalg.eigvals)(x)).astype(np.complex128))
             np.testing.assert_allclose(got, wide, atol=1e4 * float(np.finfo(dtype).eps))
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     def test_solving(self, dtype: Any, way: Any) -> None:
         for a, b in (((3, 3), (3,)), ((3, 3), (3, 2)), ((2, 3, 3), (3, 2)), ((3, 3), (4, 3, 2)),
                      ((2, 1, 3, 3), (4, 3, 1)), ((0, 0), (0, 2)), ((2, 2, 2), (2,)),
@@ -166,6 +166,7 @@ class TestValues:
                 )(x, y)
                 near(made, np.linalg.solve(adjoint(t), y), 3000)
 
+    @pytest.mark.share(2)
     def test_least_squares(self, dtype: Any, way: Any) -> None:
         for shape, right in (((5, 3), (5,)), ((5, 3), (5, 2)), ((3, 5), (3, 2)), ((1, 1), (1,))):
             a, b = draw(shape, dtype), draw(right, dtype, 1)
@@ -343,7 +344,7 @@ OF_ANY: dict[str, Callable[[Any], Any]] = {
 
 
 class TestGradients:
-    @pytest.mark.share(8)
+    @pytest.mark.share(16)
     @pytest.mark.parametrize("cplx", [False, True])
     @pytest.mark.parametrize("name", [*OF_SQUARE, *OF_ANY])
     def test_against_differences(self, name: str, cplx: bool) -> None:
@@ -373,6 +374,7 @@ class TestGradients:
         got = np.asarray(wf.compile(wf.grad(bent))(x))
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5 * scale)
 
+    @pytest.mark.share(2)
     @pytest.mark.parametrize("x", [np.eye(3), np.ones((3, 3)), np.zeros((3, 3))],
                              ids=["eye", "ones", "zeros"])  # fmt: skip
     @both_ways

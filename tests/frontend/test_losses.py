@@ -139,7 +139,7 @@ def traced(fn: Callable[..., Any], *inputs: Any) -> Any:
     return interpret(graph, [np.asarray(x) for x in inputs])[0]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str) -> None:
     """Of each element or row, eagerly, by the interpreter and compiled; float32 near them."""
@@ -155,7 +155,7 @@ def test_values(name: str) -> None:
         np.testing.assert_allclose(single, expected, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str) -> None:
     """Of the predictions, compiled, against central differences of the eager values."""
@@ -248,6 +248,7 @@ def test_16_bit_floats_are_computed_in_float32() -> None:
     assert float(W.mean_squared_error(0.0, one, weights=0.25, reduction="sum")) == 16384
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("how", HOW[1:])
 @pytest.mark.parametrize("weight", [1.0, 2.0])
 def test_of_nothing(how: str, weight: float) -> None:

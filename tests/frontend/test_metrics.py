@@ -138,7 +138,7 @@ PAIRS: dict[str, Callable[..., Any]] = {
 CUTS = [slice(0, 17), slice(17, 40), slice(40, N)]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", CASES)
 def test_of_one_batch(name: str) -> None:
     """`compute`, eagerly and compiled, with and without weights; the sums stay 0."""
@@ -151,7 +151,7 @@ def test_of_one_batch(name: str) -> None:
     assert all(not v.numpy().any() for v in metric.variables())
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("way", ["eager", "compiled"])
 def test_of_many_batches(name: str, way: str) -> None:
@@ -169,7 +169,7 @@ def test_of_many_batches(name: str, way: str) -> None:
         assert all(not v.numpy().any() for v in metric.variables())
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", CASES)
 def test_pairs_in_a_session(name: str) -> None:
     """TensorFlow 1's: value before, update op after; sizes of batches that only a feed has."""

@@ -137,6 +137,7 @@ def follow(optimizer: Any, reference: Iterator[Array], way: str) -> None:
         np.testing.assert_allclose(w.numpy(), truth, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_converges_on_least_squares(name: str) -> None:
     kind = name.split()[0]

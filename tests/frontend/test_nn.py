@@ -159,6 +159,7 @@ def test_sparse_softmax_cross_entropy() -> None:
         wf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels[0], logits=logits)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dtype", ["i1", "i4", "i8", "u1"])
 @pytest.mark.parametrize("label", [-1, -3, 3, 100])
 def test_sparse_softmax_cross_entropy_out_of_range(dtype: str, label: int) -> None:

@@ -149,7 +149,7 @@ def public_functions() -> dict[str, Any]:
     return {n: f for n, f in found.items() if isinstance(f, types.FunctionType)}
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(27)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_compiled_against_numpy(case: Case) -> None:

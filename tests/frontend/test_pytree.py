@@ -99,6 +99,7 @@ def test_deep_containers(depth: int) -> None:
     assert str(f(nested(depth, lambda a: (a,)))).startswith("(" * depth + "Tensor")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "call",
     [

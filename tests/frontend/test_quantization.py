@@ -206,6 +206,7 @@ def test_errors(call: Any, error: type[Exception], message: str) -> None:
 
 
 # -------------------------------------------------------------------------------------- weights
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("k", "n", "bits", "block"),
     [(64, 9, 8, None), (100, 5, 8, None), (100, 7, 4, None), (96, 3, 8, 32), (1, 1, 4, None),
@@ -275,7 +276,7 @@ WAYS: list[tuple[dict[str, Any], float]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("how", "most"), WAYS, ids=lambda v: "-".join(map(str, v.values()))
                          if isinstance(v, dict) else "")  # fmt: skip
 def test_quantised_functions(how: dict[str, Any], most: float, tmp_path: Path) -> None:

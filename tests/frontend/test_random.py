@@ -335,6 +335,7 @@ def test_a_generator_chooses() -> None:
 
 
 # --------------------------------------------------------------------------------------- rejection
+@pytest.mark.share(2)
 @pytest.mark.parametrize("a", [0.1, 1.0, 2.5, 40.0])
 def test_gamma(a: float) -> None:
     draw = wf.compile(lambda k: wf.random.gamma(k, a, (N,)))
@@ -357,6 +358,7 @@ def test_beta_and_dirichlet() -> None:
         wf.random.dirichlet(KEY, 2.0)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("rate", [0.3, 9.9, 10.0, 1000.0])
 def test_poisson(rate: float) -> None:
     sample = np.asarray(wf.compile(lambda k: wf.random.poisson(k, rate, (N,)))(KEY))

@@ -99,7 +99,7 @@ def same(got: Any, expected: Any) -> None:
         np.testing.assert_allclose(part, truth, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("way", ["eager", "compiled", "time major", "session"])
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["all", "lengths"])
@@ -130,6 +130,7 @@ def test_sequences(name: str, way: str, lengths: Array | None) -> None:
     same((wf.compile(call) if way == "compiled" else call)(X), by_hand(cell, step, X, full))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["GRU", "LSTM"])
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["all", "lengths"])
 @pytest.mark.parametrize("time_major", [False, True])

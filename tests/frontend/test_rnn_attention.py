@@ -96,7 +96,7 @@ def chosen_rows(p: Array, before: Array) -> Array:
     return found
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("mode", ["recursive", "parallel", "hard"])
 @pytest.mark.parametrize("shape", [(7,), (3, 6), (2, 2, 5), (2, 1), (2, 0), (0, 3)])
 def test_monotonic_attention(mode: str, shape: tuple[int, ...]) -> None:

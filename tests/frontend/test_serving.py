@@ -117,7 +117,7 @@ class TestEachDtype:
     def arrays(self, kind: wf.DType, rows: int) -> tuple[Any, Any]:
         return fitting(kind, (rows, 3)), fitting(kind, (), 1)
 
-    @pytest.mark.share(4)
+    @pytest.mark.share(12)
     def test_json(self, client: Client, kind: wf.DType, rows: int) -> None:
         x, k = self.arrays(kind, rows)
         for data in (listed(x), listed(x.reshape(-1))):
@@ -139,6 +139,7 @@ class TestEachDtype:
                                  else kind.numpy).astype(kind.numpy)  # fmt: skip
                 assert np.array_equal(array, wanted.reshape(-1), equal_nan=kind.is_floating)
 
+    @pytest.mark.share(3)
     def test_bytes(self, client: Client, folder: Path, kind: wf.DType, rows: int) -> None:
         x, k = self.arrays(kind, rows)
         inputs = [

@@ -170,7 +170,7 @@ class Model:
         return {"loss": loss, "right": wf.mean(wf.astype(losses < 1, wf.float32))}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "optimizer",
     [

@@ -100,6 +100,7 @@ def derivative(function: Callable[[Any], Any], order: int) -> Callable[[Any], An
     return out
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", AT_ZERO)
 def test_at_zero(name: str, order: int) -> None:

@@ -241,7 +241,7 @@ def many(seed: int, rank: int) -> tuple[Any, ...]:
     return wf.sparse.from_dense(a), wf.sparse.from_dense(b), a, b
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("name", [*OPS, "divide"])
@@ -281,7 +281,7 @@ def of_dense(name: str, x: Any, y: Any) -> Any:
     return getattr(wf, name)(a, b)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", [*OPS, "divide"])
 def test_gradients(name: str) -> None:

@@ -67,7 +67,7 @@ def check(found: wf.SparseTensor, want: Any) -> None:
         assert_array_equal(found.indices.numpy(), np.stack(want.tocoo().coords, axis=1))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("form", [coo, csr, lambda x: with_more(coo(x))], ids=["coo", "csr", "any"])
@@ -85,6 +85,7 @@ def test_against_scipy(seed: int, form: Callable[[Any], Any]) -> None:
     check(exact, x @ y)
 
 
+@pytest.mark.share(2)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("form", [coo, csr, lambda x: with_more(coo(x))], ids=["coo", "csr", "any"])
 def test_many_entries(form: Callable[[Any], Any]) -> None:
@@ -160,6 +161,7 @@ def test_too_little_room_is_seen() -> None:
     assert np.isnan(with_room(count - 1).to_dense().numpy()).any()
 
 
+@pytest.mark.share(2)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("room", [None, ROOM])
 def test_gradients(room: int | None) -> None:

@@ -292,7 +292,7 @@ def loss_of(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda x, b: wf.sum(wf.sin(f(x, b)))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients(name: str) -> None:
     """Those of values and of the tensor, against the same function of the dense form."""

@@ -118,6 +118,7 @@ EACH: dict[str, tuple[Callable[[Any], Any], Callable[[bytes], Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", EACH)
 @examples(24)
 @given(texts=st.lists(BYTES, max_size=6))

@@ -157,7 +157,7 @@ def test_formula_compiled(name: str) -> None:
         np.testing.assert_allclose(w.numpy(), expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_formula_eager(name: str) -> None:
     """The same with a loss function and no trace."""
@@ -169,6 +169,7 @@ def test_formula_eager(name: str) -> None:
         np.testing.assert_allclose(w.numpy(), expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_formula_in_a_session(name: str) -> None:
     """As the paper writes it: build the graph, then run the training op."""

@@ -187,7 +187,7 @@ def test_the_truth_is_that_of_the_function(name: str) -> None:
         assert_allclose(float(fn(vector(x))), rows(x[None])[0], rtol=1e-12)
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("inner", TRANSFORMATIONS)
 @pytest.mark.parametrize("outer", TRANSFORMATIONS)
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -303,7 +303,7 @@ class TestLoopsThatRowsLeave:
 
     XS = np.array([1.0, 1.5, 2.5, 3.5, 20.5])
 
-    @pytest.mark.share(8)
+    @pytest.mark.share(16)
     @pytest.mark.parametrize(
         ("name", "order"),
         [(n, o) for n in LOOPS for o in ORDERS if o not in LONG or n in ("alone", "nested")],
@@ -315,7 +315,7 @@ class TestLoopsThatRowsLeave:
         for run in (wf.vmap(fn), wf.compile(wf.vmap(fn))):
             assert_allclose(run(self.XS), want, rtol=1e-9)
 
-    @pytest.mark.share(2)
+    @pytest.mark.share(4)
     @pytest.mark.parametrize("name", LOOPS)
     def test_of_the_batched_function(self, name: str) -> None:
         want = [float(wf.grad(LOOPS[name])(wf.asarray(x))) for x in self.XS]

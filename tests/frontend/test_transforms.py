@@ -131,7 +131,7 @@ BATCHED: dict[str, tuple[Callable[..., Any], Sequence[Array], Any]] = {
 
 
 class TestVmap:
-    @pytest.mark.share(4)
+    @pytest.mark.share(12)
     @pytest.mark.parametrize("compiled", [False, True], ids=["at once", "compiled"])
     @pytest.mark.parametrize("name", BATCHED)
     def test_as_a_loop(self, name: str, compiled: bool) -> None:
@@ -311,7 +311,7 @@ def finite(fn: Callable[..., Any], args: Sequence[Array], along: Sequence[Array]
 
 
 class TestForward:
-    @pytest.mark.share(4)
+    @pytest.mark.share(12)
     @pytest.mark.parametrize("way", ["jvp", "compiled", "linearize"])
     @pytest.mark.parametrize("name", MOVED)
     def test_against_finite_differences(self, name: str, way: str) -> None:

@@ -208,6 +208,7 @@ def _array(x: wf.Tensor) -> wf.Tensor:
     return held.write(0, x[x > 0.0]).read(0) * 2.0
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     "f",
     [

@@ -163,6 +163,7 @@ def check(graph: Graph, run: Run, schedule: int | None) -> None:
     assert {k: int(v) for k, v in held.values.items()} == run.after
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_executor_does_the_same(name: str) -> None:
     graph = parse_graph(SOURCES[name])

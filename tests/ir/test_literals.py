@@ -30,7 +30,7 @@ def through_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return value.array
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype", [d for d in ALL if d is not string], ids=str)
 @given(data=st.data())
 @settings(max_examples=40)

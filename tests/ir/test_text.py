@@ -71,7 +71,7 @@ def test_every_op_has_a_maker() -> None:
     assert set(MAKERS) == set(OPS) - {"custom_rule"}  # a Python function, in gradients only
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("op", [name for name in OPS if name in MAKERS])
 def test_every_op_is_drawn(op: str) -> None:
     stage = next(s for s in STAGES if op in legal_ops(s))

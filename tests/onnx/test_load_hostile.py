@@ -190,6 +190,7 @@ DOUBLED = " ".join(f"a{i + 1} = Concat<axis = 0>(a{i}, a{i})" for i in range(36)
 class TestWhatIsComputedOfConstants:
     """It is not computed before the trace where that would take much memory."""
 
+    @pytest.mark.share(3)
     @pytest.mark.parametrize(
         "line",
         [

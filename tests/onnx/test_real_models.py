@@ -28,6 +28,7 @@ def image(*shape: int) -> dict[str, Any]:
     return {"x": RNG.random(shape, np.float32)}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("package", "file", "given"),
     [

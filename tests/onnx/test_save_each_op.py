@@ -144,7 +144,7 @@ def comes_back(case: Case, opset: int = 20) -> None:
 PLAIN = [n for n in (*BUILDERS, *CONTROL) if "host" not in OPS[n].traits and n not in WINDOWS]
 
 
-@pytest.mark.share(16)
+@pytest.mark.share(32)
 @pytest.mark.parametrize("op", PLAIN)
 def test_an_op(op: str) -> None:
     @FEW
@@ -156,7 +156,7 @@ def test_an_op(op: str) -> None:
     of_all_dtypes()
 
 
-@pytest.mark.share(40)
+@pytest.mark.share(80)
 @pytest.mark.parametrize("op", [*PLAIN, *WINDOWS])
 def test_an_op_there_and_back(op: str) -> None:
     kinds = [dtypes.float32] if op in WINDOWS else DTYPES

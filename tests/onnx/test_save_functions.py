@@ -77,7 +77,7 @@ def test_a_function(case: Case) -> None:
     agree(case.call, [np.asarray(x) for x in case.inputs], 1e-5)
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(36)
 @pytest.mark.parametrize("name", [n for n in COMPOSED if not n.startswith(NOT_SAVED)])
 def test_a_composed_function(name: str) -> None:
     """On what its own property test draws."""

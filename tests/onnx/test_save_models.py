@@ -435,7 +435,7 @@ def _functions() -> list[Program]:
     return [p for p in corpus().values() if p.call is not None]
 
 
-@pytest.mark.share(24)
+@pytest.mark.share(48)
 @pytest.mark.parametrize("program", _functions(), ids=lambda p: p.name)
 def test_functions_of_the_corpus(program: Program) -> None:
     """With their gradients, for the first of their calls; without them if they say why not."""

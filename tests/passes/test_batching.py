@@ -109,7 +109,7 @@ APART = {"ensure_shape", "lu", "lu_solve", "triangular_solve"}
 APART |= {"exchange"}  # in test_shard_map_processes
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("op", sorted({*RULES} - APART))
 def test_every_rule(op: str) -> None:
     """Over random graphs of the op alone, with special values."""

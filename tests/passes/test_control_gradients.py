@@ -112,7 +112,7 @@ def difference(f: Function, args: tuple[Array, ...], along: tuple[Array, ...]) -
     return (8 * (at(eps) - at(-eps)) - (at(2 * eps) - at(-2 * eps))) / (12 * eps)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_gradients_against_differences(program: Function, order: int) -> None:

@@ -108,7 +108,7 @@ def test_every_rule_has_a_case() -> None:
     assert not missing, f"ops with a gradient rule but no case in CASES: {missing}"
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("case", every(2, CASES), ids=str)
 def test_rule_against_finite_differences(case: Case) -> None:
     def build(builder: Builder, args: Sequence[Value]) -> Sequence[Value]:

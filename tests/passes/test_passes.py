@@ -57,7 +57,7 @@ def prepared(name: str, graph: Graph) -> Graph:
 # ------------------------------------------------------------------------------- on random graphs
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @BY_NAME
 @examples(100)
 @given(case=graph_and_inputs(stage="traced"))
@@ -69,7 +69,7 @@ def test_a_pass_keeps_the_meaning(name: str, case: Case) -> None:
         assert exactly(a, b)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @BY_NAME
 @examples(100)
 @given(graph=graphs(stage="traced", symbolic=True))
@@ -82,6 +82,7 @@ def test_a_pass_is_idempotent_and_deterministic(name: str, graph: Graph) -> None
         assert PASSES[name](new) == new
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("pipeline", list(PIPELINES))
 @examples(100)
 @given(case=graph_and_inputs(stage="traced", max_ops=25))

@@ -191,6 +191,7 @@ LOADS = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("workers", [1, 8, 40])
 @pytest.mark.parametrize("name", LOADS)
 def test_rounds_are_near_the_events(name: str, workers: int) -> None:

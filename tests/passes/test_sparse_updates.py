@@ -233,6 +233,7 @@ def test_it_is_a_pass_by_name() -> None:
 # ------------------------------------------------------------------------------------------- loops
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_training_steps_in_a_loop_as_dense_ones_bit_for_bit(optimizer: str) -> None:
     y = np.random.default_rng(1).standard_normal((6, 8)).astype(np.float32)

@@ -131,7 +131,7 @@ def derivative(f: Function, order: int) -> Function:
 # ------------------------------------------------------------------------------------------ values
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("order", shares.every(3, [1, 2, 3]))
 @pytest.mark.parametrize("f", CASES, ids=lambda f: f.__name__)
 def test_gradients_are_differences(f: Function, order: int) -> None:
@@ -143,7 +143,7 @@ def test_gradients_are_differences(f: Function, order: int) -> None:
     assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("order", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("f", CASES, ids=lambda f: f.__name__)
 def test_every_pass_keeps_the_meaning(f: Function, order: int) -> None:

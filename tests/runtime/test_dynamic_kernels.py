@@ -82,7 +82,7 @@ def test_the_table_is_what_the_door_says() -> None:
 
 
 # ---------------------------------------------------------------------------------------- selection
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", NUMERIC, ids=str)
 def test_nonzero_and_masks(dtype: DType, size: int) -> None:
@@ -112,7 +112,7 @@ def test_nonzero_of_any_shape(data: st.DataObject) -> None:
     assert_same([selection.chosen_rows(rows, mask)], [rows[mask]])  # type: ignore[list-item]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("row", [(), (3,), (2, 2), (0,), (33,)], ids=str)
 def test_parts_and_the_whole(size: int, row: tuple[int, ...]) -> None:
@@ -135,7 +135,7 @@ def test_parts_of_a_matrix_of_indices() -> None:
     check("dynamic_stitch", [parts, data], rows=None)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
 def test_repeats(dtype: str, size: int) -> None:
@@ -153,7 +153,7 @@ def test_repeats(dtype: str, size: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------- unique
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("most", [3, 500, 2**50], ids=["few", "some", "distinct"])
 @pytest.mark.parametrize("dtype", NUMERIC, ids=str)
 def test_unique(dtype: DType, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -555,6 +555,7 @@ LONG: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", LONG)
 def test_other_threads_go_on_meanwhile(name: str) -> None:
     LONG[name]()

@@ -141,6 +141,7 @@ def waits() -> dict[str, tuple[Callable[..., Any], Callable[[], Any]]]:
     }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", list(waits()))
 def test_waiters_are_woken_at_once(case: str) -> None:
     """Within 100 ms, in one of five times (others may have the processors); here under 1 ms."""

@@ -235,6 +235,7 @@ RIGHT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.usefixtures("verify")
 @pytest.mark.parametrize("name", RIGHT)
 def test_rounding_is_no_fault(name: str) -> None:

@@ -54,6 +54,7 @@ TELL: dict[str, Any] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.usefixtures("wrong_tanh")
 @pytest.mark.parametrize("name", TELL)
 def test_in_a_compiled_function(name: str) -> None:

@@ -114,7 +114,7 @@ def test_loop_variables_whose_sizes_change(graph: wf.Graph, mode: str) -> None:
             assert_array_equal(got[4], [v.sum(), v[v != 1].sum()])
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["fori", "most", "most, sooner", "open"])
 def test_gradients_of_loops_make_such_sizes_again(graph: wf.Graph, kind: str, mode: str) -> None:

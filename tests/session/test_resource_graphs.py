@@ -153,6 +153,7 @@ def test_barrier_refusals(graph: wf.Graph, session: wf.Session) -> None:
 
 
 # ------------------------------------------------------------------------------------- accumulators
+@pytest.mark.share(2)
 @pytest.mark.parametrize("reduction", ["MEAN", "SUM"])
 @pytest.mark.parametrize("dtype", [wf.float16, wf.float32, wf.float64])
 def test_accumulator(graph: wf.Graph, session: wf.Session, dtype: wf.DType, reduction: str) -> None:

@@ -142,7 +142,7 @@ def make_training(optimizer: Any, include: Any = "random") -> tuple[Any, wf.trai
     return train, wf.train.Saver([w, b, step, optimizer, generator], include=include)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("make", [
     wf.train.Adam, wf.train.AdamW, lambda: wf.train.Momentum(0.1, 0.9), wf.train.Adagrad,
     wf.train.Adadelta, lambda: wf.train.RMSProp(centered=True), lambda: wf.train.SGD(0.1),

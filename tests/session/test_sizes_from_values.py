@@ -175,7 +175,7 @@ FUNCTIONS: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_take_sizes_that_a_graph_computes(name: str) -> None:
     made, wanted = FUNCTIONS[name]
@@ -185,7 +185,7 @@ def test_functions_take_sizes_that_a_graph_computes(name: str) -> None:
         assert_allclose(got, truth, rtol=1e-6, atol=1e-5)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_compiled_functions_take_them(name: str) -> None:
     made, wanted = FUNCTIONS[name]
@@ -204,7 +204,7 @@ _DIFFERENTIATED = (
 )  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", _DIFFERENTIATED)
 def test_gradients_are_those_of_known_sizes(name: str) -> None:
     made, _ = FUNCTIONS[name]
@@ -487,6 +487,7 @@ NATIVE: dict[str, Case] = {
 }  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", NATIVE)
 def test_sizes_of_an_argument_leave_a_function_native(name: str) -> None:
     build, truth = NATIVE[name]

@@ -338,6 +338,7 @@ def together(work: Callable[[int], None], count: int = 16) -> None:
     assert not any(t.is_alive() for t in threads)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", ["auto", "dataflow"])
 @pytest.mark.parametrize("waits", [False, True])
 def test_no_update_is_lost(mode: str, waits: bool) -> None:
@@ -380,7 +381,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("mode", ["auto", "dataflow"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_in_steps_that_wait(name: str, mode: str) -> None:
@@ -407,6 +408,7 @@ def test_optimizers_in_steps_that_wait(name: str, mode: str) -> None:
     assert found[0].max() < 0
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("mode", ["auto", "dataflow"])
 @pytest.mark.parametrize("waits", [False, True])
 def test_no_update_in_a_branch_or_loop_is_lost(mode: str, waits: bool) -> None:

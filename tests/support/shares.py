@@ -30,7 +30,7 @@ def every(step: int, values: Iterable[Any]) -> list[Any]:
 
 #: How a file's name begins -> the share of its tests' cases. CI runs those of CUDA kernels in a
 #: step of their own, all of them.
-FILES = {"test_cuda_": 4, "test_device_": 2, "test_gpu_": 2}
+FILES = {"test_cuda_": 8, "test_device_": 4, "test_gpu_": 4}
 
 
 #: WEFT_TEST_SHARES=all: all cases stay, as CI has it for other instruction sets than the machine's.
