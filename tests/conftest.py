@@ -165,6 +165,8 @@ def code_of_before(pytestconfig: pytest.Config) -> None:
     links and runs it; its own cache on disk stays off. `pytest --cache-clear` forgets the code."""
     if not hasattr(pytestconfig, "cache"):
         return
+    import llvmlite
+
     from weft.codegen.llvm import compile as compiling  # it loads LLVM
     from weft.codegen.llvm import engine, target
 
@@ -173,7 +175,7 @@ def code_of_before(pytestconfig: pytest.Config) -> None:
 
     @cache
     def depends_on(isa: str) -> str:
-        return "\n".join([isa, target.machine_line(), *sources])
+        return "\n".join([llvmlite.__version__, isa, target.machine_line(), *sources])
 
     def known_or_compiled(text: str, loops: bool = True) -> compiling.ObjectCode:
         key = f"{depends_on(target.isa())}\n{loops}\n{text}"
