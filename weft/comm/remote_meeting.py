@@ -141,6 +141,7 @@ class RemoteMeeting:
         self._proposal: _Proposal | None = None
         self._invited: dict[str, tuple[float, Link]] = {}
         self._told_behind: dict[str, float] = {}  # by address: of what it has said when
+        self._differs = ""  # who has another list of addresses
         self._refused: dict[str, tuple[int, float]] = {}  # by address: the round, and until when
         self._fit = 0.0  # when there could last have been a generation
         self._told_links: frozenset[str] = frozenset()
@@ -246,7 +247,10 @@ class RemoteMeeting:
             return
         try:
             if kind == _HERE:
-                member, last, hears = told
+                member, last, hears, addresses = told
+                if addresses != list(self._index):
+                    self._differs = address
+                    return
                 seen = _Seen(Member(**member), generation_of(last), frozenset(hears))
                 if seen.member.address == address:
                     self._seen[address] = seen
@@ -301,7 +305,8 @@ class RemoteMeeting:
                 pause = 0.0
             news = number != mine.member.round or mine.hears != self._told_links
             if news or now - when > max(pause, _SAY_S):
-                told = told or (asdict(mine.member), asdict(mine.last), sorted(mine.hears))
+                known = asdict(mine.member), asdict(mine.last), sorted(mine.hears)
+                told = told or (*known, list(self._index))
                 self._said[address] = (
                     now,
                     min(2 * pause or _SAY_S, _SAY_AT_LEAST_S),
@@ -314,6 +319,11 @@ class RemoteMeeting:
 
     def _answered(self) -> Generation | None:
         """Act on what has come: the generation, if one is in force."""
+        if self._differs:
+            raise AddressError(
+                f"{self._differs} has other addresses than {', '.join(self._index)} for the run "
+                f"'{self.name}', or in another order"
+            )
         with self._post.changed:
             letters = list(self._inbox)
             self._inbox.clear()

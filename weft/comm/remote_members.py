@@ -208,7 +208,7 @@ class RemoteMembers:
         left = box[-1].meta if box and box[-1].meta[1] == FAREWELL else None
         if left is not None and left[3] and left[2] >= self._number:
             return  # it has done this call, so all that it had to send is here
-        if address in post.lost or left is not None:
+        if address in post.lost or left is not None or not self._is_there(rank):
             raise self._lost(rank, post.lost.get(address, ""))
 
     def _lost(self, rank: int, why: str) -> PeerLostError:

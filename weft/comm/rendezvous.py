@@ -231,6 +231,7 @@ class Rendezvous:
         the limits.
         """
         fan = found = entry = None
+        kept = False
         if self._lent[0]:
             self._recall(step)
         with self._lock:
@@ -247,8 +248,12 @@ class Rendezvous:
                 if source != entry.source and not fits(source, entry.source):
                     raise wrong_sender(step, key, source, entry.source)
                 self._remove(state, step, key)
-            elif self._keep(step, key, Value(value, size, on_taken, source)):
-                return True
+            else:
+                kept = self._keep(step, key, Value(value, size, on_taken, source))
+        if kept:
+            if self._lent[0]:  # a run that native code has begun meanwhile does not look here
+                self._recall(step)
+            return True
         if fan is not None and found is not None:
             fan.call(found[0], value)
         elif type(entry) is Waiter:
@@ -323,16 +328,21 @@ class Rendezvous:
                 raise StepOverError(f"step {step} is aborted: {state.error}")
             state.unfold()
             entry = state.entries.get(key)
-            if type(entry) is not Waiter:
+            if waits := type(entry) is Waiter:
+                if not fits(source, entry.source):
+                    raise wrong_sender(step, key, source, entry.source)
+                if entry.offered:
+                    raise DuplicateKeyError(
+                        f"step {step} has an offer or value for key {key} already"
+                    )
+                entry.offered = True
+            else:
                 self._add(state, step, key, Offer(claim, source), 0)
-                return False
-            if not fits(source, entry.source):
-                raise wrong_sender(step, key, source, entry.source)
-            if entry.offered:
-                raise DuplicateKeyError(f"step {step} has an offer or value for key {key} already")
-            entry.offered = True
-        claim()
-        return True
+        if waits:
+            claim()
+        elif self._lent[0]:  # as in `put`
+            self._recall(step)
+        return waits
 
     def withdraw(self, step: int, key: Key, source: str | None = None) -> bool:
         """Take an offer that nobody has asked for out of the table, to fetch it early (its `put`

@@ -40,6 +40,7 @@ from weft.ir.errors import (
 )
 from weft.ir.interpreter.evaluate import type_of
 from weft.ir.ops.collectives import close_mesh, member_starts, open_mesh
+from weft.ir.process import ForkLock
 from weft.ir.spec import Attrs, int_attr, ints_attr
 
 Array = np.ndarray[Any, Any]
@@ -90,9 +91,15 @@ class _Adder:
     def add(self, one: _Sum) -> None:
         """Add it up when those before it have ended."""
         if self._queue is None:
-            self._queue = queue.SimpleQueue()
-            given = [self._queue]  # nothing else; and a process may end while it waits
-            threading.Thread(target=_add_all, args=given, name=self._name, daemon=True).start()
+            made: queue.SimpleQueue[_Sum | None] = queue.SimpleQueue()
+            given = [made]  # nothing else; and a process may end while it waits
+            try:
+                threading.Thread(target=_add_all, args=given, name=self._name, daemon=True).start()
+            except BaseException as error:  # no thread to be had, Ctrl-C: nobody will add it up
+                one.error = error
+                one.ended.set()
+                raise
+            self._queue = made
         self._queue.put(one)
 
     def close(self) -> None:
@@ -135,6 +142,7 @@ class ProcessMesh:
         self._adder = _Adder(name)
         self._started: dict[int, _Sum] = {}  # by number, in the order in which they were started
         self._process = os.getpid()
+        self._closed, self._lock = False, ForkLock()
         try:
             for axis, size in shape.items():
                 others = [k for other, k in self.place.items() if other != axis]
@@ -152,9 +160,11 @@ class ProcessMesh:
 
     def close(self, why: str = "its program closed the mesh") -> None:
         """Leave all groups; processes that wait for this one hear why."""
-        close_mesh(self.name)
-        self._end(why)
+        with self._lock:
+            self._closed = True  # nothing is started any more, and what was started ends
+        self._stop(why)
         self._adder.close()
+        close_mesh(self.name)
 
     def _end(self, why: str) -> None:
         """Leave all groups, in the midst of a sum too."""
@@ -211,12 +221,20 @@ class ProcessMesh:
                 np.copyto(member, x.reshape(-1))
             bucket[start + x.size : end] = 0  # what is between members is nobody's
         number, sums = int_attr(attrs, "number"), self._sums()
-        if number in sums:  # of a step that has failed
-            self._drop([number])
+        if number in sums:
+            if sums[number].step != threading.get_ident():
+                raise FailedPreconditionError(
+                    f"the mesh '{self.name}' has a step of another thread under way",
+                    hint="one step at a time: the exchanges of a mesh are in one order everywhere",
+                )
+            self._drop([number])  # of a step that has failed
         if not all(one.beside or one.ended.is_set() for one in sums.values()):
             self._wait(list(sums.values()))  # the step's own comes before this one
         one = _Sum(bucket, lambda: self._add(bucket, attrs), bool(attrs["beside"]))
-        sums[number] = one
+        with self._lock:
+            if self._closed:
+                raise FailedPreconditionError(f"the mesh '{self.name}' was closed")
+            sums[number] = one
         if one.beside:
             self._adder.add(one)
         return bucket if out is not None else np.zeros_like(bucket)
@@ -260,7 +278,7 @@ class ProcessMesh:
         """Leave all groups, and wait until the thread is through: this takes moments, in which
         nobody may give its memory away."""
         self._end(why)
-        for one in self._started.values():
+        for one in list(self._sums().values()):
             while one.beside and not one.ended.is_set():
                 with suppress(KeyboardInterrupt):
                     one.ended.wait()

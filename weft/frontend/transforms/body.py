@@ -17,6 +17,14 @@ from weft.ir.graph import Block, Value
 from weft.ir.locations import caller_location
 
 
+def after_control(trace: Trace, start: int) -> None:
+    """Have the ops of a trace from number `start` on run after what `wf.control_dependencies`
+    around say: they were appended by a pass."""
+    if trace.control:
+        for op in trace.builder.ops[start:]:
+            op.control = tuple(dict.fromkeys((*op.control, *trace.control)))
+
+
 class Transformed:
     """A function traced for a transformation, within the current trace.
 
@@ -59,8 +67,10 @@ class Transformed:
         self._start = len(trace.builder.ops)
 
     def placed(self) -> None:
-        """Give the ops that were appended since the devices that scopes say."""
+        """Give the ops that were appended since what scopes around say: devices, and what comes
+        before."""
         place_new(self.trace, self._start)
+        after_control(self.trace, self._start)
 
     def nested(self, results: Sequence[Tensor], states: Sequence[Value] = ()) -> Any:
         """The results as the function nests them, after the variables have got their values."""

@@ -27,7 +27,7 @@ from weft.frontend.core.trace import Trace, check_usable, current_trace
 from weft.frontend.core.user_errors import shows_as_seen
 from weft.frontend.ops.dispatch import fixed_sizes
 from weft.frontend.transforms.axes import NamedAxis, axes_called
-from weft.frontend.transforms.body import Transformed
+from weft.frontend.transforms.body import Transformed, after_control
 from weft.frontend.transforms.mesh import (
     Mesh,
     PartitionSpec,
@@ -74,6 +74,7 @@ def in_devices(
         def compute(wholes: list[Tensor]) -> Any:
             trace = current_trace()
             assert trace is not None
+            start = len(trace.builder.ops)
             trace.root().shard_devices.update(map(str, mesh.devices))
             walk = Walk(trace.builder, Grid(mesh.shape, mesh.devices), _placing(trace, mesh))
             cut = [
@@ -82,7 +83,9 @@ def in_devices(
             with _scopes_within(trace), axes_called(axes):
                 body = Transformed("shard_map", fn, one, kinds)
             walk.block(body.block, [*cut, *(Sharded((v,)) for v in body.captured)], body.states)
-            return _results(walk, body, mesh, out_specs)
+            made = _results(walk, body, mesh, out_specs)
+            after_control(trace, start)
+            return made
 
         if current_trace() is not None:
             return compute(tensors)

@@ -95,6 +95,8 @@ class Sharded:
         return self.values[0 if self.once or shard is None else shard]
 
 
+#: Along which axes a value may differ, and whether it is a variable's, or made of such.
+_Fact = tuple[frozenset[str], bool]
 #: Says on which device an op is that was appended, or is in a region of one: that of a shard, or of
 #: what is computed once (None). The op has the marks of the block's op that it was made of.
 Place = Callable[[Operation, "int | None"], None]
@@ -224,7 +226,9 @@ class Walk:
         given = [self.known[v] for v in op.operands]
         indices = {str(o.attrs["axis_name"]) for o in inside}
         varies = _NONE.union(indices, *(x.varies for x in given))
+        pairs = list(zip(given, op.operands, strict=True))
         self._check_state(op, varies)
+        differing = self._differing(op, [(x.varies, v in self._drawn) for x, v in pairs])
         acts = any(lookup(o.name).traits & _ACTS for o in (op, *_inner(op)))
         if all(x.once for x in given) and not indices:
             made = [self._copied(op, {v: self.known[v].at(None) for v in op.operands}, None)]
@@ -235,27 +239,71 @@ class Walk:
                 self._copied(op, {v: self.known[v].at(k) for v in op.operands}, k)
                 for k in range(self.grid.count)
             ]
-        for result, *values in zip(op.results, *made, strict=True):
-            self.known[result] = Sharded(tuple(values), varies)
+        for (axes, _), result, *values in zip(differing, op.results, *made, strict=True):
+            self.known[result] = Sharded(tuple(values), axes)
 
     def _is_over(self, op: Operation) -> bool:
         """Whether it is a collective over an axis of the mesh."""
         return op.name in COLLECTIVES and op.attrs["axis_name"] in self.grid.shape
 
     def _check_state(self, op: Operation, varies: frozenset[str]) -> None:
-        """UnsupportedError for what would give variables a value for each shard, and for numbers
-        that would not differ by shard."""
+        """UnsupportedError for what would give variables a value for each shard."""
         if varies and any(o.name in UPDATES or o.name == "assign" for o in (op, *_inner(op))):
             raise differing_variable(op.locations)
         if op.name == "read" or any(v in self._drawn for v in op.operands):
             self._drawn.update(op.results)
-        if op.name == "random_bits" and op.operands[0] in self._drawn and not varies:
+
+    def _differing(self, op: Operation, given: Sequence[_Fact]) -> list[_Fact]:
+        """Of each result of an op along which axes it may differ, and whether it is made of a
+        variable; given: of each operand. UnsupportedError for numbers that all shards would draw
+        alike."""
+        axes = _NONE.union(*(x for x, _ in given))
+        drawn = op.name == "read" or any(d for _, d in given)
+        if op.name == "random_bits" and given[0][1] and not axes:
             raise UnsupportedError(
                 "shard_map: the key in a variable gives all shards the same numbers",
                 hint="draw with a key of the shard's own: wf.random.fold_in(key, "
                 "wf.collectives.axis_index(name))",
                 location=op.locations,
             )
+        if self._is_over(op):
+            return [(axes | {str(op.attrs["axis_name"])}, drawn)]
+        if op.name == "cond":
+            (decided, _), *rest = given
+            sides = [self._through(r, rest) for r in op.regions]
+            return [
+                (decided.union(*(x for x, _ in both)), drawn or any(d for _, d in both))
+                for both in zip(*sides, strict=True)
+            ]
+        if op.name in ("while", "scan"):
+            return self._through_loop(op, list(given))
+        for region in op.regions:
+            inner = self._through(region, [(axes, drawn)] * len(region.args))
+            axes = axes.union(*(x for x, _ in inner))
+        return [(axes, drawn)] * len(op.results)
+
+    def _through(self, region: Block, given: Sequence[_Fact]) -> list[_Fact]:
+        """Of the results of a region what `_differing` says; given: of its arguments."""
+        known = dict(zip(region.args, given, strict=True))
+        for op in region.ops:
+            known.update(
+                zip(op.results, self._differing(op, [known[v] for v in op.operands]), strict=True)
+            )
+        return [known[v] for v in region.results]
+
+    def _through_loop(self, op: Operation, given: list[_Fact]) -> list[_Fact]:
+        """Of the results of a loop: its carries, and what a scan stacks."""
+        count, body = int_attr(op.attrs, "carries"), op.regions[-1]
+        while True:
+            made = self._through(body, given)
+            decided = self._through(op.regions[0], given)[0][0] if op.name == "while" else _NONE
+            after = [
+                (axes | more | decided, drawn or also)
+                for (axes, drawn), (more, also) in zip(given[:count], made, strict=False)
+            ]
+            if after == given[:count]:
+                return [*after, *made[count:]]
+            given[:count] = after
 
     @contextmanager
     def _made(self, shard: int | None, like: Operation | None) -> Iterator[None]:
@@ -477,7 +525,7 @@ class Walk:
         if self.known[value].varies:
             raise UnsupportedError(
                 f"shard_map: {what} of op '{op.name}' differs from shard to shard, and a "
-                "collective in it needs all shards",
+                "collective in it, or a variable that it assigns, needs all shards",
                 hint="decide by what is the same in all, as wf.collectives.psum(x, name) is; or do "
                 "the collective outside",
                 location=op.locations,

@@ -115,10 +115,12 @@ class Client:
         """The tasks that say that they have no program and no session of their own; asked once, so
         that a step that is cut again is cut as before."""
         if self._serve is None:
-            told = ask_stats(self.master).items()
-            self._serve = frozenset(
-                name for name, s in told if not isinstance(s, str) and s["serves"]
-            )
+            told = ask_stats(self.master, look=False)
+            found = {n: s["serves"] for n, s in told.items() if not isinstance(s, str)}
+            serve = frozenset(name for name, serves in found.items() if serves)
+            if len(found) < len(told):
+                return serve  # one that does not say may say so later
+            self._serve = serve
         return self._serve
 
     def _devices(self, step: Graph) -> list[Device]:

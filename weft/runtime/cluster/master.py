@@ -608,12 +608,14 @@ class Master:
 Stats = Mapping[str, Any]
 
 
-def ask_stats(master: Master, seconds: float = 2.0, ops_for: float = 0.0) -> dict[str, Stats | str]:
-    """Task -> what it counts, or why it does not say. Tasks that were lost are looked for again.
+def ask_stats(
+    master: Master, seconds: float = 2.0, ops_for: float = 0.0, *, look: bool = True
+) -> dict[str, Stats | str]:
+    """Task -> what it counts, or why it does not say. look: whether for tasks that were lost.
     ops_for: for so many seconds from now on tasks time the ops of some parts.
     FailedPreconditionError where the session is closed."""
     lost = [task.name for task in master.tasks() if not task.incarnation]
-    if lost:
+    if lost and look:
         with suppress(WeftError):
             master.require(lost)
     tasks = master.tasks()
