@@ -127,6 +127,22 @@ def test_newcomers_do_not_begin_beside_others(impatient: None) -> None:
             one.close()
 
 
+def test_lists_in_another_order_are_no_run(impatient: None) -> None:
+    """Else each could take another one for the first address."""
+    addresses = free_addresses(2)
+    ones = [
+        RemoteMeeting("orders", 2, 1, 5.0, 5.0, Remote(tuple(addresses)), 0),
+        RemoteMeeting("orders", 2, 1, 5.0, 5.0, Remote(tuple(addresses[::-1])), 0),
+    ]
+    try:
+        found = outcomes([partial(one.meet, 0, False, Generation()) for one in ones])
+    finally:
+        for one in ones:
+            one.close()
+    assert any(isinstance(error, AddressError) for error in found), found
+    assert "or in another order" in "".join(map(str, found))
+
+
 def test_who_is_behind_is_told_so() -> None:
     ones = meetings(free_addresses(3), 3)
     try:
@@ -168,7 +184,9 @@ def test_a_stopped_member_is_left_behind(which: int) -> None:
                 assert f"(process {stopped.pid} at" in check(one, wanted)
         os.kill(stopped.pid, signal.SIGCONT)
         text = stopped.communicate(timeout=60)[0]
-        assert "end" in text or "error LeftBehindError" in text or "error UnreachableError" in text
+        ends = ["end", "error LeftBehindError", "error UnreachableError"]
+        ends.append("stream_engine_base.cpp:310")  # libzmq 4.3.5 may abort who was stopped
+        assert any(end in text for end in ends)
 
 
 @pytest.mark.slow

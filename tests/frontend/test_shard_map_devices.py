@@ -324,6 +324,41 @@ def test_numbers_of_a_generator_differ_by_shard() -> None:
     assert len({row.tobytes() for row in (*first, *second)}) == 8
 
 
+def test_state_in_loops_and_branches() -> None:
+    """What is the same in all shards stays so, beside what is not: a counter, a generator."""
+    for mesh in (MESH, wf.Mesh(MESH.shape)):
+        counts, generator = wf.Variable(np.float32(0)), wf.random.Generator(0)
+
+        def step(x: Any, counts: Any = counts, generator: Any = generator) -> Any:
+            def yes() -> Any:
+                counts.assign_add(1.0)
+                return x * 2
+
+            def turn(total: Any, row: Any) -> Any:
+                return total + generator.normal(row.shape) * 0 + row, total
+
+            y = wf.cond(c.psum(wf.sum(x), ("d", "m")) < 1e9, yes, lambda: x)
+            return wf.scan(turn, wf.zeros_like(y[0]), y)[0][None]
+
+        cut = P(("d", "m"))
+        run = wf.compile(wf.shard_map(step, mesh, cut, cut))
+        got = run(X).numpy()
+        np.testing.assert_allclose(got, 2 * X.reshape(4, -1, *X.shape[1:]).sum(1), rtol=1e-5)
+        assert counts.numpy() == 1
+
+
+def test_after_control_dependencies_of_a_graph() -> None:
+    made = [lambda x: wf.shard_map(lambda t: t * 2, MESH, "d", "d")(x), wf.vmap(lambda t: t * 2)]
+    for make in made:
+        with wf.Graph().as_default(), wf.Session() as session:
+            v = wf.Variable(np.float32(0))
+            with wf.control_dependencies([v.assign_add(1.0)]):
+                y = make(wf.constant(X))
+            session.run(wf.global_variables_initializer())
+            session.run(y)
+            assert session.run(v) == 1
+
+
 @pytest.mark.parametrize(
     ("says", "fn", "spec"),
     [
@@ -331,6 +366,7 @@ def test_numbers_of_a_generator_differ_by_shard() -> None:
         ("result differs along the axis 'm'", lambda x: c.axis_index("m"), None),
         ("a variable would be assigned another value in each shard", "assign", "d"),
         ("the key in a variable gives all shards the same", "draw", None),
+        ("the key in a variable gives all shards the same", "draw in a loop", None),
         ("the predicate of op 'cond' differs from shard to shard", lambda x: wf.cond(
             wf.sum(x) > 0, lambda: c.psum(x, "d"), lambda: x), "d"),
         ("the test of op 'while' differs from shard to shard", lambda x: wf.while_loop(
@@ -347,6 +383,9 @@ def test_errors_of_what_is_traced(says: str, fn: Any, spec: Any) -> None:
         fn = lambda x: [v.assign(wf.sum(x, axis=0))][1:]  # noqa: E731
     if fn == "draw":
         fn = lambda x: wf.random.normal(state.read(), (2,))  # noqa: E731
+    if fn == "draw in a loop":
+        numbers = lambda i: wf.random.normal(wf.random.fold_in(state.read(), i), (2,))  # noqa: E731
+        fn = lambda x: wf.scan(lambda t, i: (t + numbers(i), t), wf.zeros(2), wf.arange(3))  # noqa: E731
     run = wf.compile(wf.shard_map(fn, MESH, "d" if spec == "seven" else spec, None))
     with pytest.raises(wf.errors.WeftError, match=says) as error:
         run(x)

@@ -20,6 +20,7 @@ from at_once import outcomes
 from weft.ir.errors import (
     AbortedError,
     DeadlineExceededError,
+    FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
     UnavailableError,
@@ -150,6 +151,52 @@ def test_a_step_that_fails_leaves_no_sum_under_way() -> None:
 
     with meshes({"d": 2}) as made:
         assert each(made, work) == [True, True]
+
+
+def test_steps_of_two_threads() -> None:
+    """They are told so; neither gets the other's sum."""
+    with meshes({"d": 1}) as (mesh,):
+        bucket = mesh.start(drawn(0, 0), attrs(0))
+        (error,) = outcomes([partial(mesh.start, drawn(0, 1), attrs(0))])
+        assert isinstance(error, FailedPreconditionError)
+        assert "a step of another thread" in str(error)
+        np.testing.assert_array_equal(mesh.done(attrs(0))[:3], drawn(0, 0)[0])
+        assert bucket.shape == (300_048,)
+
+
+def test_a_mesh_that_is_closed_beside_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums that were started have ended when it is closed, and no other one begins."""
+    begun, ended = threading.Event(), []
+
+    def slow(mesh: ProcessMesh, *_: Any) -> None:
+        begun.set()
+        time.sleep(0.2)
+        ended.append(mesh)
+
+    monkeypatch.setattr(ProcessMesh, "_add", slow)
+    with meshes({"d": 1}) as (mesh,):
+        mesh.start(drawn(0, 0), attrs(0))
+        assert begun.wait(5)
+        mesh.close()
+        assert ended == [mesh]
+        with pytest.raises(FailedPreconditionError, match="was closed"):
+            mesh.start(drawn(0, 1), attrs(1))
+
+
+def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a sum that nobody adds up."""
+
+    def none(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with meshes({"d": 1}) as (mesh,):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none)
+            with pytest.raises(RuntimeError) as caught:
+                mesh.start(drawn(0, 0), attrs(0))
+            mesh.settle(caught.value)
+        mesh.start(drawn(0, 1), attrs(0))
+        np.testing.assert_array_equal(mesh.done(attrs(0))[:3], drawn(0, 1)[0])
 
 
 @pytest.mark.parametrize("end", ["settle", "close"])
