@@ -126,6 +126,8 @@ def members(folder: str, ranks: Sequence[int], width: int) -> Iterator[tuple[Any
                 process.stdin.write(f"{count}\n")
                 process.stdin.flush()
             lines = [process.stdout.readline() for process in made if process.stdout is not None]
+            if not all(lines):
+                raise RuntimeError("a process of the mesh has ended")
             return [float(word) for word in lines[0].split()]
 
         yield run, [process.pid for process in made]

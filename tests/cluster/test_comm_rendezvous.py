@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from array import array
 from functools import partial
 from typing import Any
 
@@ -137,6 +138,24 @@ def test_withdrawn_offer() -> None:
     got = take(r, 1)
     r.put(1, KEY, "a")
     assert got == ["a"]
+
+
+@pytest.mark.parametrize("way", ["put", "offer"])
+def test_what_comes_as_native_code_begins(way: str) -> None:
+    """Its step is recalled, as native code does not look for what is kept here."""
+    looks = iter([0, 1])
+
+    class Lent(array):  # type: ignore[type-arg]
+        def __getitem__(self, place: Any) -> Any:
+            return next(looks)
+
+    table, recalled = Rendezvous(Limits()), list[int]()
+    table.lend(Lent("q", [0]), recalled.append)
+    if way == "put":
+        table.put(1, (7, ()), 5)
+    else:
+        table.offer(1, (7, ()), lambda: None)
+    assert recalled == [1]
 
 
 def test_limits() -> None:

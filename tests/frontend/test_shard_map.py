@@ -9,6 +9,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from table_model import TableModel
 
 import weft as wf
 from weft import PartitionSpec as P
@@ -151,25 +152,6 @@ def test_trees_variables_and_a_training_step() -> None:
     np.testing.assert_allclose(trained(True), trained(False), rtol=1e-12)
 
 
-class Model:
-    """A table that is looked up, and a layer."""
-
-    def __init__(self, optimizer: Any) -> None:
-        rng = np.random.default_rng(3)
-        self.table = wf.Variable(rng.normal(size=(50, 4)).astype(np.float32))
-        self.w = wf.Variable(rng.normal(size=(4, 3)).astype(np.float32))
-        self.optimizer = optimizer()
-        self.steps = wf.Variable(np.int64(0), trainable=False)
-
-    def step(self, ids: Any, labels: Any, scale: Any) -> Any:
-        rows = wf.nn.embedding_lookup(self.table, ids)
-        logits = wf.matmul(wf.tanh(rows), self.w) * scale
-        losses = wf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-        loss = wf.mean(losses)
-        self.optimizer.minimize(loss, global_step=self.steps)
-        return {"loss": loss, "right": wf.mean(wf.astype(losses < 1, wf.float32))}
-
-
 @pytest.mark.share(4)
 @pytest.mark.parametrize(
     "optimizer",
@@ -188,7 +170,7 @@ def test_data_parallel(optimizer: Any, shape: dict[str, int]) -> None:
     batches = [(rng.integers(0, 50, 16), rng.integers(0, 3, 16)) for _ in range(5)]
     found = []
     for mesh in (None, wf.Mesh(shape)):
-        model = Model(optimizer)
+        model = TableModel(optimizer)
         step = model.step if mesh is None else wf.data_parallel(model.step, mesh)
         run = wf.compile(step)
         made = [run(*batch, np.float32(0.7)) for batch in batches]

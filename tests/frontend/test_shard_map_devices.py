@@ -13,6 +13,7 @@ import pytest
 from example_counts import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from table_model import TableModel
 
 import weft as wf
 from weft import PartitionSpec as P
@@ -275,25 +276,6 @@ def test_gradients_are_where_the_shards_are() -> None:
     assert sorted(devices) == ["/cpu:0"] * 3 + ["/task:0/cpu:0"] * 3
 
 
-class Model:
-    """A table that is looked up, and a layer."""
-
-    def __init__(self, optimizer: Any) -> None:
-        rng = np.random.default_rng(3)
-        self.table = wf.Variable(rng.normal(size=(50, 4)).astype(np.float32))
-        self.w = wf.Variable(rng.normal(size=(4, 3)).astype(np.float32))
-        self.optimizer = optimizer()
-        self.steps = wf.Variable(np.int64(0), trainable=False)
-
-    def step(self, ids: Any, labels: Any, scale: Any) -> Any:
-        rows = wf.nn.embedding_lookup(self.table, ids)
-        logits = wf.matmul(wf.tanh(rows), self.w) * scale
-        losses = wf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-        loss = wf.mean(losses)
-        self.optimizer.minimize(loss, global_step=self.steps)
-        return {"loss": loss, "right": wf.mean(wf.astype(losses < 1, wf.float32))}
-
-
 @pytest.mark.parametrize(
     ("optimizer", "shape"),
     [(lambda: wf.train.Adagrad(0.5), {"data": 4}), (lambda: wf.train.Adam(0.05), SHAPE)],
@@ -305,7 +287,7 @@ def test_data_parallel(optimizer: Any, shape: dict[str, int]) -> None:
     batches = [(rng.integers(0, 50, 16), rng.integers(0, 3, 16)) for _ in range(5)]
     found = []
     for mesh in (wf.Mesh(shape), wf.Mesh(shape, devices=NAMES[:4])):
-        model = Model(optimizer)
+        model = TableModel(optimizer)
         run = wf.compile(wf.data_parallel(model.step, mesh))
         made = [run(*batch, np.float32(0.7)) for batch in batches]
         assert int(model.steps.numpy()) == 5

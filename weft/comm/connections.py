@@ -239,12 +239,8 @@ class Connections:
                 return link.incarnation == incarnation
             return link.address == address
 
-        link, made = self._find_or_make(
-            peer, address, incarnation, fits, PeerLostError(f"{peer} is connected to anew")
-        )
-        if made:
-            self._greet(link, 0)
-        return link
+        anew = PeerLostError(f"{peer} is connected to anew")
+        return self._find_or_make(peer, address, incarnation, fits, anew, greets=True)
 
     def _check_address(self, address: str) -> Address:
         where = parse_address(address)
@@ -260,16 +256,21 @@ class Connections:
         incarnation: int,
         fits: Callable[[Link], bool],
         otherwise: CommError,
-    ) -> tuple[Link, bool]:
-        """The link of that name if it fits, else a new one (True); one that does not fit is lost
-        by the error `otherwise`."""
+        *,
+        greets: bool = False,
+    ) -> Link:
+        """The link of that name if it fits, else a new one; one that does not fit is lost by the
+        error `otherwise`. greets: whether a HELLO goes on a new one, before anybody finds it."""
         while True:
             with self._making:
                 found = self.peers.find(name) if name else None
                 if found is None:
-                    return self._make_link(name, address, incarnation), True
+                    made = self._make_link(name, address, incarnation)
+                    if greets:
+                        self._greet(made, 0)
+                    return made
             if fits(found):
-                return found, False
+                return found
             self.peers.lose(found, otherwise)
 
     def _make_link(self, peer: str, address: str, incarnation: int) -> Link:
@@ -298,7 +299,7 @@ class Connections:
         name, incarnation = greeting.name, greeting.incarnation
         found = self.peers.find(name)
         again = found is not None and found.incarnation == incarnation
-        link, _ = self._find_or_make(
+        link = self._find_or_make(
             name,
             greeting.address,
             incarnation,

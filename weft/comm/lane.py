@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from weft.comm.link import Link, Peers
+from weft.comm.shared_memory import credentials
 
 _log = logging.getLogger("weft.comm")
 
@@ -32,7 +33,6 @@ _log = logging.getLogger("weft.comm")
 LANE_BYTES: Final = 24 << 10
 _HELLO: Final = struct.Struct("<4sQQ")  # magic, the link's token, the receiver's incarnation
 _MAGIC: Final = b"WFL1"
-_CREDENTIALS: Final = struct.Struct("3i")
 _MOST_UNKNOWN: Final = 64  # connections that have not said yet what they are for
 _BUFFER_BYTES: Final = 1 << 20  # of packets that are sent and not read
 
@@ -41,13 +41,6 @@ def address_of(incarnation: int) -> str:
     """Where the process of that incarnation listens."""
     digest = hashlib.blake2b(incarnation.to_bytes(8, "little"), digest_size=16, person=b"weft-lane")
     return f"\0weft-lane-{digest.hexdigest()}"
-
-
-def _credentials(one: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end."""
-    found = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _ = _CREDENTIALS.unpack(found)
-    return pid, user
 
 
 def _socket() -> socket.socket:
@@ -88,7 +81,7 @@ class Door:
                 self._socket.close()
             return
         one.setblocking(False)
-        if _credentials(one)[1] != os.geteuid():
+        if credentials(one)[1] != os.geteuid():
             one.close()
             return
         if len(self._unknown) >= _MOST_UNKNOWN:
@@ -140,7 +133,7 @@ class Lanes:
             return
         try:
             one.connect(address_of(link.incarnation))
-            if _credentials(one) != (link.memory.pid, os.geteuid()):
+            if credentials(one) != (link.memory.pid, os.geteuid()):
                 raise PermissionError("another process is there")
             one.send(_HELLO.pack(_MAGIC, link.source, self._incarnation))
             if self._poll is None:

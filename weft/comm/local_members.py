@@ -30,13 +30,12 @@ from weft.comm.errors import (
     PeerLostError,
 )
 from weft.comm.members import FAREWELL, Data, Message, late_error, missing_error
-from weft.comm.shared_memory import AVAILABLE, Region
+from weft.comm.shared_memory import AVAILABLE, Region, credentials
 from weft.comm.traffic import Traffic
 from weft.comm.wire import Array
 
 _HEAD: Final = struct.Struct("<4sBxHIQQ")  # magic, kind, bytes of text, of data, number, hash
 _HELLO: Final = struct.Struct("<4sIIQ")  # magic, rank, size, bytes of the memfd
-_CREDENTIALS: Final = struct.Struct("3i")
 _MAGIC: Final = b"WFG1"
 #: How long a wait goes on until it looks whether somebody else was lost, and the deadline.
 _SLICE_S: Final = 0.25
@@ -156,8 +155,7 @@ class LocalMembers:
     def _hello(self, one: socket.socket) -> int:
         """The rank of who is at the other end, whose memory is mapped then. _StrangerError, OSError
         for anybody else; AddressError for a member of a group of another size."""
-        credentials = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, user, _ = _CREDENTIALS.unpack(credentials)
+        pid, user = credentials(one)
         if user != os.geteuid():
             raise _StrangerError
         space = socket.CMSG_SPACE(array.array("i").itemsize)

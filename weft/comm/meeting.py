@@ -27,12 +27,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from weft.comm.errors import AddressError, CommError, LeftBehindError, UnreachableError
-from weft.comm.shared_memory import AVAILABLE
+from weft.comm.shared_memory import AVAILABLE, credentials
 
 _LENGTH: Final = struct.Struct("<4sI")
 _MAGIC: Final = b"WFM1"
 _MOST: Final = 1 << 20
-_CREDENTIALS: Final = struct.Struct("3i")
 #: A stranger who connects and says nothing holds a leader up for so long.
 _HELLO_S: Final = 2.0
 _PAUSE_S: Final = 0.01
@@ -209,7 +208,7 @@ class Meeting:
             came = [me, *(g.member for g in self._guests)]
             newest = max([last, *(g.last for g in self._guests)], key=lambda g: g.number)
             awaited = self._awaited(came, last)
-            enough = len(came) >= (self.least if any(m.known for m in came) else self.size)
+            enough = len(came) >= needed(came, self.least, self.size)
             waited = time.monotonic() - began
             if awaited and waited > self.timeout:
                 _check_more(self.name, came, awaited, newest)
@@ -223,7 +222,7 @@ class Meeting:
             ):
                 raise UnreachableError(
                     f"{len(came)} processes of the run '{self.name}' have come, and "
-                    f"{self.least if newest.number else self.size} are needed"
+                    f"{needed(came, self.least, self.size)} are needed"
                 )
         return None
 
@@ -236,15 +235,14 @@ class Meeting:
     def _decide(self, came: Sequence[Member], newest: Generation) -> Generation:
         top = max((m.step for m in came if m.known), default=0)
         behind = [m for m in came if m.known and m.step < top - 1]
-        why = f"the others are at step {top}, and this process at step"
         if any(m.ident == self.ident for m in behind):
             self._stop_leading()  # the others go on, and one of them leads
-            raise LeftBehindError(f"{why} {came[0].step}")
+            raise LeftBehindError(behind_text(top, came[0].step))
         stays = [m for m in came if m not in behind]
         ranked = sorted(stays, key=lambda m: (not m.known, newest.rank(m.ident)))
         made = Generation(newest.number + 1, secrets.token_hex(8), tuple(ranked))
         for guest in self._guests:
-            late = f"{why} {guest.member.step}"
+            late = behind_text(top, guest.member.step)
             told = {"behind": late} if guest.member in behind else {"generation": asdict(made)}
             _tell(guest.connection, told)
             guest.connection.close()
@@ -311,9 +309,18 @@ def _is_heard(address: str, kind: int) -> bool:
     return True
 
 
+def needed(came: Sequence[Member], least: int, size: int) -> int:
+    """How many have to come: fewer once one of them has the run's state."""
+    return least if any(m.known for m in came) else size
+
+
+def behind_text(top: int, step: int) -> str:
+    """What one hears that the others have left behind."""
+    return f"the others are at step {top}, and this process at step {step}"
+
+
 def _check_user(one: socket.socket) -> None:
-    raw = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    if _CREDENTIALS.unpack(raw)[1] != os.geteuid():
+    if credentials(one)[1] != os.geteuid():
         raise AddressError("a process of another user has the name of this run")
 
 

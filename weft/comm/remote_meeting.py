@@ -30,7 +30,7 @@ from typing import Any, Final
 from weft.comm.addresses import parse_address
 from weft.comm.errors import AddressError, CommError, LeftBehindError, UnreachableError
 from weft.comm.link import Link
-from weft.comm.meeting import Generation, Member, generation_of
+from weft.comm.meeting import Generation, Member, behind_text, generation_of, needed
 from weft.comm.members import Remote
 from weft.comm.post import MEETING, leave_post, post_at
 from weft.comm.protocol import Message as Letter
@@ -410,7 +410,7 @@ class RemoteMeeting:
         top = max((s.member.step for s in came if s.member.known), default=0)
         behind = [s for s in came if s.member.known and s.member.step < top - 1]
         if mine in behind:
-            raise LeftBehindError(_behind(top, mine.member.step))
+            raise LeftBehindError(behind_text(top, mine.member.step))
         stay = [s.member for s in came if s not in behind]
         away = {*self._index} - {m.address for m in stay} - {*empty}
         leads = all(self._index[s.member.address] > self._index[self._here] for s in both)
@@ -419,8 +419,8 @@ class RemoteMeeting:
                 address = s.member.address
                 if self._told_behind.get(address) != s.when:
                     self._told_behind[address] = s.when
-                    self._send(address, _BEHIND, _behind(top, s.member.step))
-        enough = len(stay) >= (self.least if any(m.known for m in stay) else self.size)
+                    self._send(address, _BEHIND, behind_text(top, s.member.step))
+        enough = len(stay) >= needed(stay, self.least, self.size)
         may = self._outnumber(stay, away)
         awaited = [m for s in came for m in s.last.members if m.address in away]
         if leads and enough and may and (not awaited or waited > self.timeout):
@@ -490,10 +490,10 @@ class RemoteMeeting:
         if unfit < SLACK_S or any(address in mine.hears for address in away):
             limit += self.timeout * turns
         if waited > limit:
-            needed = self.least if any(m.known for m in stay) else self.size
+            wanted = needed(stay, self.least, self.size)
             more = f"; {silent} did not come, and may have a process" if silent else ""
             raise UnreachableError(
-                f"{len(stay)} processes of the run '{self.name}' have come, and {needed} are "
+                f"{len(stay)} processes of the run '{self.name}' have come, and {wanted} are "
                 f"needed{more}"
             )
 
@@ -522,7 +522,3 @@ def _is(proposal: _Proposal | None, token: object) -> bool:
 
 def _token(told: Any) -> str:
     return str(told.get("token")) if isinstance(told, dict) else ""
-
-
-def _behind(top: int, step: int) -> str:
-    return f"the others are at step {top}, and this process at step {step}"

@@ -69,7 +69,7 @@ class RemoteMembers:
         self.name, self.rank, self.timeout = name, rank, timeout
         self._addresses = remote.addresses
         self.traffic = {k: Traffic() for k in range(len(remote.addresses)) if k != rank}
-        self._others = [k for k in range(len(remote.addresses)) if k != rank]
+        self._others = list(self.traffic)
         self._met: set[int] = set()
         self._post: Post | None = post_at(remote.addresses[rank], remote.secret)
         self._post.open.add(name)

@@ -176,7 +176,8 @@ class Rendezvous:
     def lend(self, lent: array[int], recall: Callable[[int], None]) -> Mapping[int, Any]:
         """Native code may take the messages of some steps, of none of those in the table that this
         returns. lent: one number, of how many steps it does; recall: is called, outside of the
-        lock, before anything is done here with a step: has who waits wait here."""
+        lock, before anything is done here with a step, and when something was kept of it: has who
+        waits wait here."""
         self._lent, self._recall = lent, recall
         return self._steps
 

@@ -17,6 +17,8 @@ import fcntl
 import mmap
 import os
 import secrets
+import socket
+import struct
 import sys
 import threading
 import time
@@ -34,10 +36,18 @@ _NAME: Final = "weft-ring"
 _LINK: Final = f"/memfd:{_NAME}"
 _NONCE_BYTES: Final = 16
 _SHORT: Final = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_CREDENTIALS: Final = struct.Struct("3i")
 _MOST_MAPPED: Final = 2  # a ring and an arena
 AVAILABLE: Final = (
     sys.platform == "linux" and hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 )
+
+
+def credentials(one: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end of a Unix socket."""
+    found = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(found)
+    return pid, user
 
 
 def _memfd(size: int) -> int:

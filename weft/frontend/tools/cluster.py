@@ -476,10 +476,11 @@ def add_top_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="between two looks (1 s)"
     )
-    parser.add_argument(
+    ends = parser.add_mutually_exclusive_group()
+    ends.add_argument(
         "--count", type=int, default=0, metavar="N", help="end after N looks (0: go on until ^C)"
     )
-    parser.add_argument(
+    ends.add_argument(
         "--once", action="store_true", help="look twice, say what was in between, and end"
     )
     parser.add_argument(

@@ -52,7 +52,7 @@ from weft.ir.errors import (
 from weft.ir.graph import Block, Operation
 from weft.ir.locations import caller_location
 from weft.ir.ops.state import UPDATES
-from weft.runtime.cluster.spec import ClusterTask
+from weft.runtime.cluster.spec import ClusterTask, addresses_of
 from weft.runtime.cluster.transport import remote_of
 
 _WHAT = "train.Elastic"
@@ -118,7 +118,7 @@ class Elastic:
         task: ClusterTask | None = None,
         key_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        addresses = () if task is None else _addresses_of(task)
+        addresses = () if task is None else addresses_of(task, _WHAT)
         if size is None and task is None:
             raise InvalidArgumentError(
                 f"{_WHAT}: size= or task= says how many processes begin", location=caller_location()
@@ -285,17 +285,6 @@ def _positive(name: str, given: object) -> int:
             f"{_WHAT}: {name} is at least 1, got {number}", location=caller_location()
         )
     return number
-
-
-def _addresses_of(task: Any) -> tuple[str, ...]:
-    """Where the processes of a run may be. InvalidArgumentError for what is no task."""
-    if not isinstance(task, ClusterTask):
-        raise InvalidArgumentError(
-            f"{_WHAT}: task is a wf.train.ClusterTask, got {task!r:.60}",
-            hint="wf.train.cluster_from_environment()",
-            location=caller_location(),
-        )
-    return task.cluster.job_tasks(task.job)
 
 
 def _checked(variables: Any) -> list[Variable]:

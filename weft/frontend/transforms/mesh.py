@@ -314,22 +314,15 @@ _numbers = itertools.count()  # of meshes of processes, made in the same order i
 
 def _addresses_of(task: ClusterTask, size: int) -> list[str]:
     """Where the tasks of a mesh are. Errors for tasks without a mesh."""
-    from weft.runtime.cluster.spec import ClusterTask
+    from weft.runtime.cluster.spec import addresses_of
 
-    given: object = task
-    if not isinstance(given, ClusterTask):
+    found = addresses_of(task, "wf.Mesh")
+    if len(found) != size:
         raise InvalidArgumentError(
-            f"wf.Mesh: task is a wf.train.ClusterTask, got {given!r:.60}",
-            hint="wf.train.cluster_from_environment()",
+            f"wf.Mesh: a mesh of {size} processes, and the job '{task.job}' has {len(found)} tasks",
             location=caller_location(),
         )
-    count = len(task.cluster.job_tasks(task.job))
-    if count != size:
-        raise InvalidArgumentError(
-            f"wf.Mesh: a mesh of {size} processes, and the job '{task.job}' has {count} tasks",
-            location=caller_location(),
-        )
-    return [task.cluster.address(task.job, k) for k in range(count)]
+    return list(found)
 
 
 def differs_error(path: str, name: str) -> InvalidArgumentError:

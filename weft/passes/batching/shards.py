@@ -103,12 +103,12 @@ Place = Callable[[Operation, "int | None"], None]
 
 
 class Walk:
-    """The walk over one block. drawn: values that are keys from variables, or made of such."""
+    """The walk over one block."""
 
     def __init__(self, builder: Builder, grid: Grid, place: Place) -> None:
         self.builder, self.grid, self.place = builder, grid, place
         self.known: dict[Value, Sharded] = {}
-        self._drawn: set[Value] = set()
+        self._drawn: set[Value] = set()  # values of variables, and what is made of them
         self._outside: dict[Value, Value] = {}
         self._near: Operation | None = None  # what needs what is made outside
         #: How the result of a collective is made outside of all shards.
@@ -226,9 +226,8 @@ class Walk:
         given = [self.known[v] for v in op.operands]
         indices = {str(o.attrs["axis_name"]) for o in inside}
         varies = _NONE.union(indices, *(x.varies for x in given))
-        pairs = list(zip(given, op.operands, strict=True))
-        self._check_state(op, varies)
-        differing = self._differing(op, [(x.varies, v in self._drawn) for x, v in pairs])
+        self._check_updates(op, varies)
+        facts = self._differing(op, [(self.known[v].varies, v in self._drawn) for v in op.operands])
         acts = any(lookup(o.name).traits & _ACTS for o in (op, *_inner(op)))
         if all(x.once for x in given) and not indices:
             made = [self._copied(op, {v: self.known[v].at(None) for v in op.operands}, None)]
@@ -239,19 +238,19 @@ class Walk:
                 self._copied(op, {v: self.known[v].at(k) for v in op.operands}, k)
                 for k in range(self.grid.count)
             ]
-        for (axes, _), result, *values in zip(differing, op.results, *made, strict=True):
+        for (axes, drawn), result, *values in zip(facts, op.results, *made, strict=True):
             self.known[result] = Sharded(tuple(values), axes)
+            if drawn:
+                self._drawn.add(result)
 
     def _is_over(self, op: Operation) -> bool:
         """Whether it is a collective over an axis of the mesh."""
         return op.name in COLLECTIVES and op.attrs["axis_name"] in self.grid.shape
 
-    def _check_state(self, op: Operation, varies: frozenset[str]) -> None:
+    def _check_updates(self, op: Operation, varies: frozenset[str]) -> None:
         """UnsupportedError for what would give variables a value for each shard."""
         if varies and any(o.name in UPDATES or o.name == "assign" for o in (op, *_inner(op))):
             raise differing_variable(op.locations)
-        if op.name == "read" or any(v in self._drawn for v in op.operands):
-            self._drawn.update(op.results)
 
     def _differing(self, op: Operation, given: Sequence[_Fact]) -> list[_Fact]:
         """Of each result of an op along which axes it may differ, and whether it is made of a
@@ -525,7 +524,7 @@ class Walk:
         if self.known[value].varies:
             raise UnsupportedError(
                 f"shard_map: {what} of op '{op.name}' differs from shard to shard, and a "
-                "collective in it, or a variable that it assigns, needs all shards",
+                "collective in it needs all shards",
                 hint="decide by what is the same in all, as wf.collectives.psum(x, name) is; or do "
                 "the collective outside",
                 location=op.locations,

@@ -72,28 +72,29 @@ def place_where_it_wins(
         for d in devices
     ]
     stay = placed(())
-    others = dict.fromkeys(d.task for d in devices if d.task != home)
+    others = {d.task for d in devices} - {home}
     if not others:
         return stay
-    room = _with_room(tasks) & set(others)
+    room = _with_room(tasks) & others
     if not room:
         return replace(stay, note=f"{STAYS}: no other task has processors of its own")
     alone = placed(room)
     if alone.choice.why == HOME:
         return replace(stay, note=_no_gain(alone, len(room)))
     own = {t for t in others if DeviceSpec.parse(t).job == devices[0].spec.job}
-    serve = _bound_to(stay) & set(others)
+    serve = _bound_to(stay) & others
     if serve & own:
         serve -= own - set(serving())
-    replicas = 1 + len(others.keys() - serve)
-    if not room & serve:
+    replicas = 1 + len(others - serve)
+    to = room & serve
+    if not to:
         return replace(
             stay, note=f"{STAYS}: the others may do the same step for their own sessions"
         )
-    made = placed(room & serve, replicas)
+    made = placed(to, replicas)
     if made.choice.why == HOME:
-        return replace(stay, note=_no_gain(made, len(room & serve)))
-    return replace(made, note=_gain(made, len(room & serve)))
+        return replace(stay, note=_no_gain(made, len(to)))
+    return replace(made, note=_gain(made, len(to)))
 
 
 def _with_room(tasks: Mapping[str, Machine]) -> set[str]:

@@ -20,7 +20,7 @@ import numpy as np
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError
 from weft.passes.placement.devices import Links
-from weft.passes.placement.simulate import Cluster, Run, Workload
+from weft.passes.placement.simulate import PIECE_BYTES, PIECES, Cluster, Run, Workload
 from weft.passes.placement.timeline import Span
 
 _WARM = 2
@@ -188,7 +188,7 @@ class _Rounds:
     def _wire(self, gone: _Times, nbytes: _Times) -> _Times:
         """When the first piece of a message is at the receiver, given when all has left."""
         links = self.cluster.links
-        pieces = np.clip(np.ceil(nbytes / (1 << 18)), 1, 4)
+        pieces = np.clip(np.ceil(nbytes / PIECE_BYTES), 1, PIECES)
         first = nbytes / links.bytes_per_s * (1 - 1 / pieces)
         return gone - first[:, None] + links.latency_s
 

@@ -218,7 +218,7 @@ class Placed(Protocol):
 
 
 #: Messages go in so many pieces at most, none smaller than this (bytes).
-_PIECES, _PIECE_BYTES = 4, 1 << 18
+PIECES, PIECE_BYTES = 4, 1 << 18
 
 
 class Transfer(NamedTuple):
@@ -553,7 +553,7 @@ class _Steps:
             if gone_by is not None:
                 gone_by()  # its threads do one thing after the other
             return self.here.carry(source, target, nbytes, then)
-        pieces = max(1, min(_PIECES, math.ceil(nbytes / _PIECE_BYTES)))
+        pieces = max(1, min(PIECES, math.ceil(nbytes / PIECE_BYTES)))
         links, left = self.cluster.links, [pieces, pieces]  # to send, to receive
         work = (links.message_s + nbytes * self.cluster.byte_s) / pieces
         wire = nbytes / pieces / links.bytes_per_s

@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from weft.comm import wire
 from weft.comm.rendezvous import MASTER_SHIFT
 from weft.ir.errors import UnknownError, WeftError
@@ -112,9 +110,8 @@ class Program:
         for place, (dtype, kind) in zip(self.brief.feeds, self.part.kinds, strict=True):
             shape = kind.static_shape
             rows += [place, self._own.type(dtype, shape)]
-            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            described.append((wire.CODES[dtype], shape, size))
-            nbytes += size
+            described.append((wire.CODES[dtype], shape, kind.nbytes))
+            nbytes += kind.nbytes
         meta = wire.pack_buffer_metas(tuple(described)) if described else b""
         return self._own.block(rows), meta, nbytes
 
@@ -126,8 +123,7 @@ class Program:
         sent = [i for i, row in enumerate(rows) if row.does == SEND]
         for i in sent:
             kind: Any = rows[i].edge.op.operands[0].type  # type: ignore[union-attr]
-            nbytes = int(np.prod(kind.static_shape, dtype=np.int64)) * kind.dtype.numpy.itemsize
-            self.sends.append((rows[i], acts + to.ACT_BYTES * i, nbytes))
+            self.sends.append((rows[i], acts + to.ACT_BYTES * i, kind.nbytes))
         return own.block([acts, len(rows), place])
 
     def _act(self, row: Row) -> list[int]:

@@ -62,4 +62,8 @@ class RayTask:
     def run(self, program: Callable[[ClusterTask], Any], cluster: str) -> Any:
         """What a program gives, in one of the tasks of its cluster. cluster: JSON text."""
         task = ClusterTask(ClusterSpec(cluster), self._job, self._task, source="Ray")
-        return program(task)
+        self._server.worker.serves = False  # it has work of its own for so long
+        try:
+            return program(task)
+        finally:
+            self._server.worker.serves = True

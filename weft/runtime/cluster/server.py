@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from weft.runtime.cluster.native_parts import NativeParts
 
 
-_log = logging.getLogger("weft.cluster")
+_LOG = logging.getLogger("weft.cluster")
 
 #: NVIDIA's driver, without which there is no GPU.
 _DRIVER = "libcuda.so.1"
@@ -80,7 +80,7 @@ def devices_of(task: str) -> list[str]:
     except InvalidArgumentError:
         raise
     except WeftError as error:
-        _log.warning("%s offers no GPU: %s", task, error)
+        _LOG.warning("%s offers no GPU: %s", task, error)
         return names
     return names + [f"{task}/gpu:{DeviceSpec.parse(info.name).index}" for info in found]
 
@@ -93,7 +93,6 @@ def _has_driver() -> bool:
     return True
 
 
-_LOG = logging.getLogger("weft.cluster")
 #: How often the limits of what waits are looked at, in seconds.
 LOOK_SECONDS = 0.05
 _NO_META: Mapping[str, Any] = {}

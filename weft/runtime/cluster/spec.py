@@ -232,6 +232,17 @@ class ClusterTask:
         return f"/job:{self.job}/task:{self.task} at {self.address} ({self.source})"
 
 
+def addresses_of(task: object, what: str) -> tuple[str, ...]:
+    """Where the tasks of its job are. InvalidArgumentError for what is no task."""
+    if not isinstance(task, ClusterTask):
+        raise InvalidArgumentError(
+            f"{what}: task is a wf.train.ClusterTask, got {task!r:.60}",
+            hint="wf.train.cluster_from_environment()",
+            location=caller_location(),
+        )
+    return task.cluster.job_tasks(task.job)
+
+
 def _as_mapping(cluster: ClusterSpec | Jobs | str) -> Mapping[str, Any]:
     if isinstance(cluster, ClusterSpec):
         return cluster._jobs
